@@ -1,0 +1,1 @@
+//! Bytes to values and back: the files that `kl` reads and writes.

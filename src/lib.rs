@@ -1,0 +1,7 @@
+//! How far a quantized GGUF has moved from its full-precision original.
+//!
+//! Data flows one way: [`cli`] -> [`windows`] -> [`engine`] -> [`pipeline`] -> [`score`] -> [`stats`] -> [`report`];
+//! the files are the business of [`kl_formats`].
+
+pub mod score;
+pub mod stats;

@@ -1,0 +1,1 @@
+//! Two rows of logits in, one score out.

@@ -1,0 +1,1 @@
+//! Samples in, estimates with intervals out: pure functions.
