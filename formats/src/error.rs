@@ -1,0 +1,259 @@
+//! One error type: each message is one line that says what, where and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What can go wrong with a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{}: cannot {what}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done, as a verb phrase.
+        what: &'static str,
+        /// The system's own words.
+        source: io::Error,
+    },
+    /// The file is something else than a reference.
+    #[error(
+        "{}: not a reference: {found}; give a file written by `kl -w` or by kl.py",
+        path.display()
+    )]
+    NotAReference {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        found: String,
+    },
+    /// The file is something else than a sidecar.
+    #[error("{}: not a sidecar: {found}; give a .kls file written by `kl`", path.display())]
+    NotASidecar {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        found: String,
+    },
+    /// The file is something else than a GGUF.
+    #[error("{}: not a GGUF model: {found}", path.display())]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        found: String,
+    },
+    /// The file is recognised, and this version cannot read it.
+    #[error("{}: {what}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What is not supported, and what to do instead.
+        what: String,
+    },
+    /// The file's header line cannot be used.
+    #[error("{}: unusable header: {what}; write the file anew", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// Which field, and what is wrong with it.
+        what: String,
+    },
+    /// The file ends too early.
+    #[error(
+        "{}: incomplete: {what}, at {}; copy it again or write it anew",
+        path.display(), Place { window: *window, offset: *offset }
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The window concerned, as numbered in the text.
+        window: Option<u32>,
+        /// Where the missing bytes should begin. Bytes of the file; bytes of the plain stream for
+        /// kl.py's files.
+        offset: u64,
+        /// What is missing.
+        what: String,
+    },
+    /// The file's bytes contradict themselves.
+    #[error(
+        "{}: corrupt: {what}, at {}; copy it again or write it anew",
+        path.display(), Place { window: *window, offset: *offset }
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// The window concerned, as numbered in the text.
+        window: Option<u32>,
+        /// Where. Bytes of the file; bytes of the plain stream for kl.py's files.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A size past what this crate takes memory for.
+    #[error("{}: too large: {what}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Which size, and its limit.
+        what: String,
+    },
+    /// A writer was given other things than its header announced.
+    #[error("{}cannot be written: {what}", Prefix(path))]
+    Unwritable {
+        /// The file; empty where the writer knows none.
+        path: PathBuf,
+        /// What does not agree.
+        what: String,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// "window 3, byte 4711", or "byte 4711".
+struct Place {
+    window: Option<u32>,
+    offset: u64,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(window) = self.window {
+            write!(f, "window {window}, ")?;
+        }
+        write!(f, "byte {}", self.offset)
+    }
+}
+
+/// "path: ", or nothing.
+struct Prefix<'a>(&'a Path);
+
+impl std::fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.as_os_str().is_empty() {
+            true => Ok(()),
+            false => write!(f, "{}: ", self.0.display()),
+        }
+    }
+}
+
+/// A file's path, and the errors that name it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named(PathBuf);
+
+impl Named {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn io(&self, what: &'static str, source: io::Error) -> Error {
+        Error::Io {
+            path: self.0.clone(),
+            what,
+            source,
+        }
+    }
+
+    pub(crate) fn not_a_reference(&self, found: impl Into<String>) -> Error {
+        Error::NotAReference {
+            path: self.0.clone(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn not_a_sidecar(&self, found: impl Into<String>) -> Error {
+        Error::NotASidecar {
+            path: self.0.clone(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn not_a_model(&self, found: impl Into<String>) -> Error {
+        Error::NotAModel {
+            path: self.0.clone(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(&self, what: impl Into<String>) -> Error {
+        Error::Unsupported {
+            path: self.0.clone(),
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn header(&self, what: impl Into<String>) -> Error {
+        Error::Header {
+            path: self.0.clone(),
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn too_large(&self, what: impl Into<String>) -> Error {
+        Error::TooLarge {
+            path: self.0.clone(),
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn unwritable(&self, what: impl Into<String>) -> Error {
+        Error::Unwritable {
+            path: self.0.clone(),
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn truncated(
+        &self,
+        window: Option<u32>,
+        offset: u64,
+        what: impl Into<String>,
+    ) -> Error {
+        Error::Truncated {
+            path: self.0.clone(),
+            window,
+            offset,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn corrupt(
+        &self,
+        window: Option<u32>,
+        offset: u64,
+        what: impl Into<String>,
+    ) -> Error {
+        Error::Corrupt {
+            path: self.0.clone(),
+            window,
+            offset,
+            what: what.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_with_place_and_advice() {
+        let file = Named::new(Path::new("ref.gz"));
+        assert_eq!(
+            file.corrupt(Some(3), 4711, "a checksum does not match")
+                .to_string(),
+            "ref.gz: corrupt: a checksum does not match, at window 3, byte 4711; \
+             copy it again or write it anew"
+        );
+        assert_eq!(
+            file.truncated(None, 12, "the index is missing").to_string(),
+            "ref.gz: incomplete: the index is missing, at byte 12; copy it again or write it anew"
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! Who made a file and of what: the parts of a header that tell two runs apart.
+
+use serde::{Deserialize, Serialize};
+
+/// A model file.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct ModelIdentity {
+    /// The file's name, without its folder.
+    pub file_name: String,
+    /// `general.name` of the GGUF.
+    pub name: Option<String>,
+    /// `general.architecture` of the GGUF.
+    pub architecture: Option<String>,
+    /// Bytes of all tensors, as llama.cpp counts them.
+    pub size_bytes: u64,
+    /// Parameters, as llama.cpp counts them.
+    pub n_params: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// SHA-256 (hex) of the GGUF's header: see [`crate::GgufSummary::metadata_sha256`].
+    pub metadata_sha256: String,
+}
+
+/// A tokenizer, as the model file holds it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerIdentity {
+    /// `tokenizer.ggml.model` of the GGUF.
+    pub model: String,
+    /// Entries of the vocabulary.
+    pub n_tokens: u32,
+    /// SHA-256 (hex) over all tokens in the order of their ids, each as a u64 length in bytes
+    /// (little-endian) and its bytes.
+    pub sha256: String,
+}
+
+/// The text that was evaluated.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct TextIdentity {
+    /// The file's name, or `-` for standard input.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// SHA-256 (hex) of its bytes.
+    pub sha256: String,
+    /// Its tokens, inserted BOS not counted.
+    pub n_tokens: u64,
+}
+
+/// How the rows were computed: results move with each of these.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct BackendIdentity {
+    /// Version or commit of llama.cpp.
+    pub llama_cpp: String,
+    /// Devices used, as ggml names them.
+    pub devices: Vec<String>,
+    /// Layers offloaded.
+    pub n_gpu_layers: u32,
+    /// Logical batch, in tokens.
+    pub n_batch: u32,
+    /// Physical batch, in tokens.
+    pub n_ubatch: u32,
+    /// Decode threads.
+    pub threads: u32,
+    /// Flash attention: `on`, `off` or `auto`.
+    pub flash_attn: String,
+    /// Type of the K cache.
+    pub type_k: String,
+    /// Type of the V cache.
+    pub type_v: String,
+}

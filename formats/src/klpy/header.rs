@@ -1,0 +1,235 @@
+//! The header line, a Python dict literal.
+
+use py_literal::Value;
+
+use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use crate::error::{Named, Result};
+use crate::{MAX_N_CTX, MAX_N_VOCAB};
+
+/// The deepest nesting of a header that is parsed; kl.py nests nothing in its one dict.
+const MAX_DEPTH: usize = 3;
+
+/// What kl.py's header says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KlPyHeader {
+    /// Most tokens in a window.
+    pub n_ctx: u32,
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Windows in the file; kl.py's own files do not say.
+    pub n_windows: Option<u32>,
+    /// Path of the model.
+    pub model: Option<String>,
+    /// Path of the text.
+    pub text_path: Option<String>,
+    /// Every other entry, in order: key, and value (a string's text, else its Python literal).
+    /// A value that is a decimal integer is written as one, any other as a string.
+    pub others: Vec<(String, String)>,
+}
+
+impl KlPyHeader {
+    /// Both lines; the second is at once JSON and a Python literal.
+    pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
+        if let Some(fault) = self.fault() {
+            return Err(name.unwritable(fault));
+        }
+        let mut entries = Vec::new();
+        let mut put = |key: &str, value: serde_json::Value| {
+            entries.push(format!("{}: {value}", serde_json::Value::from(key)));
+        };
+        if let Some(model) = &self.model {
+            put("model", model.as_str().into());
+        }
+        if let Some(text_path) = &self.text_path {
+            put("text_path", text_path.as_str().into());
+        }
+        put("n_ctx", self.n_ctx.into());
+        put("n_vocab", self.n_vocab.into());
+        if let Some(n_windows) = self.n_windows {
+            put("n_windows", n_windows.into());
+        }
+        for (key, value) in &self.others {
+            match value.parse::<i64>() {
+                Ok(n) if n.to_string() == *value => put(key, n.into()),
+                _ => put(key, value.as_str().into()),
+            }
+        }
+        let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", "));
+        match lines.len() <= MAX_HEADER_BYTES {
+            true => Ok(lines.into_bytes()),
+            false => Err(name.unwritable("a header of more than 64 KiB")),
+        }
+    }
+
+    /// From the second line, its line feed taken off.
+    pub(super) fn from_line(line: &[u8], name: &Named) -> Result<Self> {
+        let unusable = |what: &str| name.header(what);
+        let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
+        if !is_shallow(text) {
+            return Err(unusable(
+                "its brackets nest too deep, or it holds a \\N escape",
+            ));
+        }
+        let Ok(Value::Dict(entries)) = text.trim().parse::<Value>() else {
+            return Err(unusable("the second line is not a Python dict literal"));
+        };
+        let mut header = Self::default();
+        for (key, value) in entries {
+            let Value::String(key) = key else {
+                return Err(unusable("a key is not a string"));
+            };
+            match (key.as_str(), value) {
+                ("n_ctx", value) => header.n_ctx = integer(&key, &value, name)?,
+                ("n_vocab", value) => header.n_vocab = integer(&key, &value, name)?,
+                ("n_windows", value) => header.n_windows = Some(integer(&key, &value, name)?),
+                ("model", Value::String(model)) => header.model = Some(model),
+                ("text_path", Value::String(path)) => header.text_path = Some(path),
+                (_, Value::String(text)) => header.others.push((key, text)),
+                (_, value) => header.others.push((key, value.to_string())),
+            }
+        }
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
+            Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
+        } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
+            Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
+        } else {
+            None
+        }
+    }
+}
+
+fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
+    match value {
+        Value::Integer(n) => n.try_into().ok(),
+        _ => None,
+    }
+    .ok_or_else(|| name.header(format!("{key} is not a whole number in range")))
+}
+
+/// Whether the parser can be let at `text`: it takes stack, and time that doubles, for each level
+/// of nesting. Brackets inside strings do not count. A `\N{...}` escape, the one that may hold a
+/// quote, is refused: Python's `repr` never writes it.
+fn is_shallow(text: &str) -> bool {
+    let mut depth = 0usize;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(_), '\\') => {
+                if chars.next() == Some('N') {
+                    return false;
+                }
+            }
+            (Some(q), c) if q == c => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '(' | '[' | '{') => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    return false;
+                }
+            }
+            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
+            (None, _) => {}
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<KlPyHeader> {
+        KlPyHeader::from_line(line.as_bytes(), &Named::default())
+    }
+
+    #[test]
+    fn a_line_of_kl_py() {
+        let header = parse(
+            "{'model': '../models/s.gguf', 'text_path': \"it's.txt\", 'n_ctx': 256, \
+             'n_batch': 256, 'read_path': None, 'n_tokens': -1, 'verbose': False, 'n_vocab': 512}",
+        )
+        .unwrap();
+        assert_eq!(
+            (header.n_ctx, header.n_vocab, header.n_windows),
+            (256, 512, None)
+        );
+        assert_eq!(header.model.as_deref(), Some("../models/s.gguf"));
+        assert_eq!(header.text_path.as_deref(), Some("it's.txt"));
+        let others: Vec<_> = header
+            .others
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        let expected = [
+            ("n_batch", "256"),
+            ("read_path", "None"),
+            ("n_tokens", "-1"),
+            ("verbose", "False"),
+        ];
+        assert_eq!(others, expected);
+    }
+
+    #[test]
+    fn hostile_lines_are_refused_at_once() {
+        let nested = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+        let hidden = "{'a': ".repeat(30) + "'}'";
+        for line in [
+            "",
+            "[]",
+            "{",
+            "{'n_ctx': 256}",
+            "{'n_ctx': 256, 'n_vocab': 0}",
+            "{'n_ctx': 256, 'n_vocab': -1}",
+            "{'n_ctx': 4294967296, 'n_vocab': 5}",
+            "{'n_ctx': '256', 'n_vocab': 5}",
+            "{'n_ctx': 256, 'n_vocab': 16777217}",
+            "{5: 6, 'n_ctx': 256, 'n_vocab': 5}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'a': '\\N{ ' }'}",
+            nested.as_str(),
+            hidden.as_str(),
+        ] {
+            assert!(
+                matches!(parse(line), Err(crate::Error::Header { .. })),
+                "{line:.60}"
+            );
+        }
+        assert!(KlPyHeader::from_line(b"{'\xff': 1}", &Named::default()).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let header = KlPyHeader {
+            n_ctx: 256,
+            n_vocab: 512,
+            n_windows: Some(3),
+            model: Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into()),
+            text_path: None,
+            others: vec![
+                ("n_batch".into(), "512".into()),
+                ("n_tokens".into(), "-1".into()),
+                ("zip".into(), "007".into()),
+                ("read_path".into(), "None".into()),
+            ],
+        };
+        let lines = header.to_lines(&Named::default()).unwrap();
+        let line = lines
+            .strip_prefix(MAGIC_LINE.as_bytes())
+            .unwrap()
+            .strip_suffix(b"\n")
+            .unwrap();
+        assert_eq!(
+            KlPyHeader::from_line(line, &Named::default()).unwrap(),
+            header
+        );
+        assert!(serde_json::from_slice::<serde_json::Value>(line).is_ok());
+    }
+}

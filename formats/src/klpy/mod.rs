@@ -1,0 +1,31 @@
+//! kl.py's file: gzip around a plain stream without an index or checksums of its own.
+//!
+//! The plain stream, all numbers little-endian:
+//!
+//! | part | bytes |
+//! |---|---|
+//! | the line `llama_kl_divergence_v1` | 23 |
+//! | one line, a Python dict literal: `n_ctx`, `n_vocab`, `model`, `text_path` and others | |
+//! | then for each window until the stream ends: u32 n_tokens, u32 n_logits, u32 n_vocab | 12 |
+//! | the tokens, u32 | 4 n_tokens |
+//! | the rows of the window's last n_logits positions, raw logits, f32 | 4 n_logits n_vocab |
+//!
+//! A written header also says `n_windows`: a stream of several gzip members that was cut between
+//! two of them would otherwise look whole. kl.py ignores the entry, and its own files lack it.
+
+mod header;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use header::KlPyHeader;
+pub use reader::KlPyReader;
+pub use writer::KlPyWriter;
+
+/// The plain stream's first line.
+pub const MAGIC_LINE: &str = "llama_kl_divergence_v1\n";
+
+/// Most bytes of the header line.
+pub const MAX_HEADER_BYTES: usize = 64 << 10;

@@ -1,0 +1,235 @@
+//! The reading side: a stream, window after window.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::{KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES};
+use crate::error::{Named, Result};
+use crate::row::Shape;
+use crate::source;
+use crate::{Encoding, Error, MAX_N_CTX, RowBlock, WindowHead};
+
+/// How much memory is taken before its bytes have come, in words.
+const STEP_WORDS: usize = 256 << 10;
+
+/// Reads kl.py's file from front to back.
+#[derive(Debug)]
+pub struct KlPyReader {
+    name: Named,
+    stream: BufReader<MultiGzDecoder<BufReader<File>>>,
+    header: KlPyHeader,
+    /// Bytes of the plain stream taken.
+    offset: u64,
+    /// The number of the next window.
+    next: u32,
+    n_rows: u32,
+    rows_left: u32,
+}
+
+impl KlPyReader {
+    /// Opens the file and reads its header.
+    ///
+    /// # Errors
+    /// [`Error::NotAReference`], [`Error::Header`], [`Error::Truncated`], [`Error::Corrupt`],
+    /// [`Error::Io`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = Named::new(path);
+        let (file, _) = source::open(&name)?;
+        let decoder = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
+        let mut reader = Self {
+            stream: BufReader::with_capacity(64 << 10, decoder),
+            header: KlPyHeader::default(),
+            offset: 0,
+            next: 0,
+            n_rows: 0,
+            rows_left: 0,
+            name,
+        };
+        let magic = reader.line(MAGIC_LINE.len()).map_err(|error| match error {
+            Error::Corrupt { path, .. } | Error::Header { path, .. } => Error::NotAReference {
+                path,
+                found: "it is not gzip, or another file's".into(),
+            },
+            error => error,
+        })?;
+        if magic != MAGIC_LINE.trim_end().as_bytes() {
+            return Err(reader
+                .name
+                .not_a_reference("its first line is another file's"));
+        }
+        let line = reader.line(MAX_HEADER_BYTES)?;
+        reader.header = KlPyHeader::from_line(&line, &reader.name)?;
+        Ok(reader)
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        self.name.path()
+    }
+
+    /// The header.
+    pub fn header(&self) -> &KlPyHeader {
+        &self.header
+    }
+
+    /// The next window, numbered in the order of the file; `None` at the end. Rows of the window
+    /// before that were not read are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] or [`Error::Truncated`] with the window and the byte of the plain
+    /// stream, [`Error::Io`].
+    pub fn next_window(&mut self) -> Result<Option<WindowHead>> {
+        self.skip_rows()?;
+        let window = self.next;
+        let start = self.offset;
+        let rest = self.stream.fill_buf().map(<[u8]>::is_empty);
+        if rest.map_err(|e| self.error(Some(window), e))? {
+            return match self.header.n_windows {
+                Some(n) if n != window => Err(self.name.truncated(
+                    Some(window),
+                    start,
+                    format!("the file ends after {window} windows of {n}"),
+                )),
+                _ => Ok(None),
+            };
+        }
+        let corrupt = |name: &Named, what: String| Err(name.corrupt(Some(window), start, what));
+        let mut counts = [0u32; 3];
+        self.fill(window, bytemuck::cast_slice_mut(&mut counts))?;
+        let [n_tokens, n_rows, n_vocab] = counts;
+        if n_vocab != self.header.n_vocab {
+            let what = format!(
+                "rows of {n_vocab} entries, the header says {}",
+                self.header.n_vocab
+            );
+            return corrupt(&self.name, what);
+        }
+        if n_tokens > MAX_N_CTX {
+            return corrupt(&self.name, format!("a window of {n_tokens} tokens"));
+        }
+        if self.header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
+            return corrupt(&self.name, "more windows than the header says".into());
+        }
+        let Some(first_scored) = n_tokens.checked_sub(n_rows) else {
+            return corrupt(&self.name, format!("{n_rows} rows for {n_tokens} tokens"));
+        };
+        let tokens = self.words(window, n_tokens as usize)?;
+        let head = WindowHead {
+            window,
+            tokens,
+            first_scored,
+            n_rows,
+        };
+        if let Some(fault) = head.fault(n_vocab) {
+            return corrupt(&self.name, fault);
+        }
+        self.next = window + 1;
+        (self.n_rows, self.rows_left) = (n_rows, n_rows);
+        Ok(Some(head))
+    }
+
+    /// Up to `max_rows` more rows of the window last given; `None` when there are no more, or
+    /// `max_rows` is 0.
+    ///
+    /// # Errors
+    /// As [`KlPyReader::next_window`].
+    pub fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
+        let n_rows = max_rows.min(self.rows_left as usize);
+        if n_rows == 0 {
+            return Ok(None);
+        }
+        let window = self.next.saturating_sub(1);
+        let start = self.offset;
+        let n_vocab = self.header.n_vocab as usize;
+        let too_large = |name: &Named| name.corrupt(Some(window), start, "rows past all memory");
+        let words = n_vocab
+            .checked_mul(n_rows)
+            .ok_or_else(|| too_large(&self.name))?;
+        let storage = self.words(window, words)?;
+        let first_row = self.n_rows - self.rows_left;
+        let shape = Shape {
+            window,
+            first_row,
+            n_rows,
+            n_vocab,
+            encoding: Encoding::F32,
+        };
+        self.rows_left -= n_rows as u32; // at most rows_left
+        RowBlock::over(shape, storage)
+            .map(Some)
+            .ok_or_else(|| too_large(&self.name))
+    }
+
+    fn skip_rows(&mut self) -> Result<()> {
+        let rows = u64::from(std::mem::take(&mut self.rows_left));
+        let bytes = rows * 4 * u64::from(self.header.n_vocab); // 2^32 x 4 x 2^24
+        let window = self.next.saturating_sub(1);
+        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
+            .map_err(|e| self.error(Some(window), e))?;
+        self.offset += skipped;
+        match skipped == bytes {
+            true => Ok(()),
+            false => Err(self.error(Some(window), io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// `n` numbers, taking memory as they come.
+    fn words(&mut self, window: u32, n: usize) -> Result<Vec<u32>> {
+        let mut words = Vec::new();
+        while words.len() < n {
+            let start = words.len();
+            // Doubling at most what has come already.
+            let step = (n - start).min(STEP_WORDS.max(start));
+            words.resize(start + step, 0);
+            let fresh = words.get_mut(start..).unwrap_or_default();
+            self.fill(window, bytemuck::cast_slice_mut(fresh))?;
+        }
+        Ok(words)
+    }
+
+    fn fill(&mut self, window: u32, bytes: &mut [u8]) -> Result<()> {
+        self.stream
+            .read_exact(bytes)
+            .map_err(|e| self.error(Some(window), e))?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// A line of at most `max` bytes, its line feed taken off.
+    fn line(&mut self, max: usize) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        (&mut self.stream)
+            .take(max as u64)
+            .read_until(b'\n', &mut line)
+            .map_err(|e| self.error(None, e))?;
+        self.offset += line.len() as u64;
+        match line.pop() {
+            Some(b'\n') => Ok(line),
+            _ if line.len() + 1 >= max => {
+                Err(self.name.header(format!("a line of more than {max} bytes")))
+            }
+            _ => Err(self.error(None, io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// What a failure to read means.
+    fn error(&self, window: Option<u32>, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let what = match window {
+                    Some(_) => "the file ends within a window",
+                    None => "the file ends within its header",
+                };
+                self.name.truncated(window, self.offset, what)
+            }
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                self.name
+                    .corrupt(window, self.offset, format!("gzip: {source}"))
+            }
+            _ => self.name.io("read", source),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::*;
+use crate::{Encoding, Error, Result, WindowEncoder, WindowHead};
+
+const N_VOCAB: u32 = 5;
+const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
+
+fn header(n_windows: Option<u32>) -> KlPyHeader {
+    KlPyHeader {
+        n_ctx: 8,
+        n_vocab: N_VOCAB,
+        n_windows,
+        ..Default::default()
+    }
+}
+
+fn write(header: &KlPyHeader, windows: &[Window], at_once: usize) -> Vec<u8> {
+    let mut writer = KlPyWriter::create(Vec::new(), Path::new("out"), header).unwrap();
+    for w in windows {
+        let encoder = WindowEncoder::kl_py(header, &w.head).unwrap();
+        for piece in encode(encoder, Encoding::F32, N_VOCAB, &w.rows, at_once) {
+            writer.append(piece.compress()).unwrap();
+        }
+    }
+    writer.finish().unwrap()
+}
+
+fn read(path: &Path, at_once: usize) -> Result<Vec<(WindowHead, Vec<u32>)>> {
+    let mut reader = KlPyReader::open(path)?;
+    let mut windows = Vec::new();
+    while let Some(head) = reader.next_window()? {
+        let mut rows = Vec::new();
+        while let Some(block) = reader.next_rows(at_once)? {
+            assert_eq!(block.window, head.window);
+            assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
+            rows.extend(bits(&block));
+        }
+        windows.push((head, rows));
+    }
+    Ok(windows)
+}
+
+/// One gzip member around `plain`, as kl.py writes it.
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A stream: the lines, then numbers.
+fn stream(numbers: &[u32]) -> Vec<u8> {
+    [LINES.as_bytes(), bytemuck::cast_slice(numbers)].concat()
+}
+
+#[test]
+fn a_window_spelled_out() {
+    #[rustfmt::skip]
+    let plain = stream(&[
+        2, 1, 5, // n_tokens, n_logits, n_vocab
+        3, 4, // tokens
+        0x3f80_0000, 0, 0, 0, 0xbf80_0000, // 1, 0, 0, 0, -1
+    ]);
+    let windows = read(Scratch::new().file(&gzip(&plain)), 9).unwrap();
+    let head = WindowHead {
+        window: 0,
+        tokens: vec![3, 4],
+        first_scored: 1,
+        n_rows: 1,
+    };
+    assert_eq!(windows, [(head, vec![0x3f80_0000, 0, 0, 0, 0xbf80_0000])]);
+}
+
+#[test]
+fn hostile_counts_are_refused() {
+    let scratch = Scratch::new();
+    let max = u32::MAX;
+    for (numbers, what) in [
+        (vec![2, 3, 5, 3, 4], "3 rows for 2 tokens"),
+        (vec![2, max, 5, 3, 4], "rows for 2 tokens"),
+        (vec![max, max, 5], "a window of 4294967295 tokens"),
+        (vec![2, 1, 6, 3, 4], "rows of 6 entries, the header says 5"),
+        (vec![2, 1, 0, 3, 4], "rows of 0 entries"),
+        (vec![2, 1, 5, 3, 5], "token 5 at position 1 is outside"),
+    ] {
+        let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
+        let is_right = matches!(
+            error,
+            Error::Corrupt {
+                window: Some(0),
+                ..
+            }
+        );
+        assert!(is_right && error.to_string().contains(what), "{error}");
+        assert!(
+            error.to_string().contains(&format!("byte {}", LINES.len())),
+            "{error}"
+        );
+    }
+    for numbers in [
+        vec![2],
+        vec![2, 1, 5, 3],
+        vec![1 << 26, 0, 5],
+        vec![2, 1, 5, 3, 4, 0, 0],
+    ] {
+        let error = read(scratch.file(&gzip(&stream(&numbers))), usize::MAX).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Truncated {
+                    window: Some(0),
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    let many = "{'n_ctx': 67108864, 'n_vocab': 16777216}\n";
+    let tokens = 1u32 << 20;
+    let mut plain = [MAGIC_LINE.as_bytes(), many.as_bytes()].concat();
+    plain.extend_from_slice(bytemuck::cast_slice(&[tokens, tokens, 1 << 24]));
+    plain.resize(plain.len() + (4 << 20), 0);
+    let path = scratch.file(&gzip(&plain));
+    let mut reader = KlPyReader::open(path).unwrap();
+    assert_eq!(reader.next_window().unwrap().unwrap().n_rows, tokens);
+    assert!(matches!(
+        reader.next_rows(usize::MAX),
+        Err(Error::Truncated { .. })
+    ));
+}
+
+#[test]
+fn hostile_lines_are_refused() {
+    let scratch = Scratch::new();
+    let open = |plain: &[u8]| KlPyReader::open(scratch.file(&gzip(plain))).unwrap_err();
+    assert!(matches!(
+        open(b"another file\n"),
+        Error::NotAReference { .. }
+    ));
+    assert!(matches!(
+        open(&[b'x'; 100_000]),
+        Error::NotAReference { .. }
+    ));
+    let magic = MAGIC_LINE.as_bytes();
+    assert!(matches!(
+        open(&[magic, &[b'x'; 100_000]].concat()),
+        Error::Header { .. }
+    ));
+    assert!(matches!(
+        open(&[magic, &b"{'n_ctx'"[..]].concat()),
+        Error::Truncated { .. }
+    ));
+    assert!(KlPyReader::open(scratch.file(b"GGUF")).is_err());
+    assert!(KlPyReader::open(scratch.file(b"")).is_err());
+}
+
+#[test]
+fn every_truncation_is_found() {
+    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)];
+    let scratch = Scratch::new();
+    for bytes in [
+        // Written by kl: the header counts the windows.
+        write(&header(Some(2)), &windows, 9),
+        // Written by kl.py: one member.
+        gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
+    ] {
+        assert!(read(scratch.file(&bytes), 9).is_ok());
+        for n in 0..bytes.len() {
+            let error = read(scratch.file(&bytes[..n]), 9).expect_err(&format!("{n} bytes"));
+            assert!(!error.to_string().contains('\n'));
+        }
+    }
+}
+
+#[test]
+fn unread_rows_are_passed_over() {
+    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)];
+    let scratch = Scratch::new();
+    let mut reader = KlPyReader::open(scratch.file(&write(&header(None), &windows, 9))).unwrap();
+    assert!(reader.next_rows(1).unwrap().is_none(), "no window yet");
+    reader.next_window().unwrap();
+    reader.next_rows(1).unwrap();
+    assert_eq!(reader.next_window().unwrap().unwrap(), windows[1].head);
+    assert_eq!(reader.next_rows(9).unwrap().unwrap().n_rows(), 2);
+    assert!(reader.next_rows(9).unwrap().is_none());
+    assert!(reader.next_window().unwrap().is_none());
+}
+
+#[test]
+fn writers_refuse_what_the_file_cannot_hold() {
+    let header = header(Some(1));
+    let create = || KlPyWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    let w = window(0, 3, 1, N_VOCAB);
+    let encoder = WindowEncoder::kl_py(&header, &w.head).unwrap();
+    let members: Vec<_> = encode(encoder, Encoding::F32, N_VOCAB, &w.rows, 9)
+        .iter()
+        .map(|piece| piece.compress())
+        .collect();
+    assert!(create().finish().is_err(), "no window");
+    assert!(
+        create().append(members[1].clone()).is_err(),
+        "rows without a head"
+    );
+    let mut writer = create();
+    writer.append(members[0].clone()).unwrap();
+    assert!(writer.finish().is_err(), "no rows");
+    let short = WindowHead {
+        n_rows: 1,
+        ..w.head
+    };
+    assert!(
+        WindowEncoder::kl_py(&header, &short).is_err(),
+        "rows that end early"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn round_trip(windows in any_windows(N_VOCAB), at_once in 1usize..9) {
+        let bytes = write(&header(Some(windows.len() as u32)), &windows, at_once);
+        let found = read(Scratch::new().file(&bytes), 10 - at_once).unwrap();
+        let expected: Vec<_> = windows
+            .into_iter()
+            .map(|w| (w.head, w.rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>()))
+            .collect();
+        prop_assert_eq!(found, expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn changed_files_never_panic(
+        changes in prop::collection::vec(any_change(), 1..4), outside in any::<bool>()
+    ) {
+        let mut plain = stream(&[2, 1, 5, 3, 4, 1, 2, 3, 4, 5, 1, 0, 5, 3]);
+        let bytes = if outside {
+            let mut bytes = gzip(&plain);
+            changes.iter().for_each(|change| change.apply(&mut bytes));
+            bytes
+        } else {
+            // The plain stream is changed: gzip's checksum does not help.
+            changes.iter().for_each(|change| change.apply(&mut plain));
+            gzip(&plain)
+        };
+        let _ = read(Scratch::new().file(&bytes), 3);
+    }
+
+    #[test]
+    fn any_header_line_never_panics(line in "[\\{\\}\\[\\]()'\":, a-c0-9\\\\N+-]{0,60}") {
+        let plain = [MAGIC_LINE.as_bytes(), line.as_bytes(), b"\n"].concat();
+        let _ = KlPyReader::open(Scratch::new().file(&gzip(&plain)));
+    }
+}

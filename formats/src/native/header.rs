@@ -1,0 +1,148 @@
+//! The header: what the file holds, and what it was made of.
+
+use serde::{Deserialize, Serialize};
+
+use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use crate::error::{Named, Result};
+use crate::{
+    BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity,
+    TokenizerIdentity,
+};
+
+/// The version of the native file that this crate writes, and the only one it reads.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// Plain bytes that a piece of rows aims at.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Plain bytes that a piece may take, one wide row always being allowed.
+const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// The JSON line of a native file. Fields that are not known are ignored when read.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// The program that wrote the file, with its version.
+    pub writer: String,
+    /// The model whose logits these are.
+    pub model: ModelIdentity,
+    /// Its tokenizer, where known.
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// Most tokens in a window.
+    pub n_ctx: u32,
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Whether each window starts with an inserted BOS.
+    pub add_bos: bool,
+    /// First scored position of a full window.
+    pub first_scored: u32,
+    /// Windows in the file.
+    pub n_windows: u32,
+    /// Rows in the file: scored positions.
+    pub n_rows: u64,
+    /// How rows are kept.
+    pub encoding: Encoding,
+    /// Rows in each piece but a window's last: see [`rows_per_piece`].
+    pub rows_per_piece: u32,
+    /// The text.
+    pub text: TextIdentity,
+    /// How the rows were computed.
+    pub backend: BackendIdentity,
+    /// Seed of the windows' order; `None` where they are in the order of the text.
+    pub seed: Option<u64>,
+}
+
+/// Rows in a piece: about 4 MiB before compression, and at least one.
+pub fn rows_per_piece(encoding: Encoding, n_vocab: u32) -> u32 {
+    let row_bytes = encoding
+        .row_bytes(n_vocab as usize)
+        .unwrap_or(usize::MAX)
+        .max(1);
+    u32::try_from(PIECE_BYTES / row_bytes)
+        .unwrap_or(u32::MAX)
+        .max(1)
+}
+
+impl Header {
+    /// Bytes of an encoded row. The header has been checked.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.encoding
+            .row_bytes(self.n_vocab as usize)
+            .unwrap_or(usize::MAX)
+    }
+
+    /// Both lines.
+    pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
+        if let Some(fault) = self.fault() {
+            return Err(name.unwritable(fault));
+        }
+        let mut lines = MAGIC_LINE.as_bytes().to_vec();
+        serde_json::to_writer(&mut lines, self)
+            .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
+        lines.push(b'\n');
+        if lines.len() > MAX_HEADER_BYTES {
+            return Err(name.unwritable("a header of more than 1 MiB"));
+        }
+        Ok(lines)
+    }
+
+    /// From both lines.
+    pub(crate) fn from_lines(lines: &[u8], name: &Named) -> Result<Self> {
+        /// Read first: another version may have other fields.
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
+        let json = lines
+            .strip_prefix(MAGIC_LINE.as_bytes())
+            .ok_or_else(|| name.not_a_reference("its first line is another file's"))?
+            .strip_suffix(b"\n")
+            .ok_or_else(|| name.header("the JSON line does not end"))?;
+        let unusable = |e: serde_json::Error| name.header(format!("{e}"));
+        let Version { format_version } = serde_json::from_slice(json).map_err(unusable)?;
+        if format_version != FORMAT_VERSION {
+            return Err(name.unsupported(format!(
+                "format version {format_version}, this kl reads {FORMAT_VERSION}: \
+                 use the kl that wrote it, or write it anew"
+            )));
+        }
+        let header: Self = serde_json::from_slice(json).map_err(unusable)?;
+        match header.fault() {
+            Some(fault) => Err(name.header(fault)),
+            None => Ok(header),
+        }
+    }
+
+    /// What is wrong with the sizes, if anything.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let piece_bytes = self
+            .encoding
+            .row_bytes(self.n_vocab as usize)
+            .and_then(|bytes| (bytes as u64).checked_mul(u64::from(self.rows_per_piece)));
+        if self.format_version != FORMAT_VERSION {
+            Some(format!(
+                "format_version {}, not {FORMAT_VERSION}",
+                self.format_version
+            ))
+        } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
+            Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
+        } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
+            Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
+        } else if self.rows_per_piece == 0 {
+            Some("rows_per_piece 0".into())
+        } else if self.rows_per_piece > 1 && piece_bytes.is_none_or(|n| n > MAX_PIECE_BYTES) {
+            Some(format!(
+                "rows_per_piece {}, past 64 MiB a piece",
+                self.rows_per_piece
+            ))
+        } else if self.n_rows > u64::from(self.n_windows).saturating_mul(u64::from(self.n_ctx)) {
+            Some(format!(
+                "n_rows {}, more than the windows have positions",
+                self.n_rows
+            ))
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The index: which windows there are, and where their members start.
+
+use std::collections::HashSet;
+
+use byteorder::{LittleEndian, ReadBytesExt};
+
+use super::Header;
+use super::member::MIN_BYTES;
+
+/// The index's first bytes in the plain stream.
+const MAGIC: [u8; 8] = *b"KL_INDEX";
+
+/// Bytes of a window's entry before its offsets.
+const ENTRY_BYTES: u64 = 20;
+
+/// A window, as the index describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowEntry {
+    /// Its number in the order of the text, from 0.
+    pub window: u32,
+    /// Tokens decoded.
+    pub n_tokens: u32,
+    /// Rows stored.
+    pub n_rows: u32,
+    /// The position of the first row.
+    pub first_scored: u32,
+    /// Where its members start: the head, then each piece of rows.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl WindowEntry {
+    /// Where the window starts, in bytes of the file.
+    pub fn offset(&self) -> u64 {
+        self.offsets.first().copied().unwrap_or(0)
+    }
+
+    /// Members of rows.
+    pub fn n_pieces(&self) -> u32 {
+        // Their number was checked against `n_rows`, a u32.
+        self.offsets.len().saturating_sub(1) as u32
+    }
+}
+
+/// Most plain bytes of an index in a file of `file_bytes`: each offset stands for a member.
+pub(super) fn max_plain_bytes(file_bytes: u64) -> u64 {
+    MAGIC.len() as u64 + 4 + (file_bytes / MIN_BYTES).saturating_mul(ENTRY_BYTES + 8)
+}
+
+/// The index's plain bytes.
+pub(super) fn encode(entries: &[WindowEntry]) -> Vec<u8> {
+    let mut plain = MAGIC.to_vec();
+    let mut put = |v: u32| plain.extend_from_slice(&v.to_le_bytes());
+    put(entries.len() as u32); // the header counts windows in a u32
+    for entry in entries {
+        let n_members = entry.offsets.len() as u32; // at most one more than its rows
+        let counts = [
+            entry.window,
+            entry.n_tokens,
+            entry.n_rows,
+            entry.first_scored,
+            n_members,
+        ];
+        counts
+            .into_iter()
+            .for_each(|v| plain.extend_from_slice(&v.to_le_bytes()));
+        entry
+            .offsets
+            .iter()
+            .for_each(|v| plain.extend_from_slice(&v.to_le_bytes()));
+    }
+    plain
+}
+
+/// Reads the index and checks it whole: what it says must agree with the header, and its members
+/// must follow each other from `start` to before `end`.
+pub(super) fn decode(
+    plain: &[u8],
+    header: &Header,
+    start: u64,
+    end: u64,
+) -> Result<Vec<WindowEntry>, String> {
+    let short = |_| "the index ends within an entry".to_string();
+    let mut bytes = plain
+        .strip_prefix(&MAGIC)
+        .ok_or("the index does not start with KL_INDEX")?;
+    let n_windows = bytes.read_u32::<LittleEndian>().map_err(short)?;
+    if n_windows != header.n_windows {
+        return Err(format!(
+            "the index has {n_windows} windows, the header {}",
+            header.n_windows
+        ));
+    }
+    let mut entries = Vec::new();
+    let mut seen = HashSet::new();
+    let mut n_rows = 0u64;
+    // The least that the next member's start can be.
+    let mut next = start;
+    for _ in 0..n_windows {
+        let mut counts = [0; 5];
+        bytes
+            .read_u32_into::<LittleEndian>(&mut counts)
+            .map_err(short)?;
+        let [window, n_tokens, rows, first_scored, n_members] = counts;
+        let what = |what: &str| Err(format!("the index's entry of window {window} {what}"));
+        if !seen.insert(window) {
+            return what("comes twice");
+        }
+        if n_tokens > header.n_ctx || first_scored.checked_add(rows).is_none_or(|n| n > n_tokens) {
+            return what("has counts that do not fit its tokens");
+        }
+        if u64::from(n_members) != u64::from(rows.div_ceil(header.rows_per_piece)) + 1 {
+            return what("has members that do not fit its rows");
+        }
+        let length = (n_members as usize)
+            .checked_mul(8)
+            .filter(|&n| n <= bytes.len());
+        let mut list;
+        (list, bytes) = bytes.split_at(length.ok_or("the index ends within an entry")?);
+        let mut offsets = Vec::with_capacity(list.len() / 8);
+        while let Ok(offset) = list.read_u64::<LittleEndian>() {
+            let first = entries.is_empty() && offsets.is_empty();
+            if (first && offset != start) || offset < next {
+                return what("points at no member");
+            }
+            next = offset
+                .checked_add(MIN_BYTES)
+                .filter(|&n| n <= end)
+                .ok_or_else(|| {
+                    format!("the index's entry of window {window} points past the windows")
+                })?;
+            offsets.push(offset);
+        }
+        n_rows += u64::from(rows); // at most 2^32 times 2^32
+        entries.push(WindowEntry {
+            window,
+            n_tokens,
+            n_rows: rows,
+            first_scored,
+            offsets,
+        });
+    }
+    if !bytes.is_empty() {
+        return Err(format!("the index is {} bytes too long", bytes.len()));
+    }
+    if n_rows != header.n_rows {
+        return Err(format!(
+            "the index has {n_rows} rows, the header {}",
+            header.n_rows
+        ));
+    }
+    if n_windows == 0 && start != end {
+        return Err("bytes between the header and the index".into());
+    }
+    Ok(entries)
+}

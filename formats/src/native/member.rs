@@ -1,0 +1,220 @@
+//! A gzip member with the extra field of `LOGITS.md`: how long it is and what it holds, and
+//! checksums over each of its bytes.
+
+use byteorder::{LittleEndian, ReadBytesExt};
+
+use crate::deflate::{self, deflate};
+use crate::piece::trailer;
+
+/// Bytes before the body, in every member but the end.
+pub(crate) const HEAD_BYTES: usize = 44;
+
+/// Bytes of the whole end member.
+pub(crate) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
+
+/// Bytes of the shortest member there can be: header, empty body, trailer.
+pub(crate) const MIN_BYTES: u64 = (HEAD_BYTES + 2 + TRAILER_BYTES) as u64;
+
+/// Bytes behind the body: CRC-32 and length of the plain bytes.
+pub(crate) const TRAILER_BYTES: usize = 8;
+
+const END_HEAD_BYTES: usize = HEAD_BYTES + 16;
+
+/// Deflate, with an extra field, no time, no level, unknown system (RFC 1952, 2.3.1).
+const GZIP: [u8; 10] = [0x1f, 0x8b, 0x08, 0x04, 0, 0, 0, 0, 0, 0xff];
+
+/// XLEN, the subfield's id `KL` and its length, for the two lengths there are.
+const EXTRA: [u8; 6] = [32, 0, b'K', b'L', 28, 0];
+const END_EXTRA: [u8; 6] = [48, 0, b'K', b'L', 44, 0];
+
+/// What a member holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub(crate) kind: u32,
+    pub(crate) window: u32,
+    pub(crate) piece: u32,
+}
+
+impl Tag {
+    /// The two lines.
+    pub(crate) const HEADER: Tag = Tag {
+        kind: 0,
+        window: 0,
+        piece: 0,
+    };
+    /// The index.
+    pub(crate) const INDEX: Tag = Tag {
+        kind: 3,
+        window: 0,
+        piece: 0,
+    };
+    /// Nothing: the file's end.
+    pub(crate) const END: Tag = Tag {
+        kind: 4,
+        window: 0,
+        piece: 0,
+    };
+
+    /// A window's counts and tokens.
+    pub(crate) fn head(window: u32) -> Tag {
+        Tag {
+            kind: 1,
+            window,
+            piece: 0,
+        }
+    }
+
+    /// Some of a window's rows.
+    pub(crate) fn rows(window: u32, piece: u32) -> Tag {
+        Tag {
+            kind: 2,
+            window,
+            piece,
+        }
+    }
+
+    pub(crate) fn is_head(self) -> bool {
+        self.kind == 1
+    }
+
+    pub(crate) fn is_rows(self) -> bool {
+        self.kind == 2
+    }
+}
+
+/// A member's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberHead {
+    /// Bytes of the member, all told.
+    pub(crate) member_bytes: u32,
+    /// Bytes it inflates to.
+    pub(crate) plain_bytes: u32,
+    pub(crate) tag: Tag,
+    /// CRC-32 of body and trailer.
+    packed_crc: u32,
+}
+
+/// The end member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) index_offset: u64,
+    pub(crate) file_bytes: u64,
+}
+
+/// The member that holds `plain`, which is shorter than 4 GiB: pieces are bounded.
+pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD_BYTES];
+    deflate(plain, &mut bytes);
+    bytes.extend_from_slice(&trailer(plain));
+    let packed_crc = crc32fast::hash(&bytes[HEAD_BYTES..]);
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    head.extend_from_slice(&GZIP);
+    head.extend_from_slice(&EXTRA);
+    put_u32s(
+        &mut head,
+        &[
+            bytes.len() as u32,
+            plain.len() as u32,
+            tag.kind,
+            tag.window,
+            tag.piece,
+        ],
+    );
+    seal(&mut head, packed_crc);
+    bytes[..HEAD_BYTES].copy_from_slice(&head);
+    bytes
+}
+
+/// The end member's bytes.
+pub(crate) fn build_end(end: End) -> Vec<u8> {
+    let mut packed = deflate::EMPTY_BODY.to_vec();
+    packed.extend_from_slice(&trailer(&[]));
+    let mut bytes = Vec::with_capacity(END_BYTES);
+    bytes.extend_from_slice(&GZIP);
+    bytes.extend_from_slice(&END_EXTRA);
+    put_u32s(&mut bytes, &[END_BYTES as u32, 0, Tag::END.kind, 0, 0]);
+    bytes.extend_from_slice(&end.index_offset.to_le_bytes());
+    bytes.extend_from_slice(&end.file_bytes.to_le_bytes());
+    seal(&mut bytes, crc32fast::hash(&packed));
+    bytes.extend_from_slice(&packed);
+    bytes
+}
+
+fn put_u32s(bytes: &mut Vec<u8>, values: &[u32]) {
+    values
+        .iter()
+        .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
+}
+
+/// Puts the two checksums behind a header.
+fn seal(head: &mut Vec<u8>, packed_crc: u32) {
+    put_u32s(head, &[packed_crc]);
+    let header_crc = crc32fast::hash(head);
+    put_u32s(head, &[header_crc]);
+}
+
+/// Reads a member's header; `None` if it is not one, or damaged.
+pub(crate) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
+    let fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
+    let [member_bytes, plain_bytes, kind, window, piece, packed_crc] = read_u32s(bytes, fields)?;
+    let tag = Tag {
+        kind,
+        window,
+        piece,
+    };
+    (u64::from(member_bytes) >= MIN_BYTES).then_some(MemberHead {
+        member_bytes,
+        plain_bytes,
+        tag,
+        packed_crc,
+    })
+}
+
+/// Reads the end member; `None` if it is not one, or damaged.
+pub(crate) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
+    let mut fields = bytes
+        .strip_prefix(&GZIP)?
+        .strip_prefix(&END_EXTRA)?
+        .get(20..)?;
+    let end = End {
+        index_offset: fields.read_u64::<LittleEndian>().ok()?,
+        file_bytes: fields.read_u64::<LittleEndian>().ok()?,
+    };
+    // There is one right spelling of every byte.
+    (build_end(end) == bytes).then_some(end)
+}
+
+/// The six numbers of an ordinary subfield, if the checksum behind them holds.
+fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
+    let mut values = [0; 6];
+    fields.read_u32_into::<LittleEndian>(&mut values).ok()?;
+    let crc = fields.read_u32::<LittleEndian>().ok()?;
+    (crc == crc32fast::hash(head.get(..HEAD_BYTES - 4)?)).then_some(values)
+}
+
+impl MemberHead {
+    /// Whether so few packed bytes can hold what the header says. Asked before memory is taken.
+    pub(crate) fn is_plausible(&self) -> bool {
+        u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
+    }
+
+    /// Inflates what follows the header into `plain`, of `plain_bytes` bytes.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub(crate) fn unpack(&self, packed: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
+        if crc32fast::hash(packed) != self.packed_crc {
+            return Err("a member's checksum does not match its bytes");
+        }
+        let (body, end) = packed
+            .split_last_chunk::<TRAILER_BYTES>()
+            .ok_or("a member too short")?;
+        if !deflate::inflate(body, plain) {
+            return Err("a member does not inflate to the length it states");
+        }
+        match trailer(plain) == *end {
+            true => Ok(()),
+            false => Err("a member's checksum does not match what it inflates to"),
+        }
+    }
+}

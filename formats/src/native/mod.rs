@@ -1,0 +1,26 @@
+//! `kl`'s own reference: gzip members of bounded size, found through an index. The layout is
+//! specified in `LOGITS.md`, beside this crate's manifest.
+//!
+//! Write: a [`NativeWriter`], and for each window a [`crate::WindowEncoder`] whose pieces are
+//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads.
+
+mod header;
+mod index;
+pub(crate) mod member;
+mod reader;
+mod walk;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use header::{FORMAT_VERSION, Header, rows_per_piece};
+pub use index::WindowEntry;
+pub use reader::NativeReader;
+pub use writer::NativeWriter;
+
+/// The plain stream's first line.
+pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
+
+/// Most bytes of the JSON line.
+pub const MAX_HEADER_BYTES: usize = 1 << 20;

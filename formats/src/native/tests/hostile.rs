@@ -1,0 +1,174 @@
+//! Files whose checksums are right and whose contents are not.
+
+use super::super::member::{self, End, HEAD_BYTES, Tag};
+use super::*;
+use crate::{Error, WindowEncoder};
+
+/// A file of the given parts, with every length and checksum right.
+fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
+    let mut bytes = members.concat();
+    let index_offset = bytes.len() as u64;
+    bytes.extend(member::build(Tag::INDEX, index));
+    let file_bytes = (bytes.len() + member::END_BYTES) as u64;
+    bytes.extend(member::build_end(End {
+        index_offset,
+        file_bytes,
+    }));
+    bytes
+}
+
+fn header_member(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let mut json = serde_json::to_value(sample().0).unwrap();
+    change(&mut json);
+    member::build(Tag::HEADER, format!("{MAGIC_LINE}{json}\n").as_bytes())
+}
+
+#[test]
+fn hostile_headers_are_refused() {
+    let scratch = Scratch::new();
+    let open = |member: Vec<u8>| NativeReader::open(scratch.file(&member)).unwrap_err();
+    for (key, value) in [
+        ("n_vocab", 0u64),
+        ("n_vocab", u32::MAX.into()),
+        ("n_vocab", u64::MAX),
+        ("n_ctx", 0),
+        ("n_ctx", u32::MAX.into()),
+        ("rows_per_piece", 0),
+        ("rows_per_piece", u32::MAX.into()),
+        ("n_rows", u64::MAX),
+        ("encoding", 5),
+        ("model", 5),
+    ] {
+        let error = open(header_member(|json| json[key] = value.into()));
+        assert!(
+            matches!(error, Error::Header { .. }),
+            "{key} {value}: {error}"
+        );
+    }
+    let error = open(header_member(|json| json["format_version"] = 3.into()));
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = open(header_member(|json| {
+        json["writer"] = "x".repeat(1 << 20).into()
+    }));
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let deep = format!("{MAGIC_LINE}{}\n", "[".repeat(1 << 19));
+    let error = open(member::build(Tag::HEADER, deep.as_bytes()));
+    assert!(matches!(error, Error::Header { .. }), "{error}");
+    // Nothing but the header: its n_windows, whatever it says, takes no memory.
+    let error = open(header_member(|json| json["n_windows"] = u32::MAX.into()));
+    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+#[test]
+fn hostile_indexes_are_refused() {
+    let scratch = Scratch::new();
+    let one = |json: &mut serde_json::Value| {
+        json["n_windows"] = 1.into();
+        json["n_rows"] = 2.into();
+    };
+    let head = header_member(one);
+    let w = window(7, 4, 2, N_VOCAB);
+    let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
+    let pieces = encode(
+        WindowEncoder::new(&header, &w.head).unwrap(),
+        Encoding::U16,
+        N_VOCAB,
+        &w.rows,
+        9,
+    );
+    let mut members = vec![head];
+    members.extend(pieces.iter().map(|piece| piece.compress().bytes));
+    let start = members[0].len() as u64;
+    let rows_at = start + members[1].len() as u64;
+    let end = rows_at + members[2].len() as u64;
+    let index = |n_windows: u32, counts: [u32; 5], offsets: &[u64]| {
+        let mut plain = b"KL_INDEX".to_vec();
+        plain.extend(n_windows.to_le_bytes());
+        counts.iter().for_each(|v| plain.extend(v.to_le_bytes()));
+        offsets.iter().for_each(|v| plain.extend(v.to_le_bytes()));
+        plain
+    };
+    let good = index(1, [7, 4, 2, 2, 2], &[start, rows_at]);
+    let read_with = |index: &[u8]| read(scratch.file(&assemble(&members, index)));
+    assert!(read_with(&good).is_ok());
+    for bad in [
+        index(0, [7, 4, 2, 2, 2], &[start, rows_at]),
+        index(u32::MAX, [7, 4, 2, 2, 2], &[start, rows_at]),
+        index(1, [6, 4, 2, 2, 2], &[start, rows_at]),
+        index(1, [7, 3, 2, 2, 2], &[start, rows_at]),
+        index(1, [7, u32::MAX, 2, 2, 2], &[start, rows_at]),
+        index(1, [7, 4, 1, 2, 2], &[start, rows_at]),
+        index(1, [7, 4, 2, u32::MAX, 2], &[start, rows_at]),
+        index(1, [7, 4, 2, 2, u32::MAX], &[start, rows_at]),
+        index(1, [7, 4, 2, 2, 1], &[start]),
+        index(1, [7, 4, 2, 2, 2], &[start]),
+        index(1, [7, 4, 2, 2, 2], &[start, rows_at, end]),
+        index(1, [7, 4, 2, 2, 2], &[start, rows_at + 1]),
+        index(1, [7, 4, 2, 2, 2], &[start, start]),
+        index(1, [7, 4, 2, 2, 2], &[start, end]),
+        index(1, [7, 4, 2, 2, 2], &[start, u64::MAX]),
+        index(1, [7, 4, 2, 2, 2], &[0, rows_at]),
+        index(1, [7, 4, 2, 2, 2], &[rows_at, start]),
+        b"KL_INDEX".to_vec(),
+        Vec::new(),
+        vec![0; 1 << 20],
+    ] {
+        let error = read_with(&bad).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    }
+}
+
+/// Sets the field at `at` of a member's header, and its checksums right again.
+fn reseal(member: &mut [u8], at: usize, value: u32) {
+    member[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    let body = crc32fast::hash(&member[HEAD_BYTES..]);
+    member[36..40].copy_from_slice(&body.to_le_bytes());
+    let crc = crc32fast::hash(&member[..40]);
+    member[40..44].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn members_that_lie_about_their_size_are_refused() {
+    let (header, windows) = sample();
+    let bytes = write(&header, &windows, 3);
+    let scratch = Scratch::new();
+    let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
+    let (start, end) = (
+        reader.windows()[0].offsets[1] as usize,
+        reader.windows()[0].offsets[2] as usize,
+    );
+    for (at, value) in [
+        (16, 0),
+        (16, u32::MAX),
+        (20, 0),
+        (20, 35),
+        (20, 37),
+        (20, u32::MAX),
+    ] {
+        let mut damaged = bytes.clone();
+        reseal(&mut damaged[start..end], at, value);
+        let error = read(scratch.file(&damaged)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Corrupt {
+                    window: Some(2),
+                    ..
+                }
+            ),
+            "{at} {value}: {error}"
+        );
+    }
+    // A header member that is a bomb: 40 MiB of zeros in 40 KiB.
+    let bomb = member::build(Tag::HEADER, &vec![0; 40 << 20]);
+    assert!(matches!(
+        read(scratch.file(&bomb)),
+        Err(Error::TooLarge { .. })
+    ));
+    let mut bomb = bomb;
+    reseal(&mut bomb, 20, 1000);
+    assert!(matches!(
+        read(scratch.file(&bomb)),
+        Err(Error::Corrupt { .. })
+    ));
+}

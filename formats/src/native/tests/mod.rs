@@ -1,0 +1,205 @@
+mod damage;
+mod hostile;
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::member::{self, End, Tag};
+use super::*;
+use crate::testing::*;
+use crate::{Encoding, Result, RowBlock, WindowEncoder, WindowHead};
+
+const N_VOCAB: u32 = 5;
+
+/// Each window's head, and the bits of its decoded rows.
+type Contents = Vec<(WindowHead, Vec<u32>)>;
+
+fn write(header: &Header, windows: &[Window], at_once: usize) -> Vec<u8> {
+    let mut writer = NativeWriter::create(Vec::new(), Path::new("out"), header).unwrap();
+    for w in windows {
+        let encoder = WindowEncoder::new(header, &w.head).unwrap();
+        for piece in encode(encoder, header.encoding, header.n_vocab, &w.rows, at_once) {
+            writer.append(piece.compress()).unwrap();
+        }
+    }
+    writer.finish().unwrap()
+}
+
+/// Everything a file holds, rows as bits.
+fn read(path: &Path) -> Result<(Header, Contents)> {
+    let reader = NativeReader::open(path)?;
+    let mut windows = Vec::new();
+    let mut reuse: Option<RowBlock> = None;
+    for (i, entry) in reader.windows().iter().enumerate() {
+        let head = reader.head(i)?;
+        assert_eq!(entry.n_tokens as usize, head.tokens.len());
+        let mut rows = Vec::new();
+        for p in 0..reader.n_pieces(i) {
+            let block = reader.piece(i, p, reuse.take())?;
+            assert_eq!(block.window, head.window);
+            assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
+            rows.extend(bits(&block));
+            reuse = Some(block);
+        }
+        windows.push((head, rows));
+    }
+    Ok((reader.header().clone(), windows))
+}
+
+fn sample() -> (Header, Vec<Window>) {
+    let windows = vec![
+        window(2, 6, 1, N_VOCAB),
+        window(0, 3, 3, N_VOCAB),
+        window(1, 4, 2, N_VOCAB),
+    ];
+    (header(Encoding::U16, N_VOCAB, &windows), windows)
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let (header, windows) = sample();
+    assert_eq!(write(&header, &windows, 1), write(&header, &windows, 100));
+}
+
+#[test]
+fn member_spelled_out() {
+    let bytes = member::build(Tag::rows(3, 2), &[9]);
+    #[rustfmt::skip]
+    let expected = [
+        0x1f, 0x8b, 0x08, 0x04, 0, 0, 0, 0, 0, 0xff, // gzip, with an extra field
+        32, 0, b'K', b'L', 28, 0, // its length, the subfield's id and length
+        58, 0, 0, 0, // bytes of the member
+        1, 0, 0, 0, // bytes of it inflated
+        2, 0, 0, 0, // kind: rows
+        3, 0, 0, 0, // window
+        2, 0, 0, 0, // piece
+    ];
+    assert_eq!(bytes[..36], expected);
+    assert_eq!(bytes[36..40], crc32fast::hash(&bytes[44..]).to_le_bytes());
+    assert_eq!(bytes[40..44], crc32fast::hash(&bytes[..40]).to_le_bytes());
+    assert_eq!(bytes[44..50], [1, 1, 0, 0xfe, 0xff, 9]); // stored
+    assert_eq!(bytes[50..54], crc32fast::hash(&[9]).to_le_bytes());
+    assert_eq!(bytes[54..], [1, 0, 0, 0]);
+    let end = member::build_end(End {
+        index_offset: 5,
+        file_bytes: 6,
+    });
+    assert_eq!(end.len(), member::END_BYTES);
+    assert_eq!(
+        end[36..52],
+        [5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]
+    );
+}
+
+#[test]
+fn writers_refuse_what_the_header_does_not_say() {
+    let (header, windows) = sample();
+    let pieces = |w: &Window| {
+        encode(
+            WindowEncoder::new(&header, &w.head).unwrap(),
+            header.encoding,
+            N_VOCAB,
+            &w.rows,
+            9,
+        )
+    };
+    let create = || NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    let members: Vec<_> = windows
+        .iter()
+        .flat_map(pieces)
+        .map(|p| p.compress())
+        .collect();
+    assert!(create().finish().is_err(), "no windows");
+    assert!(
+        create().append(members[1].clone()).is_err(),
+        "rows without a head"
+    );
+    let mut writer = create();
+    writer.append(members[0].clone()).unwrap();
+    assert!(
+        writer.append(members[2].clone()).is_err(),
+        "the second piece first"
+    );
+    let mut writer = create();
+    writer.append(members[0].clone()).unwrap();
+    assert!(
+        writer.append(members[0].clone()).is_err(),
+        "a head before the rows are there"
+    );
+    for last in [members.len() - 1, members.len() - 2] {
+        let mut writer = create();
+        members[..last]
+            .iter()
+            .for_each(|m| writer.append(m.clone()).unwrap());
+        assert!(writer.finish().is_err(), "{last} members");
+    }
+    let mut writer = create();
+    members
+        .iter()
+        .for_each(|m| writer.append(m.clone()).unwrap());
+    assert!(
+        writer.append(members[0].clone()).is_err(),
+        "a fourth window"
+    );
+
+    let unfinished = WindowEncoder::new(&header, &windows[0].head).unwrap().0;
+    assert!(
+        unfinished
+            .finish()
+            .unwrap_err()
+            .to_string()
+            .contains("window 2 lacks 5")
+    );
+    let wrong = WindowHead {
+        tokens: vec![N_VOCAB],
+        ..windows[1].head.clone()
+    };
+    assert!(
+        WindowEncoder::new(&header, &wrong).is_err(),
+        "a token outside the vocabulary"
+    );
+    let long = window(0, 9, 9, N_VOCAB);
+    assert!(
+        WindowEncoder::new(&header, &long.head).is_err(),
+        "more tokens than n_ctx"
+    );
+}
+
+#[test]
+fn rows_per_piece_is_bounded() {
+    assert_eq!(rows_per_piece(Encoding::U16, 128_256), 16);
+    assert_eq!(rows_per_piece(Encoding::F32, crate::MAX_N_VOCAB), 1);
+    assert_eq!(rows_per_piece(Encoding::F32, 1), 1 << 20);
+    assert!(rows_per_piece(Encoding::F32, 0) > 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn round_trip(windows in any_windows(N_VOCAB), at_once in 1usize..9, f32 in any::<bool>()) {
+        let encoding = if f32 { Encoding::F32 } else { Encoding::U16 };
+        let header = header(encoding, N_VOCAB, &windows);
+        let bytes = write(&header, &windows, at_once);
+        let (read_header, read_windows) = read(Scratch::new().file(&bytes)).unwrap();
+        prop_assert_eq!(read_header, header);
+        prop_assert_eq!(read_windows.len(), windows.len());
+        for (w, (head, rows)) in windows.iter().zip(read_windows) {
+            prop_assert_eq!(&w.head, &head);
+            prop_assert_eq!(rows, decoded_bits(encoding, N_VOCAB, &w.rows));
+        }
+        // `gunzip -c` gives the plain stream.
+        let mut plain = Vec::new();
+        let mut gunzip = flate2::read::MultiGzDecoder::new(&bytes[..]);
+        std::io::Read::read_to_end(&mut gunzip, &mut plain).unwrap();
+        prop_assert!(plain.starts_with(MAGIC_LINE.as_bytes()));
+    }
+
+    #[test]
+    fn the_index_decoder_never_panics(numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..40)) {
+        let (header, _) = sample();
+        let plain = [&b"KL_INDEX"[..], bytemuck::cast_slice(&numbers)].concat();
+        let _ = index::decode(&plain, &header, 0, 1000);
+    }
+}

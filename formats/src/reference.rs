@@ -1,0 +1,234 @@
+//! Any reference, recognised by its bytes and never by its name.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+
+use crate::error::{Named, Result};
+use crate::native::{self, NativeReader};
+use crate::{KlPyReader, klpy, sidecar, source};
+
+/// The first bytes of a base file of llama.cpp.
+const LLAMA_CPP_MAGIC: &[u8] = b"_logits_";
+
+/// Bytes looked at, raw and plain.
+const LOOK_BYTES: usize = 64;
+
+/// What wrote a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReferenceKind {
+    /// `kl` itself.
+    Native,
+    /// kl.py.
+    KlPy,
+    /// llama-perplexity with `--kl-divergence-base`.
+    LlamaCpp,
+}
+
+impl fmt::Display for ReferenceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ReferenceKind::Native => "kl",
+            ReferenceKind::KlPy => "kl.py",
+            ReferenceKind::LlamaCpp => "llama.cpp",
+        })
+    }
+}
+
+/// The kind of reference that the file's first bytes show.
+///
+/// # Errors
+/// [`crate::Error::NotAReference`] saying what the file is instead, [`crate::Error::Io`].
+pub fn sniff(path: &Path) -> Result<ReferenceKind> {
+    let name = Named::new(path);
+    let (mut file, _) = source::open(&name)?;
+    let raw = look(&mut file).map_err(|source| name.io("read", source))?;
+    if raw.starts_with(LLAMA_CPP_MAGIC) {
+        return Ok(ReferenceKind::LlamaCpp);
+    }
+    let found = if raw.is_empty() {
+        "it is empty"
+    } else if raw.starts_with(b"GGUF") {
+        "it is a model (give it with -m)"
+    } else if raw.starts_with(sidecar::MAGIC_LINE.as_bytes()) {
+        "it is a sidecar, the result of an evaluation"
+    } else if raw.starts_with(&[0x1f, 0x8b]) {
+        let (file, _) = source::open(&name)?;
+        // A damaged stream shows nothing, or too little.
+        let plain = look(&mut GzDecoder::new(file)).unwrap_or_default();
+        if plain.starts_with(native::MAGIC_LINE.as_bytes()) {
+            return Ok(ReferenceKind::Native);
+        } else if plain.starts_with(klpy::MAGIC_LINE.as_bytes()) {
+            return Ok(ReferenceKind::KlPy);
+        }
+        "gzip, but what it holds does not start as a reference does"
+    } else {
+        "it starts as no reference does"
+    };
+    Err(name.not_a_reference(found))
+}
+
+/// The first bytes, or all that came before a failure.
+fn look(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match stream.take(LOOK_BYTES as u64).read_to_end(&mut bytes) {
+        Err(error) if bytes.is_empty() => Err(error),
+        _ => Ok(bytes),
+    }
+}
+
+/// An open reference.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one per run
+pub enum Reference {
+    /// `kl`'s own file.
+    Native(NativeReader),
+    /// kl.py's file.
+    KlPy(KlPyReader),
+}
+
+impl Reference {
+    /// Opens a reference of any kind that is read.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] for llama.cpp's base file, else those of [`sniff`] and of
+    /// the kind's own reader.
+    pub fn open(path: &Path) -> Result<Self> {
+        match sniff(path)? {
+            ReferenceKind::Native => NativeReader::open(path).map(Reference::Native),
+            ReferenceKind::KlPy => KlPyReader::open(path).map(Reference::KlPy),
+            ReferenceKind::LlamaCpp => Err(Named::new(path).unsupported(
+                "a base file of llama-perplexity, which kl does not read yet: write a reference \
+                 with `kl -w`",
+            )),
+        }
+    }
+
+    /// What wrote it.
+    pub fn kind(&self) -> ReferenceKind {
+        match self {
+            Reference::Native(_) => ReferenceKind::Native,
+            Reference::KlPy(_) => ReferenceKind::KlPy,
+        }
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        match self {
+            Reference::Native(reader) => reader.path(),
+            Reference::KlPy(reader) => reader.path(),
+        }
+    }
+
+    /// Most tokens in a window.
+    pub fn n_ctx(&self) -> u32 {
+        match self {
+            Reference::Native(reader) => reader.header().n_ctx,
+            Reference::KlPy(reader) => reader.header().n_ctx,
+        }
+    }
+
+    /// Entries of a row.
+    pub fn n_vocab(&self) -> u32 {
+        match self {
+            Reference::Native(reader) => reader.header().n_vocab,
+            Reference::KlPy(reader) => reader.header().n_vocab,
+        }
+    }
+
+    /// Windows in the file, where it says.
+    pub fn n_windows(&self) -> Option<u32> {
+        match self {
+            Reference::Native(reader) => Some(reader.header().n_windows),
+            Reference::KlPy(reader) => reader.header().n_windows,
+        }
+    }
+
+    /// Rows in the file, where it says.
+    pub fn n_rows(&self) -> Option<u64> {
+        match self {
+            Reference::Native(reader) => Some(reader.header().n_rows),
+            Reference::KlPy(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Scratch, header};
+    use crate::{Encoding, Error, KlPyHeader, KlPyWriter, NativeWriter};
+
+    fn native() -> Vec<u8> {
+        let header = header(Encoding::U16, 5, &[]);
+        NativeWriter::create(Vec::new(), Path::new(""), &header)
+            .unwrap()
+            .finish()
+            .unwrap()
+    }
+
+    fn kl_py() -> Vec<u8> {
+        let header = KlPyHeader {
+            n_ctx: 8,
+            n_vocab: 5,
+            ..Default::default()
+        };
+        KlPyWriter::create(Vec::new(), Path::new(""), &header)
+            .unwrap()
+            .finish()
+            .unwrap()
+    }
+
+    #[test]
+    fn kinds_are_known_by_their_bytes() {
+        let scratch = Scratch::new();
+        assert_eq!(
+            sniff(scratch.file(&native())).unwrap(),
+            ReferenceKind::Native
+        );
+        assert_eq!(sniff(scratch.file(&kl_py())).unwrap(), ReferenceKind::KlPy);
+        assert_eq!(
+            sniff(scratch.file(b"_logits_")).unwrap(),
+            ReferenceKind::LlamaCpp
+        );
+        for (bytes, what) in [
+            (&b""[..], "empty"),
+            (b"GGUF\x03\0\0\0", "give it with -m"),
+            (b"kl_sidecar_v1\n{}", "sidecar"),
+            (b"\x1f\x8b\x08", "gzip, but"),
+            (b"_logits", "no reference"),
+        ] {
+            let error = sniff(scratch.file(bytes)).unwrap_err();
+            assert!(matches!(error, Error::NotAReference { .. }), "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        assert!(matches!(
+            sniff(Path::new("/no/such/file")),
+            Err(Error::Io { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_known_is_told() {
+        let scratch = Scratch::new();
+        let reference = Reference::open(scratch.file(&native())).unwrap();
+        assert_eq!(
+            (reference.kind(), reference.n_ctx()),
+            (ReferenceKind::Native, 8)
+        );
+        assert_eq!(
+            (reference.n_windows(), reference.n_rows()),
+            (Some(0), Some(0))
+        );
+        let reference = Reference::open(scratch.file(&kl_py())).unwrap();
+        assert_eq!(
+            (reference.kind(), reference.n_vocab()),
+            (ReferenceKind::KlPy, 5)
+        );
+        assert_eq!((reference.n_windows(), reference.n_rows()), (None, None));
+        let error = Reference::open(scratch.file(b"_logits_")).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+}

@@ -1,0 +1,82 @@
+//! A row: one logit for each entry of the vocabulary, and how it is kept as bytes.
+
+mod block;
+mod encode;
+
+pub use block::RowBlock;
+pub(crate) use block::Shape;
+pub use encode::Encoding;
+
+/// One row of raw logits, borrowed as it is stored; as long as the vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub enum Row<'a> {
+    /// The logits themselves.
+    F32(&'a [f32]),
+    /// Linear codes: a logit is `min + step * code`, in f32, the product rounded before the sum
+    /// (numpy's float32 gives the same bits).
+    U16 {
+        /// The row's smallest logit; NaN where the row held a NaN or an infinity.
+        min: f32,
+        /// The distance of neighbouring codes; 0 for a constant row.
+        step: f32,
+        /// A code per entry.
+        codes: &'a [u16],
+    },
+}
+
+impl Row<'_> {
+    /// Entries: the vocabulary's size.
+    pub fn len(&self) -> usize {
+        match self {
+            Row::F32(logits) => logits.len(),
+            Row::U16 { codes, .. } => codes.len(),
+        }
+    }
+
+    /// Whether the row has no entries.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The logit of token `i`.
+    ///
+    /// # Panics
+    /// If `i` is not below [`Row::len`].
+    pub fn get(&self, i: usize) -> f32 {
+        match *self {
+            Row::F32(logits) => logits[i],
+            Row::U16 { min, step, codes } => min + step * f32::from(codes[i]),
+        }
+    }
+
+    /// Writes all logits to `out`.
+    ///
+    /// # Panics
+    /// If `out` is not as long as the row.
+    pub fn decode_into(&self, out: &mut [f32]) {
+        assert_eq!(
+            out.len(),
+            self.len(),
+            "a row decodes into a buffer of its own length"
+        );
+        match *self {
+            Row::F32(logits) => out.copy_from_slice(logits),
+            Row::U16 { min, step, codes } => {
+                for (logit, &code) in out.iter_mut().zip(codes) {
+                    *logit = min + step * f32::from(code);
+                }
+            }
+        }
+    }
+
+    /// Whether every logit is finite. Constant time for `U16`, a pass over the row for `F32`.
+    pub fn is_finite(&self) -> bool {
+        match *self {
+            Row::F32(logits) => logits.iter().fold(true, |all, x| all & x.is_finite()),
+            // The largest code decodes to the value farthest from `min`.
+            Row::U16 { min, step, .. } => {
+                min.is_finite() && (min + step * f32::from(u16::MAX)).is_finite()
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The sidecar: one record per scored token, with all that the printed statistics are computed
+//! from. The layout is specified in `SIDECAR.md`, beside this crate's manifest.
+
+mod header;
+mod reader;
+mod record;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
+pub use reader::{SidecarReader, is_sidecar};
+pub use record::{RECORD_BYTES, TokenRecord};
+pub use writer::SidecarWriter;
+
+/// The file's first line.
+pub const MAGIC_LINE: &str = "kl_sidecar_v1\n";
+
+/// Most bytes of the JSON line.
+pub const MAX_HEADER_BYTES: usize = 1 << 20;

@@ -1,0 +1,92 @@
+//! One scored token.
+
+use bincode::Options;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a record: 72 of fields, 4 of checksum.
+pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
+
+const FIELD_BYTES: usize = 72;
+
+/// What was measured at one position. Logarithms are natural: KL, NLL and entropy are in nats.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+pub struct TokenRecord {
+    /// The window's number in the order of the text, from 0.
+    pub window: u32,
+    /// The position in the window, from 0; the row there predicts `position + 1`.
+    pub position: u32,
+    /// The actual next token; `u32::MAX` at a window's last position, which has none.
+    pub token: u32,
+    /// [`TokenRecord::REF_NOT_FINITE`], [`TokenRecord::EVAL_NOT_FINITE`].
+    pub flags: u32,
+    /// The token with the reference's largest logit, the first of equals.
+    pub ref_top: u32,
+    /// The token with the evaluated model's largest logit, the first of equals.
+    pub eval_top: u32,
+    /// Rank of `ref_top` in the evaluated row, from 1.
+    pub ref_top_rank: u32,
+    /// Rank of `eval_top` in the reference row, from 1.
+    pub eval_top_rank: u32,
+    /// KL(reference || evaluated).
+    pub kld: f64,
+    /// KL(evaluated || reference).
+    pub reverse_kld: f64,
+    /// -ln p(token) under the reference; NaN where there is no token.
+    pub ref_nll: f64,
+    /// -ln q(token) under the evaluated model; NaN where there is no token.
+    pub eval_nll: f64,
+    /// Entropy of the reference's distribution.
+    pub ref_entropy: f64,
+}
+
+impl TokenRecord {
+    /// The reference row holds a NaN or an infinity.
+    pub const REF_NOT_FINITE: u32 = 1;
+    /// The evaluated row holds a NaN or an infinity.
+    pub const EVAL_NOT_FINITE: u32 = 2;
+
+    /// Whether the position is left out of every statistic.
+    pub fn is_excluded(&self) -> bool {
+        self.flags & (Self::REF_NOT_FINITE | Self::EVAL_NOT_FINITE) != 0
+    }
+
+    /// The actual next token, if there is one.
+    pub fn next_token(&self) -> Option<u32> {
+        (self.token != u32::MAX).then_some(self.token)
+    }
+
+    /// The record's bytes as the file's `i`-th; `None` if bincode fails, which it does not into
+    /// memory.
+    pub(super) fn to_bytes(self, i: u64, header_crc: u32) -> Option<[u8; RECORD_BYTES]> {
+        let mut bytes = [0; RECORD_BYTES];
+        let (fields, crc) = bytes.split_at_mut(FIELD_BYTES);
+        options().serialize_into(&mut *fields, &self).ok()?;
+        crc.copy_from_slice(&checksum(fields, i, header_crc).to_le_bytes());
+        Some(bytes)
+    }
+
+    /// The file's `i`-th record; `None` if its checksum does not match.
+    pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
+        let (fields, crc) = bytes.split_last_chunk::<4>()?;
+        if checksum(fields, i, header_crc).to_le_bytes() != *crc {
+            return None;
+        }
+        options().deserialize(fields).ok()
+    }
+}
+
+fn options() -> impl Options {
+    bincode::DefaultOptions::new()
+        .with_fixint_encoding()
+        .with_little_endian()
+}
+
+/// CRC-32 of the header's checksum, the record's number (u64) and its fields: a record in another
+/// place, or of another file, is found too.
+fn checksum(fields: &[u8], i: u64, header_crc: u32) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&header_crc.to_le_bytes());
+    crc.update(&i.to_le_bytes());
+    crc.update(fields);
+    crc.finalize()
+}

@@ -1,0 +1,240 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::*;
+use crate::{Error, Result};
+
+fn header(n_records: u64) -> SidecarHeader {
+    SidecarHeader {
+        version: SIDECAR_VERSION,
+        writer: "kl test".into(),
+        model: model(),
+        model_path: "a/m.gguf".into(),
+        reference: ReferenceSummary {
+            kind: Some("kl.py".into()),
+            ..Default::default()
+        },
+        n_ctx: 8,
+        n_vocab: 5,
+        first_scored: 0,
+        n_records,
+    }
+}
+
+fn record(i: u32) -> TokenRecord {
+    TokenRecord {
+        window: i,
+        position: 1,
+        token: 2,
+        flags: TokenRecord::EVAL_NOT_FINITE,
+        ref_top: 4,
+        eval_top: 5,
+        ref_top_rank: 6,
+        eval_top_rank: 7,
+        kld: 0.5,
+        reverse_kld: 0.25,
+        ref_nll: 2.0,
+        eval_nll: -2.0,
+        ref_entropy: 1.0,
+    }
+}
+
+fn write(records: &[TokenRecord]) -> Vec<u8> {
+    let header = header(records.len() as u64);
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    records
+        .iter()
+        .for_each(|record| writer.push(record).unwrap());
+    writer.finish().unwrap()
+}
+
+fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
+    let reader = SidecarReader::open(path)?;
+    Ok((reader.header().clone(), reader.read_all()?))
+}
+
+#[test]
+fn record_spelled_out() {
+    let bytes = write(&[record(3)]);
+    #[rustfmt::skip]
+    let expected = [
+        3, 0, 0, 0, // window
+        1, 0, 0, 0, // position
+        2, 0, 0, 0, // token
+        2, 0, 0, 0, // flags
+        4, 0, 0, 0, // ref_top
+        5, 0, 0, 0, // eval_top
+        6, 0, 0, 0, // ref_top_rank
+        7, 0, 0, 0, // eval_top_rank
+        0, 0, 0, 0, 0, 0, 0xe0, 0x3f, // kld
+        0, 0, 0, 0, 0, 0, 0xd0, 0x3f, // reverse_kld
+        0, 0, 0, 0, 0, 0, 0x00, 0x40, // ref_nll
+        0, 0, 0, 0, 0, 0, 0x00, 0xc0, // eval_nll
+        0, 0, 0, 0, 0, 0, 0xf0, 0x3f, // ref_entropy
+    ];
+    let start = bytes.len() - RECORD_BYTES;
+    assert_eq!(bytes[start..start + 72], expected);
+    let mut seed = bytes[start - 4..start].to_vec(); // the header's checksum
+    assert_eq!(seed, crc32fast::hash(&bytes[..start - 4]).to_le_bytes());
+    seed.extend(0u64.to_le_bytes());
+    seed.extend(expected);
+    assert_eq!(bytes[start + 72..], crc32fast::hash(&seed).to_le_bytes());
+}
+
+#[test]
+fn flags_and_tokens() {
+    assert!(record(0).is_excluded());
+    assert!(
+        !TokenRecord {
+            flags: 0,
+            ..record(0)
+        }
+        .is_excluded()
+    );
+    assert_eq!(record(0).next_token(), Some(2));
+    assert_eq!(
+        TokenRecord {
+            token: u32::MAX,
+            ..record(0)
+        }
+        .next_token(),
+        None
+    );
+}
+
+#[test]
+fn every_flipped_byte_and_every_truncation_is_found() {
+    let bytes = write(&[record(0), record(1), record(2)]);
+    let scratch = Scratch::new();
+    assert_eq!(read(scratch.file(&bytes)).unwrap().1.len(), 3);
+    for i in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 1 << (i % 8);
+        let error = read(scratch.file(&damaged)).expect_err(&format!("byte {i}"));
+        assert!(!error.to_string().contains('\n'));
+    }
+    for n in 0..bytes.len() {
+        let error = read(scratch.file(&bytes[..n])).expect_err(&format!("{n} bytes"));
+        let is_magic = n >= MAGIC_LINE.len();
+        assert!(
+            matches!(error, Error::Truncated { .. } if is_magic)
+                || matches!(error, Error::NotASidecar { .. } if !is_magic),
+            "{n}: {error}"
+        );
+    }
+}
+
+#[test]
+fn records_cannot_change_places() {
+    let mut bytes = write(&[record(0), record(1)]);
+    let start = bytes.len() - 2 * RECORD_BYTES;
+    bytes[start..].rotate_left(RECORD_BYTES);
+    let error = read(Scratch::new().file(&bytes)).unwrap_err();
+    assert!(error.to_string().contains("record 0"), "{error}");
+}
+
+/// A file with any JSON line and a right checksum.
+fn with_json(json: &str) -> Vec<u8> {
+    let mut bytes = format!("{MAGIC_LINE}{json}\n").into_bytes();
+    let crc = crc32fast::hash(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn hostile_headers_are_refused() {
+    let scratch = Scratch::new();
+    let good = serde_json::to_value(header(0)).unwrap();
+    assert!(read(scratch.file(&with_json(&good.to_string()))).is_ok());
+    for (key, value) in [
+        ("n_vocab", 0u64),
+        ("n_vocab", u32::MAX.into()),
+        ("n_ctx", 0),
+        ("n_ctx", u64::MAX),
+        ("n_records", 1),
+        ("n_records", u64::MAX),
+        ("version", 2),
+        ("model", 5),
+    ] {
+        let mut json = good.clone();
+        json[key] = value.into();
+        assert!(
+            read(scratch.file(&with_json(&json.to_string()))).is_err(),
+            "{key} {value}"
+        );
+    }
+    let long = with_json(&" ".repeat(MAX_HEADER_BYTES));
+    assert!(matches!(
+        read(scratch.file(&long)),
+        Err(Error::TooLarge { .. })
+    ));
+    let deep = with_json(&"[".repeat(MAX_HEADER_BYTES / 2));
+    assert!(matches!(
+        read(scratch.file(&deep)),
+        Err(Error::Header { .. })
+    ));
+}
+
+#[test]
+fn writers_refuse_other_counts() {
+    let header = header(1);
+    let create = || SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    assert!(create().finish().is_err());
+    let mut writer = create();
+    writer.push(&record(0)).unwrap();
+    assert!(writer.push(&record(0)).is_err());
+}
+
+#[test]
+fn a_sidecar_is_known_by_its_bytes() {
+    let scratch = Scratch::new();
+    assert!(is_sidecar(scratch.file(&write(&[]))));
+    assert!(!is_sidecar(scratch.file(b"kl_sidecar_v")));
+    assert!(!is_sidecar(Path::new("/no/such/file")));
+}
+
+fn any_record() -> impl Strategy<Value = TokenRecord> {
+    (any::<[u32; 8]>(), any::<[f64; 5]>()).prop_map(|(n, x)| TokenRecord {
+        window: n[0],
+        position: n[1],
+        token: n[2],
+        flags: n[3],
+        ref_top: n[4],
+        eval_top: n[5],
+        ref_top_rank: n[6],
+        eval_top_rank: n[7],
+        kld: x[0],
+        reverse_kld: x[1],
+        ref_nll: x[2],
+        eval_nll: x[3],
+        ref_entropy: x[4],
+    })
+}
+
+proptest! {
+    #[test]
+    fn round_trip(records in prop::collection::vec(any_record(), 0..20)) {
+        let bytes = write(&records);
+        let (found_header, found) = read(Scratch::new().file(&bytes)).unwrap();
+        prop_assert_eq!(found_header, header(records.len() as u64));
+        // As text: NaN is not equal to itself.
+        prop_assert_eq!(format!("{found:?}"), format!("{records:?}"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn changed_files_give_errors_or_the_same(changes in prop::collection::vec(any_change(), 1..4)) {
+        let bytes = write(&[record(0), record(1), record(2)]);
+        let mut changed = bytes.clone();
+        changes.iter().for_each(|change| change.apply(&mut changed));
+        let scratch = Scratch::new();
+        if let Ok(found) = read(scratch.file(&changed)) {
+            prop_assert_eq!(found, read(scratch.file(&bytes)).unwrap());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A file read at given places, by many threads at once.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use crate::error::{Named, Result};
+
+/// An open file of known length.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: File,
+    pub(crate) name: Named,
+    pub(crate) len: u64,
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let name = Named::new(path);
+        let (file, len) = open(&name)?;
+        Ok(Self { file, name, len })
+    }
+
+    /// Fills `bytes` from `offset` on.
+    pub(crate) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        read_exact_at(&self.file, bytes, offset).map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                self.name
+                    .truncated(None, offset, "the file has become shorter")
+            }
+            _ => self.name.io("read", source),
+        })
+    }
+
+    /// Up to `N` bytes from `offset` on; `None` if the file has fewer.
+    pub(crate) fn array_at<const N: usize>(&self, offset: u64) -> Result<Option<[u8; N]>> {
+        if offset
+            .checked_add(N as u64)
+            .is_none_or(|end| end > self.len)
+        {
+            return Ok(None);
+        }
+        let mut bytes = [0; N];
+        self.read_exact_at(&mut bytes, offset)?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Opens a regular file, and says how long it is.
+pub(crate) fn open(name: &Named) -> Result<(File, u64)> {
+    let file = File::open(name.path()).map_err(|source| name.io("open", source))?;
+    let metadata = file.metadata().map_err(|source| name.io("open", source))?;
+    if metadata.is_dir() {
+        return Err(name.io("open", io::ErrorKind::IsADirectory.into()));
+    }
+    Ok((file, metadata.len()))
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+    use std::os::windows::fs::FileExt;
+    while !bytes.is_empty() {
+        match file.seek_read(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                bytes = &mut bytes[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What a window is, before its rows.
+
+use crate::MAX_N_CTX;
+
+/// A window's tokens, and which of its rows are stored.
+///
+/// Rows are those of the positions `first_scored .. first_scored + n_rows`; the row of position
+/// `i` predicts the token at `i + 1`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowHead {
+    /// Its number in the order of the text, from 0.
+    pub window: u32,
+    /// The tokens decoded, an inserted BOS included.
+    pub tokens: Vec<u32>,
+    /// The position of the first row.
+    pub first_scored: u32,
+    /// Rows stored.
+    pub n_rows: u32,
+}
+
+impl WindowHead {
+    /// What is wrong with the counts and the tokens of this window, if anything.
+    pub(crate) fn fault(&self, n_vocab: u32) -> Option<String> {
+        let n_tokens = match u32::try_from(self.tokens.len()) {
+            Ok(n) if n <= MAX_N_CTX => n,
+            _ => return Some(format!("{} tokens in a window", self.tokens.len())),
+        };
+        if self
+            .first_scored
+            .checked_add(self.n_rows)
+            .is_none_or(|end| end > n_tokens)
+        {
+            return Some(format!(
+                "{} rows from position {} on do not fit in {n_tokens} tokens",
+                self.n_rows, self.first_scored
+            ));
+        }
+        let (place, token) = self
+            .tokens
+            .iter()
+            .enumerate()
+            .find(|&(_, &t)| t >= n_vocab)?;
+        Some(format!(
+            "token {token} at position {place} is outside the vocabulary of {n_vocab}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_tokens_are_checked() {
+        let head = |first_scored, n_rows| WindowHead {
+            window: 0,
+            tokens: vec![1, 2, 3],
+            first_scored,
+            n_rows,
+        };
+        assert_eq!(head(0, 3).fault(4), None);
+        assert_eq!(head(3, 0).fault(4), None);
+        assert!(head(1, 3).fault(4).is_some());
+        assert!(head(u32::MAX, 3).fault(4).is_some());
+        assert!(
+            head(0, 3)
+                .fault(3)
+                .is_some_and(|what| what.contains("position 2"))
+        );
+    }
+}

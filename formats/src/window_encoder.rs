@@ -1,0 +1,219 @@
+//! One window's block, cut into pieces as its rows arrive.
+
+use crate::error::{Named, Result};
+use crate::klpy::KlPyHeader;
+use crate::native::Header;
+use crate::piece::{Framing, Part, Piece};
+use crate::{Encoding, MAX_N_VOCAB, WindowHead, rows_per_piece};
+
+/// Turns the rows of one window into [`Piece`]s.
+///
+/// Rows are encoded by the caller, on as many threads as it likes, into the memory that
+/// [`WindowEncoder::reserve_rows`] hands out.
+///
+/// ```
+/// # use kl_formats::{Encoding, KlPyHeader, WindowEncoder, WindowHead};
+/// # let header = KlPyHeader { n_ctx: 4, n_vocab: 2, ..Default::default() };
+/// let head = WindowHead { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 };
+/// let (mut window, head) = WindowEncoder::kl_py(&header, &head)?;
+/// let mut pieces = vec![head];
+/// while window.rows_left() > 0 {
+///     let (bytes, n) = window.reserve_rows(1);
+///     Encoding::F32.encode(&[0.5, 1.5], bytes);
+///     pieces.extend(window.commit());
+/// }
+/// window.finish()?;
+/// # assert_eq!(pieces.len(), 2);
+/// # Ok::<(), kl_formats::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct WindowEncoder {
+    framing: Framing,
+    window: u32,
+    row_bytes: usize,
+    rows_per_piece: usize,
+    /// Rows neither committed nor reserved.
+    rows_left: usize,
+    reserved: usize,
+    /// Plain bytes of the piece being filled: committed rows, then reserved ones.
+    plain: Vec<u8>,
+    rows_in_piece: usize,
+    piece: u32,
+    /// Over the whole block so far.
+    crc: crc32fast::Hasher,
+}
+
+impl WindowEncoder {
+    /// An encoder of a native window, and the piece with its counts and tokens.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the header contradicts itself, or the counts or the
+    /// tokens do not fit it.
+    pub fn new(header: &Header, head: &WindowHead) -> Result<(Self, Piece)> {
+        if let Some(fault) = header.fault() {
+            return Err(unwritable(head, &fault));
+        }
+        if u32::try_from(head.tokens.len()).is_ok_and(|n| n > header.n_ctx) {
+            return Err(unwritable(head, "more tokens than n_ctx"));
+        }
+        Self::with_framing(
+            Framing::Native,
+            header.encoding,
+            header.n_vocab,
+            header.rows_per_piece,
+            head,
+        )
+    }
+
+    /// An encoder of a window of kl.py's file, and the piece with its counts and tokens. Rows are
+    /// [`Encoding::F32`]; `head.n_rows` must reach to the window's end.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the counts or the tokens do not fit the header.
+    pub fn kl_py(header: &KlPyHeader, head: &WindowHead) -> Result<(Self, Piece)> {
+        if u64::from(head.first_scored) + u64::from(head.n_rows) != head.tokens.len() as u64 {
+            return Err(unwritable(
+                head,
+                "kl.py's file has rows up to a window's last token",
+            ));
+        }
+        let rows = rows_per_piece(Encoding::F32, header.n_vocab);
+        Self::with_framing(Framing::Gzip, Encoding::F32, header.n_vocab, rows, head)
+    }
+
+    fn with_framing(
+        framing: Framing,
+        encoding: Encoding,
+        n_vocab: u32,
+        rows_per_piece: u32,
+        head: &WindowHead,
+    ) -> Result<(Self, Piece)> {
+        if let Some(fault) = head.fault(n_vocab) {
+            return Err(unwritable(head, &fault));
+        }
+        let row_bytes = (1..=MAX_N_VOCAB)
+            .contains(&n_vocab)
+            .then(|| encoding.row_bytes(n_vocab as usize))
+            .flatten()
+            .ok_or_else(|| unwritable(head, &format!("a vocabulary of {n_vocab}")))?;
+        if rows_per_piece == 0 {
+            return Err(unwritable(head, "pieces of no rows"));
+        }
+        let n_tokens = head.tokens.len() as u32; // at most MAX_N_CTX: `fault` has looked
+        let counts: &[u32] = match framing {
+            Framing::Native => &[
+                head.window,
+                n_tokens,
+                head.n_rows,
+                n_vocab,
+                head.first_scored,
+            ],
+            Framing::Gzip => &[n_tokens, head.n_rows, n_vocab],
+        };
+        let mut plain: Vec<u8> = bytemuck::cast_slice(counts).to_vec();
+        plain.extend_from_slice(bytemuck::cast_slice(&head.tokens));
+        let mut encoder = Self {
+            framing,
+            window: head.window,
+            row_bytes,
+            rows_per_piece: rows_per_piece as usize,
+            rows_left: head.n_rows as usize,
+            reserved: 0,
+            plain,
+            rows_in_piece: 0,
+            piece: 0,
+            crc: crc32fast::Hasher::new(),
+        };
+        let part = Part::Head {
+            window: head.window,
+            n_tokens,
+            n_rows: head.n_rows,
+            first_scored: head.first_scored,
+            n_pieces: head.n_rows.div_ceil(rows_per_piece),
+        };
+        encoder.crc_from(0);
+        let piece = encoder.take(part);
+        Ok((encoder, piece))
+    }
+
+    /// Rows that are still to be given.
+    pub fn rows_left(&self) -> usize {
+        self.rows_left + self.reserved
+    }
+
+    /// Memory for the next rows: at most `k`, and no more than the piece and the window still
+    /// take; how many is the second value (0 once the window is full). The bytes are those rows
+    /// one after the other, each [`Encoding::row_bytes`] long, to be filled before
+    /// [`WindowEncoder::commit`]. Reserving again before that gives the same rows anew.
+    pub fn reserve_rows(&mut self, k: usize) -> (&mut [u8], usize) {
+        self.rows_left += self.reserved;
+        let k = k
+            .min(self.rows_left)
+            .min(self.rows_per_piece - self.rows_in_piece);
+        self.rows_left -= k;
+        self.reserved = k;
+        let start = self.rows_in_piece * self.row_bytes;
+        if self.plain.capacity() == 0 {
+            // The whole piece at once: its size is bounded, and growing would copy it.
+            let rows = self.rows_per_piece.min(self.rows_left + k);
+            self.plain
+                .reserve_exact(rows * self.row_bytes + size_of::<u32>());
+        }
+        self.plain.resize(start + k * self.row_bytes, 0);
+        (&mut self.plain[start..], k)
+    }
+
+    /// Takes the reserved rows as filled. Gives a piece when it is full or the window complete.
+    pub fn commit(&mut self) -> Option<Piece> {
+        let k = std::mem::take(&mut self.reserved);
+        if k == 0 {
+            return None;
+        }
+        self.crc_from(self.rows_in_piece * self.row_bytes);
+        self.rows_in_piece += k;
+        (self.rows_left == 0 || self.rows_in_piece == self.rows_per_piece).then(|| {
+            let part = Part::Rows {
+                window: self.window,
+                piece: self.piece,
+            };
+            self.rows_in_piece = 0;
+            self.piece += 1;
+            self.take(part)
+        })
+    }
+
+    /// Checks that every row was given.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if rows are missing.
+    pub fn finish(self) -> Result<()> {
+        match self.rows_left() {
+            0 => Ok(()),
+            left => Err(Named::default()
+                .unwritable(format!("window {} lacks {left} of its rows", self.window))),
+        }
+    }
+
+    fn crc_from(&mut self, start: usize) {
+        if self.framing == Framing::Native {
+            self.crc.update(&self.plain[start..]);
+        }
+    }
+
+    /// The filled bytes as a piece; behind the block's last one, its checksum.
+    fn take(&mut self, part: Part) -> Piece {
+        let mut plain = std::mem::take(&mut self.plain);
+        if self.framing == Framing::Native && self.rows_left == 0 {
+            plain.extend_from_slice(&self.crc.clone().finalize().to_le_bytes());
+        }
+        Piece {
+            plain,
+            part,
+            framing: self.framing,
+        }
+    }
+}
+
+fn unwritable(head: &WindowHead, what: &str) -> crate::Error {
+    Named::default().unwritable(format!("window {}: {what}", head.window))
+}
