@@ -1,0 +1,75 @@
+//! How the probability of the actual next token changed.
+
+use serde::Serialize;
+
+use super::cluster::ClusteredMean;
+use super::estimate::{Confidence, Uncertain, finite};
+use super::mean::Moments;
+use super::quantile::{self, QuantileEstimate};
+
+/// Both tails are of interest: where the evaluated model lost the token, and where it gained it.
+const QUANTILES: [f64; 11] = [
+    0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999,
+];
+
+/// The distribution of `Δp = q(next) − p(next)`, as fractions (not percent).
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct DeltaP {
+    pub mean: ClusteredMean,
+    /// `sqrt(mean Δp²)`, with llama-perplexity's one-sigma error `SE(mean Δp²) / (2 rms)`; no error
+    /// below two samples, 0 where all are 0.
+    pub rms: Uncertain,
+    pub min: f64,
+    pub max: f64,
+    pub quantiles: Vec<QuantileEstimate>,
+}
+
+impl DeltaP {
+    /// From the changes, of which the i-th comes from window `windows[i]`. `None` without any.
+    pub fn of(windows: &[u32], mut changes: Vec<f64>, confidence: Confidence) -> Option<Self> {
+        let mean = ClusteredMean::of(windows, &changes, confidence)?;
+        let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
+        let squares = Moments::of(&squares)?;
+        let rms = squares.mean.sqrt();
+        let rms_se = squares.standard_error().map(|se| match se {
+            0.0 => 0.0,
+            se => 0.5 * se / rms,
+        });
+        changes.sort_unstable_by(f64::total_cmp);
+        Some(Self {
+            mean,
+            rms: Uncertain {
+                value: rms,
+                se: rms_se.and_then(finite),
+            },
+            min: *changes.first()?,
+            max: *changes.last()?,
+            quantiles: quantile::estimates(&changes, &QUANTILES, confidence),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::assert_close;
+    use super::*;
+
+    #[test]
+    fn rms_and_its_error() {
+        let got = DeltaP::of(&[0, 0, 1], vec![0.1, -0.3, 0.2], Confidence::default()).unwrap();
+        let mean_square: f64 = (0.01 + 0.09 + 0.04) / 3.0;
+        let mean_fourth: f64 = (0.0001 + 0.0081 + 0.0016) / 3.0;
+        let se = ((mean_fourth - mean_square.powi(2)) / 2.0).sqrt();
+        assert_close(got.rms.value, mean_square.sqrt(), 1e-14);
+        assert_close(got.rms.se.unwrap(), 0.5 * se / mean_square.sqrt(), 1e-12);
+        assert_eq!((got.min, got.max), (-0.3, 0.2));
+        assert_close(got.mean.estimate.value, 0.0, 1e-13);
+    }
+
+    #[test]
+    fn no_change_and_no_tokens() {
+        let got = DeltaP::of(&[0, 1], vec![0.0, 0.0], Confidence::default()).unwrap();
+        assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
+        assert_eq!(DeltaP::of(&[], vec![], Confidence::default()), None);
+    }
+}

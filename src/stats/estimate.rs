@@ -1,0 +1,178 @@
+//! What an estimator returns: a value, and how far it can be trusted.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use thiserror::Error;
+
+/// A point estimate and the interval around it.
+///
+/// `lo` and `hi` are both there or both `None`: the sample was too small to say.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    pub value: f64,
+    pub lo: Option<f64>,
+    pub hi: Option<f64>,
+}
+
+impl Estimate {
+    /// A value with the interval `value ± half_width`; a half width that is not finite gives none.
+    pub fn symmetric(value: f64, half_width: f64) -> Self {
+        if half_width.is_finite() {
+            Self::within(value, value - half_width, value + half_width)
+        } else {
+            Self::point(value)
+        }
+    }
+
+    /// A value with an interval.
+    pub fn within(value: f64, lo: f64, hi: f64) -> Self {
+        Self {
+            value,
+            lo: Some(lo),
+            hi: Some(hi),
+        }
+    }
+
+    /// A value without an interval.
+    pub fn point(value: f64) -> Self {
+        Self {
+            value,
+            lo: None,
+            hi: None,
+        }
+    }
+
+    /// Both ends of the interval, if there is one.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        self.lo.zip(self.hi)
+    }
+}
+
+/// A value and its standard error (one sigma), the `±` of llama-perplexity.
+///
+/// The value is infinite or NaN where an exponential overflowed; JSON shows that as null.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct Uncertain {
+    #[serde(serialize_with = "finite_or_null")]
+    pub value: f64,
+    pub se: Option<f64>,
+}
+
+/// `Some(x)` if `x` is a number that JSON can hold.
+pub(super) fn finite(x: f64) -> Option<f64> {
+    x.is_finite().then_some(x)
+}
+
+/// Serializes an infinity or NaN as null, whatever the serializer would make of it.
+pub(super) fn finite_or_null<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    finite(*x).serialize(serializer)
+}
+
+/// The probability with which an interval holds the true value: strictly between 0 and 1.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[serde(transparent)]
+pub struct Confidence(f64);
+
+/// Why a confidence level was refused.
+#[derive(Error, Clone, Debug, PartialEq)]
+pub enum ConfidenceError {
+    #[error("a confidence level lies strictly between 0 and 1, like 0.95; got {0}")]
+    OutOfRange(f64),
+    #[error("a confidence level is a number between 0 and 1, like 0.95; got '{0}'")]
+    NotANumber(String),
+}
+
+impl Confidence {
+    /// Checks that `0 < level < 1`.
+    pub fn new(level: f64) -> Result<Self, ConfidenceError> {
+        if level > 0.0 && level < 1.0 {
+            Ok(Self(level))
+        } else {
+            Err(ConfidenceError::OutOfRange(level))
+        }
+    }
+
+    /// The probability itself.
+    pub fn level(self) -> f64 {
+        self.0
+    }
+
+    /// The probability left out, both tails together: `1 - level`.
+    pub fn outside(self) -> f64 {
+        1.0 - self.0
+    }
+}
+
+impl Default for Confidence {
+    fn default() -> Self {
+        Self(0.95)
+    }
+}
+
+impl fmt::Display for Confidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Confidence {
+    type Err = ConfidenceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let level = text
+            .trim()
+            .parse()
+            .map_err(|_| ConfidenceError::NotANumber(text.to_owned()))?;
+        Self::new(level)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn confidence_is_checked() {
+        for text in ["0.95", " 0.5 ", "1e-3", "0.999999"] {
+            let confidence: Confidence = text.parse().expect(text);
+            assert_eq!(confidence.level(), text.trim().parse::<f64>().unwrap());
+        }
+        for text in ["0", "1", "95", "-0.5", "inf", "NaN"] {
+            let error = text.parse::<Confidence>().unwrap_err().to_string();
+            assert!(error.contains("strictly between 0 and 1"), "{error}");
+        }
+        for text in ["", "95%", "high"] {
+            let error = text.parse::<Confidence>().unwrap_err().to_string();
+            assert!(error.ends_with(&format!("got '{text}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn confidence_reads_as_it_prints() {
+        assert_eq!(Confidence::default().to_string(), "0.95");
+        assert_eq!("0.95".parse(), Ok(Confidence::default()));
+        assert_eq!(
+            serde_json::to_string(&Confidence::default()).unwrap(),
+            "0.95"
+        );
+    }
+
+    #[test]
+    fn json_holds_null_where_there_is_no_number() {
+        let json = |value| serde_json::to_string(&value).unwrap();
+        assert_eq!(
+            json(Estimate::symmetric(1.5, f64::NAN)),
+            r#"{"value":1.5,"lo":null,"hi":null}"#
+        );
+        let overflown = Uncertain {
+            value: f64::INFINITY,
+            se: None,
+        };
+        assert_eq!(
+            serde_json::to_string(&overflown).unwrap(),
+            r#"{"value":null,"se":null}"#
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! The mean of independent samples, and the sums everything else is made of.
+
+use super::estimate::{Confidence, Estimate};
+use super::student::{normal_two_sided, student_two_sided};
+
+/// Up to this many samples scipy's `mvsdist` uses the Student t, above it the normal.
+const STUDENT_UP_TO: usize = 1000;
+
+/// A sum that keeps the low-order bits plain addition drops (Neumaier 1974).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    total: f64,
+    lost: f64,
+}
+
+impl Sum {
+    /// Adds one term.
+    pub fn add(&mut self, x: f64) {
+        let total = self.total + x;
+        self.lost += if self.total.abs() >= x.abs() {
+            (self.total - total) + x
+        } else {
+            (x - total) + self.total
+        };
+        self.total = total;
+    }
+
+    /// The sum so far.
+    pub fn value(&self) -> f64 {
+        self.total + self.lost
+    }
+}
+
+impl FromIterator<f64> for Sum {
+    fn from_iter<I: IntoIterator<Item = f64>>(terms: I) -> Self {
+        let mut sum = Self::default();
+        terms.into_iter().for_each(|x| sum.add(x));
+        sum
+    }
+}
+
+/// A mean that grows sample by sample, for a progress bar. Samples that are not finite are skipped,
+/// as they are left out of the statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Running {
+    sum: Sum,
+    n: u64,
+}
+
+impl Running {
+    /// Takes one sample in.
+    pub fn push(&mut self, x: f64) {
+        if x.is_finite() {
+            self.sum.add(x);
+            self.n += 1;
+        }
+    }
+
+    /// The mean so far; `None` before the first sample.
+    pub fn mean(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum.value() / self.n as f64)
+    }
+
+    /// How many samples it holds.
+    pub fn count(&self) -> u64 {
+        self.n
+    }
+}
+
+/// The first two moments of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    pub n: usize,
+    pub mean: f64,
+    /// Population variance, `Σ(x − mean)² / n`.
+    pub variance: f64,
+}
+
+impl Moments {
+    /// Two passes over finite samples; `None` without any.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let n = samples.len();
+        if n == 0 {
+            return None;
+        }
+        let mean = mean_of(samples.iter().copied(), n);
+        let variance = mean_of(samples.iter().map(|x| (x - mean).powi(2)), n);
+        Some(Self { n, mean, variance })
+    }
+
+    /// Sample standard deviation, `sqrt(Σ(x − mean)² / (n−1))`; `None` below two samples.
+    pub fn std(&self) -> Option<f64> {
+        let n = self.n as f64;
+        (self.n >= 2).then(|| (self.variance * (n / (n - 1.0))).sqrt())
+    }
+
+    /// Standard error of the mean of independent samples, `std / sqrt(n)`; `None` below two
+    /// samples. The same as llama-perplexity's `sqrt((E[x²] − E[x]²) / (n−1))`.
+    pub fn standard_error(&self) -> Option<f64> {
+        (self.n >= 2).then(|| (self.variance / (self.n as f64 - 1.0)).sqrt())
+    }
+
+    /// Bayesian interval of the mean, samples taken as independent, as `scipy.stats.bayes_mvs`
+    /// (Oliphant 2006, flat prior on mean and log variance). With C the population variance:
+    ///
+    /// - n ≤ 1000: `mean ± t(n−1) sqrt(C/(n−1))`;
+    /// - above: `mean ± z sqrt(C/n)`.
+    ///
+    /// One sample has no interval; equal samples have one of no width, but for rounding.
+    pub fn estimate(&self, confidence: Confidence) -> Estimate {
+        let half_width = match self.n {
+            0..2 => return Estimate::point(self.mean),
+            2..=STUDENT_UP_TO => {
+                let degrees = self.n as f64 - 1.0;
+                student_two_sided(confidence, degrees) * (self.variance / degrees).sqrt()
+            }
+            _ => normal_two_sided(confidence) * (self.variance / self.n as f64).sqrt(),
+        };
+        Estimate::symmetric(self.mean, half_width)
+    }
+}
+
+/// Mean of `n` > 0 terms.
+fn mean_of(terms: impl Iterator<Item = f64>, n: usize) -> f64 {
+    terms.collect::<Sum>().value() / n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{assert_close, skewed};
+    use super::*;
+
+    /// scipy.stats.bayes_mvs(x, 0.95)[0] on `skewed(n)`, from `oracle.py`.
+    #[test]
+    fn interval_matches_scipy() {
+        for (n, value, lo, hi) in BAYES_MVS {
+            let estimate = Moments::of(&skewed(n))
+                .unwrap()
+                .estimate(Confidence::default());
+            assert_close(estimate.value, value, 1e-14);
+            assert_close(estimate.lo.unwrap(), lo, 1e-13);
+            assert_close(estimate.hi.unwrap(), hi, 1e-13);
+        }
+    }
+
+    const BAYES_MVS: [(usize, f64, f64, f64); 7] = [
+        (2, 4.96489563929574, -39.11061254804639, 49.04040382663787),
+        (
+            3,
+            0.3693602167423637,
+            -1.1841824505952656,
+            1.922902884079993,
+        ),
+        (
+            10,
+            4.657131381180526,
+            -1.8692177264227814,
+            11.183480488783832,
+        ),
+        (999, 5.688297423960203, 3.45180797092988, 7.9247868769905265),
+        (
+            1000,
+            6.422763945608761,
+            3.920311358245204,
+            8.925216532972318,
+        ),
+        (
+            1001,
+            5.484381898670816,
+            3.3105858236374957,
+            7.658177973704136,
+        ),
+        (
+            5000,
+            4.228942151722298,
+            3.427434907533585,
+            5.030449395911011,
+        ),
+    ];
+
+    #[test]
+    fn small_and_constant_samples() {
+        assert_eq!(Moments::of(&[]), None);
+        let one = Moments::of(&[2.5]).unwrap();
+        assert_eq!(one.estimate(Confidence::default()), Estimate::point(2.5));
+        assert_eq!((one.std(), one.standard_error()), (None, None));
+        for n in [2, 1000, 1001] {
+            let constant = Moments::of(&vec![0.1; n]).unwrap();
+            assert!(constant.std().unwrap() < 1e-17);
+            let (lo, hi) = constant.estimate(Confidence::default()).interval().unwrap();
+            assert!((lo - 0.1).abs() < 1e-16 && (hi - 0.1).abs() < 1e-16);
+        }
+    }
+
+    #[test]
+    fn sum_keeps_what_addition_drops() {
+        let sum: Sum = [1.0, 1e100, 1.0, -1e100].into_iter().collect();
+        assert_eq!(sum.value(), 2.0);
+        let tenths: Sum = std::iter::repeat_n(0.1, 1_000_000).collect();
+        assert!((tenths.value() - 1e5).abs() < 1e-10);
+    }
+
+    #[test]
+    fn running_mean_skips_what_is_not_finite() {
+        let mut running = Running::default();
+        assert_eq!(running.mean(), None);
+        for x in [1.0, f64::NAN, 3.0, f64::INFINITY] {
+            running.push(x);
+        }
+        assert_eq!((running.mean(), running.count()), (Some(2.0), 2));
+    }
+}

@@ -1,0 +1,97 @@
+//! Samples that the tests and `oracle.py` generate alike, bit for bit, and how closely to agree.
+
+use kl_formats::sidecar::TokenRecord;
+
+/// Knuth's MMIX generator, as in `oracle.py`.
+pub struct Lcg(u64);
+
+impl Lcg {
+    /// Uniform in [0, 1), 53 bits.
+    pub fn uniform(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        (self.uniform() * f64::from(n)) as u32
+    }
+}
+
+/// `n` samples with a long upper tail, like KLDs; the same as `skewed` in `oracle.py`.
+pub fn skewed(n: usize) -> Vec<f64> {
+    let mut lcg = Lcg(n as u64);
+    (0..n).map(|_| long_tail(lcg.uniform())).collect()
+}
+
+fn long_tail(u: f64) -> f64 {
+    u * u * u * u / (1.001 - u)
+}
+
+/// Records of 40 windows of up to 60 rows; the same as `records` in `oracle.py`.
+pub fn records() -> Vec<TokenRecord> {
+    let mut lcg = Lcg(2024);
+    let mut records = Vec::new();
+    for window in 0..40 {
+        let rows = 30 + window % 4 * 10;
+        let hard = 0.5 + lcg.uniform();
+        for position in 0..rows {
+            let kld = hard * 0.1 * long_tail(lcg.uniform());
+            let reverse_kld = kld * (0.5 + lcg.uniform());
+            let ref_nll = 5.0 * lcg.uniform();
+            let eval_nll = ref_nll + 0.5 * (lcg.uniform() - 0.4);
+            let ref_top = lcg.below(50);
+            let ref_top_rank = 1 + lcg.below(12) * lcg.below(2);
+            let eval_top_rank = 1 + lcg.below(12) * lcg.below(2);
+            let last = position + 1 == rows;
+            records.push(TokenRecord {
+                window,
+                position,
+                token: if last { u32::MAX } else { lcg.below(1000) },
+                flags: match (window * 60 + position) % 97 {
+                    5 => TokenRecord::REF_NOT_FINITE,
+                    6 => TokenRecord::EVAL_NOT_FINITE,
+                    _ => 0,
+                },
+                ref_top,
+                eval_top: if ref_top_rank == 1 { ref_top } else { 50 },
+                ref_top_rank,
+                eval_top_rank,
+                kld,
+                reverse_kld,
+                ref_nll: if last { f64::NAN } else { ref_nll },
+                eval_nll: if last { f64::NAN } else { eval_nll },
+                ref_entropy: 1.0,
+            });
+        }
+    }
+    records
+}
+
+/// Standard normals: splitmix64 through Box and Muller.
+pub fn splitmix_normals(seed: u64) -> impl Iterator<Item = f64> {
+    let mut state = seed;
+    let mut uniform = move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    std::iter::from_fn(move || {
+        let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
+        Some(radius * (std::f64::consts::TAU * uniform()).cos())
+    })
+}
+
+/// Panics unless `got` is `expected` within `tolerance`, relative (absolute below 1e-3).
+#[track_caller]
+pub fn assert_close(got: f64, expected: f64, tolerance: f64) {
+    let error = (got - expected).abs() / expected.abs().max(1e-3);
+    assert!(
+        error <= tolerance,
+        "{got} is not {expected}: off by {error:e}"
+    );
+}
