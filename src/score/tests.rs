@@ -1,0 +1,403 @@
+//! Every kernel of this processor against the oracle.
+
+use std::collections::HashSet;
+
+use kl_formats::Row;
+use proptest::prelude::*;
+
+use super::driver::ORDINARY;
+use super::{Kernel, TokenScore, oracle};
+
+/// Twice what the module's table states.
+const RELATIVE: f64 = 1e-11;
+const ABSOLUTE: f64 = 1e-11;
+
+struct Random(u64);
+
+impl Random {
+    /// In [0, 1).
+    fn uniform(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1 << 24) as f32
+    }
+
+    fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
+    }
+
+    fn row(&mut self, n: usize, spread: f32) -> Vec<f32> {
+        (0..n).map(|_| spread * self.normal()).collect()
+    }
+
+    fn noisy(&mut self, row: &[f32], noise: f32) -> Vec<f32> {
+        row.iter().map(|x| x + noise * self.normal()).collect()
+    }
+}
+
+fn lengths() -> impl Iterator<Item = usize> {
+    (1..=70).chain([127, 1000, 1024, 2049, 4113])
+}
+
+fn close(what: &str, got: f64, want: f64, relative: f64) {
+    let bar = (relative * want.abs()).max(ABSOLUTE);
+    assert!(
+        (got - want).abs() <= bar || (got.is_nan() && want.is_nan()),
+        "{what}: {got:e} where the oracle has {want:e}: off by {:e}",
+        got - want
+    );
+}
+
+#[track_caller]
+fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
+    let want = oracle::score(reference, eval, next);
+    let mut last = None;
+    for kernel in Kernel::available() {
+        let got = kernel.score(reference, eval, next);
+        close("kld", got.kld, want.kld, RELATIVE);
+        close("reverse", got.reverse_kld, want.reverse_kld, RELATIVE);
+        close("entropy", got.ref_entropy, want.ref_entropy, RELATIVE);
+        close("ref nll", got.ref_nll, want.ref_nll, RELATIVE);
+        close("eval nll", got.eval_nll, want.eval_nll, RELATIVE);
+        assert!(!(got.kld < 0.0 || got.reverse_kld < 0.0), "{kernel}");
+        let whole = |s: &TokenScore| {
+            (
+                (s.ref_top, s.eval_top, s.ref_top_rank, s.eval_top_rank),
+                (s.ref_finite, s.eval_finite),
+            )
+        };
+        assert_eq!(whole(&got), whole(&want), "{kernel}");
+        let again = kernel.score(reference, eval, next);
+        assert_eq!(bits(&got), bits(&again), "{kernel} differs between runs");
+        last = Some(got);
+    }
+    last.unwrap()
+}
+
+fn bits(score: &TokenScore) -> [u64; 5] {
+    let s = score;
+    [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll].map(f64::to_bits)
+}
+
+fn encode(row: &[f32]) -> (f32, f32, Vec<u16>) {
+    let min = row.iter().copied().fold(f32::INFINITY, f32::min);
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let step = (max - min) / 65535.0;
+    let code = |x: &f32| ((x - min) / step).round() as u16;
+    (min, step, row.iter().map(code).collect())
+}
+
+#[test]
+fn random_rows_of_every_length() {
+    let mut random = Random(1);
+    for n in lengths() {
+        for (spread, noise) in [(2.5, 0.1), (0.1, 0.01), (10.0, 3.0)] {
+            let reference = random.row(n, spread);
+            let eval = random.noisy(&reference, noise);
+            check(Row::F32(&reference), &eval, Some((n / 2) as u32));
+            let (min, step, codes) = encode(&reference);
+            let codes = &codes[..];
+            check(Row::U16 { min, step, codes }, &eval, None);
+        }
+    }
+}
+
+#[test]
+fn a_wide_vocabulary() {
+    let mut random = Random(2);
+    let n = 128_256 + 3;
+    for (spread, noise) in [(2.5, 0.15), (2.5, 1e-4), (0.0, 1e-3), (4.0, 2.0)] {
+        let reference = random.row(n, spread);
+        let eval = random.noisy(&reference, noise);
+        check(Row::F32(&reference), &eval, Some(n as u32 - 1));
+        let (min, step, codes) = encode(&eval);
+        let codes = &codes[..];
+        check(Row::U16 { min, step, codes }, &eval, Some(0));
+    }
+}
+
+#[test]
+fn peaked_rows() {
+    let mut random = Random(3);
+    for n in [5, 64, 1000, 32_000] {
+        for peak in [20.0, 60.0, 290.0, 320.0] {
+            let mut reference = random.row(n, 1.0);
+            let mut eval = random.noisy(&reference, 0.2);
+            reference[n / 3] = peak;
+            eval[n / 3] = peak - 0.7;
+            check(Row::F32(&reference), &eval, Some((n / 3) as u32));
+            // The two models sure of different tokens.
+            eval.swap(n / 3, n - 1);
+            check(Row::F32(&reference), &eval, Some(0));
+        }
+    }
+}
+
+#[test]
+fn equal_rows_are_exactly_zero() {
+    let mut random = Random(4);
+    for n in lengths().chain([128_259]) {
+        for spread in [0.0, 2.5, 50.0, 1e4, 1e30] {
+            let row = random.row(n, spread);
+            let (min, step, codes) = encode(&row);
+            let codes = &codes[..];
+            let coded = Row::U16 { min, step, codes };
+            let decoded = oracle::decode(coded);
+            for (reference, eval) in [(Row::F32(&row), &row), (coded, &decoded)] {
+                let score = check(reference, eval, Some(0));
+                assert_eq!(score.kld.to_bits(), 0);
+                assert_eq!(score.reverse_kld.to_bits(), 0);
+                assert_eq!((score.ref_top_rank, score.eval_top_rank), (1, 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_but_for_one_entry() {
+    let mut random = Random(5);
+    for n in [70, 1000, 128_259] {
+        let reference = random.row(n, 2.5);
+        for change in [1e-4, 1e-3, 1e-2, 0.5] {
+            for at in [0, n / 2, n - 1] {
+                let mut eval = reference.clone();
+                eval[at] += change;
+                check(Row::F32(&reference), &eval, Some(at as u32));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_single_entry() {
+    for (l, m) in [(0.0, 0.0), (1.5, -2.5), (-80_000.0, 1e30), (-0.0, 3e38)] {
+        let score = check(Row::F32(&[l]), &[m], Some(0));
+        assert_eq!(bits(&score), [0; 5]);
+        assert_eq!((score.ref_top_rank, score.eval_top_rank), (1, 1));
+    }
+}
+
+#[test]
+fn huge_ranges() {
+    let mut random = Random(6);
+    for n in [2, 15, 16, 17, 100, 1025] {
+        for scale in [90.0, 299.0, 301.0, 400.0, 1e4, 8e4, 1e10, 1e30, 3e37] {
+            let reference = random.row(n, scale / 6.0);
+            let mut eval = random.noisy(&reference, 1e-3 * scale);
+            check(Row::F32(&reference), &eval, Some(0));
+            eval[n / 2] = -scale;
+            check(Row::F32(&reference), &eval, Some(n as u32 / 2));
+            eval[n / 2] = scale;
+            check(Row::F32(&reference), &eval, Some(0));
+            check(Row::F32(&eval), &reference, Some(0));
+        }
+    }
+    let extremes = [f32::MAX, -f32::MAX, 0.0, f32::MIN_POSITIVE, -1e30, 1e30];
+    for n in [6, 96, 99] {
+        let reference: Vec<f32> = extremes.into_iter().cycle().take(n).collect();
+        let eval: Vec<f32> = reference.iter().map(|x| -x).collect();
+        check(Row::F32(&reference), &eval, Some(1));
+        check(Row::F32(&vec![-f32::MAX; n]), &eval, Some(1));
+        check(Row::F32(&vec![-f32::MAX; n]), &vec![f32::MAX; n], Some(1));
+    }
+}
+
+#[test]
+fn the_limits_of_ordinary_rows() {
+    let mut random = Random(7);
+    for limit in [ORDINARY.next_down(), ORDINARY, ORDINARY.next_up()] {
+        for n in [64, 70, 1000] {
+            for at in [0, n / 2, n - 1] {
+                for sign in [1.0, -1.0] {
+                    let reference = random.row(n, 60.0);
+                    let reference: Vec<f32> =
+                        reference.iter().map(|x| x.clamp(-limit, limit)).collect();
+                    let mut eval = random.noisy(&reference, 0.1);
+                    eval[at] = sign * limit;
+                    check(Row::F32(&reference), &eval, Some(at as u32));
+                    check(Row::F32(&eval), &reference, Some(at as u32));
+                    let flat = vec![sign * limit; n];
+                    check(Row::F32(&flat), &flat, Some(0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn masked_entries() {
+    // As some models mark tokens that cannot be: a huge negative logit.
+    let mut random = Random(8);
+    for mask in [-1e4, -8e4, -1e9, -1e30] {
+        let mut reference = random.row(1000, 2.5);
+        let mut eval = random.noisy(&reference, 0.1);
+        for at in (0..1000).step_by(7) {
+            reference[at] = mask;
+            eval[at] = mask;
+        }
+        let score = check(Row::F32(&reference), &eval, Some(7));
+        assert!(score.kld < 1.0);
+        // Masked on one side only: what the other gives it counts in full.
+        eval[7] = 1.0;
+        check(Row::F32(&reference), &eval, Some(7));
+    }
+}
+
+#[test]
+fn ties_rank_by_index() {
+    let mut random = Random(9);
+    for n in [3, 16, 33, 64, 100, 1024, 1100, 2500] {
+        for levels in [1, 2, 3, 5] {
+            let mut level = || -> Vec<f32> {
+                (0..n)
+                    .map(|_| (random.uniform() * levels as f32).floor())
+                    .collect()
+            };
+            let (reference, eval) = (level(), level());
+            check(Row::F32(&reference), &eval, None);
+        }
+    }
+    // Zeros of either sign are equal.
+    let score = check(Row::F32(&[-0.0, 0.0, -1.0]), &[-1.0, 0.0, -0.0], None);
+    assert_eq!((score.ref_top, score.eval_top), (0, 1));
+    assert_eq!((score.ref_top_rank, score.eval_top_rank), (3, 2));
+}
+
+#[test]
+fn rows_that_are_not_finite_give_no_numbers() {
+    let mut random = Random(10);
+    for n in [1, 2, 16, 40, 64, 65, 100, 1024, 1500, 3000] {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, n / 2, n - 1] {
+                for (in_ref, in_eval) in [(true, false), (false, true), (true, true)] {
+                    let mut reference = random.row(n, 2.5);
+                    let mut eval = random.noisy(&reference, 0.1);
+                    if in_ref {
+                        reference[at] = bad;
+                    }
+                    if in_eval {
+                        eval[at] = bad;
+                    }
+                    let score = check(Row::F32(&reference), &eval, Some(0));
+                    assert_eq!((score.ref_finite, score.eval_finite), (!in_ref, !in_eval));
+                    assert!(bits(&score).into_iter().all(|x| f64::from_bits(x).is_nan()));
+                    assert_eq!((score.ref_top, score.eval_top), (0, 0));
+                    assert_eq!((score.ref_top_rank, score.eval_top_rank), (0, 0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn coded_rows() {
+    let mut random = Random(11);
+    let codes: Vec<u16> = (0..1003)
+        .map(|_| (random.uniform() * 65536.0) as u16)
+        .collect();
+    let eval = random.row(1003, 3.0);
+    for (min, step) in [
+        (-12.5, 4.5e-4),
+        (3.0, 0.0),
+        (-8e4, 1.5),
+        (-300.0, 600.0 / 65535.0),
+        (0.0, 1e-40),
+        (-3e38, 9e33),
+    ] {
+        for n in [1, 17, 64, 1003] {
+            let codes = &codes[..n];
+            check(Row::U16 { min, step, codes }, &eval[..n], Some(0));
+        }
+    }
+    // Excluded rows, and rows whose codes leave the range of f32.
+    for (min, step) in [(f32::NAN, f32::NAN), (f32::INFINITY, 0.0), (3e38, 1e35)] {
+        let codes = &codes[..];
+        let score = check(Row::U16 { min, step, codes }, &eval, Some(0));
+        assert!(!score.ref_finite && score.eval_finite);
+    }
+}
+
+/// Values of numpy 2 and scipy: `log_softmax` of float64 copies of the float32 rows, `entr` and `rel_entr`.
+#[test]
+fn values_of_scipy() {
+    let logit = |i: u32, step: f32, base: f32| ((i * 7919) % 1024) as f32 * step - base;
+    let shift = |i: u32| ((i * 104_729) % 256) as f32 / 256.0 - 0.5;
+    #[rustfmt::skip]
+    let pinned = [
+        (1000, 1.0 / 64.0, 8.0, 3, [0.041_144_368_013_053_99, 0.040_546_429_736_612_57, 5.139_076_124_127_063, 16.921_412_125_423_98, 17.161_294_522_807_616], [994, 829, 29, 12]),
+        (7, 1.0 / 64.0, 8.0, 6, [0.001_545_080_996_881_846, 0.001_419_350_177_942_944, 0.239_772_704_635_572_8, 8.585_221_287_540_286, 8.381_403_938_443_63], [4, 4, 1, 1]),
+        (1000, 2.0, 1024.0, 3, [0.017_247_476_323_740_36, 0.019_521_410_133_556_47, 0.458_448_743_368_190_36, 1_634.145_413_457_869, 1_634.005_108_718_577], [994, 994, 1, 1]),
+    ];
+    for (n, step, base, next, floats, ranks) in pinned {
+        let reference: Vec<f32> = (0..n).map(|i| logit(i, step, base)).collect();
+        let eval: Vec<f32> = (0..n).map(|i| reference[i as usize] + shift(i)).collect();
+        for kernel in Kernel::available() {
+            let s = kernel.score(Row::F32(&reference), &eval, Some(next));
+            let got = [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll];
+            for (got, want) in got.into_iter().zip(floats) {
+                close(kernel.name(), got, want, RELATIVE);
+            }
+            let got = [s.ref_top, s.eval_top, s.ref_top_rank, s.eval_top_rank];
+            assert_eq!(got, ranks, "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn names() {
+    let mut names = HashSet::new();
+    for kernel in Kernel::ALL {
+        assert_eq!(kernel.name().parse(), Ok(kernel));
+        assert!(names.insert(kernel.to_string()));
+    }
+    let error = "sse".parse::<Kernel>().unwrap_err().to_string();
+    assert!(names.iter().all(|name| error.contains(name)), "{error}");
+    let available = Kernel::available();
+    assert_eq!(available.first(), Some(&Kernel::detect()));
+    assert_eq!(available.last(), Some(&Kernel::Portable));
+}
+
+#[test]
+#[should_panic(expected = "different length")]
+fn rows_of_different_length_are_an_error_of_the_program() {
+    Kernel::Portable.score(Row::F32(&[0.0, 1.0]), &[0.0], None);
+}
+
+#[test]
+#[should_panic(expected = "not in a row")]
+fn so_is_a_next_token_outside() {
+    Kernel::Portable.score(Row::F32(&[0.0]), &[0.0], Some(1));
+}
+
+proptest! {
+    #[test]
+    fn any_rows(
+        rows in prop::collection::vec((-40.0f32..40.0, -40.0f32..40.0), 1..300),
+        scale in prop::sample::select(vec![1e-3f32, 0.1, 1.0, 8.0, 1e3]),
+        next in any::<prop::sample::Index>(),
+    ) {
+        let (reference, eval): (Vec<f32>, Vec<f32>) =
+            rows.iter().map(|(l, m)| (l * scale, m * scale)).unzip();
+        check(Row::F32(&reference), &eval, Some(next.index(rows.len()) as u32));
+    }
+
+    #[test]
+    fn any_bits(rows in prop::collection::vec((any::<u32>(), any::<u32>()), 1..200)) {
+        let (reference, eval): (Vec<f32>, Vec<f32>) = rows
+            .iter()
+            .map(|(l, m)| (f32::from_bits(*l), f32::from_bits(*m)))
+            .unzip();
+        check(Row::F32(&reference), &eval, Some(0));
+    }
+
+    #[test]
+    fn any_codes(
+        codes in prop::collection::vec((any::<u16>(), -20.0f32..20.0), 1..300),
+        min in -30.0f32..0.0,
+        step in 0.0f32..1e-3,
+    ) {
+        let (codes, eval): (Vec<u16>, Vec<f32>) = codes.into_iter().unzip();
+        check(Row::U16 { min, step, codes: &codes }, &eval, Some(0));
+    }
+}
