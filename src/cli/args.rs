@@ -1,0 +1,143 @@
+//! The flags as given; what they mean together is [`settings`](super::settings)' business.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::engine::{CacheType, FlashAttention, SplitMode};
+use crate::stats::Confidence;
+use crate::windows::ScoreFrom;
+
+/// How far a quantized GGUF has moved from its full-precision original: the KL divergence of its
+/// next-token distributions, with error bars.
+///
+///   kl -m fp16.gguf -t wiki.txt -w ref.gz     write the reference, once
+///   kl -m q4.gguf -r ref.gz                   evaluate a quant against it
+#[derive(Parser, Debug)]
+#[command(name = "kl", version, verbatim_doc_comment, max_term_width = 100)]
+pub struct Args {
+    /// GGUF to run; may repeat with -r, each model is loaded after the last is freed
+    #[arg(short, long, value_name = "PATH", required = true)]
+    pub model: Vec<PathBuf>,
+
+    /// Text to write a reference of; '-' reads stdin
+    #[arg(short, long, value_name = "PATH")]
+    pub text_path: Option<PathBuf>,
+
+    /// Reference to write
+    #[arg(short, long, value_name = "PATH")]
+    pub write_path: Option<PathBuf>,
+
+    /// Reference to evaluate against; its kind is recognised by its bytes
+    #[arg(short, long, value_name = "PATH")]
+    pub read_path: Option<PathBuf>,
+
+    /// Tokens in a window [default: 512; with -r what the reference says]
+    #[arg(short = 'c', long, value_name = "N")]
+    pub n_ctx: Option<u32>,
+
+    /// Tokens in a decode call, and rows of logits in memory [default: as many as fit 64 MiB, 512 at
+    /// most; with -r as the reference was written]
+    #[arg(short = 'b', long, value_name = "N")]
+    pub n_batch: Option<u32>,
+
+    /// Tokens computed at once (-ub) [default: n-batch]
+    #[arg(long, value_name = "N")]
+    pub n_ubatch: Option<u32>,
+
+    /// Stop after N scored tokens, from windows in a seeded random order; -1: all
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub n_tokens: i64,
+
+    /// Layers to offload to the GPU (-ngl)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub n_gpu_layers: u32,
+
+    /// Decode threads [default: physical cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+
+    /// First position of each window that is scored: all, half (as llama-perplexity does), or N
+    /// [default: all]
+    #[arg(long, value_name = "all|half|N")]
+    pub score: Option<ScoreFrom>,
+
+    /// Tokenize special tokens in the text as such
+    #[arg(long)]
+    pub parse_special: bool,
+
+    /// Kind of reference to write
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = Format::Kl)]
+    pub format: Format,
+
+    /// How the native kind stores a logit: u16 (half the size) or f32 (exact) [default: u16]
+    #[arg(long, value_name = "u16|f32")]
+    pub encoding: Option<kl_formats::Encoding>,
+
+    /// Level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
+    #[arg(long, value_name = "PATH")]
+    pub json: Option<PathBuf>,
+
+    /// Per-token file [default: <model file name>.kls in the current folder]
+    #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]
+    pub sidecar: Option<PathBuf>,
+
+    /// Write no per-token file
+    #[arg(long)]
+    pub no_sidecar: bool,
+
+    /// Flash attention (-fa) [default: auto; with -r as the reference was written]
+    #[arg(long, value_name = "on|off|auto")]
+    pub flash_attn: Option<FlashAttention>,
+
+    /// Type of the KV cache's keys (-ctk)
+    #[arg(long, value_name = "TYPE", default_value_t = CacheType::default())]
+    pub cache_type_k: CacheType,
+
+    /// Type of the KV cache's values (-ctv)
+    #[arg(long, value_name = "TYPE", default_value_t = CacheType::default())]
+    pub cache_type_v: CacheType,
+
+    /// How layers are spread over several GPUs (-sm): none, layer, row or tensor
+    #[arg(long, value_name = "MODE")]
+    pub split_mode: Option<SplitMode>,
+
+    /// Not available: the bindings to llama.cpp do not offer it (-ts)
+    #[arg(long, value_name = "N0,N1,...", hide = true)]
+    pub tensor_split: Option<String>,
+
+    /// The GPU that holds what is not split (-mg)
+    #[arg(long, value_name = "N")]
+    pub main_gpu: Option<i32>,
+
+    /// Devices to offload to, by name, comma-separated (-dev)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub device: Vec<String>,
+
+    /// Overwrite existing output files
+    #[arg(long)]
+    pub force: bool,
+
+    /// Show llama.cpp's log
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// No progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Kinds of reference files that can be written.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The native kind: gzip members with an index and checksums
+    #[value(name = "kl")]
+    Kl,
+    /// What kl.py reads and writes
+    #[value(name = "kl.py")]
+    KlPy,
+}

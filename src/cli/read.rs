@@ -1,0 +1,171 @@
+//! Read mode: a reference and models -> what each of them lost.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
+use kl_formats::{Reference, SidecarHeader};
+
+use super::progress::Progress;
+use super::reference::{check_vocabulary, describe, native_header, precedent, summarize};
+use super::results::{Results, SidecarFile};
+use super::settings::ReadSettings;
+use super::setup::{
+    backend_identity, context_options, start_backend, warn_long_window, warn_of_differences, writer,
+};
+use super::{Warning, one_line, stop_asked, warn};
+use crate::engine::{Backend, Model};
+use crate::pipeline::{Error, evaluate, read_ahead};
+use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
+use crate::score::Kernel;
+use crate::stats::{Running, Summary};
+
+/// A reference's PPL from which on the text is doubted: base models on prose stay far below.
+const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+
+/// Evaluates every model. What is done stays done: results are written after each, and a model
+/// that cannot be evaluated does not keep the others from it.
+pub fn run(settings: &ReadSettings) -> Result<()> {
+    let reference = describe(&settings.reference, &Reference::open(&settings.reference)?);
+    if let Some(n_ctx) = settings.n_ctx {
+        check_n_ctx(n_ctx, &reference)?;
+    }
+    let mut results = Results::new(settings)?;
+    let backend = start_backend(&settings.run)?;
+    let mut report = Report {
+        kl_version: env!("CARGO_PKG_VERSION"),
+        reference,
+        models: Vec::new(),
+        failed: Vec::new(),
+    };
+    for path in &settings.models {
+        match evaluate_model(settings, &backend, path, &report.reference) {
+            Ok(model) => {
+                results.show(&model, &report.reference)?;
+                report.models.push(model);
+            }
+            Err(error) if settings.models.len() == 1 || stop_asked() => return Err(error),
+            Err(error) => {
+                let error = one_line(&error);
+                eprintln!("kl: {error}");
+                report.failed.push(Failure {
+                    path: path.display().to_string(),
+                    error,
+                });
+            }
+        }
+        results.write(&report)?;
+    }
+    results.finish(&report)?;
+    match report.failed.len() {
+        0 => Ok(()),
+        n => bail!(
+            "{n} of {} models could not be evaluated",
+            settings.models.len()
+        ),
+    }
+}
+
+/// A window's size that was asked for has to be the reference's, where the reference tells: a
+/// kl.py file holds the context's, which llama.cpp pads.
+fn check_n_ctx(n_ctx: u32, reference: &ReferenceInfo) -> Result<()> {
+    if reference.backend.is_some() && n_ctx != reference.n_ctx {
+        bail!(
+            "--n-ctx {n_ctx} was asked for and {} has windows of {}: leave it out",
+            reference.path,
+            reference.n_ctx
+        );
+    }
+    Ok(())
+}
+
+fn evaluate_model(
+    settings: &ReadSettings,
+    backend: &Backend,
+    path: &Path,
+    reference: &ReferenceInfo,
+) -> Result<ModelReport> {
+    let run = &settings.run;
+    let sidecar = SidecarFile::create(settings, path)?;
+    // Opened anew for each model: a kl.py file can only be read from its start.
+    let file = Reference::open(&settings.reference)?;
+    let header = native_header(&file);
+
+    let started = Instant::now();
+    let model = Model::load(backend, path, &run.model)?;
+    check_vocabulary(&file, path, &model)?;
+    if reference.backend.is_some() {
+        warn_long_window(reference.n_ctx, &model);
+    }
+    let options = context_options(run, reference.n_ctx, model.n_vocab(), precedent(&file));
+    if let Some(there) = &reference.backend {
+        warn_of_differences(&backend_identity(backend, run, &options), there);
+    }
+    let mut decoder = model.decoder(&options)?;
+    let load_s = started.elapsed().as_secs_f64();
+
+    let identity = model.identity();
+    let is_reference_model =
+        header.is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
+    let of_reference = summarize(&file);
+    let blocks = read_ahead(file, run.max_rows);
+    let label = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut progress = Progress::new(&label, blocks.n_windows, run.quiet);
+    let mut records: Vec<TokenRecord> = Vec::new();
+    let mut mean = Running::default();
+    let timing = evaluate(&mut decoder, blocks, Kernel::detect(), |window| {
+        records.extend_from_slice(window);
+        for record in window.iter().filter(|record| !record.is_excluded()) {
+            mean.push(record.kld);
+        }
+        progress.window(window.len(), mean.mean());
+        if stop_asked() {
+            Err(Error::Interrupted)
+        } else {
+            Ok(())
+        }
+    })?;
+    progress.finish();
+    let wall_s = started.elapsed().as_secs_f64();
+
+    let sidecar_header = SidecarHeader {
+        version: SIDECAR_VERSION,
+        writer: writer(),
+        model: identity.clone(),
+        model_path: path.display().to_string(),
+        reference: of_reference,
+        n_ctx: reference.n_ctx,
+        n_vocab: reference.n_vocab,
+        first_scored: reference.first_scored.unwrap_or(0),
+        n_records: records.len() as u64,
+    };
+    let sidecar = sidecar
+        .map(|file| file.write(&sidecar_header, &records))
+        .transpose()?;
+    let summary = Summary::from_records(&records, settings.confidence);
+    warn_of_results(&summary);
+    let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+    Ok(ModelReport {
+        model: ModelInfo::new(path, &identity),
+        is_reference_model,
+        max_at_text: max_token.map(|token| model.piece(token)),
+        sidecar: sidecar.map(|path| path.display().to_string()),
+        timing: TimingInfo::new(&timing, load_s, wall_s, records.len() as u64),
+        summary,
+    })
+}
+
+fn warn_of_results(summary: &Summary) {
+    if summary.n_excluded > 0 {
+        warn(&Warning::Excluded(summary.n_excluded));
+    }
+    if summary.n_windows < 2 {
+        warn(&Warning::FewWindows(summary.n_windows));
+    }
+    if let Some(perplexity) = &summary.perplexity
+        && perplexity.reference >= DOUBTFUL_PERPLEXITY
+    {
+        warn(&Warning::HighPerplexity(perplexity.reference));
+    }
+}

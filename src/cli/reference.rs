@@ -1,0 +1,104 @@
+//! What a reference says of itself, and whether a model fits it.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kl_formats::{Header, Reference, ReferenceSummary, TokenizerIdentity};
+
+use super::setup::Precedent;
+use super::{Warning, warn};
+use crate::engine::{FlashAttention, Model};
+use crate::report::{ModelInfo, ReferenceInfo};
+
+/// The native header, where there is one: kl.py's files say little.
+pub fn native_header(reference: &Reference) -> Option<&Header> {
+    match reference {
+        Reference::Native(reader) => Some(reader.header()),
+        Reference::KlPy(_) => None,
+    }
+}
+
+/// For the report.
+pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
+    let header = native_header(reference);
+    ReferenceInfo {
+        path: path.display().to_string(),
+        kind: reference.kind().to_string(),
+        n_ctx: reference.n_ctx(),
+        n_vocab: reference.n_vocab(),
+        encoding: header
+            .map_or(kl_formats::Encoding::F32, |header| header.encoding)
+            .to_string(),
+        model: header
+            .map(|header| ModelInfo::new(Path::new(&header.model.file_name), &header.model)),
+        first_scored: header.map(|header| header.first_scored),
+        n_windows: header.map(|header| header.n_windows),
+        text: header.map(|header| header.text.clone()),
+        backend: header.map(|header| header.backend.clone()),
+        seed: header.and_then(|header| header.seed),
+    }
+}
+
+/// How its rows were computed. kl.py leaves flash attention off, llama-cpp-python's default.
+pub fn precedent(reference: &Reference) -> Precedent {
+    match native_header(reference) {
+        Some(Header { backend, .. }) => Precedent {
+            n_batch: Some(backend.n_batch).filter(|&n| n > 0),
+            n_ubatch: Some(backend.n_ubatch).filter(|&n| n > 0),
+            flash_attn: backend.flash_attn.parse().ok(),
+        },
+        None => Precedent {
+            flash_attn: Some(FlashAttention::Off),
+            ..Precedent::default()
+        },
+    }
+}
+
+/// For a sidecar.
+pub fn summarize(reference: &Reference) -> ReferenceSummary {
+    let header = native_header(reference);
+    ReferenceSummary {
+        file_name: reference
+            .path()
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned()),
+        kind: Some(reference.kind().to_string()),
+        model: header.map(|header| header.model.clone()),
+        text: header.map(|header| header.text.clone()),
+    }
+}
+
+/// Refuses a model whose rows do not mean what the reference's rows mean.
+pub fn check_vocabulary(reference: &Reference, path: &Path, model: &Model<'_>) -> Result<()> {
+    if reference.n_vocab() != model.n_vocab() {
+        bail!(
+            "{}: has a vocabulary of {}, and {} has rows of {}: they belong to different models",
+            path.display(),
+            model.n_vocab(),
+            reference.path().display(),
+            reference.n_vocab()
+        );
+    }
+    let there = native_header(reference).and_then(|header| header.tokenizer.as_ref());
+    match (there, model.tokenizer()) {
+        (Some(there), Some(here)) if there != here => bail!(
+            "{}: its tokenizer ({}) is another than the one {} was written with ({}): the same ids mean other tokens",
+            path.display(),
+            name(here),
+            reference.path().display(),
+            name(there)
+        ),
+        (Some(_), Some(_)) => {}
+        _ => warn(&Warning::TokenizerUnknown),
+    }
+    Ok(())
+}
+
+/// Kind, size and the start of the hash: enough to tell two apart.
+fn name(tokenizer: &TokenizerIdentity) -> String {
+    let hash = tokenizer.sha256.get(..12).unwrap_or(&tokenizer.sha256);
+    format!(
+        "{}, {} tokens, sha256 {hash}",
+        tokenizer.model, tokenizer.n_tokens
+    )
+}

@@ -1,0 +1,306 @@
+//! Flags as given -> what to do: checked once, here.
+
+use std::path::PathBuf;
+
+use kl_formats::Encoding;
+
+use super::args::{Args, Format};
+use crate::engine::{CacheType, FlashAttention, ModelOptions};
+use crate::stats::Confidence;
+use crate::windows::ScoreFrom;
+
+/// Flags that do not go together, in one line: what is wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(String);
+
+/// What a call asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Write a reference.
+    Write(WriteSettings),
+    /// Evaluate models against one.
+    Read(ReadSettings),
+}
+
+/// Write mode.
+#[derive(Debug)]
+pub struct WriteSettings {
+    pub model: PathBuf,
+    pub text: PathBuf,
+    pub target: PathBuf,
+    pub n_ctx: u32,
+    pub score: ScoreFrom,
+    pub parse_special: bool,
+    pub kind: WriteKind,
+    pub run: RunSettings,
+}
+
+/// What to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteKind {
+    Native(Encoding),
+    KlPy,
+}
+
+impl WriteKind {
+    /// How a row is stored.
+    pub fn encoding(self) -> Encoding {
+        match self {
+            Self::Native(encoding) => encoding,
+            Self::KlPy => Encoding::F32,
+        }
+    }
+}
+
+/// Read mode.
+#[derive(Debug)]
+pub struct ReadSettings {
+    pub models: Vec<PathBuf>,
+    pub reference: PathBuf,
+    /// The window's size if one was given: it has to be the reference's.
+    pub n_ctx: Option<u32>,
+    pub confidence: Confidence,
+    pub json: Option<PathBuf>,
+    pub sidecar: Sidecar,
+    pub run: RunSettings,
+}
+
+/// Where the per-token file goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sidecar {
+    /// `<model file name>.kls` in the current folder.
+    ByModel,
+    At(PathBuf),
+    None,
+}
+
+/// What both modes share.
+#[derive(Debug)]
+pub struct RunSettings {
+    pub model: ModelOptions,
+    pub n_batch: Option<u32>,
+    pub n_ubatch: Option<u32>,
+    pub threads: u32,
+    /// `None`: as the reference was written.
+    pub flash_attn: Option<FlashAttention>,
+    pub type_k: CacheType,
+    pub type_v: CacheType,
+    /// Scored rows to stop after.
+    pub max_rows: Option<u64>,
+    pub force: bool,
+    pub verbose: bool,
+    pub quiet: bool,
+}
+
+/// Tokens in a window, where neither the user nor a reference says: llama.cpp's habit.
+const DEFAULT_N_CTX: u32 = 512;
+
+impl TryFrom<Args> for Command {
+    type Error = UsageError;
+
+    fn try_from(mut args: Args) -> Result<Self, UsageError> {
+        let run = run_settings(&mut args)?;
+        if args.n_ctx.is_some_and(|n_ctx| n_ctx < 2) {
+            return wrong("--n-ctx must be at least 2: a window of one token predicts nothing");
+        }
+        match (
+            args.text_path.take(),
+            args.write_path.take(),
+            args.read_path.take(),
+        ) {
+            (None, None, None) => wrong(
+                "nothing to do: give a text and a file to write its reference to (-t TEXT -w REF), or a reference to evaluate against (-r REF)",
+            ),
+            (None, Some(_), None) => {
+                wrong("no text: -w writes a reference of a text, given with -t")
+            }
+            (Some(_), None, None) => {
+                wrong("no output: -t needs -w REF, the file to write the reference to")
+            }
+            (_, Some(_), Some(_)) => wrong("-w and -r exclude each other: write first, then read"),
+            (Some(_), None, Some(_)) => {
+                wrong("-t has no use with -r: the reference holds the tokens of its text")
+            }
+            (Some(text), Some(target), None) => write_settings(args, text, target, run),
+            (None, None, Some(reference)) => read_settings(args, reference, run),
+        }
+    }
+}
+
+fn write_settings(
+    args: Args,
+    text: PathBuf,
+    target: PathBuf,
+    run: RunSettings,
+) -> Result<Command, UsageError> {
+    let n_ctx = args.n_ctx.unwrap_or(DEFAULT_N_CTX);
+    let [model] = args.model.try_into().map_err(|models: Vec<_>| {
+        UsageError(format!(
+            "{} models given: a reference is written by one",
+            models.len()
+        ))
+    })?;
+    if args.score.unwrap_or_default().first(n_ctx) >= n_ctx {
+        return wrong("--score leaves no position to score: it must be less than --n-ctx");
+    }
+    if args.json.is_some() {
+        return wrong(
+            "--json has no use with -w: there are no results until a model is read against the reference",
+        );
+    }
+    if args.sidecar.is_some() || args.no_sidecar {
+        return wrong("--sidecar and --no-sidecar have no use with -w");
+    }
+    let kind = match (args.format, args.encoding) {
+        (Format::Kl, encoding) => WriteKind::Native(encoding.unwrap_or(Encoding::U16)),
+        (Format::KlPy, _) if args.score.unwrap_or_default() != ScoreFrom::All => {
+            return wrong("--format kl.py scores all positions: leave --score out");
+        }
+        (Format::KlPy, None | Some(Encoding::F32)) => WriteKind::KlPy,
+        (Format::KlPy, Some(Encoding::U16)) => {
+            return wrong("--format kl.py stores f32: leave --encoding out");
+        }
+    };
+    Ok(Command::Write(WriteSettings {
+        model,
+        text,
+        target,
+        n_ctx,
+        score: args.score.unwrap_or_default(),
+        parse_special: args.parse_special,
+        kind,
+        run,
+    }))
+}
+
+fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Command, UsageError> {
+    if args.score.is_some() {
+        return wrong("--score belongs to -w: the reference has fixed which positions are scored");
+    }
+    if args.parse_special || args.encoding.is_some() || args.format != Format::Kl {
+        return wrong("--parse-special, --encoding and --format belong to -w");
+    }
+    if args.sidecar.is_some() && args.model.len() > 1 {
+        return wrong(
+            "--sidecar names one file and several models were given: leave it out to get one for each",
+        );
+    }
+    let sidecar = match (args.sidecar, args.no_sidecar) {
+        (_, true) => Sidecar::None,
+        (Some(path), false) => Sidecar::At(path),
+        (None, false) => Sidecar::ByModel,
+    };
+    Ok(Command::Read(ReadSettings {
+        models: args.model,
+        reference,
+        n_ctx: args.n_ctx,
+        confidence: args.confidence,
+        json: args.json,
+        sidecar,
+        run,
+    }))
+}
+
+fn run_settings(args: &mut Args) -> Result<RunSettings, UsageError> {
+    if args.tensor_split.is_some() {
+        return wrong(
+            "--tensor-split is not available: the bindings to llama.cpp do not offer it; choose devices with --device",
+        );
+    }
+    for (value, flag) in [
+        (args.n_batch, "--n-batch"),
+        (args.n_ubatch, "--n-ubatch"),
+        (args.threads, "--threads"),
+    ] {
+        if value == Some(0) || value.is_some_and(|value| i32::try_from(value).is_err()) {
+            return wrong(&format!("{flag} must be at least 1 and fit 31 bits"));
+        }
+    }
+    let max_rows = match args.n_tokens {
+        -1 => None,
+        n if n >= 1 => Some(n as u64),
+        _ => return wrong("--n-tokens must be at least 1, or -1 for all"),
+    };
+    Ok(RunSettings {
+        model: ModelOptions {
+            n_gpu_layers: args.n_gpu_layers,
+            split_mode: args.split_mode,
+            main_gpu: args.main_gpu,
+            devices: std::mem::take(&mut args.device),
+        },
+        n_batch: args.n_batch,
+        n_ubatch: args.n_ubatch,
+        threads: args
+            .threads
+            .unwrap_or_else(|| num_cpus::get_physical() as u32),
+        flash_attn: args.flash_attn,
+        type_k: args.cache_type_k,
+        type_v: args.cache_type_v,
+        max_rows,
+        force: args.force,
+        verbose: args.verbose,
+        quiet: args.quiet,
+    })
+}
+
+fn wrong<T>(message: &str) -> Result<T, UsageError> {
+    Err(UsageError(message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn command(line: &str) -> Result<Command, String> {
+        let args = Args::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+        Command::try_from(args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (line, named) in [
+            ("kl -m a", "-r REF"),
+            ("kl -m a -t t", "-w REF"),
+            ("kl -m a -w w", "-t"),
+            ("kl -m a -t t -r r", "-t has no use"),
+            ("kl -m a -w w -r r", "exclude"),
+            ("kl -m a -m b -t t -w w", "2 models"),
+            ("kl -m a -t t -w w -c 1", "--n-ctx"),
+            ("kl -m a -t t -w w -c 0", "--n-ctx"),
+            ("kl -m a -t t -w w -c 64 --score 64", "--score"),
+            ("kl -m a -t t -w w --json j", "--json"),
+            ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
+            ("kl -m a -t t -w w --format kl.py --score half", "--score"),
+            ("kl -m a -r r -n 0", "--n-tokens"),
+            ("kl -m a -r r -n -2", "--n-tokens"),
+            ("kl -m a -r r -b 0", "--n-batch"),
+            ("kl -m a -r r --threads 0", "--threads"),
+            ("kl -m a -r r --score half", "--score"),
+            ("kl -m a -m b -r r --sidecar s", "--sidecar"),
+            ("kl -m a -r r --tensor-split 1,1", "--device"),
+        ] {
+            let message = command(line).unwrap_err();
+            assert!(message.contains(named), "{line}: {message}");
+            assert!(!message.contains('\n'), "{line}: one line");
+        }
+    }
+
+    #[test]
+    fn the_two_classic_calls() {
+        let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
+            panic!("write")
+        };
+        assert_eq!(
+            (write.n_ctx, write.kind),
+            (512, WriteKind::Native(Encoding::U16))
+        );
+        assert_eq!((write.score, write.run.max_rows), (ScoreFrom::All, None));
+        let Command::Read(read) = command("kl -m a -m b -r r -n 100").unwrap() else {
+            panic!("read")
+        };
+        assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
+        assert_eq!((read.n_ctx, read.sidecar), (None, Sidecar::ByModel));
+    }
+}

@@ -1,0 +1,115 @@
+//! llama.cpp's single-dash long flags, which clap does not know: mapped to the `--long` forms
+//! before clap sees them.
+
+use std::ffi::OsString;
+
+/// llama.cpp's spelling, and the long flag that it means here.
+const SHORT_FLAGS: [(&str, &str); 9] = [
+    ("-ngl", "--n-gpu-layers"),
+    ("-ub", "--n-ubatch"),
+    ("-fa", "--flash-attn"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-sm", "--split-mode"),
+    ("-ts", "--tensor-split"),
+    ("-mg", "--main-gpu"),
+    ("-dev", "--device"),
+];
+
+/// Flags of kl.py and llama.cpp with underscores or another name for the same thing.
+const ALIASES: [(&str, &str); 11] = [
+    ("--text_path", "--text-path"),
+    ("--write_path", "--write-path"),
+    ("--read_path", "--read-path"),
+    ("--n_ctx", "--n-ctx"),
+    ("--n_batch", "--n-batch"),
+    ("--n_tokens", "--n-tokens"),
+    ("--n_gpu_layers", "--n-gpu-layers"),
+    ("--ctx-size", "--n-ctx"),
+    ("--batch-size", "--n-batch"),
+    ("--ubatch-size", "--n-ubatch"),
+    ("--gpu-layers", "--n-gpu-layers"),
+];
+
+/// Replaces every flag of the tables by its long form; `-ngl=9` as well as `-ngl 9`. What follows
+/// `--` is left alone.
+pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut literal = false;
+    args.into_iter()
+        .map(|arg| {
+            literal |= arg == "--";
+            if literal { arg } else { long_form(arg) }
+        })
+        .collect()
+}
+
+fn long_form(arg: OsString) -> OsString {
+    let Some(text) = arg.to_str() else { return arg };
+    let (flag, value) = match text.split_once('=') {
+        Some((flag, value)) => (flag, Some(value)),
+        None => (text, None),
+    };
+    let mut table = SHORT_FLAGS.iter().chain(&ALIASES);
+    match table.find(|(short, _)| *short == flag) {
+        Some((_, long)) => match value {
+            Some(value) => format!("{long}={value}").into(),
+            None => (*long).into(),
+        },
+        None => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Args;
+    use clap::{CommandFactory, Parser};
+
+    fn expanded(args: &[&str]) -> Vec<String> {
+        expand(args.iter().map(OsString::from))
+            .into_iter()
+            .map(|arg| arg.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn every_entry_leads_to_a_flag_that_there_is() {
+        let command = Args::command();
+        for (short, long) in SHORT_FLAGS.iter().chain(&ALIASES) {
+            let name = long.strip_prefix("--").unwrap();
+            assert!(
+                command
+                    .get_arguments()
+                    .any(|arg| arg.get_long() == Some(name)),
+                "{short} leads to {long}, which is no flag"
+            );
+        }
+    }
+
+    #[test]
+    fn flags_of_llama_cpp_become_long_ones() {
+        assert_eq!(
+            expanded(&["kl", "-ngl", "99"]),
+            ["kl", "--n-gpu-layers", "99"]
+        );
+        assert_eq!(expanded(&["-ngl=99"]), ["--n-gpu-layers=99"]);
+        assert_eq!(
+            expanded(&["-n", "9", "-m", "a-ngl"]),
+            ["-n", "9", "-m", "a-ngl"]
+        );
+        assert_eq!(expanded(&["--", "-ngl"]), ["--", "-ngl"]);
+    }
+
+    #[test]
+    fn the_classic_call_is_understood() {
+        let args = Args::parse_from(expand(
+            "kl -m q4.gguf -m q2.gguf -r ref.gz -ngl 99 -ub 64 -fa on -ctk q8_0 -n -1 -dev CUDA0,CUDA1"
+                .split(' ')
+                .map(OsString::from),
+        ));
+        assert_eq!(args.model.len(), 2);
+        assert_eq!((args.n_gpu_layers, args.n_ubatch), (99, Some(64)));
+        assert_eq!(args.device, ["CUDA0", "CUDA1"]);
+        assert_eq!(args.n_tokens, -1);
+    }
+}

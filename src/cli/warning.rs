@@ -1,0 +1,49 @@
+//! What is odd but no error: each with the advice to give.
+
+use thiserror::Error;
+
+/// Something the user should know before trusting the numbers.
+#[derive(Debug, Error)]
+pub enum Warning {
+    #[error(
+        "-ngl {0} has no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)"
+    )]
+    NoAccelerator(u32),
+    #[error(
+        "the window of {n_ctx} tokens is longer than the {n_ctx_train} the model was trained for: expect nonsense past that point; lower --n-ctx"
+    )]
+    LongWindow { n_ctx: u32, n_ctx_train: u32 },
+    #[error(
+        "{name}: {n} bytes that are no UTF-8, the first at byte {first}: each run of them was read as U+FFFD"
+    )]
+    NotUtf8 {
+        name: String,
+        n: usize,
+        first: usize,
+    },
+    #[error("the last {0} window(s) end before the first scored position and are left out")]
+    Unscored(usize),
+    #[error(
+        "the reference says nothing of its tokenizer (kl.py's files do not): only the vocabulary's size was compared"
+    )]
+    TokenizerUnknown,
+    #[error(
+        "{what} is {here} here and was {there} when the reference was written: results move with it a little (pass {flag} {there} to match)"
+    )]
+    SetUpDiffers {
+        what: &'static str,
+        here: String,
+        there: String,
+        flag: &'static str,
+    },
+    #[error(
+        "the reference's own perplexity is {0:.0}: this text is not what its model was made for (an instruct model on raw text?), and divergences on it may mean little"
+    )]
+    HighPerplexity(f64),
+    #[error(
+        "{0} tokens were left out of every statistic: rows with NaN or infinite logits (located in the JSON)"
+    )]
+    Excluded(u64),
+    #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]
+    FewWindows(u64),
+}

@@ -1,0 +1,233 @@
+//! Write mode: a text and a model -> a reference.
+
+use std::io::BufWriter;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use kl_formats::{Header, KlPyHeader, KlPyWriter, NativeWriter, TextIdentity, rows_per_piece};
+
+use super::output::{PartialFile, folder_of};
+use super::progress::Progress;
+use super::settings::{WriteKind, WriteSettings};
+use super::setup::{
+    Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
+};
+use super::{Warning, stop_asked, text, warn};
+use crate::engine::{Backend, ContextOptions, Model};
+use crate::pipeline::{Error, Target, write_reference};
+use crate::report::number::{bytes, count, duration};
+use crate::windows::Plan;
+
+/// Writes a reference.
+pub fn run(settings: &WriteSettings) -> Result<()> {
+    let started = Instant::now();
+    let (text, mut text_identity) = text::read(&settings.text)?;
+    // Made before the model is loaded: a bad path fails now, not hours later.
+    let output = PartialFile::create(&settings.target, settings.run.force)?;
+    let backend = start_backend(&settings.run)?;
+    let model = Model::load(&backend, &settings.model, &settings.run.model)?;
+    warn_long_window(settings.n_ctx, &model);
+
+    let tokens = model.tokenize(&text, settings.parse_special)?;
+    if tokens.len() < 2 {
+        bail!(
+            "{}: gives {} token(s): give a text of at least two",
+            settings.text.display(),
+            tokens.len()
+        );
+    }
+    text_identity.n_tokens = tokens.len() as u64;
+    let plan = Plan::new(
+        &tokens,
+        settings.n_ctx,
+        model.bos(),
+        settings.score,
+        settings.run.max_rows,
+    );
+    if plan.n_unscored > 0 {
+        warn(&Warning::Unscored(plan.n_unscored));
+    }
+    if plan.n_rows() == 0 {
+        bail!(
+            "{}: gives {} tokens, too few for a scored position with --score {}",
+            settings.text.display(),
+            tokens.len(),
+            settings.score
+        );
+    }
+
+    let options = context_options(
+        &settings.run,
+        settings.n_ctx,
+        model.n_vocab(),
+        Precedent::default(),
+    );
+    let size = projected_bytes(settings.kind, &plan, model.n_vocab());
+    announce(settings, &model, &tokens, &plan, size);
+    check_free_space(&settings.target, size)?;
+
+    let mut decoder = model.decoder(&options)?;
+    let header = header(settings, &backend, &model, &plan, text_identity, &options);
+    let file = BufWriter::new(output.file()?);
+    let target = match settings.kind {
+        WriteKind::Native(_) => {
+            Target::Native(NativeWriter::create(file, output.path(), &header)?, header)
+        }
+        WriteKind::KlPy => {
+            let header = klpy_header(settings, &model, &options, plan.windows.len() as u32);
+            Target::KlPy(KlPyWriter::create(file, output.path(), &header)?, header)
+        }
+    };
+    let n_windows = plan.windows.len() as u64;
+    let mut progress = Progress::new("writing", Some(n_windows), settings.run.quiet);
+    let (file, timing) = write_reference(&mut decoder, &plan.windows, target, |head| {
+        progress.window(head.tokens.len(), None);
+        if stop_asked() {
+            Err(Error::Interrupted)
+        } else {
+            Ok(())
+        }
+    })?;
+    progress.finish();
+    let file = file
+        .into_inner()
+        .map_err(std::io::IntoInnerError::into_error);
+    let file = file.with_context(|| format!("{}: cannot be written", output.path().display()))?;
+    let written = file
+        .metadata()
+        .map(|metadata| metadata.len())
+        .unwrap_or(size);
+    output.commit()?;
+
+    let wall = started.elapsed().as_secs_f64();
+    eprintln!(
+        "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
+        settings.target.display(),
+        bytes(written),
+        count(plan.n_rows()),
+        duration(wall),
+        duration(timing.decode.as_secs_f64()),
+        duration(timing.score.as_secs_f64()),
+        duration(timing.write.as_secs_f64()),
+        plan.n_tokens() as f64 / wall,
+    );
+    Ok(())
+}
+
+fn header(
+    settings: &WriteSettings,
+    backend: &Backend,
+    model: &Model<'_>,
+    plan: &Plan,
+    text: TextIdentity,
+    options: &ContextOptions,
+) -> Header {
+    let encoding = settings.kind.encoding();
+    Header {
+        format_version: kl_formats::native::FORMAT_VERSION,
+        writer: writer(),
+        model: model.identity(),
+        tokenizer: model.tokenizer().cloned(),
+        n_ctx: settings.n_ctx,
+        n_vocab: model.n_vocab(),
+        add_bos: model.bos().is_some(),
+        first_scored: settings.score.first(settings.n_ctx),
+        n_windows: plan.windows.len() as u32,
+        n_rows: plan.n_rows(),
+        encoding,
+        rows_per_piece: rows_per_piece(encoding, model.n_vocab()),
+        text,
+        backend: backend_identity(backend, &settings.run, options),
+        seed: plan.seed,
+    }
+}
+
+fn announce(settings: &WriteSettings, model: &Model<'_>, tokens: &[u32], plan: &Plan, size: u64) {
+    if settings.run.quiet {
+        return;
+    }
+    let identity = model.identity();
+    let kind = match settings.kind {
+        WriteKind::Native(encoding) => format!("native {encoding}"),
+        WriteKind::KlPy => "kl.py".to_owned(),
+    };
+    let free = fs4::available_space(folder_of(&settings.target))
+        .map_or_else(|_| "unknown".to_owned(), bytes);
+    eprintln!(
+        "model    {} ({}), {} entries in a row",
+        identity.name.unwrap_or(identity.file_name),
+        bytes(identity.size_bytes),
+        count(u64::from(model.n_vocab()))
+    );
+    eprintln!(
+        "text     {}, {} tokens",
+        settings.text.display(),
+        count(tokens.len() as u64)
+    );
+    eprintln!(
+        "windows  {} of {} tokens{}, {} scored positions",
+        count(plan.windows.len() as u64),
+        settings.n_ctx,
+        if model.bos().is_some() {
+            ", each with a BOS"
+        } else {
+            ""
+        },
+        count(plan.n_rows())
+    );
+    eprintln!(
+        "file     {} ({kind}), at most {}; {free} free",
+        settings.target.display(),
+        bytes(size)
+    );
+}
+
+/// What the file can take: rows as they are stored, without what deflate saves.
+fn projected_bytes(kind: WriteKind, plan: &Plan, n_vocab: u32) -> u64 {
+    /// Header, index and end.
+    const FILE_OVERHEAD: u64 = 64 << 10;
+    /// Of a gzip member: its header, extra field and trailer, and its line in the index.
+    const MEMBER_OVERHEAD: u64 = 128;
+    let encoding = kind.encoding();
+    let row_bytes = encoding.row_bytes(n_vocab as usize).unwrap_or(usize::MAX) as u64;
+    let row_data = plan.n_rows().saturating_mul(row_bytes);
+    let pieces = plan.n_rows() / u64::from(rows_per_piece(encoding, n_vocab));
+    let members = pieces + 2 * plan.windows.len() as u64;
+    // Stored deflate blocks of 64 KiB cost 5 bytes each: less than a thousandth.
+    row_data
+        .saturating_add(row_data / 1000 + 4 * plan.n_tokens())
+        .saturating_add(FILE_OVERHEAD + MEMBER_OVERHEAD * members)
+}
+
+fn check_free_space(target: &Path, size: u64) -> Result<()> {
+    // A file system that does not tell is found out by writing.
+    let Ok(free) = fs4::available_space(folder_of(target)) else {
+        return Ok(());
+    };
+    if size > free {
+        bail!(
+            "{}: the reference may take {} and the disk has {} free: choose another disk, or take less of the text with -n",
+            target.display(),
+            bytes(size),
+            bytes(free)
+        );
+    }
+    Ok(())
+}
+
+fn klpy_header(
+    settings: &WriteSettings,
+    model: &Model<'_>,
+    options: &ContextOptions,
+    n_windows: u32,
+) -> KlPyHeader {
+    KlPyHeader {
+        n_ctx: settings.n_ctx,
+        n_vocab: model.n_vocab(),
+        n_windows: Some(n_windows),
+        model: Some(settings.model.display().to_string()),
+        text_path: Some(settings.text.display().to_string()),
+        others: vec![("n_batch".to_owned(), options.n_batch.to_string())],
+    }
+}

@@ -1,0 +1,309 @@
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use kl_formats::WindowHead;
+use kl_formats::gguf::{self, GgufSummary};
+use kl_formats::{ModelIdentity, TokenizerIdentity};
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
+
+use super::{ContextOptions, EngineError, LogitSource, ModelOptions, last_log_errors};
+
+/// llama.cpp, started. There is one in a process.
+pub struct Backend(LlamaBackend);
+
+impl Backend {
+    /// Starts llama.cpp's backends.
+    ///
+    /// # Errors
+    /// If they are started already.
+    pub fn start() -> Result<Self, EngineError> {
+        LlamaBackend::init()
+            .map(Self)
+            .map_err(|error| EngineError::Backend(error.to_string()))
+    }
+
+    /// Whether a backend that can take layers is compiled in and finds a device.
+    #[must_use]
+    pub fn can_offload(&self) -> bool {
+        self.0.supports_gpu_offload()
+    }
+
+    /// The names of the devices, and what they are: `CUDA0 (NVIDIA H200)`.
+    #[must_use]
+    pub fn devices(&self) -> Vec<String> {
+        list_llama_ggml_backend_devices()
+            .into_iter()
+            .map(|device| format!("{} ({})", device.name, device.description.trim()))
+            .collect()
+    }
+}
+
+/// A loaded model.
+pub struct Model<'b> {
+    backend: &'b Backend,
+    inner: LlamaModel,
+    path: PathBuf,
+    header: GgufSummary,
+}
+
+impl<'b> Model<'b> {
+    /// Loads a GGUF. Its header is looked at first, so that what is no causal language model is
+    /// refused before llama.cpp sees it.
+    ///
+    /// # Errors
+    /// A file that is no whole GGUF, a model that predicts no next token, or llama.cpp's refusal.
+    pub fn load(
+        backend: &'b Backend,
+        path: &Path,
+        options: &ModelOptions,
+    ) -> Result<Self, EngineError> {
+        let header = gguf::read(path)?;
+        refuse_not_causal(path, &header)?;
+
+        let mut params = LlamaModelParams::default().with_n_gpu_layers(options.n_gpu_layers);
+        if let Some(split_mode) = options.split_mode {
+            params = params.with_split_mode(split_mode.0);
+        }
+        if let Some(main_gpu) = options.main_gpu {
+            params = params.with_main_gpu(main_gpu);
+        }
+        if !options.devices.is_empty() {
+            let places = device_places(&options.devices)?;
+            params = params
+                .with_devices(&places)
+                .map_err(|error| EngineError::Backend(error.to_string()))?;
+        }
+
+        if path.to_str().is_none_or(|text| text.contains('\0')) {
+            return Err(EngineError::Path {
+                path: path.to_owned(),
+            });
+        }
+        let inner = LlamaModel::load_from_file(&backend.0, path, &params).map_err(|_| {
+            EngineError::Load {
+                path: path.to_owned(),
+                reason: last_log_errors(),
+            }
+        })?;
+        Ok(Self {
+            backend,
+            inner,
+            path: path.to_owned(),
+            header,
+        })
+    }
+
+    /// Entries in a row of logits.
+    #[must_use]
+    pub fn n_vocab(&self) -> u32 {
+        self.inner.n_vocab().max(0) as u32
+    }
+
+    /// Tokens that the model was trained to see at once; 0 if it does not say.
+    #[must_use]
+    pub fn n_ctx_train(&self) -> u32 {
+        self.inner.n_ctx_train()
+    }
+
+    /// The token that every window starts with, where the model wants one.
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        let vocab = self.inner.vocab();
+        let LlamaToken(bos) = vocab.bos();
+        if vocab.should_add_bos() {
+            u32::try_from(bos).ok()
+        } else {
+            None
+        }
+    }
+
+    /// Tokens of a text, without BOS or EOS.
+    ///
+    /// # Errors
+    /// A text of 2 GiB or more.
+    pub fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
+        if i32::try_from(text.len()).is_err() {
+            return Err(EngineError::TextTooLong { bytes: text.len() });
+        }
+        let tokens = self
+            .inner
+            .vocab()
+            .tokenize(text.as_bytes(), false, parse_special);
+        Ok(tokens.into_iter().map(|LlamaToken(id)| id as u32).collect())
+    }
+
+    /// The text of a token, special tokens by their names; bytes that are no UTF-8 as U+FFFD.
+    #[must_use]
+    pub fn piece(&self, token: u32) -> String {
+        if token >= self.n_vocab() {
+            return format!("<{token}>");
+        }
+        let bytes = self
+            .inner
+            .vocab()
+            .token_to_piece(LlamaToken(token as i32), true, None);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What names this model in files and reports. Sizes are llama.cpp's: bytes and parameters of
+    /// the tensors, which is also what its BPW is computed from.
+    #[must_use]
+    pub fn identity(&self) -> ModelIdentity {
+        ModelIdentity {
+            file_name: file_name(&self.path),
+            name: self.header.name.clone(),
+            architecture: self.header.architecture.clone(),
+            size_bytes: self.inner.size(),
+            n_params: self.inner.n_params(),
+            file_bytes: self.header.file_bytes,
+            metadata_sha256: self.header.metadata_sha256.clone(),
+        }
+    }
+
+    /// What tells one vocabulary from another of the same size.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<&TokenizerIdentity> {
+        self.header.tokenizer.as_ref()
+    }
+
+    /// A context of this model, empty.
+    ///
+    /// # Errors
+    /// llama.cpp's refusal: memory, or options that do not go together.
+    pub fn decoder(&self, options: &ContextOptions) -> Result<Decoder<'_>, EngineError> {
+        let threads = options.threads as i32;
+        let params = LlamaContextParams::default()
+            .with_n_ctx(NonZeroU32::new(options.n_ctx))
+            .with_n_batch(options.n_batch)
+            .with_n_ubatch(options.n_ubatch)
+            .with_n_threads(threads)
+            .with_n_threads_batch(threads)
+            .with_flash_attention_policy(options.flash_attn.policy())
+            .with_type_k(options.type_k.ggml)
+            .with_type_v(options.type_v.ggml)
+            .with_no_perf(true);
+        let context = self
+            .inner
+            .new_context(&self.backend.0, params)
+            .map_err(|_| EngineError::Context {
+                path: self.path.clone(),
+                n_ctx: options.n_ctx,
+                reason: last_log_errors(),
+            })?;
+        // llama.cpp may have lowered the batch to the context's size.
+        let n_batch = context.n_batch().min(options.n_batch).max(1) as usize;
+        Ok(Decoder {
+            context,
+            batch: LlamaBatch::new(n_batch, 1),
+            n_batch,
+            n_vocab: self.n_vocab() as usize,
+            path: &self.path,
+        })
+    }
+}
+
+/// A model's context, ready to decode windows.
+pub struct Decoder<'m> {
+    context: LlamaContext<'m>,
+    batch: LlamaBatch<'static>,
+    n_batch: usize,
+    n_vocab: usize,
+    path: &'m Path,
+}
+
+impl LogitSource for Decoder<'_> {
+    fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    fn decode<E: From<EngineError>>(
+        &mut self,
+        window: &WindowHead,
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.context.clear_kv_cache();
+        let scored_start = window.first_scored as usize;
+        let scored_end = scored_start + window.n_rows as usize;
+        // Nothing after the last scored position can change a row.
+        for start in (0..scored_end).step_by(self.n_batch) {
+            let end = scored_end.min(start + self.n_batch);
+            let failed = |reason: String| EngineError::Decode {
+                path: self.path.to_owned(),
+                window: window.window,
+                position: start,
+                reason,
+            };
+            self.batch.clear();
+            for position in start..end {
+                let token = LlamaToken(window.tokens[position] as i32);
+                self.batch
+                    .add(token, position as i32, &[0], position >= scored_start)
+                    .map_err(|error| failed(error.to_string()))?;
+            }
+            self.context
+                .decode(&mut self.batch)
+                .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
+            let rows: Vec<&[f32]> = (start.max(scored_start)..end)
+                .map(|position| self.context.get_logits_ith((position - start) as i32))
+                .collect();
+            if !rows.is_empty() {
+                sink(&rows)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn refuse_not_causal(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
+    let architecture = header.architecture.as_deref().unwrap_or_default();
+    let what = if matches!(architecture, "t5" | "t5encoder") {
+        format!("an encoder-decoder or encoder-only model ({architecture})")
+    } else if header.causal_attention == Some(false) || architecture.contains("bert") {
+        format!("a model without causal attention ({architecture})")
+    } else if header.pooling_type.is_some_and(|pooling| pooling != 0) {
+        format!("an embedding model ({architecture} with pooling)")
+    } else if header.tokenizer.is_none() {
+        format!("a GGUF without a vocabulary ({architecture})")
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::NotCausal {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+fn device_places(names: &[String]) -> Result<Vec<usize>, EngineError> {
+    let devices = list_llama_ggml_backend_devices();
+    names
+        .iter()
+        .map(|name| {
+            devices
+                .iter()
+                .find(|device| device.name == *name)
+                .map(|device| device.index)
+                .ok_or_else(|| EngineError::NoSuchDevice {
+                    name: name.clone(),
+                    known: devices
+                        .iter()
+                        .filter(|device| device.device_type != LlamaBackendDeviceType::Cpu)
+                        .map(|device| device.name.clone())
+                        .collect(),
+                })
+        })
+        .collect()
+}

@@ -1,0 +1,51 @@
+//! The only place that names llama.cpp: load a model, tokenize, decode, hand out rows of logits.
+//! It knows nothing of KL.
+//!
+//! What follows it sees one small trait, [`LogitSource`]; [`Fake`] is one without a model.
+
+mod error;
+mod fake;
+mod llama;
+mod log;
+mod options;
+
+pub use error::EngineError;
+pub use fake::Fake;
+pub use llama::{Backend, Decoder, Model};
+pub use log::{follow_log, last_log_errors};
+pub use options::{
+    CACHE_TYPES, CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,
+};
+
+use kl_formats::WindowHead;
+
+/// Which llama.cpp computes: the version of the crate that carries its source.
+pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.159";
+
+/// A source of rows of logits, a window at a time.
+pub trait LogitSource {
+    /// Entries in a row.
+    fn n_vocab(&self) -> usize;
+
+    /// Runs one window from an empty context and hands the rows of its scored positions, in order,
+    /// to `sink`: some rows a call, each of [`n_vocab`](Self::n_vocab) raw logits, gone when `sink`
+    /// returns.
+    ///
+    /// # Errors
+    /// What the model says where it cannot decode, or what `sink` returned.
+    fn decode<E: From<EngineError>>(
+        &mut self,
+        window: &WindowHead,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E>;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_version_is_the_one_that_is_locked() {
+        let (name, version) = super::LLAMA_CPP_VERSION.split_once(' ').unwrap();
+        let entry = format!("name = \"{name}\"\nversion = \"{version}\"");
+        assert!(include_str!("../../Cargo.lock").contains(&entry));
+    }
+}

@@ -1,0 +1,69 @@
+//! Decode, read, score and write side by side, with a bounded number of buffers.
+//!
+//! Reading runs ahead of the model and writing behind it, a piece at a time; between them a
+//! decode call's rows are scored or encoded in place, in llama.cpp's own output buffer.
+
+mod evaluate;
+mod ordered;
+mod read_ahead;
+mod write;
+
+pub use evaluate::evaluate;
+pub use read_ahead::{Blocks, read_ahead};
+pub use write::{Target, write_reference};
+
+use std::time::Duration;
+
+use crate::engine::EngineError;
+
+/// Why a run stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's side.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The file's side.
+    #[error(transparent)]
+    Format(#[from] kl_formats::Error),
+    /// A reference made with another vocabulary, as one of its tokens shows.
+    #[error(
+        "window {window}, position {position} of the reference holds token {token}, and the model has {n_vocab}: it was made with another vocabulary"
+    )]
+    TokenOutOfRange {
+        /// The window, in text order.
+        window: u32,
+        /// Place in the window.
+        position: usize,
+        /// The token's id.
+        token: u32,
+        /// Entries of the model's vocabulary.
+        n_vocab: usize,
+    },
+    /// A worker thread panicked: a defect of this program.
+    #[error("internal error: a worker stopped before its work was done")]
+    WorkerLost,
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Where the time of a run went, as seen from the thread that decodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Timing {
+    /// In llama.cpp.
+    pub decode: Duration,
+    /// Scoring rows, or encoding them.
+    pub score: Duration,
+    /// Waiting for the reference to be read.
+    pub read: Duration,
+    /// Waiting for the reference or the sidecar to be written.
+    pub write: Duration,
+}
+
+/// Pieces under way in each direction: enough for every core to have one while as many wait.
+fn depth() -> usize {
+    2 * rayon::current_num_threads() + 2
+}
+
+#[cfg(test)]
+mod tests;

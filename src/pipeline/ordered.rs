@@ -1,0 +1,80 @@
+//! Jobs on all cores whose results come out in the order in which they went in, with a bounded
+//! number of them under way: a channel of pending results.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Where jobs go in.
+pub struct Submitter<T>(SyncSender<Receiver<T>>);
+
+/// Where results come out, in the order of submission.
+pub struct Results<T>(Receiver<Receiver<T>>);
+
+/// The results are gone: whoever took them has stopped, and says why.
+#[derive(Debug)]
+pub struct Closed;
+
+/// Room for `depth` jobs under way or done and not yet taken.
+pub fn ordered<T: Send + 'static>(depth: usize) -> (Submitter<T>, Results<T>) {
+    let (sender, receiver) = sync_channel(depth);
+    (Submitter(sender), Results(receiver))
+}
+
+impl<T: Send + 'static> Submitter<T> {
+    /// Runs `job` on rayon's pool; waits while `depth` results are pending.
+    pub fn submit(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<(), Closed> {
+        let (sender, receiver) = sync_channel(1);
+        self.0.send(receiver).map_err(|_| Closed)?;
+        rayon::spawn(move || {
+            // Nobody waits for a result once the consumer has stopped.
+            let _ = sender.send(job());
+        });
+        Ok(())
+    }
+
+    /// Hands on a value that needs no work, in its turn.
+    pub fn pass(&self, value: T) -> Result<(), Closed> {
+        let (sender, receiver) = sync_channel(1);
+        let _ = sender.send(value);
+        self.0.send(receiver).map_err(|_| Closed)
+    }
+}
+
+impl<T> Iterator for Results<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        // The inner channel is empty only if its job panicked; rayon has printed why.
+        self.0.recv().ok()?.recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn results_keep_the_order_of_their_jobs() {
+        let (submitter, results) = ordered(3);
+        let producer = std::thread::spawn(move || {
+            for job in 0..50u64 {
+                submitter
+                    .submit(move || {
+                        std::thread::sleep(Duration::from_micros(500 - job * 10));
+                        job
+                    })
+                    .unwrap();
+            }
+        });
+        assert_eq!(results.collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
+        producer.join().unwrap();
+    }
+
+    #[test]
+    fn a_producer_learns_that_its_consumer_has_stopped() {
+        let (submitter, results) = ordered(1);
+        drop(results);
+        assert!(submitter.submit(|| 1).is_err());
+        assert!(submitter.pass(1).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! The reference, read and inflated ahead of the model.
+
+use std::sync::Arc;
+
+use kl_formats::klpy::KlPyReader;
+use kl_formats::native::NativeReader;
+use kl_formats::{Reference, RowBlock, WindowHead};
+
+use super::depth;
+use super::ordered::{Closed, Results, Submitter, ordered};
+use crate::windows::{DEFAULT_SEED, shuffled};
+
+/// What a reference holds, in the order of its decoding.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A window begins.
+    Window(WindowHead),
+    /// Rows of the window that began last, in order.
+    Rows(RowBlock),
+}
+
+type Item = Result<Event, kl_formats::Error>;
+
+/// The windows and rows of a reference, read ahead.
+pub struct Blocks {
+    pub(super) events: Results<Item>,
+    /// Windows that will come, where the file says how many it has.
+    pub n_windows: Option<u64>,
+    /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
+    /// shape, and so to other last bits: the last window may bring more rows than these.
+    pub max_rows: u64,
+}
+
+/// Rows of a kl.py file are handed on in blocks of about this many bytes.
+const KLPY_BLOCK_BYTES: usize = 4 << 20;
+
+/// Starts reading `reference`, at most `max_rows` rows of it.
+///
+/// A native reference in text order of which only a part is wanted is read in the seeded random
+/// order of [`shuffled`]; every other one in the order of the file, which for a part written with
+/// `-n`, and for kl.py's files, is random already.
+#[must_use]
+pub fn read_ahead(reference: Reference, max_rows: Option<u64>) -> Blocks {
+    let (submitter, events) = ordered(depth());
+    let max_rows = max_rows.unwrap_or(u64::MAX);
+    // A consumer that is gone ends the thread, and says itself why it went.
+    let n_windows = match reference {
+        Reference::Native(reader) => {
+            let order = choose_windows(&reader, max_rows);
+            let n_windows = order.len() as u64;
+            std::thread::spawn(move || send_native(&Arc::new(reader), &order, &submitter));
+            Some(n_windows)
+        }
+        Reference::KlPy(reader) => {
+            let n_windows = reader.header().n_windows.map(u64::from);
+            std::thread::spawn(move || send_klpy(reader, max_rows, &submitter));
+            n_windows.filter(|_| max_rows == u64::MAX)
+        }
+    };
+    Blocks {
+        events,
+        n_windows,
+        max_rows,
+    }
+}
+
+/// Places of the windows to read.
+fn choose_windows(reader: &NativeReader, max_rows: u64) -> Vec<usize> {
+    let rows_of = |place: usize| u64::from(reader.windows()[place].n_rows);
+    let n_windows = reader.windows().len();
+    let in_order = (0..n_windows).collect();
+    let n_rows: u64 = (0..n_windows).map(rows_of).sum();
+    if max_rows >= n_rows {
+        return in_order;
+    }
+    let mut order = match reader.header().seed {
+        Some(_) => in_order,
+        None => shuffled(n_windows, DEFAULT_SEED),
+    };
+    let mut taken = 0;
+    order.retain(|&place| {
+        let wanted = taken < max_rows;
+        taken += rows_of(place);
+        wanted
+    });
+    order
+}
+
+fn send_native(
+    reader: &Arc<NativeReader>,
+    order: &[usize],
+    submitter: &Submitter<Item>,
+) -> Result<(), Closed> {
+    for &place in order {
+        submitter.pass(reader.head(place).map(Event::Window))?;
+        for piece in 0..reader.n_pieces(place) {
+            let reader = Arc::clone(reader);
+            submitter.submit(move || reader.piece(place, piece, None).map(Event::Rows))?;
+        }
+    }
+    Ok(())
+}
+
+/// A gzip stream of one member has to be inflated by one thread, in order.
+fn send_klpy(
+    mut reader: KlPyReader,
+    max_rows: u64,
+    submitter: &Submitter<Item>,
+) -> Result<(), Closed> {
+    let row_bytes = 4 * reader.header().n_vocab as usize;
+    let rows_per_block = (KLPY_BLOCK_BYTES / row_bytes.max(1)).max(1);
+    let mut left = max_rows;
+    while left > 0 {
+        let head = match reader.next_window() {
+            Ok(Some(head)) => head,
+            Ok(None) => break,
+            Err(error) => return submitter.pass(Err(error)),
+        };
+        left = left.saturating_sub(u64::from(head.n_rows));
+        submitter.pass(Ok(Event::Window(head)))?;
+        loop {
+            match reader.next_rows(rows_per_block) {
+                Ok(Some(block)) => submitter.pass(Ok(Event::Rows(block)))?,
+                Ok(None) => break,
+                Err(error) => return submitter.pass(Err(error)),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! The pipeline without a model: a fake source of rows on both sides of a file.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use kl_formats::native::FORMAT_VERSION;
+use kl_formats::{
+    BackendIdentity, Encoding, Header, KlPyHeader, KlPyWriter, ModelIdentity, NativeWriter,
+    Reference, TextIdentity, TokenRecord, WindowHead,
+};
+
+use super::*;
+use crate::engine::{Fake, LogitSource};
+use crate::score::Kernel;
+use crate::windows::{Plan, ScoreFrom};
+
+const N_VOCAB: usize = 37;
+const N_CTX: u32 = 16;
+
+fn plan(score: ScoreFrom) -> Plan {
+    let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
+    Plan::new(&tokens, N_CTX, Some(1), score, None)
+}
+
+fn fake(seed: u64, n_batch: usize) -> Fake {
+    Fake {
+        n_vocab: N_VOCAB,
+        n_batch,
+        seed,
+    }
+}
+
+fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
+    Header {
+        format_version: FORMAT_VERSION,
+        writer: "test".into(),
+        model: ModelIdentity {
+            file_name: "fake".into(),
+            name: None,
+            architecture: None,
+            size_bytes: 1,
+            n_params: 1,
+            file_bytes: 1,
+            metadata_sha256: String::new(),
+        },
+        tokenizer: None,
+        n_ctx: N_CTX,
+        n_vocab: N_VOCAB as u32,
+        add_bos: true,
+        first_scored: plan.windows[0].first_scored,
+        n_windows: plan.windows.len() as u32,
+        n_rows: plan.n_rows(),
+        encoding,
+        rows_per_piece,
+        text: TextIdentity {
+            name: "-".into(),
+            bytes: 1,
+            sha256: String::new(),
+            n_tokens: 100,
+        },
+        backend: BackendIdentity {
+            llama_cpp: String::new(),
+            devices: vec![],
+            n_gpu_layers: 0,
+            n_batch: 1,
+            n_ubatch: 1,
+            threads: 1,
+            flash_attn: "auto".into(),
+            type_k: "f16".into(),
+            type_v: "f16".into(),
+        },
+        seed: plan.seed,
+    }
+}
+
+fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, piece: u32) {
+    let header = header(plan, encoding, piece);
+    let file = std::fs::File::create(path).unwrap();
+    let target = Target::Native(NativeWriter::create(file, path, &header).unwrap(), header);
+    write_reference(&mut fake(1, n_batch), &plan.windows, target, |_| Ok(())).unwrap();
+}
+
+fn write_klpy(path: &Path, plan: &Plan) {
+    let header = KlPyHeader {
+        n_ctx: N_CTX,
+        n_vocab: N_VOCAB as u32,
+        ..KlPyHeader::default()
+    };
+    let file = std::fs::File::create(path).unwrap();
+    let target = Target::KlPy(KlPyWriter::create(file, path, &header).unwrap(), header);
+    write_reference(&mut fake(1, 5), &plan.windows, target, |_| Ok(())).unwrap();
+}
+
+fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
+    let mut records = Vec::new();
+    let blocks = read_ahead(Reference::open(path).unwrap(), max_rows);
+    evaluate(
+        &mut fake(seed, n_batch),
+        blocks,
+        Kernel::Portable,
+        |window| {
+            records.extend_from_slice(window);
+            Ok(())
+        },
+    )
+    .unwrap();
+    records
+}
+
+/// What `evaluate` should give, from the rows themselves.
+fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
+    let rows = |head: &WindowHead, seed| {
+        let mut all: Vec<Vec<f32>> = Vec::new();
+        let sink = |rows: &[&[f32]]| {
+            all.extend(rows.iter().map(|row| row.to_vec()));
+            Ok::<(), Error>(())
+        };
+        fake(seed, 100).decode(head, sink).unwrap();
+        all
+    };
+    let mut records = Vec::new();
+    for head in &plan.windows {
+        for (place, (reference, evaluated)) in
+            rows(head, 1).iter().zip(&rows(head, seed)).enumerate()
+        {
+            let position = head.first_scored + place as u32;
+            let next = head.tokens.get(position as usize + 1).copied();
+            let score = Kernel::Portable.score(kl_formats::Row::F32(reference), evaluated, next);
+            records.push(super::evaluate::record(head.window, position, next, &score));
+        }
+    }
+    records
+}
+
+/// Bits, so that NaN equals NaN.
+fn bits(records: &[TokenRecord]) -> Vec<String> {
+    records.iter().map(|record| format!("{record:?}")).collect()
+}
+
+#[test]
+fn what_is_written_is_scored_row_by_row_whatever_the_batches_and_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    for score in [ScoreFrom::All, ScoreFrom::Half, ScoreFrom::Position(15)] {
+        let plan = plan(score);
+        let expected = expected(&plan, 2);
+        assert_eq!(expected.len() as u64, plan.n_rows());
+        for (write_batch, piece, read_batch) in [(1, 1, 1), (3, 4, 7), (100, 5, 2), (16, 1000, 16)]
+        {
+            write_native(&path, &plan, Encoding::F32, write_batch, piece);
+            assert_eq!(bits(&read(&path, 2, read_batch, None)), bits(&expected));
+        }
+    }
+}
+
+#[test]
+fn kl_py_files_carry_the_same_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::All);
+    write_klpy(&path, &plan);
+    assert_eq!(bits(&read(&path, 2, 6, None)), bits(&expected(&plan, 2)));
+}
+
+#[test]
+fn the_same_source_scores_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    assert!(
+        read(&path, 1, 4, None)
+            .iter()
+            .all(|record| record.kld == 0.0)
+    );
+}
+
+#[test]
+fn a_part_is_exactly_as_long_as_asked_and_taken_from_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::All);
+    write_native(&path, &plan, Encoding::F32, 4, 4);
+    let whole = bits(&read(&path, 2, 4, None));
+    for max_rows in [1, 15, 16, 17, 50, plan.n_rows() - 1] {
+        let part = bits(&read(&path, 2, 4, Some(max_rows)));
+        assert_eq!(part.len() as u64, max_rows);
+        assert!(part.iter().all(|record| whole.contains(record)));
+    }
+    assert_eq!(bits(&read(&path, 2, 4, Some(plan.n_rows() + 9))), whole);
+
+    write_klpy(&path, &plan);
+    assert_eq!(
+        bits(&read(&path, 2, 4, Some(20))),
+        whole[..20],
+        "kl.py's own order"
+    );
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_is_located() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let blocks = read_ahead(Reference::open(&path).unwrap(), None);
+    let mut small = Fake {
+        n_vocab: 5,
+        n_batch: 4,
+        seed: 1,
+    };
+    let error = evaluate(&mut small, blocks, Kernel::Portable, |_| Ok(())).unwrap_err();
+    assert!(
+        error.to_string().starts_with("window 0, position 2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_caller_can_stop_either_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::All);
+    write_native(&path, &plan, Encoding::F32, 4, 4);
+    let blocks = read_ahead(Reference::open(&path).unwrap(), None);
+    let stopped = evaluate(&mut fake(2, 4), blocks, Kernel::Portable, |_| {
+        Err(Error::Interrupted)
+    });
+    assert!(matches!(stopped, Err(Error::Interrupted)));
+
+    let header = header(&plan, Encoding::U16, 4);
+    let writer = NativeWriter::create(Vec::new(), &path, &header).unwrap();
+    let target = Target::Native(writer, header);
+    let stopped = write_reference(&mut fake(1, 4), &plan.windows, target, |_| {
+        Err(Error::Interrupted)
+    });
+    assert!(matches!(stopped, Err(Error::Interrupted)));
+}
+
+/// A disk that is full after some bytes.
+struct FullDisk(usize);
+
+impl Write for FullDisk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.0 {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "no space left"));
+        }
+        self.0 -= bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_is_what_the_user_hears_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::All);
+    write_native(&path, &plan, Encoding::F32, 4, 4);
+    let whole = std::fs::metadata(&path).unwrap().len() as usize;
+    for room in [2000, 5000, whole - 1] {
+        let header = header(&plan, Encoding::F32, 4);
+        let writer = NativeWriter::create(FullDisk(room), &path, &header).unwrap();
+        let target = Target::Native(writer, header);
+        let error = write_reference(&mut fake(1, 4), &plan.windows, target, |_| Ok(()))
+            .err()
+            .expect("the disk is full");
+        assert!(
+            error.to_string().contains("no space left"),
+            "{room}: {error}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! A model's rows into a reference: encoded in place, compressed on all cores, appended in order.
+
+use std::io::Write;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kl_formats::{
+    Encoding, Header, KlPyHeader, KlPyWriter, Member, NativeWriter, Piece, WindowEncoder,
+    WindowHead,
+};
+use rayon::prelude::*;
+
+use super::ordered::{Closed, Submitter, ordered};
+use super::{Error, Timing, depth};
+use crate::engine::LogitSource;
+
+/// Which kind of reference to write, and to where.
+pub enum Target<W: Write> {
+    /// The native kind.
+    Native(NativeWriter<W>, Header),
+    /// kl.py's.
+    KlPy(KlPyWriter<W>, KlPyHeader),
+}
+
+/// Runs `source` over `windows` and writes the rows of their scored positions.
+///
+/// `on_window` is told of each window decoded, and may stop the run.
+///
+/// # Errors
+/// What the model, the file or `on_window` says. The output is then incomplete.
+pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
+    source: &mut S,
+    windows: &[WindowHead],
+    target: Target<W>,
+    mut on_window: impl FnMut(&WindowHead) -> Result<(), Error>,
+) -> Result<(W, Timing), Error> {
+    let (layout, writer) = match target {
+        Target::Native(writer, header) => (Layout::Native(header), Writer::Native(writer)),
+        Target::KlPy(writer, header) => (Layout::KlPy(header), Writer::KlPy(writer)),
+    };
+    let mut behind = WriteBehind::start(writer);
+    let mut timing = Timing::default();
+    for head in windows {
+        let head = layout.fit(head);
+        let started = Instant::now();
+        let mut in_sink = Duration::ZERO;
+        let waited_before = behind.waited;
+        let (mut window, piece) = layout.encoder(&head)?;
+        behind.send(piece)?;
+        source.decode(&head, |mut rows| {
+            let sink_started = Instant::now();
+            while !rows.is_empty() {
+                let (bytes, n) = window.reserve_rows(rows.len());
+                encode_rows(layout.encoding(), &rows[..n], bytes);
+                rows = &rows[n..];
+                if let Some(piece) = window.commit() {
+                    behind.send(piece)?;
+                }
+            }
+            in_sink += sink_started.elapsed();
+            Ok::<(), Error>(())
+        })?;
+        window.finish()?;
+        let waited = behind.waited - waited_before;
+        timing.decode += started.elapsed().saturating_sub(in_sink);
+        timing.score += in_sink.saturating_sub(waited);
+        on_window(&head)?;
+    }
+    let waited = behind.waited;
+    let finishing = Instant::now();
+    let output = behind.finish()?;
+    timing.write = waited + finishing.elapsed();
+    Ok((output, timing))
+}
+
+fn encode_rows(encoding: Encoding, rows: &[&[f32]], bytes: &mut [u8]) {
+    let row_bytes = bytes.len() / rows.len().max(1);
+    if row_bytes > 0 {
+        bytes
+            .par_chunks_exact_mut(row_bytes)
+            .zip(rows)
+            .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes))
+            .for_each(|(bytes, row)| encoding.encode(row, bytes));
+    }
+}
+
+/// Rows are handed to threads in groups of about this many bytes, since a row of a small
+/// vocabulary is encoded faster than a thread is woken.
+const BYTES_PER_TASK: usize = 1 << 17;
+
+/// How windows become pieces.
+enum Layout {
+    Native(Header),
+    KlPy(KlPyHeader),
+}
+
+impl Layout {
+    fn encoding(&self) -> Encoding {
+        match self {
+            Self::Native(header) => header.encoding,
+            Self::KlPy(_) => Encoding::F32,
+        }
+    }
+
+    fn encoder(&self, head: &WindowHead) -> Result<(WindowEncoder, Piece), kl_formats::Error> {
+        match self {
+            Self::Native(header) => WindowEncoder::new(header, head),
+            Self::KlPy(header) => WindowEncoder::kl_py(header, head),
+        }
+    }
+
+    /// kl.py's file has a row for every token: the token after a window's last row, which a run
+    /// that was cut short keeps, has no place in it.
+    fn fit(&self, head: &WindowHead) -> WindowHead {
+        let mut head = head.clone();
+        if let Self::KlPy(_) = self {
+            head.tokens
+                .truncate((head.first_scored + head.n_rows) as usize);
+        }
+        head
+    }
+}
+
+enum Writer<W: Write> {
+    Native(NativeWriter<W>),
+    KlPy(KlPyWriter<W>),
+}
+
+impl<W: Write> Writer<W> {
+    fn append(&mut self, member: Member) -> Result<(), kl_formats::Error> {
+        match self {
+            Self::Native(writer) => writer.append(member),
+            Self::KlPy(writer) => writer.append(member),
+        }
+    }
+
+    fn finish(self) -> Result<W, kl_formats::Error> {
+        match self {
+            Self::Native(writer) => writer.finish(),
+            Self::KlPy(writer) => writer.finish(),
+        }
+    }
+}
+
+/// Pieces on their way to the file.
+struct WriteBehind<W: Write> {
+    submitter: Submitter<Member>,
+    /// Taken once: by whoever learns how it ended.
+    writer: Option<JoinHandle<Result<W, kl_formats::Error>>>,
+    waited: Duration,
+}
+
+impl<W: Write + Send + 'static> WriteBehind<W> {
+    fn start(mut writer: Writer<W>) -> Self {
+        let (submitter, members) = ordered(depth());
+        let writer = std::thread::spawn(move || {
+            for member in members {
+                writer.append(member)?;
+            }
+            writer.finish()
+        });
+        Self {
+            submitter,
+            writer: Some(writer),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Compresses a piece and appends it, later.
+    fn send(&mut self, piece: Piece) -> Result<(), Error> {
+        let started = Instant::now();
+        let sent = self.submitter.submit(move || piece.compress());
+        self.waited += started.elapsed();
+        sent.map_err(|Closed| match join(self.writer.take()) {
+            Ok(_) => Error::WorkerLost,
+            Err(error) => error,
+        })
+    }
+
+    /// Waits until everything is written.
+    fn finish(self) -> Result<W, Error> {
+        drop(self.submitter);
+        join(self.writer)
+    }
+}
+
+fn join<W>(writer: Option<JoinHandle<Result<W, kl_formats::Error>>>) -> Result<W, Error> {
+    match writer.map(JoinHandle::join) {
+        Some(Ok(result)) => Ok(result?),
+        Some(Err(_)) | None => Err(Error::WorkerLost),
+    }
+}

@@ -1,0 +1,144 @@
+//! The whole result, as it goes into the JSON: field names are its keys.
+
+use std::path::Path;
+
+use kl_formats::{BackendIdentity, ModelIdentity, TextIdentity};
+use serde::Serialize;
+
+use crate::pipeline::Timing;
+use crate::stats::Summary;
+
+/// One run: a reference, and what each model did against it.
+#[derive(Serialize, Debug)]
+pub struct Report {
+    /// The version of this program.
+    pub kl_version: &'static str,
+    /// What was evaluated against.
+    pub reference: ReferenceInfo,
+    /// The models evaluated, in the order given.
+    pub models: Vec<ModelReport>,
+    /// The models that could not be.
+    pub failed: Vec<Failure>,
+}
+
+/// A reference, as far as its file tells.
+#[derive(Serialize, Debug, Clone)]
+pub struct ReferenceInfo {
+    /// As given.
+    pub path: String,
+    /// `kl` or `kl.py`.
+    pub kind: String,
+    /// Tokens in a window.
+    pub n_ctx: u32,
+    /// Entries in a row.
+    pub n_vocab: u32,
+    /// `f32` or `u16`.
+    pub encoding: String,
+    /// The model that wrote it.
+    pub model: Option<ModelInfo>,
+    /// First scored position of a window; kl.py's files say it window by window.
+    pub first_scored: Option<u32>,
+    /// Windows in the file.
+    pub n_windows: Option<u32>,
+    /// The text.
+    pub text: Option<TextIdentity>,
+    /// How its rows were computed.
+    pub backend: Option<BackendIdentity>,
+    /// Seed of the windows' order; null: text order, or unknown.
+    pub seed: Option<u64>,
+}
+
+/// A model's name and size.
+#[derive(Serialize, Debug, Clone)]
+pub struct ModelInfo {
+    /// As given; of a reference's model, its file's name.
+    pub path: String,
+    /// `general.name` of the GGUF.
+    pub name: Option<String>,
+    /// `general.architecture` of the GGUF.
+    pub architecture: Option<String>,
+    /// Bytes of its tensors.
+    pub size_bytes: u64,
+    /// Its parameters.
+    pub n_params: u64,
+    /// Bits per weight: 8 * bytes / parameters.
+    pub bpw: f64,
+}
+
+impl ModelInfo {
+    /// From what a file says of a model.
+    #[must_use]
+    pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
+        Self {
+            path: path.display().to_string(),
+            name: identity.name.clone(),
+            architecture: identity.architecture.clone(),
+            size_bytes: identity.size_bytes,
+            n_params: identity.n_params,
+            bpw: 8.0 * identity.size_bytes as f64 / identity.n_params.max(1) as f64,
+        }
+    }
+}
+
+/// One model against the reference.
+#[derive(Serialize, Debug)]
+pub struct ModelReport {
+    /// The model.
+    pub model: ModelInfo,
+    /// Whether it is the model that the reference was written with: what it then scores is the
+    /// noise floor of the set-up, not a quantization.
+    pub is_reference_model: bool,
+    /// Every statistic.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Text of the token at `kld.max_at`.
+    pub max_at_text: Option<String>,
+    /// The per-token file.
+    pub sidecar: Option<String>,
+    /// Where the time went.
+    pub timing: TimingInfo,
+}
+
+/// A model that could not be evaluated.
+#[derive(Serialize, Debug)]
+pub struct Failure {
+    /// As given.
+    pub path: String,
+    /// Why, in one line.
+    pub error: String,
+}
+
+/// Seconds, as seen from the thread that decodes; they add up to `wall_s` but for small change.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct TimingInfo {
+    /// Loading the model and making its context.
+    pub load_s: f64,
+    /// In llama.cpp.
+    pub decode_s: f64,
+    /// Scoring.
+    pub score_s: f64,
+    /// Waiting for the reference.
+    pub read_s: f64,
+    /// Writing the sidecar.
+    pub write_s: f64,
+    /// From before loading to after the last token.
+    pub wall_s: f64,
+    /// Scored tokens a second, loading left out.
+    pub tokens_per_s: f64,
+}
+
+impl TimingInfo {
+    /// `rows` scored in the time of `timing`, after `load_s` seconds of loading.
+    #[must_use]
+    pub fn new(timing: &Timing, load_s: f64, wall_s: f64, rows: u64) -> Self {
+        Self {
+            load_s,
+            decode_s: timing.decode.as_secs_f64(),
+            score_s: timing.score.as_secs_f64(),
+            read_s: timing.read.as_secs_f64(),
+            write_s: timing.write.as_secs_f64(),
+            wall_s,
+            tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),
+        }
+    }
+}

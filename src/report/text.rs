@@ -1,0 +1,215 @@
+//! One model's report, as printed.
+
+use std::fmt::Write as _;
+
+use super::model::{ModelInfo, ModelReport, ReferenceInfo};
+use super::number::{bytes, count, duration, kld, percent, significant};
+use crate::stats::{Agreement, DeltaP, Distribution, Estimate, Perplexity, Uncertain};
+
+/// The width of the column of names.
+const NAME_WIDTH: usize = 34;
+
+/// The report of one model: every number with its interval, under the design's names.
+#[must_use]
+pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
+    let summary = &report.summary;
+    let mut out = Sheet(String::new());
+    out.title(&format!("{} against {}", report.model.path, reference.path));
+    out.line("model", &describe(&report.model));
+    if let Some(model) = &reference.model {
+        out.line("reference model", &describe(model));
+    }
+    out.line(
+        "tokens",
+        &format!(
+            "{} in {} windows of {}{}",
+            count(summary.n_tokens),
+            count(summary.n_windows),
+            reference.n_ctx,
+            match summary.n_excluded {
+                0 => String::new(),
+                n => format!("; {} left out: their rows are not finite", count(n)),
+            }
+        ),
+    );
+    out.line(
+        "intervals",
+        &format!("at {} %", significant_percent(summary.confidence.level())),
+    );
+    if let Some(kld) = &summary.kld {
+        divergence(&mut out, kld, report.max_at_text.as_deref());
+    }
+    if let Some(reverse) = &summary.reverse_kld {
+        out.estimate("reverse KLD, mean", &reverse.mean.estimate, kld);
+    }
+    if let Some(agreement) = &summary.agreement {
+        agreements(&mut out, agreement);
+    }
+    if let Some(perplexity) = &summary.perplexity {
+        perplexities(&mut out, perplexity);
+    }
+    if let Some(delta_p) = &summary.delta_p {
+        delta_ps(&mut out, delta_p);
+    }
+    let timing = &report.timing;
+    out.title("Time");
+    out.line(
+        "wall",
+        &format!(
+            "{}: load {}, decode {}, score {}, read {}, write {}",
+            duration(timing.wall_s),
+            duration(timing.load_s),
+            duration(timing.decode_s),
+            duration(timing.score_s),
+            duration(timing.read_s),
+            duration(timing.write_s)
+        ),
+    );
+    out.line(
+        "speed",
+        &format!("{:.0} scored tokens/s", timing.tokens_per_s),
+    );
+    out.0
+}
+
+/// A model in one line: name, architecture, size, BPW.
+fn describe(model: &ModelInfo) -> String {
+    let mut text = model.name.clone().unwrap_or_else(|| model.path.clone());
+    if let Some(architecture) = &model.architecture {
+        let _ = write!(text, " ({architecture})");
+    }
+    let _ = write!(text, ", {}, {:.2} BPW", bytes(model.size_bytes), model.bpw);
+    text
+}
+
+fn divergence(out: &mut Sheet, distribution: &Distribution, max_at_text: Option<&str>) {
+    out.title("KL divergence, nats");
+    let mean = &distribution.mean;
+    out.estimate("mean", &mean.estimate, kld);
+    if let (Some(lo), Some(hi)) = (mean.cluster_lo, mean.cluster_hi) {
+        out.line(
+            "  windows, not tokens, independent",
+            &format!("{:>12}  {}", "", range(lo, hi, kld)),
+        );
+    }
+    if let Some(std) = distribution.std {
+        out.value("standard deviation", &kld(std));
+    }
+    for quantile in &distribution.quantiles {
+        let name = if quantile.p == 0.5 {
+            "median".to_owned()
+        } else {
+            format!("{} %", significant_percent(quantile.p))
+        };
+        out.estimate(&name, &quantile.estimate, kld);
+    }
+    let at = &distribution.max_at;
+    let before = max_at_text
+        .map(|text| format!(", before {text:?}"))
+        .unwrap_or_default();
+    out.value(
+        "maximum",
+        &format!(
+            "{:>12}  window {}, position {}{before}",
+            kld(distribution.max),
+            at.window,
+            at.position
+        ),
+    );
+    out.value("minimum", &kld(distribution.min));
+}
+
+fn agreements(out: &mut Sheet, agreement: &Agreement) {
+    out.title("Agreement of first choices");
+    for (name, share) in [
+        ("same top token", &agreement.ref_top1),
+        ("reference's in the model's top 5", &agreement.ref_top5),
+        ("reference's in the model's top 10", &agreement.ref_top10),
+        ("model's in the reference's top 5", &agreement.eval_top5),
+        ("model's in the reference's top 10", &agreement.eval_top10),
+    ] {
+        out.estimate(name, share, percent);
+    }
+}
+
+fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
+    out.title("Perplexity, ± one standard error");
+    let with_se = |value: f64, se: Option<f64>| Uncertain { value, se };
+    out.uncertain(
+        "model",
+        &with_se(perplexity.evaluated, perplexity.eval_se),
+        |x| significant(x, 6),
+    );
+    out.uncertain(
+        "reference",
+        &with_se(perplexity.reference, perplexity.ref_se),
+        |x| significant(x, 6),
+    );
+    out.uncertain("ratio", &perplexity.ratio, |x| format!("{x:.6}"));
+    out.uncertain("ln ratio", &perplexity.ln_ratio, |x| format!("{x:.6}"));
+}
+
+fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
+    out.title("Change of the actual token's probability");
+    out.estimate("mean", &delta_p.mean.estimate, signed_percent);
+    out.uncertain("RMS", &delta_p.rms, |x| format!("{:.3} %", 100.0 * x));
+    out.value(
+        "most lost, most gained",
+        &format!(
+            "{:>12}  {}",
+            signed_percent(delta_p.min),
+            signed_percent(delta_p.max)
+        ),
+    );
+}
+
+fn signed_percent(share: f64) -> String {
+    format!("{:+.3} %", 100.0 * share)
+}
+
+/// 0.999 as 99.9, without trailing zeros.
+fn significant_percent(share: f64) -> String {
+    // Rounded to hide that 100 * 0.999 is 99.9 only nearly.
+    format!("{}", (share * 1e10).round() / 1e8)
+}
+
+fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
+    format!("[{}, {}]", show(lo), show(hi))
+}
+
+/// Titles, and lines of a name and a value.
+struct Sheet(String);
+
+impl Sheet {
+    fn title(&mut self, title: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.0.push_str(title);
+        self.0.push('\n');
+    }
+
+    fn line(&mut self, name: &str, text: &str) {
+        let _ = writeln!(self.0, "  {name:<NAME_WIDTH$} {text}");
+    }
+
+    fn value(&mut self, name: &str, value: &str) {
+        self.line(name, &format!("{value:>12}"));
+    }
+
+    fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
+        let interval = match estimate.interval() {
+            Some((lo, hi)) => format!("  {}", range(lo, hi, &show)),
+            None => String::new(),
+        };
+        self.line(name, &format!("{:>12}{interval}", show(estimate.value)));
+    }
+
+    fn uncertain(&mut self, name: &str, uncertain: &Uncertain, show: impl Fn(f64) -> String) {
+        let se = uncertain
+            .se
+            .map(|se| format!("  ± {}", show(se)))
+            .unwrap_or_default();
+        self.line(name, &format!("{:>12}{se}", show(uncertain.value)));
+    }
+}

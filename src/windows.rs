@@ -1,0 +1,284 @@
+//! Tokens of a text -> windows -> which positions are scored.
+//!
+//! A window holds at most `n_ctx` tokens. Where the model wants a BOS, every window starts with
+//! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
+//! logits at position `i` predicts the token at `i + 1`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kl_formats::WindowHead;
+
+/// The seed of the order in which windows are taken when only a part of them is wanted.
+pub const DEFAULT_SEED: u64 = 123;
+
+/// First position of each window that is scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScoreFrom {
+    /// Every position, the first one included.
+    #[default]
+    All,
+    /// From `n_ctx / 2` on: what llama-perplexity scores.
+    Half,
+    /// From this position on.
+    Position(u32),
+}
+
+impl ScoreFrom {
+    /// The first scored position of a window of `n_ctx` tokens.
+    #[must_use]
+    pub fn first(self, n_ctx: u32) -> u32 {
+        match self {
+            Self::All => 0,
+            Self::Half => n_ctx / 2,
+            Self::Position(first) => first,
+        }
+    }
+}
+
+impl FromStr for ScoreFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "half" => Ok(Self::Half),
+            number => number
+                .parse()
+                .map(Self::Position)
+                .map_err(|_| "expected 'all', 'half' or the first position to score".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for ScoreFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Half => f.write_str("half"),
+            Self::Position(first) => write!(f, "{first}"),
+        }
+    }
+}
+
+/// The windows of one text, in the order in which they are decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Windows with at least one scored position.
+    pub windows: Vec<WindowHead>,
+    /// The seed of their order; `None`: text order.
+    pub seed: Option<u64>,
+    /// Windows left out because they end before the first scored position.
+    pub n_unscored: usize,
+}
+
+impl Plan {
+    /// Cuts `tokens` (the text's, without BOS) into windows of at most `n_ctx` tokens.
+    ///
+    /// Where `max_rows` is less than what there is, windows are taken in a seeded random order
+    /// until it is reached, and the last one is cut short, so that exactly `max_rows` are scored.
+    ///
+    /// # Panics
+    /// If `n_ctx` leaves no room for a token beside the BOS: the caller checks it.
+    #[must_use]
+    pub fn new(
+        tokens: &[u32],
+        n_ctx: u32,
+        bos: Option<u32>,
+        score: ScoreFrom,
+        max_rows: Option<u64>,
+    ) -> Self {
+        let text_per_window = n_ctx as usize - usize::from(bos.is_some());
+        assert!(text_per_window > 0, "a window must hold text");
+        let first_scored = score.first(n_ctx);
+
+        let mut windows = Vec::new();
+        let mut n_unscored = 0;
+        for (window, text) in tokens.chunks(text_per_window).enumerate() {
+            let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
+            let n_rows = (tokens.len() as u32).saturating_sub(first_scored);
+            if n_rows == 0 {
+                n_unscored += 1;
+                continue;
+            }
+            windows.push(WindowHead {
+                window: window as u32,
+                tokens,
+                first_scored,
+                n_rows,
+            });
+        }
+
+        let mut plan = Self {
+            windows,
+            seed: None,
+            n_unscored,
+        };
+        if let Some(max_rows) = max_rows.filter(|&max| max < plan.n_rows()) {
+            let order = shuffled(plan.windows.len(), DEFAULT_SEED);
+            plan.seed = Some(DEFAULT_SEED);
+            plan.take_rows(&order, max_rows);
+        }
+        plan
+    }
+
+    /// Scored rows of all windows.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        self.windows
+            .iter()
+            .map(|window| u64::from(window.n_rows))
+            .sum()
+    }
+
+    /// Tokens of all windows, BOS included.
+    #[must_use]
+    pub fn n_tokens(&self) -> u64 {
+        self.windows
+            .iter()
+            .map(|window| window.tokens.len() as u64)
+            .sum()
+    }
+
+    fn take_rows(&mut self, order: &[usize], max_rows: u64) {
+        let mut left = max_rows;
+        let mut taken = Vec::new();
+        for &place in order {
+            if left == 0 {
+                break;
+            }
+            let mut head = self.windows[place].clone();
+            cut_rows(&mut head, left);
+            left -= u64::from(head.n_rows);
+            taken.push(head);
+        }
+        self.windows = taken;
+    }
+}
+
+/// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
+/// scored row stays, so that its likelihood is still known.
+fn cut_rows(head: &mut WindowHead, max_rows: u64) {
+    if max_rows < u64::from(head.n_rows) {
+        head.n_rows = max_rows as u32;
+        let scored_end = head.first_scored as usize + head.n_rows as usize;
+        head.tokens.truncate(scored_end + 1);
+    }
+}
+
+/// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates,
+/// driven by splitmix64 (Steele, Lea, Flood 2014). Files carry the seed, so this never changes.
+#[must_use]
+pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let mut order: Vec<usize> = (0..n).collect();
+    for last in (1..n).rev() {
+        // The high half of a 128-bit product maps 64 random bits onto 0..=last without a division.
+        let pick = (u128::from(next()) * (last as u128 + 1)) >> 64;
+        order.swap(last, pick as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(n: u32) -> Vec<u32> {
+        (100..100 + n).collect()
+    }
+
+    #[test]
+    fn a_bos_is_inserted_and_no_token_is_lost() {
+        let plan = Plan::new(&text(7), 4, Some(1), ScoreFrom::All, None);
+        let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+        assert_eq!(
+            tokens,
+            [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
+        );
+        assert_eq!(plan.n_rows(), 10);
+        assert_eq!(plan.n_tokens(), 10);
+        assert_eq!(plan.seed, None);
+    }
+
+    #[test]
+    fn without_bos_the_short_last_window_is_kept() {
+        let plan = Plan::new(&text(7), 4, None, ScoreFrom::All, None);
+        let lengths: Vec<_> = plan.windows.iter().map(|w| w.tokens.len()).collect();
+        assert_eq!(lengths, [4, 3]);
+    }
+
+    #[test]
+    fn half_scores_the_second_half_and_counts_windows_too_short_for_it() {
+        let plan = Plan::new(&text(9), 4, None, ScoreFrom::Half, None);
+        let rows: Vec<_> = plan
+            .windows
+            .iter()
+            .map(|w| (w.first_scored, w.n_rows))
+            .collect();
+        assert_eq!(rows, [(2, 2), (2, 2)]);
+        assert_eq!(plan.n_unscored, 1);
+    }
+
+    #[test]
+    fn a_limit_takes_a_seeded_sample_of_exactly_that_many_rows() {
+        let plan = Plan::new(&text(1000), 10, None, ScoreFrom::All, Some(25));
+        assert_eq!(plan.n_rows(), 25);
+        assert_eq!(plan.seed, Some(DEFAULT_SEED));
+        let places: Vec<_> = plan.windows.iter().map(|w| w.window).collect();
+        assert_eq!(places.len(), 3);
+        assert_ne!(
+            places,
+            [0, 1, 2],
+            "windows are sampled, not taken from the front"
+        );
+        let last = plan.windows.last().unwrap();
+        assert_eq!(
+            (last.n_rows, last.tokens.len()),
+            (5, 6),
+            "the token after the last row stays"
+        );
+    }
+
+    #[test]
+    fn a_limit_beyond_the_text_changes_nothing() {
+        let whole = Plan::new(&text(50), 10, None, ScoreFrom::All, None);
+        assert_eq!(
+            Plan::new(&text(50), 10, None, ScoreFrom::All, Some(50)),
+            whole
+        );
+        assert_eq!(
+            Plan::new(&text(50), 10, None, ScoreFrom::All, Some(u64::MAX)),
+            whole
+        );
+    }
+
+    /// Pinned by the same algorithm in Python, so that a file's seed keeps its meaning.
+    #[test]
+    fn the_order_of_a_seed_never_changes() {
+        assert_eq!(shuffled(10, 123), PINNED_10_123);
+        assert_eq!(shuffled(0, 1), Vec::<usize>::new());
+        assert_eq!(shuffled(1, 1), [0]);
+        let mut all = shuffled(1000, 7);
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+    }
+
+    const PINNED_10_123: [usize; 10] = [0, 2, 1, 5, 3, 9, 4, 6, 8, 7];
+
+    #[test]
+    fn score_from_reads_what_it_shows() {
+        for text in ["all", "half", "17"] {
+            assert_eq!(text.parse::<ScoreFrom>().unwrap().to_string(), text);
+        }
+        assert!("none".parse::<ScoreFrom>().is_err());
+        assert!("-1".parse::<ScoreFrom>().is_err());
+    }
+}
