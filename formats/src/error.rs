@@ -19,7 +19,7 @@ pub enum Error {
     },
     /// The file is something else than a reference.
     #[error(
-        "{}: not a reference: {found}; give a file written by `kl -w` or by kl.py",
+        "{}: not a reference: {found}; give a file written by `kl -w`, kl.py or llama-perplexity",
         path.display()
     )]
     NotAReference {
@@ -107,6 +107,16 @@ pub enum Error {
         /// What does not agree.
         what: String,
     },
+}
+
+impl Error {
+    /// Names the window in an error that has a place.
+    pub(crate) fn in_window(mut self, number: u32) -> Self {
+        if let Error::Corrupt { window, .. } | Error::Truncated { window, .. } = &mut self {
+            *window = Some(number);
+        }
+        self
+    }
 }
 
 /// A result of this crate.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`native`] | `kl`'s own reference of logits, gzip members with an index | `LOGITS.md` |
 //! | [`klpy`] | the reference of kl.py | the module's own text |
+//! | [`llamacpp`] | the base file of llama.cpp's llama-perplexity | `LLAMACPP.md` |
 //! | [`sidecar`] | one record per scored token | `SIDECAR.md` |
 //! | [`gguf`] | what a model file says of itself, read without llama.cpp | GGUF's own |
 //!
@@ -23,6 +24,7 @@ mod identity;
 mod piece;
 mod row;
 mod source;
+mod verify;
 mod window;
 mod window_encoder;
 
@@ -31,6 +33,7 @@ mod testing;
 
 pub mod gguf;
 pub mod klpy;
+pub mod llamacpp;
 pub mod native;
 pub mod reference;
 pub mod sidecar;
@@ -39,6 +42,7 @@ pub use error::{Error, Result};
 pub use gguf::GgufSummary;
 pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity};
 pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
+pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
 pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};
 pub use piece::{Member, Piece};
 pub use reference::{Reference, ReferenceKind, sniff};
@@ -46,6 +50,7 @@ pub use row::{Encoding, Row, RowBlock};
 pub use sidecar::{
     ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, is_sidecar,
 };
+pub use verify::VerifyReport;
 pub use window::WindowHead;
 pub use window_encoder::WindowEncoder;
 

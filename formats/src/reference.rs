@@ -8,10 +8,7 @@ use flate2::read::GzDecoder;
 
 use crate::error::{Named, Result};
 use crate::native::{self, NativeReader};
-use crate::{KlPyReader, klpy, sidecar, source};
-
-/// The first bytes of a base file of llama.cpp.
-const LLAMA_CPP_MAGIC: &[u8] = b"_logits_";
+use crate::{KlPyReader, LlamaCppReader, klpy, llamacpp, sidecar, source};
 
 /// Bytes looked at, raw and plain.
 const LOOK_BYTES: usize = 64;
@@ -23,7 +20,7 @@ pub enum ReferenceKind {
     Native,
     /// kl.py.
     KlPy,
-    /// llama-perplexity with `--kl-divergence-base`.
+    /// llama-perplexity with `--save-all-logits`.
     LlamaCpp,
 }
 
@@ -45,7 +42,7 @@ pub fn sniff(path: &Path) -> Result<ReferenceKind> {
     let name = Named::new(path);
     let (mut file, _) = source::open(&name)?;
     let raw = look(&mut file).map_err(|source| name.io("read", source))?;
-    if raw.starts_with(LLAMA_CPP_MAGIC) {
+    if raw.starts_with(&llamacpp::MAGIC) {
         return Ok(ReferenceKind::LlamaCpp);
     }
     let found = if raw.is_empty() {
@@ -87,22 +84,21 @@ pub enum Reference {
     Native(NativeReader),
     /// kl.py's file.
     KlPy(KlPyReader),
+    /// llama.cpp's base file. Its windows' first tokens depend on the model: see
+    /// [`LlamaCppReader::head`].
+    LlamaCpp(LlamaCppReader),
 }
 
 impl Reference {
-    /// Opens a reference of any kind that is read.
+    /// Opens a reference of any kind.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] for llama.cpp's base file, else those of [`sniff`] and of
-    /// the kind's own reader.
+    /// Those of [`sniff`] and of the kind's own reader.
     pub fn open(path: &Path) -> Result<Self> {
         match sniff(path)? {
             ReferenceKind::Native => NativeReader::open(path).map(Reference::Native),
             ReferenceKind::KlPy => KlPyReader::open(path).map(Reference::KlPy),
-            ReferenceKind::LlamaCpp => Err(Named::new(path).unsupported(
-                "a base file of llama-perplexity, which kl does not read yet: write a reference \
-                 with `kl -w`",
-            )),
+            ReferenceKind::LlamaCpp => LlamaCppReader::open(path).map(Reference::LlamaCpp),
         }
     }
 
@@ -111,6 +107,7 @@ impl Reference {
         match self {
             Reference::Native(_) => ReferenceKind::Native,
             Reference::KlPy(_) => ReferenceKind::KlPy,
+            Reference::LlamaCpp(_) => ReferenceKind::LlamaCpp,
         }
     }
 
@@ -119,6 +116,7 @@ impl Reference {
         match self {
             Reference::Native(reader) => reader.path(),
             Reference::KlPy(reader) => reader.path(),
+            Reference::LlamaCpp(reader) => reader.path(),
         }
     }
 
@@ -127,6 +125,7 @@ impl Reference {
         match self {
             Reference::Native(reader) => reader.header().n_ctx,
             Reference::KlPy(reader) => reader.header().n_ctx,
+            Reference::LlamaCpp(reader) => reader.header().n_ctx,
         }
     }
 
@@ -135,6 +134,7 @@ impl Reference {
         match self {
             Reference::Native(reader) => reader.header().n_vocab,
             Reference::KlPy(reader) => reader.header().n_vocab,
+            Reference::LlamaCpp(reader) => reader.header().n_vocab,
         }
     }
 
@@ -143,6 +143,7 @@ impl Reference {
         match self {
             Reference::Native(reader) => Some(reader.header().n_windows),
             Reference::KlPy(reader) => reader.header().n_windows,
+            Reference::LlamaCpp(reader) => Some(reader.header().n_windows),
         }
     }
 
@@ -151,6 +152,7 @@ impl Reference {
         match self {
             Reference::Native(reader) => Some(reader.header().n_rows),
             Reference::KlPy(_) => None,
+            Reference::LlamaCpp(reader) => Some(reader.header().n_rows()),
         }
     }
 }
@@ -159,7 +161,7 @@ impl Reference {
 mod tests {
     use super::*;
     use crate::testing::{Scratch, header};
-    use crate::{Encoding, Error, KlPyHeader, KlPyWriter, NativeWriter};
+    use crate::{Encoding, Error, KlPyHeader, KlPyWriter, LlamaCppWriter, NativeWriter};
 
     fn native() -> Vec<u8> {
         let header = header(Encoding::U16, 5, &[]);
@@ -176,6 +178,14 @@ mod tests {
             ..Default::default()
         };
         KlPyWriter::create(Vec::new(), Path::new(""), &header)
+            .unwrap()
+            .finish()
+            .unwrap()
+    }
+
+    /// Windows of one token, which have no rows.
+    fn llama_cpp() -> Vec<u8> {
+        LlamaCppWriter::create(Vec::new(), Path::new(""), 1, 5, &[4, 0])
             .unwrap()
             .finish()
             .unwrap()
@@ -228,7 +238,16 @@ mod tests {
             (ReferenceKind::KlPy, 5)
         );
         assert_eq!((reference.n_windows(), reference.n_rows()), (None, None));
+        let reference = Reference::open(scratch.file(&llama_cpp())).unwrap();
+        assert_eq!(
+            (reference.kind(), reference.n_ctx(), reference.n_vocab()),
+            (ReferenceKind::LlamaCpp, 1, 5)
+        );
+        assert_eq!(
+            (reference.n_windows(), reference.n_rows()),
+            (Some(2), Some(0))
+        );
         let error = Reference::open(scratch.file(b"_logits_")).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
     }
 }

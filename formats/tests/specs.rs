@@ -215,6 +215,40 @@ with gzip.open(sys.argv[1], "rb") as f:
     }
 }
 
+/// llama-perplexity's own file, and one of an odd vocabulary written here.
+#[test]
+fn llamacpp_md() {
+    let tokens = [0, 4, 2, 3, 1, 1, 0, 2, 3, 4, 0, 1];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut writer = LlamaCppWriter::create(&file, file.path(), 6, 5, &tokens).unwrap();
+    for i in 0..4 {
+        let mut bytes = vec![0; llamacpp::row_bytes(5).unwrap()];
+        llamacpp::encode_row(&row(i / 2, i % 2), &mut bytes);
+        writer.append(&bytes).unwrap();
+    }
+    writer.finish().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/peers");
+    for path in [file.path(), &root.join("llama-perplexity-f16-c128.kld")] {
+        let reader = LlamaCppReader::open(path).unwrap();
+        let mut expected = String::new();
+        for i in 0..reader.n_windows() {
+            let head = reader.head(i, None).unwrap();
+            let next = &head.tokens[head.first_scored as usize + 1..];
+            let block = reader.block(i, 0, head.n_rows, None).unwrap();
+            let nll = next
+                .iter()
+                .zip(block.rows())
+                .map(|(&token, row)| -f64::from(row.get(token as usize)));
+            let mean = nll.sum::<f64>() / f64::from(head.n_rows);
+            let shape = (head.n_rows, block.n_vocab());
+            expected += &format!("{i} {shape:?} {mean:.9}\n");
+        }
+        if let Some(printed) = python(reader_of(include_str!("../LLAMACPP.md")), path) {
+            assert_eq!(printed, expected);
+        }
+    }
+}
+
 #[test]
 fn sidecar_md() {
     let header = SidecarHeader {

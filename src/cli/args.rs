@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
 
-    /// Per-token file [default: <model file name>.kls in the current folder]
+    /// Per-token file [default: MODEL-FILE-NAME.kls in the current folder]
     #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]
     pub sidecar: Option<PathBuf>,
 

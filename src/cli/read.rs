@@ -109,7 +109,7 @@ fn evaluate_model(
     let is_reference_model =
         header.is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
-    let blocks = read_ahead(file, run.max_rows);
+    let blocks = read_ahead(file, model.bos(), run.max_rows);
     let label = path.file_name().unwrap_or_default().to_string_lossy();
     let mut progress = Progress::new(&label, blocks.n_windows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();

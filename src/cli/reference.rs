@@ -3,36 +3,39 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Header, Reference, ReferenceSummary, TokenizerIdentity};
+use kl_formats::{Encoding, Header, Reference, ReferenceSummary, TokenizerIdentity};
 
 use super::setup::Precedent;
 use super::{Warning, warn};
 use crate::engine::{FlashAttention, Model};
 use crate::report::{ModelInfo, ReferenceInfo};
 
-/// The native header, where there is one: kl.py's files say little.
+/// The native header, where there is one: the peers' files say little.
 pub fn native_header(reference: &Reference) -> Option<&Header> {
     match reference {
         Reference::Native(reader) => Some(reader.header()),
-        Reference::KlPy(_) => None,
+        Reference::KlPy(_) | Reference::LlamaCpp(_) => None,
     }
 }
 
 /// For the report.
 pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
     let header = native_header(reference);
+    let (encoding, first_scored) = match reference {
+        Reference::Native(reader) => (reader.header().encoding, Some(reader.header().first_scored)),
+        Reference::KlPy(_) => (Encoding::F32, None),
+        Reference::LlamaCpp(reader) => (Encoding::U16, Some(reader.header().first_scored())),
+    };
     ReferenceInfo {
         path: path.display().to_string(),
         kind: reference.kind().to_string(),
         n_ctx: reference.n_ctx(),
         n_vocab: reference.n_vocab(),
-        encoding: header
-            .map_or(kl_formats::Encoding::F32, |header| header.encoding)
-            .to_string(),
+        encoding: encoding.to_string(),
         model: header
             .map(|header| ModelInfo::new(Path::new(&header.model.file_name), &header.model)),
-        first_scored: header.map(|header| header.first_scored),
-        n_windows: header.map(|header| header.n_windows),
+        first_scored,
+        n_windows: reference.n_windows(),
         text: header.map(|header| header.text.clone()),
         backend: header.map(|header| header.backend.clone()),
         seed: header.and_then(|header| header.seed),
@@ -41,16 +44,20 @@ pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
 
 /// How its rows were computed. kl.py leaves flash attention off, llama-cpp-python's default.
 pub fn precedent(reference: &Reference) -> Precedent {
-    match native_header(reference) {
-        Some(Header { backend, .. }) => Precedent {
-            n_batch: Some(backend.n_batch).filter(|&n| n > 0),
-            n_ubatch: Some(backend.n_ubatch).filter(|&n| n > 0),
-            flash_attn: backend.flash_attn.parse().ok(),
-        },
-        None => Precedent {
+    match reference {
+        Reference::Native(reader) => {
+            let backend = &reader.header().backend;
+            Precedent {
+                n_batch: Some(backend.n_batch).filter(|&n| n > 0),
+                n_ubatch: Some(backend.n_ubatch).filter(|&n| n > 0),
+                flash_attn: backend.flash_attn.parse().ok(),
+            }
+        }
+        Reference::KlPy(_) => Precedent {
             flash_attn: Some(FlashAttention::Off),
             ..Precedent::default()
         },
+        Reference::LlamaCpp(_) => Precedent::default(),
     }
 }
 

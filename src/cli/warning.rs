@@ -24,7 +24,7 @@ pub enum Warning {
     #[error("the last {0} window(s) end before the first scored position and are left out")]
     Unscored(usize),
     #[error(
-        "the reference says nothing of its tokenizer (kl.py's files do not): only the vocabulary's size was compared"
+        "the reference says nothing of its tokenizer (only kl's own files do): only the vocabulary's size was compared"
     )]
     TokenizerUnknown,
     #[error(

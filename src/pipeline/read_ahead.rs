@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use kl_formats::klpy::KlPyReader;
-use kl_formats::native::NativeReader;
-use kl_formats::{Reference, RowBlock, WindowHead};
+use kl_formats::{
+    Encoding, KlPyReader, LlamaCppReader, NativeReader, Reference, RowBlock, WindowHead,
+    rows_per_piece,
+};
 
 use super::depth;
 use super::ordered::{Closed, Results, Submitter, ordered};
@@ -34,21 +35,34 @@ pub struct Blocks {
 /// Rows of a kl.py file are handed on in blocks of about this many bytes.
 const KLPY_BLOCK_BYTES: usize = 4 << 20;
 
-/// Starts reading `reference`, at most `max_rows` rows of it.
+/// Starts reading `reference`, at most `max_rows` rows of it. `bos`: the token that the model puts
+/// before a text, which llama.cpp's base files leave out.
 ///
-/// A native reference in text order of which only a part is wanted is read in the seeded random
-/// order of [`shuffled`]; every other one in the order of the file, which for a part written with
-/// `-n`, and for kl.py's files, is random already.
+/// Where only a part is wanted, files in text order are read in the seeded random order of
+/// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's files, is
+/// random already.
 #[must_use]
-pub fn read_ahead(reference: Reference, max_rows: Option<u64>) -> Blocks {
+pub fn read_ahead(reference: Reference, bos: Option<u32>, max_rows: Option<u64>) -> Blocks {
     let (submitter, events) = ordered(depth());
     let max_rows = max_rows.unwrap_or(u64::MAX);
     // A consumer that is gone ends the thread, and says itself why it went.
     let n_windows = match reference {
         Reference::Native(reader) => {
-            let order = choose_windows(&reader, max_rows);
+            let rows: Vec<u32> = reader
+                .windows()
+                .iter()
+                .map(|window| window.n_rows)
+                .collect();
+            let order = choose_windows(&rows, reader.header().seed.is_some(), max_rows);
             let n_windows = order.len() as u64;
             std::thread::spawn(move || send_native(&Arc::new(reader), &order, &submitter));
+            Some(n_windows)
+        }
+        Reference::LlamaCpp(reader) => {
+            let rows = vec![reader.header().rows_per_window(); reader.n_windows()];
+            let order = choose_windows(&rows, false, max_rows);
+            let n_windows = order.len() as u64;
+            std::thread::spawn(move || send_llamacpp(&Arc::new(reader), bos, &order, &submitter));
             Some(n_windows)
         }
         Reference::KlPy(reader) => {
@@ -64,23 +78,21 @@ pub fn read_ahead(reference: Reference, max_rows: Option<u64>) -> Blocks {
     }
 }
 
-/// Places of the windows to read.
-fn choose_windows(reader: &NativeReader, max_rows: u64) -> Vec<usize> {
-    let rows_of = |place: usize| u64::from(reader.windows()[place].n_rows);
-    let n_windows = reader.windows().len();
-    let in_order = (0..n_windows).collect();
-    let n_rows: u64 = (0..n_windows).map(rows_of).sum();
-    if max_rows >= n_rows {
+/// Places of the windows to read, of a file whose windows have so many rows each.
+fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
+    let in_order = (0..rows.len()).collect();
+    if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
         return in_order;
     }
-    let mut order = match reader.header().seed {
-        Some(_) => in_order,
-        None => shuffled(n_windows, DEFAULT_SEED),
+    let mut order = if is_shuffled {
+        in_order
+    } else {
+        shuffled(rows.len(), DEFAULT_SEED)
     };
     let mut taken = 0;
     order.retain(|&place| {
         let wanted = taken < max_rows;
-        taken += rows_of(place);
+        taken += u64::from(rows[place]);
         wanted
     });
     order
@@ -96,6 +108,28 @@ fn send_native(
         for piece in 0..reader.n_pieces(place) {
             let reader = Arc::clone(reader);
             submitter.submit(move || reader.piece(place, piece, None).map(Event::Rows))?;
+        }
+    }
+    Ok(())
+}
+
+fn send_llamacpp(
+    reader: &Arc<LlamaCppReader>,
+    bos: Option<u32>,
+    order: &[usize],
+    submitter: &Submitter<Item>,
+) -> Result<(), Closed> {
+    let header = reader.header();
+    let (n_rows, block) = (
+        header.rows_per_window(),
+        rows_per_piece(Encoding::U16, header.n_vocab),
+    );
+    for &place in order {
+        submitter.pass(reader.head(place, bos).map(Event::Window))?;
+        for first in (0..n_rows).step_by(block as usize) {
+            let reader = Arc::clone(reader);
+            let n = block.min(n_rows - first);
+            submitter.submit(move || reader.block(place, first, n, None).map(Event::Rows))?;
         }
     }
     Ok(())

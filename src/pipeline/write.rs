@@ -15,6 +15,7 @@ use super::{Error, Timing, depth};
 use crate::engine::LogitSource;
 
 /// Which kind of reference to write, and to where.
+#[allow(clippy::large_enum_variant)] // one per run
 pub enum Target<W: Write> {
     /// The native kind.
     Native(NativeWriter<W>, Header),
@@ -89,6 +90,7 @@ fn encode_rows(encoding: Encoding, rows: &[&[f32]], bytes: &mut [u8]) {
 const BYTES_PER_TASK: usize = 1 << 17;
 
 /// How windows become pieces.
+#[allow(clippy::large_enum_variant)] // one per run
 enum Layout {
     Native(Header),
     KlPy(KlPyHeader),
@@ -121,6 +123,7 @@ impl Layout {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // one per run
 enum Writer<W: Write> {
     Native(NativeWriter<W>),
     KlPy(KlPyWriter<W>),

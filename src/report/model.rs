@@ -26,7 +26,7 @@ pub struct Report {
 pub struct ReferenceInfo {
     /// As given.
     pub path: String,
-    /// `kl` or `kl.py`.
+    /// `kl`, `kl.py` or `llama.cpp`.
     pub kind: String,
     /// Tokens in a window.
     pub n_ctx: u32,
@@ -36,9 +36,9 @@ pub struct ReferenceInfo {
     pub encoding: String,
     /// The model that wrote it.
     pub model: Option<ModelInfo>,
-    /// First scored position of a window; kl.py's files say it window by window.
+    /// First scored position of a full window; kl.py's files score all.
     pub first_scored: Option<u32>,
-    /// Windows in the file.
+    /// Windows in the file, where it says.
     pub n_windows: Option<u32>,
     /// The text.
     pub text: Option<TextIdentity>,

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::{KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
-use crate::row::Shape;
+use crate::row::{Layout, Shape};
 use crate::source;
 use crate::{Encoding, Error, MAX_N_CTX, RowBlock, WindowHead};
 
@@ -155,7 +155,7 @@ impl KlPyReader {
             first_row,
             n_rows,
             n_vocab,
-            encoding: Encoding::F32,
+            layout: Layout::Own(Encoding::F32),
         };
         self.rows_left -= n_rows as u32; // at most rows_left
         RowBlock::over(shape, storage)

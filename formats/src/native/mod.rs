@@ -2,12 +2,14 @@
 //! specified in `LOGITS.md`, beside this crate's manifest.
 //!
 //! Write: a [`NativeWriter`], and for each window a [`crate::WindowEncoder`] whose pieces are
-//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads.
+//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads. [`verify()`]
+//! reads everything, to see whether it is whole.
 
 mod header;
 mod index;
 pub(crate) mod member;
 mod reader;
+mod verify;
 mod walk;
 mod writer;
 
@@ -17,6 +19,7 @@ mod tests;
 pub use header::{FORMAT_VERSION, Header, rows_per_piece};
 pub use index::WindowEntry;
 pub use reader::NativeReader;
+pub use verify::verify;
 pub use writer::NativeWriter;
 
 /// The plain stream's first line.

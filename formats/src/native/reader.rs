@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::member::{self, END_BYTES, HEAD_BYTES, MIN_BYTES, MemberHead, Tag};
 use super::{Header, MAX_HEADER_BYTES, WindowEntry, index, walk};
-use crate::error::Result;
-use crate::row::Shape;
+use crate::error::{Named, Result};
+use crate::row::{Layout, Shape};
 use crate::source::Source;
 use crate::{RowBlock, WindowHead};
 
@@ -13,7 +13,7 @@ use crate::{RowBlock, WindowHead};
 const COUNTS_BYTES: u64 = 20;
 
 /// Bytes of the checksum behind a block.
-const CRC_BYTES: u64 = 4;
+pub(super) const CRC_BYTES: u64 = 4;
 
 /// A native file. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
@@ -82,6 +82,11 @@ impl NativeReader {
         self.source.name.path()
     }
 
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.source.len
+    }
+
     /// The header.
     pub fn header(&self) -> &Header {
         &self.header
@@ -100,6 +105,11 @@ impl NativeReader {
     /// # Panics
     /// If `i` is not below the length of [`NativeReader::windows`].
     pub fn head(&self, i: usize) -> Result<WindowHead> {
+        self.head_and_bytes(i).map(|(head, _)| head)
+    }
+
+    /// [`NativeReader::head`], and the bytes it was read from.
+    pub(super) fn head_and_bytes(&self, i: usize) -> Result<(WindowHead, Vec<u8>)> {
         let entry = &self.windows[i];
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
@@ -136,7 +146,7 @@ impl NativeReader {
         };
         match head.fault(self.header.n_vocab) {
             Some(fault) => Err(corrupt(fault)),
-            None => Ok(head),
+            None => Ok((head, plain)),
         }
     }
 
@@ -174,7 +184,7 @@ impl NativeReader {
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
-            encoding: self.header.encoding,
+            layout: Layout::Own(self.header.encoding),
         };
         let mut block = RowBlock::prepare(reuse, shape, crc_bytes as usize)
             .ok_or_else(|| corrupt("a piece past all memory"))?;
@@ -196,8 +206,7 @@ impl NativeReader {
         let end = offsets
             .get(m + 1)
             .copied()
-            .or_else(|| self.windows.get(i + 1).map(WindowEntry::offset))
-            .unwrap_or(self.index_offset);
+            .unwrap_or_else(|| self.window_end(i));
         let head = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
         if offset.checked_add(head.member_bytes.into()) != Some(end)
             || u64::from(head.plain_bytes) != plain_bytes
@@ -211,13 +220,19 @@ impl NativeReader {
         Ok((offset, head))
     }
 
+    /// Where the `i`-th window of the file ends.
+    pub(super) fn window_end(&self, i: usize) -> u64 {
+        let next = self.windows.get(i + 1);
+        next.map_or(self.index_offset, WindowEntry::offset)
+    }
+
+    pub(super) fn name(&self) -> &Named {
+        &self.source.name
+    }
+
     /// Names the window in an error that does not.
-    fn in_window(&self, i: usize, mut error: crate::Error) -> crate::Error {
-        use crate::Error::{Corrupt, Truncated};
-        if let Corrupt { window, .. } | Truncated { window, .. } = &mut error {
-            *window = Some(self.windows[i].window);
-        }
-        error
+    fn in_window(&self, i: usize, error: crate::Error) -> crate::Error {
+        error.in_window(self.windows[i].window)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows as they come from a file, several at once.
 
-use super::{Encoding, Row};
+use super::{Encoding, Layout, Row};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
@@ -13,7 +13,7 @@ pub struct RowBlock {
     pub first_row: u32,
     n_rows: usize,
     n_vocab: usize,
-    encoding: Encoding,
+    layout: Layout,
     row_bytes: usize,
     /// Words, not bytes, so that f32 and u16 can be viewed in place.
     storage: Vec<u32>,
@@ -28,7 +28,7 @@ pub(crate) struct Shape {
     pub(crate) first_row: u32,
     pub(crate) n_rows: usize,
     pub(crate) n_vocab: usize,
-    pub(crate) encoding: Encoding,
+    pub(crate) layout: Layout,
 }
 
 impl RowBlock {
@@ -40,7 +40,7 @@ impl RowBlock {
             first_row,
             n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
             n_vocab,
-            encoding: Encoding::F32,
+            layout: Layout::Own(Encoding::F32),
             row_bytes: n_vocab.saturating_mul(4),
             storage: bytemuck::cast_slice(logits).to_vec(),
             packed: Vec::new(),
@@ -50,7 +50,7 @@ impl RowBlock {
     /// Memory for `shape` and `extra` bytes behind its rows, taken from `reuse` where it can be.
     /// `None` if that is no size.
     pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape, extra: usize) -> Option<Self> {
-        let row_bytes = shape.encoding.row_bytes(shape.n_vocab)?;
+        let row_bytes = shape.layout.row_bytes(shape.n_vocab)?;
         let bytes = row_bytes.checked_mul(shape.n_rows)?.checked_add(extra)?;
         let (mut storage, packed) = reuse.map(|b| (b.storage, b.packed)).unwrap_or_default();
         storage.resize(bytes.div_ceil(4), 0);
@@ -63,7 +63,7 @@ impl RowBlock {
 
     /// A block over bytes that are already there; `None` if they are too few.
     pub(crate) fn over(shape: Shape, storage: Vec<u32>) -> Option<Self> {
-        let row_bytes = shape.encoding.row_bytes(shape.n_vocab)?;
+        let row_bytes = shape.layout.row_bytes(shape.n_vocab)?;
         let needed = row_bytes.checked_mul(shape.n_rows)?;
         (storage.len().checked_mul(4)? >= needed).then(|| Self {
             storage,
@@ -77,11 +77,17 @@ impl RowBlock {
             first_row: shape.first_row,
             n_rows: shape.n_rows,
             n_vocab: shape.n_vocab,
-            encoding: shape.encoding,
+            layout: shape.layout,
             row_bytes,
             storage: Vec::new(),
             packed: Vec::new(),
         }
+    }
+
+    /// The plain buffer: the rows, and what [`RowBlock::prepare`] was asked to put behind them,
+    /// up to a whole word.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.storage)
     }
 
     /// The compressed buffer and the plain one.
@@ -102,9 +108,9 @@ impl RowBlock {
         self.n_vocab
     }
 
-    /// How the rows are kept.
+    /// How the rows are kept; u16 also for the codes of llama.cpp's base file.
     pub fn encoding(&self) -> Encoding {
-        self.encoding
+        self.layout.encoding()
     }
 
     /// Row `i` of the block: row `first_row + i` of the window.
@@ -113,9 +119,9 @@ impl RowBlock {
     /// If `i` is not below [`RowBlock::n_rows`].
     pub fn row(&self, i: usize) -> Row<'_> {
         assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
-        let bytes: &[u8] = bytemuck::cast_slice(&self.storage);
+        let bytes = self.bytes();
         // Every constructor made room for all rows, in words: neither can fail.
-        self.encoding
+        self.layout
             .view(&bytes[i * self.row_bytes..][..self.row_bytes], self.n_vocab)
             .expect("a row of a block is aligned and whole")
     }
@@ -137,7 +143,7 @@ mod tests {
             first_row: 0,
             n_rows: 3,
             n_vocab: 5,
-            encoding: Encoding::U16,
+            layout: Layout::Own(Encoding::U16),
         };
         let mut block = RowBlock::prepare(None, shape, 4).unwrap();
         let row = [1.0, 2.0, 3.0, 4.0, 5.0];
@@ -166,7 +172,7 @@ mod tests {
             first_row: 0,
             n_rows,
             n_vocab: usize::MAX / 8,
-            encoding: Encoding::F32,
+            layout: Layout::Own(Encoding::F32),
         };
         assert!(RowBlock::prepare(None, shape(9), 0).is_none());
         assert!(RowBlock::over(shape(1), Vec::new()).is_none());

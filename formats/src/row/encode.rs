@@ -135,7 +135,7 @@ fn nearest(x: f32) -> u16 {
 }
 
 /// The smallest and the largest entry, or `None` if the row is empty or an entry is not finite.
-fn finite_range(row: &[f32]) -> Option<(f32, f32)> {
+pub(crate) fn finite_range(row: &[f32]) -> Option<(f32, f32)> {
     /// Independent lanes: a float minimum is no reduction that the compiler may reorder.
     const LANES: usize = 32;
     const EXPONENT: u32 = 0x7f80_0000;

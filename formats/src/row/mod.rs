@@ -2,12 +2,16 @@
 
 mod block;
 mod encode;
+mod layout;
 
 pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encode::Encoding;
+pub(crate) use encode::finite_range;
+pub(crate) use layout::Layout;
 
-/// One row of raw logits, borrowed as it is stored; as long as the vocabulary.
+/// One row of raw logits, borrowed as it is stored; as long as the vocabulary. Of llama.cpp's base
+/// file: log-probabilities, which serve as logits.
 #[derive(Clone, Copy, Debug)]
 pub enum Row<'a> {
     /// The logits themselves.

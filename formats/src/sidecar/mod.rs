@@ -1,9 +1,11 @@
 //! The sidecar: one record per scored token, with all that the printed statistics are computed
 //! from. The layout is specified in `SIDECAR.md`, beside this crate's manifest.
+//! [`verify()`] reads everything, to see whether it is whole.
 
 mod header;
 mod reader;
 mod record;
+mod verify;
 mod writer;
 
 #[cfg(test)]
@@ -12,6 +14,7 @@ mod tests;
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
 pub use reader::{SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
+pub use verify::verify;
 pub use writer::SidecarWriter;
 
 /// The file's first line.

@@ -107,6 +107,12 @@ impl SidecarReader {
         self.name.path()
     }
 
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        // Checked against the file's length.
+        self.start + self.header.n_records * RECORD_BYTES as u64
+    }
+
     /// The header.
     pub fn header(&self) -> &SidecarHeader {
         &self.header

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::*;
-use crate::{Error, Result};
+use crate::{Error, Result, VerifyReport};
 
 fn header(n_records: u64) -> SidecarHeader {
     SidecarHeader {
@@ -112,8 +112,11 @@ fn every_flipped_byte_and_every_truncation_is_found() {
     for i in 0..bytes.len() {
         let mut damaged = bytes.clone();
         damaged[i] ^= 1 << (i % 8);
-        let error = read(scratch.file(&damaged)).expect_err(&format!("byte {i}"));
+        let path = scratch.file(&damaged);
+        let error = read(path).expect_err(&format!("byte {i}"));
         assert!(!error.to_string().contains('\n'));
+        let found = verify(path).expect_err(&format!("byte {i}"));
+        assert_eq!(found.to_string(), error.to_string());
     }
     for n in 0..bytes.len() {
         let error = read(scratch.file(&bytes[..n])).expect_err(&format!("{n} bytes"));
@@ -124,6 +127,17 @@ fn every_flipped_byte_and_every_truncation_is_found() {
             "{n}: {error}"
         );
     }
+}
+
+#[test]
+fn a_whole_file_is_counted() {
+    let bytes = write(&[record(1), record(1), record(0), record(1)]);
+    let expected = VerifyReport {
+        n_windows: 2,
+        n_rows: 4,
+        file_bytes: bytes.len() as u64,
+    };
+    assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), expected);
 }
 
 #[test]

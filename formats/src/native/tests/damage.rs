@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Error;
+use crate::{Error, VerifyReport};
 
 #[test]
 fn every_flipped_byte_and_every_truncation_is_found() {
@@ -14,8 +14,11 @@ fn every_flipped_byte_and_every_truncation_is_found() {
     for i in 0..bytes.len() {
         let mut damaged = bytes.clone();
         damaged[i] ^= 1 << (i % 8);
-        let error = read(scratch.file(&damaged)).expect_err(&format!("byte {i}"));
+        let path = scratch.file(&damaged);
+        let error = read(path).expect_err(&format!("byte {i}"));
         assert!(!error.to_string().contains('\n'));
+        let found = verify(path).expect_err(&format!("byte {i}"));
+        assert_eq!(found.to_string(), error.to_string());
     }
     for n in 0..bytes.len() {
         let error = read(scratch.file(&bytes[..n])).expect_err(&format!("{n} bytes"));
@@ -24,6 +27,32 @@ fn every_flipped_byte_and_every_truncation_is_found() {
             Error::Truncated { offset, .. } if offset <= n as u64 => {}
             error => panic!("{n} of {} bytes: {error}", bytes.len()),
         }
+    }
+}
+
+#[test]
+fn a_whole_file_is_counted() {
+    let (header, windows) = sample();
+    for encoding in [Encoding::U16, Encoding::F32] {
+        let header = Header {
+            encoding,
+            ..header.clone()
+        };
+        let bytes = write(&header, &windows, 3);
+        let scratch = Scratch::new();
+        let path = scratch.file(&bytes);
+        let expected = VerifyReport {
+            n_windows: 3,
+            n_rows: 7,
+            file_bytes: bytes.len() as u64,
+        };
+        assert_eq!(verify(path).unwrap(), expected);
+        // Each window by itself, on any thread: all of the file but what opening it reads.
+        let reader = NativeReader::open(path).unwrap();
+        let in_windows: u64 = (0..3).map(|i| reader.verify_window(i).unwrap()).sum();
+        let start = reader.windows()[0].offset();
+        let end = member::read_end(bytes.last_chunk().unwrap()).unwrap();
+        assert_eq!(start + in_windows, end.index_offset);
     }
 }
 

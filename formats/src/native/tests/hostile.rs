@@ -118,6 +118,37 @@ fn hostile_indexes_are_refused() {
     }
 }
 
+/// A block whose own checksum is wrong, in members whose checksums are right: only a reader of the
+/// plain stream would trip over it, and a verifier.
+#[test]
+fn a_wrong_checksum_behind_a_block_is_found_by_verify() {
+    let scratch = Scratch::new();
+    for n_rows in [2, 0] {
+        let w = window(7, 4, 4 - n_rows, N_VOCAB);
+        let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
+        let encoder = WindowEncoder::new(&header, &w.head).unwrap();
+        let mut pieces = encode(encoder, Encoding::U16, N_VOCAB, &w.rows, 9);
+        let mut write = |change: u8| {
+            *pieces.last_mut().unwrap().plain.last_mut().unwrap() ^= change;
+            let mut writer = NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+            for piece in &pieces {
+                writer.append(piece.compress()).unwrap();
+            }
+            writer.finish().unwrap()
+        };
+        assert!(verify(scratch.file(&write(0))).is_ok());
+        let damaged = write(1);
+        let path = scratch.file(&damaged);
+        assert!(read(path).is_ok());
+        let offset = NativeReader::open(path).unwrap().windows()[0].offset();
+        let expected =
+            format!("the checksum behind the block does not match, at window 7, byte {offset};");
+        let error = verify(path).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+}
+
 /// Sets the field at `at` of a member's header, and its checksums right again.
 fn reseal(member: &mut [u8], at: usize, value: u32) {
     member[at..at + 4].copy_from_slice(&value.to_le_bytes());

@@ -1,0 +1,173 @@
+//! Files that are too short, too long, changed, or lie about their size.
+
+use super::*;
+
+#[test]
+fn every_truncation_is_found_and_located() {
+    let bytes = sample();
+    let scratch = Scratch::new();
+    assert!(read(scratch.file(&bytes), 1).is_ok());
+    let rows_start = 20 + 3 * N_CTX as usize * 4;
+    let window_bytes = 2 * (8 + 2 * 6);
+    assert_eq!(bytes.len(), rows_start + 3 * window_bytes);
+    for n in 0..bytes.len() {
+        let error = LlamaCppReader::open(scratch.file(&bytes[..n])).expect_err(&format!("{n}"));
+        assert!(!error.to_string().contains('\n'));
+        match error {
+            Error::NotAReference { .. } if n < 8 => {}
+            Error::Truncated {
+                window,
+                offset,
+                ref what,
+                ..
+            } if n >= 8 => {
+                assert_eq!(offset, n as u64);
+                let whole = n.checked_sub(rows_start).map(|rows| rows / window_bytes);
+                assert_eq!(window, whole.map(|whole| whole as u32));
+                if let Some(whole) = whole {
+                    let windows = format!("with {whole} of 3 windows whole");
+                    assert!(what.contains(&windows), "{error}");
+                }
+                if n >= 20 {
+                    let missing = format!("{} bytes are missing", bytes.len() - n);
+                    assert!(what.contains(&missing), "{error}");
+                }
+            }
+            error => panic!("{n} bytes: {error}"),
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_last_row_are_refused() {
+    let mut bytes = sample();
+    let end = bytes.len() as u64;
+    bytes.extend([0; 3]);
+    match LlamaCppReader::open(Scratch::new().file(&bytes)) {
+        Err(Error::Corrupt { offset, what, .. }) => {
+            assert_eq!((offset, &*what), (end, "3 bytes behind the last row"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn hostile_counts_are_refused() {
+    let scratch = Scratch::new();
+    let open = |counts: [u32; 3]| {
+        let mut bytes = sample();
+        bytes[8..20].copy_from_slice(bytemuck::cast_slice(&counts));
+        LlamaCppReader::open(scratch.file(&bytes)).unwrap_err()
+    };
+    let max = u32::MAX;
+    for (counts, what) in [
+        ([0, 5, 3], "n_ctx 0,"),
+        ([max, 5, 3], "n_ctx 4294967295,"),
+        ([6, 0, 3], "n_vocab 0,"),
+        ([6, max, 3], "n_vocab -1,"),
+        ([6, 1 << 31, 3], "n_vocab -2147483648,"),
+        ([6, (1 << 24) + 1, 3], "n_vocab 16777217,"),
+        ([6, 5, max], "n_chunk -1,"),
+    ] {
+        let error = open(counts);
+        let is_right = matches!(error, Error::Header { .. }) && error.to_string().contains(what);
+        assert!(is_right, "{error}");
+    }
+    // Nothing is taken on their word, and nothing overflows.
+    for counts in [
+        [1 << 26, 1 << 24, (1 << 31) - 1],
+        [1 << 26, 1, (1 << 31) - 1],
+        [6, 1 << 24, 3],
+        [6, 5, 4],
+        [7, 5, 3],
+    ] {
+        let error = open(counts);
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    }
+    for counts in [[6, 5, 2], [6, 5, 0], [6, 3, 3], [1, 5, 3]] {
+        let error = open(counts);
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    }
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_are_located() {
+    let scratch = Scratch::new();
+    for token in [5u32, u32::MAX, 1 << 31] {
+        let mut bytes = sample();
+        let at = 20 + 4 * (N_CTX as usize + 2);
+        bytes[at..at + 4].copy_from_slice(&token.to_le_bytes());
+        let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
+        assert!(reader.head(0, None).is_ok());
+        let error = reader.head(1, Some(1)).unwrap_err();
+        let what = format!(
+            "token {} at position 2 is outside the vocabulary of 5, at window 1, byte {at};",
+            token.cast_signed()
+        );
+        assert!(error.to_string().contains(&what), "{error}");
+    }
+}
+
+#[test]
+fn rows_that_are_not_finite_are_told() {
+    let scratch = Scratch::new();
+    let rows_start = 20 + 3 * N_CTX as usize * 4;
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+        for at in [0, 4] {
+            let mut bytes = sample();
+            let at = rows_start + at;
+            bytes[at..at + 4].copy_from_slice(&bad.to_le_bytes());
+            let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
+            let block = reader.block(0, 0, 2, None).unwrap();
+            // The largest f32 is a possible min, if no row that a model gives.
+            assert!(!block.row(0).is_finite() || (bad == f32::MAX && at > rows_start));
+            assert!(block.row(1).is_finite());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_is_an_error() {
+    let scratch = Scratch::new();
+    let bytes = sample();
+    let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
+    scratch.file(&bytes[..60]);
+    for error in [
+        reader.head(1, None).unwrap_err(),
+        reader.block(1, 0, 2, None).unwrap_err(),
+    ] {
+        let is_right = matches!(
+            error,
+            Error::Truncated {
+                window: Some(1),
+                ..
+            }
+        );
+        assert!(is_right, "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "2 rows from row 1 on, of 2")]
+fn rows_past_a_window_are_no_rows() {
+    let scratch = Scratch::new();
+    let reader = LlamaCppReader::open(scratch.file(&sample())).unwrap();
+    let _ = reader.block(0, 1, 2, None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn changed_files_never_panic(changes in prop::collection::vec(any_change(), 1..4)) {
+        let bytes = sample();
+        let mut changed = bytes.clone();
+        changes.iter().for_each(|change| change.apply(&mut changed));
+        let scratch = Scratch::new();
+        // There are no checksums: only the counts and the tokens can be told from right ones.
+        if let Ok(reader) = LlamaCppReader::open(scratch.file(&changed)) {
+            prop_assert_eq!(reader.header().file_bytes(), Some(changed.len() as u64));
+            let _ = read(scratch.file(&changed), 3);
+        }
+    }
+}
