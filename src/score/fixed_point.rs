@@ -7,7 +7,8 @@ pub(super) const SIXTEENTHS_SHIFT: u32 = 38;
 pub(super) const FRACTION_MASK: u64 = (1 << SIXTEENTHS_SHIFT) - 1;
 
 /// 2^f for 0 ≤ f ≤ 1/16 is a leading factor times the product over `(root, rest)` of `(FIXED_POINT + f + root)² + rest`.
-/// Minimax in relative error, 2.5e-12 (Remez exchange in 50 digits). In this form half of the work is additions, which have execution units of their own.
+/// Minimax in relative error, 2.5e-12 (Remez exchange in 50 digits). In this form a
+/// third of the operations are additions, which have execution units of their own.
 pub(super) const QUARTIC: [(f64, f64); 2] = [
     square(4.927_832_436_777_635, 7.715_635_875_017_176),
     square(0.718_229_768_608_814_3, 13.186_786_557_869_029),

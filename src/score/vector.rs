@@ -4,7 +4,7 @@ use kl_formats::Row;
 
 /// The vectors of one instruction set: `Self::F` holds [`Simd::LANES`] f32, `Self::D` half as many f64.
 pub(super) trait Simd {
-    /// Lanes of `F`: even, at most 16, a divisor of [`BLOCK`].
+    /// Lanes of `F`: even, at most 16, a power of 2.
     const LANES: usize;
     type F: Copy;
     type D: Copy;

@@ -1,0 +1,63 @@
+//! The floor under `kl`'s run time: llama.cpp decodes the windows of a text, with logits at the
+//! scored positions, and nobody looks at them.
+//!
+//!     bare_decode MODEL TEXT N_CTX all|half|N [N_BATCH]
+//!
+//! `N_BATCH`: as `kl` chooses if it is not given.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use kl::engine::{
+    Backend, CacheType, ContextOptions, EngineError, FlashAttention, LogitSource, Model,
+    ModelOptions, default_batch, follow_log,
+};
+use kl::windows::{Plan, ScoreFrom};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(rows) => {
+            println!("{rows} rows");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bare_decode: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
+    let [model, text, n_ctx, score, batch @ ..] = args else {
+        return Err("usage: bare_decode MODEL TEXT N_CTX all|half|N [N_BATCH]".into());
+    };
+    let (n_ctx, score): (u32, ScoreFrom) = (n_ctx.parse()?, score.parse()?);
+    let text = std::fs::read_to_string(text)?;
+    follow_log(false);
+    let backend = Backend::start()?;
+    let model = Model::load(&backend, Path::new(model), &ModelOptions::default())?;
+    let n_batch = match batch.first() {
+        Some(n_batch) => n_batch.parse()?,
+        None => default_batch(model.n_vocab()),
+    };
+    let mut decoder = model.decoder(&ContextOptions {
+        n_ctx,
+        n_batch,
+        n_ubatch: n_batch,
+        threads: num_cpus::get_physical() as u32,
+        flash_attn: FlashAttention::Auto,
+        type_k: CacheType::default(),
+        type_v: CacheType::default(),
+    })?;
+    let tokens = model.tokenize(&text, false)?;
+    let plan = Plan::new(&tokens, n_ctx, model.bos(), score, None);
+    let mut rows = 0;
+    for window in &plan.windows {
+        decoder.decode(window, |decoded| {
+            rows += decoded.len() as u64;
+            Ok::<(), EngineError>(())
+        })?;
+    }
+    Ok(rows)
+}
