@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Checks a sidecar against numpy in float64.
+
+    kl -m f16.gguf -t text.txt -w ref.gz  --encoding f32
+    kl -m q4.gguf  -t text.txt -w eval.gz --encoding f32
+    kl -m q4.gguf  -r ref.gz --sidecar out.kls
+    tests/check_with_numpy.py ref.gz eval.gz out.kls
+
+The references may be native files of either encoding, or kl.py's. Exits with 1 if a KL is off by
+more than 1e-6 relative and 1e-9 absolute.
+"""
+import ast
+import gzip
+import json
+import struct
+import sys
+
+import numpy as np
+
+RECORD = np.dtype([
+    ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
+    ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
+    ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
+    ("ref_entropy", "<f8"), ("crc32", "<u4"),
+])
+
+
+def rows(path):
+    """All rows of a reference, in its order, as float64."""
+    with gzip.open(path) as f:
+        native = f.readline() == b"llama_kl_divergence_v2\n"
+        header = json.loads(f.readline()) if native else ast.literal_eval(f.readline().decode())
+        n_vocab = header["n_vocab"]
+        u16 = native and header["encoding"] == "u16"
+        windows = header.get("n_windows")
+        while windows is None or windows > 0:
+            counts = f.read(20 if native else 12)
+            if len(counts) == 0 and windows is None:
+                return
+            counts = struct.unpack(f"<{len(counts) // 4}I", counts)
+            n_tokens, n_rows = counts[1:3] if native else counts[:2]
+            f.read(4 * n_tokens)
+            for _ in range(n_rows):
+                if u16:
+                    low, step = np.frombuffer(f.read(8), "<f4")
+                    codes = np.frombuffer(f.read(2 * n_vocab), "<u2")
+                    yield (low + step * codes.astype("<f4")).astype("f8")
+                else:
+                    yield np.frombuffer(f.read(4 * n_vocab), "<f4").astype("f8")
+            if native:
+                f.read(4)
+            windows = None if windows is None else windows - 1
+
+
+def ln_softmax(row):
+    row = row - row.max()
+    return row - np.log(np.exp(row).sum())
+
+
+def main():
+    with open(sys.argv[3], "rb") as f:
+        assert f.readline() == b"kl_sidecar_v1\n"
+        f.readline()
+        f.read(4)
+        records = np.frombuffer(f.read(), RECORD)
+    worst = {"kld": 0.0, "reverse_kld": 0.0}
+    n = 0
+    for record, ref, evaluated in zip(records, rows(sys.argv[1]), rows(sys.argv[2])):
+        ln_p, ln_q = ln_softmax(ref), ln_softmax(evaluated)
+        exact = {
+            "kld": (np.exp(ln_p) * (ln_p - ln_q)).sum(),
+            "reverse_kld": (np.exp(ln_q) * (ln_q - ln_p)).sum(),
+        }
+        for name, value in exact.items():
+            # In units of what is allowed.
+            error = abs(record[name] - value) / max(1e-6 * abs(value), 1e-9)
+            worst[name] = max(worst[name], error)
+        n += 1
+    print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {worst}")
+    sys.exit(n != len(records) or max(worst.values()) > 1)
+
+
+main()

@@ -1,0 +1,147 @@
+//! The program as a person runs it: in a folder of its own, on the fixtures.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A file of `fixtures/`.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(name)
+}
+
+pub const F16: &str = "tiny-f16.gguf";
+pub const Q8_0: &str = "tiny-q8_0.gguf";
+pub const Q4_K_M: &str = "tiny-q4_K_M.gguf";
+pub const Q2_K: &str = "tiny-q2_K.gguf";
+
+/// A folder to work in.
+pub struct Session {
+    pub folder: TempDir,
+}
+
+/// What a call did.
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Session {
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Names in the folder, sorted.
+    pub fn files(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kl"));
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        for arg in args {
+            // `@name` is a fixture.
+            match arg.strip_prefix('@') {
+                Some(name) => command.arg(fixture(name)),
+                None => command.arg(arg),
+            };
+        }
+        // Tests run side by side: decode threads that wait for each other would take turns.
+        command.args(["--threads", "1"]);
+        command
+    }
+
+    /// Runs `kl` with these arguments.
+    pub fn kl(&self, args: &[&str]) -> Run {
+        Run::from(self.command(args).output().unwrap())
+    }
+
+    /// Runs `kl`, which has to succeed.
+    pub fn ok(&self, args: &[&str]) -> Run {
+        let run = self.kl(args);
+        assert_eq!(run.code, 0, "kl {args:?}: {}", run.stderr);
+        run
+    }
+
+    /// Runs `kl`, which has to fail with this code and one line on stderr that says `what`.
+    pub fn fails(&self, args: &[&str], code: i32, what: &[&str]) -> Run {
+        let run = self.kl(args);
+        assert_eq!(run.code, code, "kl {args:?}: {}", run.stderr);
+        let errors: Vec<&str> = run
+            .stderr
+            .lines()
+            .filter(|line| !line.starts_with("kl: warning"))
+            .collect();
+        assert_eq!(errors.len(), 1, "kl {args:?}: one line, not {errors:#?}");
+        for what in what {
+            assert!(
+                errors[0].contains(what),
+                "kl {args:?}: '{}' lacks '{what}'",
+                errors[0]
+            );
+        }
+        run
+    }
+
+    /// The result of evaluating `model` against `reference`, as JSON.
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let args = [args, &["--json", "-", "-q"]].concat();
+        serde_json::from_str(&self.ok(&args).stdout).unwrap()
+    }
+
+    /// Writes `ref.gz` of the first `n_tokens` scored tokens of a short text with the f16 model.
+    pub fn reference(&self, more: &[&str]) -> PathBuf {
+        let args = [
+            "-m",
+            "@tiny-f16.gguf",
+            "-t",
+            "short.txt",
+            "-w",
+            "ref.gz",
+            "-c",
+            "64",
+            "-q",
+        ];
+        self.write("short.txt", short_text());
+        self.ok(&[&args, more].concat());
+        self.path("ref.gz")
+    }
+}
+
+/// The first lines of the held-out text: enough for some windows of 64 tokens.
+pub fn short_text() -> String {
+    let text = fs::read_to_string(fixture("eval.txt")).unwrap();
+    text.chars().take(1500).collect()
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
