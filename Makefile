@@ -1,0 +1,35 @@
+# make demo   the main job on the fixtures
+# make test   what CI runs
+# make build  the program alone: target/release/kl
+#
+# One profile (release) serves all: each profile compiles llama.cpp anew, which takes minutes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+
+# Every recipe that compiles begins with what the set-up found.
+ENV = source .tools/env
+
+.PHONY: build demo test setup clean
+
+build: setup
+	$(ENV)
+	cargo build --release --locked
+
+setup:
+	@scripts/setup.sh
+
+demo: build
+	@scripts/demo.sh
+
+test: setup
+	$(ENV)
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
+	cargo test --release --locked --workspace
+
+clean:
+	cargo clean
+	rm -rf .tools
