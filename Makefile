@@ -1,6 +1,7 @@
 # make demo   the main job on the fixtures
 # make test   what CI runs
 # make build  the program alone: target/release/kl
+# make bench  whole commands against llama-perplexity and a bare decode: see benches/compare.sh
 #
 # One profile (release) serves all: each profile compiles llama.cpp anew, which takes minutes.
 
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 # Every recipe that compiles begins with what the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test setup clean
+.PHONY: build demo test bench setup clean
 
 build: setup
 	$(ENV)
@@ -29,6 +30,12 @@ test: setup
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	cargo test --release --locked --workspace
+
+# For instance: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
+bench: build
+	$(ENV)
+	cargo build --release --locked --example bare_decode
+	benches/compare.sh $(ARGS)
 
 clean:
 	cargo clean

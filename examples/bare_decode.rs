@@ -1,9 +1,10 @@
 //! The floor under `kl`'s run time: llama.cpp decodes the windows of a text, with logits at the
 //! scored positions, and nobody looks at them.
 //!
-//!     bare_decode MODEL TEXT N_CTX all|half|N [N_BATCH]
+//!     bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH]
 //!
-//! `N_BATCH`: as `kl` chooses if it is not given.
+//! `ROWS`: scored positions to stop after, as `kl -n`; -1: all. `N_BATCH`: as `kl` chooses if it is
+//! not given.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,10 +30,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
-    let [model, text, n_ctx, score, batch @ ..] = args else {
-        return Err("usage: bare_decode MODEL TEXT N_CTX all|half|N [N_BATCH]".into());
+    let [model, text, n_ctx, score, rows, batch @ ..] = args else {
+        return Err("usage: bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH]".into());
     };
     let (n_ctx, score): (u32, ScoreFrom) = (n_ctx.parse()?, score.parse()?);
+    let max_rows = u64::try_from(rows.parse::<i64>()?).ok();
     let text = std::fs::read_to_string(text)?;
     follow_log(false);
     let backend = Backend::start()?;
@@ -51,7 +53,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         type_v: CacheType::default(),
     })?;
     let tokens = model.tokenize(&text, false)?;
-    let plan = Plan::new(&tokens, n_ctx, model.bos(), score, None);
+    let plan = Plan::new(&tokens, n_ctx, model.bos(), score, max_rows);
     let mut rows = 0;
     for window in &plan.windows {
         decoder.decode(window, |decoded| {

@@ -1,0 +1,79 @@
+"""See compare.sh."""
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+f16, quant, text = (os.path.abspath(path) for path in sys.argv[1:4])
+runs = int(sys.argv[4]) if len(sys.argv) > 4 else 5
+n_ctx = int(os.environ.get("N_CTX", "512"))
+chunks = int(os.environ.get("CHUNKS", "8"))
+peer = os.environ.get("PEER_BIN")
+peer = os.path.join(peer, "llama-perplexity") if peer else shutil.which("llama-perplexity")
+kl = os.path.abspath("target/release/kl")
+bare = os.path.abspath("target/release/examples/bare_decode")
+threads = str(len(os.sched_getaffinity(0)))
+
+
+def run(command):
+    """Wall seconds and peak MiB of a command; its output where it fails."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    if status != 0:
+        sys.exit(f"{' '.join(command)}\n{output.decode(errors='replace')}")
+    return wall, usage.ru_maxrss / 1024, output.decode(errors="replace")
+
+
+def main():
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+        os.chdir(folder)
+        # Windows in a random order, as many as the peer takes from the front of the text.
+        rows = str(chunks * (n_ctx - n_ctx // 2))
+        text_flags = ["-t", text, "-c", str(n_ctx), "--score", "half", "-n", rows]
+        score = [*text_flags, "-q", "--threads", threads]
+        base = os.path.join(folder, "base.kld")
+        commands = {
+            "bare decode, f16": [bare, f16, text, str(n_ctx), "half", rows],
+            "kl -w, f16": [kl, "-m", f16, "-w", "w.gz", "--force", *score],
+            "bare decode, quant": [bare, quant, text, str(n_ctx), "half", rows],
+            "kl -r, quant": [kl, "-m", quant, "-r", "ref.gz", "-q", "--threads", threads],
+        }
+        run([kl, "-m", f16, "-w", "ref.gz", *score])
+        if peer and os.path.exists(peer):
+            common = ["-c", str(n_ctx), "--chunks", str(chunks), "-t", threads]
+            run([peer, "-m", f16, "-f", text, "--save-all-logits", base, *common])
+            commands["llama-perplexity, save"] = [
+                peer, "-m", f16, "-f", text, "--save-all-logits", "again.kld", *common]
+            commands["llama-perplexity, KLD"] = [
+                peer, "-m", quant, "--kl-divergence", "--kl-divergence-base", base, *common]
+        else:
+            print("llama-perplexity not found: set PEER_BIN (see benches/compare.sh)")
+        results = {name: [] for name in commands}
+        for _ in range(runs):
+            for name, command in commands.items():
+                if "again.kld" in command and os.path.exists("again.kld"):
+                    os.remove("again.kld")
+                wall, memory, _ = run(command)
+                results[name].append((wall, memory))
+        medians = {}
+        print(f"{chunks} windows of {n_ctx}, second half scored, {threads} threads, {runs} runs")
+        print(f"{'command':<26}{'median':>9}{'min':>9}{'peak MiB':>10}")
+        for name, values in results.items():
+            walls = [wall for wall, _ in values]
+            medians[name] = statistics.median(walls)
+            memory = statistics.median(memory for _, memory in values)
+            print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}")
+        for a, b in [("kl -r, quant", "bare decode, quant"), ("kl -w, f16", "bare decode, f16"),
+                     ("kl -r, quant", "llama-perplexity, KLD"),
+                     ("kl -w, f16", "llama-perplexity, save")]:
+            if b in medians:
+                print(f"{a} / {b}: {medians[a] / medians[b]:.2f}")
+
+
+main()
