@@ -10,7 +10,7 @@ tools="$PWD/.tools"
 say() { echo "setup: $*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-have_compiler() { have c++ || have g++ || have clang++; }
+have_compiler() { have c++; }
 
 # bindgen loads libclang: it asks LIBCLANG_PATH, then llvm-config, then these folders.
 libclang_folder() {
@@ -19,7 +19,8 @@ libclang_folder() {
         /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib /usr/local/lib \
         /opt/homebrew/opt/llvm/lib /usr/local/opt/llvm/lib \
         /Library/Developer/CommandLineTools/usr/lib; do
-        if [ -n "$folder" ] && compgen -G "$folder/libclang[.-]*" >/dev/null; then
+        # libclang-cpp is another library.
+        if [ -n "$folder" ] && compgen -G "$folder/libclang[.-]*" | grep -qv -e '-cpp'; then
             echo "$folder"
             return 0
         fi

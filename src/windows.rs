@@ -131,6 +131,16 @@ impl Plan {
             .sum()
     }
 
+    /// Tokens of the longest window: what a context has to hold.
+    #[must_use]
+    pub fn longest_window(&self) -> u32 {
+        self.windows
+            .iter()
+            .map(|window| window.tokens.len() as u32)
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Tokens of all windows, BOS included.
     #[must_use]
     pub fn n_tokens(&self) -> u64 {

@@ -101,7 +101,14 @@ fn some_rows_are_left_out_counted_and_located() {
 fn no_finite_row_at_all_gives_no_number() {
     let session = Session::new();
     spoiled(&session, |_, _| true);
-    let json = session.json(&["-m", "@tiny-q8_0.gguf", "-r", "bad.gz"]);
+    let run = session.kl(&["-m", "@tiny-q8_0.gguf", "-r", "bad.gz", "-q", "--json", "-"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stderr.contains("no token could be scored"),
+        "{}",
+        run.stderr
+    );
+    let json: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     let model = &json["models"][0];
     assert_eq!(model["n_tokens"], 0);
     for key in ["kld", "agreement", "perplexity", "delta_p"] {

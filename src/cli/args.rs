@@ -14,7 +14,13 @@ use crate::windows::ScoreFrom;
 ///   kl -m fp16.gguf -t wiki.txt -w ref.gz     write the reference, once
 ///   kl -m q4.gguf -r ref.gz                   evaluate a quant against it
 #[derive(Parser, Debug)]
-#[command(name = "kl", version, verbatim_doc_comment, max_term_width = 100)]
+#[command(
+    name = "kl",
+    version,
+    verbatim_doc_comment,
+    max_term_width = 100,
+    args_override_self = true
+)]
 pub struct Args {
     /// GGUF to run; may repeat with -r, each model is loaded after the last is freed
     #[arg(short, long, value_name = "PATH", required = true)]
@@ -49,8 +55,8 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub n_tokens: i64,
 
-    /// Layers to offload to the GPU (-ngl)
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Layers to offload to the GPU (-ngl): a number, or all
+    #[arg(long, value_name = "N", default_value = "0", value_parser = gpu_layers)]
     pub n_gpu_layers: u32,
 
     /// Decode threads [default: physical cores]
@@ -140,4 +146,13 @@ pub enum Format {
     /// What kl.py reads and writes
     #[value(name = "kl.py")]
     KlPy,
+}
+
+fn gpu_layers(text: &str) -> Result<u32, String> {
+    match text {
+        "all" => Ok(i32::MAX as u32),
+        number => number
+            .parse()
+            .map_err(|_| "expected a number, or all".to_owned()),
+    }
 }

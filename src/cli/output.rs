@@ -1,53 +1,82 @@
 //! Output files that appear whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 
-/// A file that is written beside its target, as `<target>.partial`, and renamed to it when it is
-/// whole. Dropped before that, it is removed.
+/// Files under way, to be removed by a process that is told to end at once.
+static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// What to do about files that are there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Existing {
+    /// Replace the target.
+    pub replace_target: bool,
+    /// Start anew over what a run that was killed left of this file.
+    pub replace_partial: bool,
+}
+
+impl Existing {
+    /// As `--force` says, for a file that takes long to write.
+    pub fn forced(force: bool) -> Self {
+        Self {
+            replace_target: force,
+            replace_partial: force,
+        }
+    }
+}
+
+/// A file that is written beside its target, as `<target>.partial`, and takes its name when it is
+/// whole. Dropped before that, it is removed. It is locked while it is written, so that two runs
+/// never write one file.
 #[derive(Debug)]
 pub struct PartialFile {
     file: Option<File>,
     partial: PathBuf,
     target: PathBuf,
+    existing: Existing,
 }
 
 impl PartialFile {
-    /// Creates the file. A target that exists is refused unless `force`.
-    pub fn create(target: &Path, force: bool) -> Result<Self> {
-        if target.is_dir() {
-            bail!("{}: is a folder: name a file", target.display());
-        }
-        if !force && fs::symlink_metadata(target).is_ok() {
-            bail!(
-                "{}: exists already: choose another name, or --force",
-                target.display()
-            );
-        }
+    /// Creates the file. What is no regular file, as a device, is refused whatever `existing` says;
+    /// a link is followed.
+    pub fn create(target: &Path, existing: Existing) -> Result<Self> {
+        let shown = target.display();
+        let target = match fs::metadata(target) {
+            Ok(metadata) if metadata.is_dir() => bail!("{shown}: is a folder: name a file"),
+            Ok(metadata) if !metadata.is_file() => {
+                bail!("{shown}: is no regular file: name another")
+            }
+            Ok(_) if !existing.replace_target => {
+                bail!("{shown}: exists already: choose another name, or --force")
+            }
+            Ok(_) => {
+                fs::canonicalize(target).with_context(|| format!("{shown}: cannot be opened"))?
+            }
+            Err(_) => target.to_owned(),
+        };
         let mut name = target.as_os_str().to_owned();
         name.push(".partial");
         let partial = PathBuf::from(name);
-        let mut options = OpenOptions::new();
-        options.write(true);
-        if force {
-            options.create(true).truncate(true)
-        } else {
-            options.create_new(true)
-        };
-        let file = options.open(&partial).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => anyhow::anyhow!(
-                "{}: left over from a run that was cut off, or in use by another: remove it, or --force",
+        let file = open_locked(&partial, &target)?;
+        let leftover = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        if leftover && !existing.replace_partial {
+            bail!(
+                "{}: left over from a run that was cut off: remove it, or --force",
                 partial.display()
-            ),
-            _ => anyhow::anyhow!("{}: cannot be created: {error}", target.display()),
-        })?;
+            );
+        }
+        file.set_len(0)
+            .with_context(|| format!("{}: cannot be written", partial.display()))?;
+        under_way(|paths| paths.push(partial.clone()));
         Ok(Self {
             file: Some(file),
             partial,
-            target: target.to_owned(),
+            target,
+            existing,
         })
     }
 
@@ -63,14 +92,34 @@ impl PartialFile {
         &self.partial
     }
 
-    /// Makes sure that every byte is on the disk, then gives the file its name.
+    /// Makes sure that every byte is on the disk, then gives the file its name. If another file
+    /// has taken the name meanwhile and is not to be replaced, this one stays where it is.
     pub fn commit(mut self) -> Result<()> {
-        if let Some(file) = self.file.take() {
+        if let Some(file) = &self.file {
             file.sync_all()
                 .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
         }
-        let renamed = fs::rename(&self.partial, &self.target);
-        renamed.with_context(|| format!("{}: cannot be renamed to", self.target.display()))?;
+        let named = if self.existing.replace_target {
+            fs::rename(&self.partial, &self.target)
+        } else {
+            rename_new(&self.partial, &self.target)
+        };
+        match named {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Hours of work are not to be removed: the lock goes, the file stays.
+                under_way(|paths| paths.retain(|path| *path != self.partial));
+                let kept = std::mem::take(&mut self.partial);
+                bail!(
+                    "{}: was made by somebody else meanwhile: what was written is whole, in {}",
+                    self.target.display(),
+                    kept.display()
+                );
+            }
+            named => {
+                named
+                    .with_context(|| format!("{}: cannot be renamed to", self.target.display()))?;
+            }
+        }
         sync_folder(&self.target);
         Ok(())
     }
@@ -78,8 +127,73 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
+        under_way(|paths| paths.retain(|path| *path != self.partial));
         // Gone already if the file was committed.
         let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Removes what is under way, for a process that ends at once.
+pub fn remove_partial_files() {
+    under_way(|paths| {
+        for path in paths.drain(..) {
+            let _ = fs::remove_file(path);
+        }
+    });
+}
+
+fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
+    change(
+        &mut UNDER_WAY
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner),
+    );
+}
+
+/// Opens the partial file, there or not, and locks it: a lock shows a run that is alive, where the
+/// file alone may be what a killed one has left.
+fn open_locked(partial: &Path, target: &Path) -> Result<File> {
+    let cannot =
+        |error: io::Error| anyhow::anyhow!("{}: cannot be created: {error}", target.display());
+    let file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(partial)
+        .map_err(cannot)?;
+    let in_use = || anyhow::anyhow!("{}: is being written by another run", target.display());
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(in_use()),
+        // A file system without locks.
+        Err(TryLockError::Error(_)) => Ok(file),
+        // The other run may have finished, and so renamed the file, between opening and locking.
+        Ok(()) if !is_same_file(&file, partial) => Err(in_use()),
+        Ok(()) => Ok(file),
+    }
+}
+
+#[cfg(unix)]
+fn is_same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// Renames without replacing: a hard link fails where the name is taken. File systems that have
+/// none leave a moment between looking and renaming.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) if fs::symlink_metadata(to).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
     }
 }
 
@@ -107,11 +221,26 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    const NEW: Existing = Existing {
+        replace_target: false,
+        replace_partial: false,
+    };
+    const FORCED: Existing = Existing {
+        replace_target: true,
+        replace_partial: true,
+    };
+
+    fn refused(target: &Path, existing: Existing) -> String {
+        PartialFile::create(target, existing)
+            .unwrap_err()
+            .to_string()
+    }
+
     #[test]
     fn a_file_appears_when_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let output = PartialFile::create(&target, false).unwrap();
+        let output = PartialFile::create(&target, NEW).unwrap();
         output.file().unwrap().write_all(b"whole").unwrap();
         assert!(!target.exists());
         output.commit().unwrap();
@@ -124,13 +253,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
         fs::write(&target, b"old").unwrap();
-        assert!(
-            PartialFile::create(&target, false)
-                .unwrap_err()
-                .to_string()
-                .contains("--force")
-        );
-        let output = PartialFile::create(&target, true).unwrap();
+        assert!(refused(&target, NEW).contains("--force"));
+        let output = PartialFile::create(&target, FORCED).unwrap();
         output.file().unwrap().write_all(b"ha").unwrap();
         drop(output);
         assert_eq!(fs::read(&target).unwrap(), b"old");
@@ -141,19 +265,67 @@ mod tests {
     fn a_leftover_is_named_and_not_touched() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        fs::write(folder.path().join("a.partial"), b"left").unwrap();
-        let message = PartialFile::create(&target, false).unwrap_err().to_string();
-        assert!(message.contains("a.partial"), "{message}");
-        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"left");
+        let partial = folder.path().join("a.partial");
+        fs::write(&partial, b"left").unwrap();
+        let message = refused(&target, NEW);
+        assert!(
+            message.contains("a.partial") && message.contains("left over"),
+            "{message}"
+        );
+        assert_eq!(fs::read(&partial).unwrap(), b"left");
+        PartialFile::create(&target, FORCED)
+            .unwrap()
+            .commit()
+            .unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"", "nothing of what was left");
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_an_error() {
+    fn two_runs_never_write_one_file() {
         let folder = tempfile::tempdir().unwrap();
-        let message = PartialFile::create(&folder.path().join("no/a"), false)
-            .unwrap_err()
-            .to_string();
-        assert!(message.contains("cannot be created"), "{message}");
-        assert!(PartialFile::create(folder.path(), true).is_err());
+        let target = folder.path().join("a");
+        let first = PartialFile::create(&target, FORCED).unwrap();
+        assert!(refused(&target, FORCED).contains("another run"));
+        first.file().unwrap().write_all(b"first").unwrap();
+        first.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"first");
+    }
+
+    #[test]
+    fn a_name_taken_meanwhile_is_respected_and_the_work_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let output = PartialFile::create(&target, NEW).unwrap();
+        output.file().unwrap().write_all(b"work").unwrap();
+        fs::write(&target, b"precious").unwrap();
+        let message = output.commit().unwrap_err().to_string();
+        assert!(message.contains("a.partial"), "{message}");
+        assert_eq!(fs::read(&target).unwrap(), b"precious");
+        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
+
+    #[test]
+    fn folders_and_what_is_not_there_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(refused(&folder.path().join("no/a"), NEW).contains("cannot be created"));
+        assert!(refused(folder.path(), FORCED).contains("folder"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_followed_and_a_device_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&real, b"old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let output = PartialFile::create(&link, FORCED).unwrap();
+        output.file().unwrap().write_all(b"new").unwrap();
+        output.commit().unwrap();
+        assert_eq!(fs::read(&real).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+
+        let device = folder.path().join("device");
+        std::os::unix::fs::symlink("/dev/null", &device).unwrap();
+        assert!(refused(&device, FORCED).contains("regular"));
     }
 }

@@ -9,14 +9,18 @@ use crate::report::number;
 
 /// How often a plain line is printed.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a bar is drawn anew, so that its clock runs even while nothing comes.
+const TICK: Duration = Duration::from_millis(500);
 
-/// Progress over the windows of one model.
+/// Progress over one model's rows.
 pub struct Progress {
     label: String,
     started: Instant,
     n_windows: Option<u64>,
+    n_rows: Option<u64>,
     windows: u64,
-    tokens: u64,
+    rows: u64,
+    mean_kld: Option<f64>,
     display: Display,
 }
 
@@ -27,13 +31,13 @@ enum Display {
 }
 
 impl Progress {
-    /// `n_windows`: how many will come, where that is known.
-    pub fn new(label: &str, n_windows: Option<u64>, quiet: bool) -> Self {
+    /// `n_windows`, `n_rows`: how many will come, where that is known.
+    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>, quiet: bool) -> Self {
         let started = Instant::now();
         let display = if quiet {
             Display::Nothing
         } else if std::io::stderr().is_terminal() {
-            Display::Bar(bar(label, n_windows))
+            Display::Bar(bar(label, n_rows))
         } else {
             Display::Lines { last: started }
         };
@@ -41,29 +45,37 @@ impl Progress {
             label: label.to_owned(),
             started,
             n_windows,
+            n_rows,
             windows: 0,
-            tokens: 0,
+            rows: 0,
+            mean_kld: None,
             display,
         }
     }
 
-    /// A window of `tokens` tokens is done; `mean_kld` of all rows so far, in read mode.
-    pub fn window(&mut self, tokens: usize, mean_kld: Option<f64>) {
-        self.windows += 1;
-        self.tokens += tokens as u64;
+    /// So many rows more are done.
+    pub fn rows(&mut self, n: usize) {
+        self.rows += n as u64;
+        let message = self.message();
         match &mut self.display {
             Display::Nothing => {}
             Display::Bar(bar) => {
-                bar.set_message(message(self.tokens, self.started.elapsed(), mean_kld));
-                bar.inc(1);
+                bar.set_message(message);
+                bar.set_position(self.rows);
             }
             Display::Lines { last } => {
                 if last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
-                    eprintln!("{}", self.line(mean_kld));
+                    say!("{}: {message}{}", self.label, self.time_left());
                 }
             }
         }
+    }
+
+    /// A window is done; `mean_kld` of all rows so far, in read mode.
+    pub fn window(&mut self, mean_kld: Option<f64>) {
+        self.windows += 1;
+        self.mean_kld = mean_kld;
     }
 
     /// Takes the bar away.
@@ -73,48 +85,37 @@ impl Progress {
         }
     }
 
-    fn line(&self, mean_kld: Option<f64>) -> String {
-        let elapsed = self.started.elapsed();
-        let message = message(self.tokens, elapsed, mean_kld);
-        let (of, left) = match self.n_windows {
-            Some(n) => {
-                let left = elapsed.as_secs_f64() / self.windows as f64
-                    * n.saturating_sub(self.windows) as f64;
-                (
-                    format!("/{n}"),
-                    format!(", {} left", number::duration(left)),
-                )
+    /// Windows done, speed, and what the result looks like so far.
+    fn message(&self) -> String {
+        let of = self.n_windows.map(|n| format!("/{n}")).unwrap_or_default();
+        let rate = self.rows as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
+        let mean = self
+            .mean_kld
+            .map(|mean| format!(", mean KLD {}", number::kld(mean)))
+            .unwrap_or_default();
+        format!("window {}{of}, {rate:.0} tokens/s{mean}", self.windows)
+    }
+
+    fn time_left(&self) -> String {
+        match self.n_rows {
+            Some(n) if self.rows > 0 => {
+                let share = n.saturating_sub(self.rows) as f64 / self.rows as f64;
+                let left = self.started.elapsed().as_secs_f64() * share;
+                format!(", {} left", number::duration(left))
             }
-            None => Default::default(),
-        };
-        format!(
-            "{}: window {}{of}, {message}{left}",
-            self.label, self.windows
-        )
+            _ => String::new(),
+        }
     }
 }
 
-fn message(tokens: u64, elapsed: Duration, mean_kld: Option<f64>) -> String {
-    let rate = tokens as f64 / elapsed.as_secs_f64().max(1e-9);
-    match mean_kld {
-        Some(mean) => format!("{rate:.0} tokens/s, mean KLD {}", number::kld(mean)),
-        None => format!("{rate:.0} tokens/s"),
-    }
-}
-
-fn bar(label: &str, n_windows: Option<u64>) -> ProgressBar {
-    let (bar, template) = match n_windows {
-        Some(n) => (
-            ProgressBar::new(n),
-            "{prefix} {wide_bar} window {pos}/{len}, {msg}, {eta} left",
-        ),
-        None => (
-            ProgressBar::new_spinner(),
-            "{prefix} {spinner} window {pos}, {msg}",
-        ),
+fn bar(label: &str, n_rows: Option<u64>) -> ProgressBar {
+    let (bar, template) = match n_rows {
+        Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
     };
     // The templates are constants: a bad one shows indicatif's own style.
     let style = ProgressStyle::with_template(template);
+    bar.enable_steady_tick(TICK);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         .with_prefix(label.to_owned())
 }

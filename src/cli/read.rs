@@ -5,18 +5,21 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
-use kl_formats::{Reference, SidecarHeader};
+use kl_formats::{Reference, ReferenceKind, SidecarHeader};
 
 use super::progress::Progress;
-use super::reference::{check_vocabulary, describe, native_header, precedent, summarize};
-use super::results::{Results, SidecarFile};
+use super::reference::{
+    check_vocabulary, describe, longest_window, native_header, precedent, summarize,
+};
+use super::results::Results;
 use super::settings::ReadSettings;
 use super::setup::{
     backend_identity, context_options, start_backend, warn_long_window, warn_of_differences, writer,
 };
+use super::sidecar::SidecarFile;
 use super::{Warning, one_line, stop_asked, warn};
-use crate::engine::{Backend, Model};
-use crate::pipeline::{Error, evaluate, read_ahead};
+use crate::engine::{Backend, Model, inspect};
+use crate::pipeline::{Error, Step, evaluate, read_ahead};
 use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
 use crate::score::Kernel;
 use crate::stats::{Running, Summary};
@@ -32,32 +35,42 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
         check_n_ctx(n_ctx, &reference)?;
     }
     let mut results = Results::new(settings)?;
-    let backend = start_backend(&settings.run)?;
     let mut report = Report {
         kl_version: env!("CARGO_PKG_VERSION"),
         reference,
         models: Vec::new(),
         failed: Vec::new(),
     };
+    let mut usable = Vec::new();
     for path in &settings.models {
-        match evaluate_model(settings, &backend, path, &report.reference) {
+        match look_ahead(settings, path) {
+            Ok(()) => usable.push(path),
+            Err(error) => fail(settings, &mut report, path, error)?,
+        }
+    }
+    let backend = start_backend(&settings.run)?;
+    for path in usable {
+        if stop_asked() {
+            break;
+        }
+        match evaluate_model(settings, &backend, path, &report.reference, &mut results) {
             Ok(model) => {
-                results.show(&model, &report.reference)?;
+                results.show(&model, &report.reference);
+                if model.summary.n_tokens == 0 {
+                    let error = anyhow::anyhow!("{}: no token could be scored", path.display());
+                    results.fail(error);
+                }
                 report.models.push(model);
             }
-            Err(error) if settings.models.len() == 1 || stop_asked() => return Err(error),
-            Err(error) => {
-                let error = one_line(&error);
-                eprintln!("kl: {error}");
-                report.failed.push(Failure {
-                    path: path.display().to_string(),
-                    error,
-                });
-            }
+            Err(_) if stop_asked() => break,
+            Err(error) => fail(settings, &mut report, path, error)?,
         }
-        results.write(&report)?;
+        results.write(&report);
     }
     results.finish(&report)?;
+    if stop_asked() {
+        bail!(Error::Interrupted);
+    }
     match report.failed.len() {
         0 => Ok(()),
         n => bail!(
@@ -67,10 +80,40 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
     }
 }
 
-/// A window's size that was asked for has to be the reference's, where the reference tells: a
-/// kl.py file holds the context's, which llama.cpp pads.
+/// What can be seen to be wrong with a model before hours are spent on those before it.
+fn look_ahead(settings: &ReadSettings, path: &Path) -> Result<()> {
+    drop(SidecarFile::create(settings, path)?);
+    inspect(path)?;
+    Ok(())
+}
+
+/// Notes that a model could not be evaluated; of a single one, that is the result.
+fn fail(
+    settings: &ReadSettings,
+    report: &mut Report,
+    path: &Path,
+    error: anyhow::Error,
+) -> Result<()> {
+    if settings.models.len() == 1 {
+        return Err(error);
+    }
+    let error = one_line(&error);
+    say!("{error}");
+    report.failed.push(Failure {
+        path: path.display().to_string(),
+        error,
+    });
+    Ok(())
+}
+
+/// A window's size that was asked for has to be the reference's. A kl.py file holds the context's,
+/// which llama.cpp pads.
 fn check_n_ctx(n_ctx: u32, reference: &ReferenceInfo) -> Result<()> {
-    if reference.backend.is_some() && n_ctx != reference.n_ctx {
+    /// What llama.cpp pads a context to.
+    const PADDING: u32 = 256;
+    let padded = reference.kind == ReferenceKind::KlPy.to_string()
+        && n_ctx.checked_next_multiple_of(PADDING) == Some(reference.n_ctx);
+    if n_ctx != reference.n_ctx && !padded {
         bail!(
             "--n-ctx {n_ctx} was asked for and {} has windows of {}: leave it out",
             reference.path,
@@ -80,25 +123,28 @@ fn check_n_ctx(n_ctx: u32, reference: &ReferenceInfo) -> Result<()> {
     Ok(())
 }
 
+/// Runs one model over the reference. A sidecar that cannot be written is told to `results`, and
+/// does not lose the numbers.
 fn evaluate_model(
     settings: &ReadSettings,
     backend: &Backend,
     path: &Path,
     reference: &ReferenceInfo,
+    results: &mut Results<'_>,
 ) -> Result<ModelReport> {
     let run = &settings.run;
     let sidecar = SidecarFile::create(settings, path)?;
     // Opened anew for each model: a kl.py file can only be read from its start.
     let file = Reference::open(&settings.reference)?;
-    let header = native_header(&file);
 
     let started = Instant::now();
     let model = Model::load(backend, path, &run.model)?;
     check_vocabulary(&file, path, &model)?;
-    if reference.backend.is_some() {
-        warn_long_window(reference.n_ctx, &model);
+    let longest = longest_window(&file);
+    if !matches!(file, Reference::KlPy(_)) {
+        warn_long_window(longest, &model);
     }
-    let options = context_options(run, reference.n_ctx, model.n_vocab(), precedent(&file));
+    let options = context_options(run, longest, model.n_vocab(), precedent(&file));
     if let Some(there) = &reference.backend {
         warn_of_differences(&backend_identity(backend, run, &options), there);
     }
@@ -106,27 +152,33 @@ fn evaluate_model(
     let load_s = started.elapsed().as_secs_f64();
 
     let identity = model.identity();
-    let is_reference_model =
-        header.is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
+    let is_reference_model = native_header(&file)
+        .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
     let blocks = read_ahead(file, model.bos(), run.max_rows);
     let label = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut progress = Progress::new(&label, blocks.n_windows, run.quiet);
+    let mut progress = Progress::new(&label, blocks.n_windows, blocks.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
-    let timing = evaluate(&mut decoder, blocks, Kernel::detect(), |window| {
-        records.extend_from_slice(window);
-        for record in window.iter().filter(|record| !record.is_excluded()) {
-            mean.push(record.kld);
+    let timing = evaluate(&mut decoder, blocks, Kernel::detect(), |step| {
+        match step {
+            Step::Rows(n) => progress.rows(n),
+            Step::Window(window) => {
+                records.extend_from_slice(window);
+                for record in window.iter().filter(|record| !record.is_excluded()) {
+                    mean.push(record.kld);
+                }
+                progress.window(mean.mean());
+            }
         }
-        progress.window(window.len(), mean.mean());
         if stop_asked() {
             Err(Error::Interrupted)
         } else {
             Ok(())
         }
-    })?;
+    });
     progress.finish();
+    let timing = timing?;
     let wall_s = started.elapsed().as_secs_f64();
 
     let sidecar_header = SidecarHeader {
@@ -140,9 +192,16 @@ fn evaluate_model(
         first_scored: reference.first_scored.unwrap_or(0),
         n_records: records.len() as u64,
     };
-    let sidecar = sidecar
+    let sidecar = match sidecar
         .map(|file| file.write(&sidecar_header, &records))
-        .transpose()?;
+        .transpose()
+    {
+        Ok(path) => path,
+        Err(error) => {
+            results.fail(error);
+            None
+        }
+    };
     let summary = Summary::from_records(&records, settings.confidence);
     warn_of_results(&summary);
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
@@ -160,7 +219,7 @@ fn warn_of_results(summary: &Summary) {
     if summary.n_excluded > 0 {
         warn(&Warning::Excluded(summary.n_excluded));
     }
-    if summary.n_windows < 2 {
+    if summary.n_windows == 1 {
         warn(&Warning::FewWindows(summary.n_windows));
     }
     if let Some(perplexity) = &summary.perplexity

@@ -42,6 +42,15 @@ pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
     }
 }
 
+/// Tokens of its longest window, as far as it tells: what a context has to hold.
+pub fn longest_window(reference: &Reference) -> u32 {
+    let longest = match reference {
+        Reference::Native(reader) => reader.windows().iter().map(|window| window.n_tokens).max(),
+        Reference::KlPy(_) | Reference::LlamaCpp(_) => None,
+    };
+    longest.unwrap_or_else(|| reference.n_ctx())
+}
+
 /// How its rows were computed. kl.py leaves flash attention off, llama-cpp-python's default.
 pub fn precedent(reference: &Reference) -> Precedent {
     match reference {

@@ -12,7 +12,7 @@ use crate::windows::ScoreFrom;
 /// Flags that do not go together, in one line: what is wrong and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct UsageError(String);
+pub struct UsageError(pub(super) String);
 
 /// What a call asks for.
 #[derive(Debug)]
@@ -93,6 +93,9 @@ pub struct RunSettings {
     pub quiet: bool,
 }
 
+/// More than these crash llama.cpp (`GGML_MAX_N_THREADS`).
+const MAX_THREADS: u32 = 512;
+
 /// Tokens in a window, where neither the user nor a reference says: llama.cpp's habit.
 const DEFAULT_N_CTX: u32 = 512;
 
@@ -103,6 +106,17 @@ impl TryFrom<Args> for Command {
         let run = run_settings(&mut args)?;
         if args.n_ctx.is_some_and(|n_ctx| n_ctx < 2) {
             return wrong("--n-ctx must be at least 2: a window of one token predicts nothing");
+        }
+        for (path, flag) in [
+            (&args.write_path, "-w"),
+            (&args.read_path, "-r"),
+            (&args.sidecar, "--sidecar"),
+        ] {
+            if path.as_deref().is_some_and(|path| path.as_os_str() == "-") {
+                return wrong(&format!(
+                    "{flag} needs a file: '-' is understood by -t and --json alone"
+                ));
+            }
         }
         match (
             args.text_path.take(),
@@ -208,6 +222,11 @@ fn run_settings(args: &mut Args) -> Result<RunSettings, UsageError> {
             "--tensor-split is not available: the bindings to llama.cpp do not offer it; choose devices with --device",
         );
     }
+    if args.threads.is_some_and(|threads| threads > MAX_THREADS) {
+        return wrong(&format!(
+            "--threads can be {MAX_THREADS} at most, llama.cpp's own limit"
+        ));
+    }
     for (value, flag) in [
         (args.n_batch, "--n-batch"),
         (args.n_ubatch, "--n-ubatch"),
@@ -277,6 +296,9 @@ mod tests {
             ("kl -m a -r r -n -2", "--n-tokens"),
             ("kl -m a -r r -b 0", "--n-batch"),
             ("kl -m a -r r --threads 0", "--threads"),
+            ("kl -m a -r r --threads 513", "512"),
+            ("kl -m a -t t -w -", "-w needs a file"),
+            ("kl -m a -r -", "-r needs a file"),
             ("kl -m a -r r --score half", "--score"),
             ("kl -m a -m b -r r --sidecar s", "--sidecar"),
             ("kl -m a -r r --tensor-split 1,1", "--device"),

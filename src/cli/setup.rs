@@ -38,6 +38,8 @@ pub fn context_options(
         .n_batch
         .or(precedent.n_batch)
         .unwrap_or_else(|| default_batch(n_vocab));
+    // A batch is never larger than a window, which llama.cpp sees to itself.
+    let n_batch = n_batch.min(n_ctx.max(1));
     ContextOptions {
         n_ctx,
         n_batch,
@@ -85,42 +87,63 @@ pub fn warn_of_differences(here: &BackendIdentity, there: &BackendIdentity) {
     let number = |n: u32| n.to_string();
     for (what, here, there, flag) in [
         (
+            "llama.cpp",
+            here.llama_cpp.clone(),
+            there.llama_cpp.clone(),
+            None,
+        ),
+        (
+            "the set of devices",
+            here.devices.join(", "),
+            there.devices.join(", "),
+            None,
+        ),
+        (
+            "the number of offloaded layers",
+            number(here.n_gpu_layers),
+            number(there.n_gpu_layers),
+            Some("-ngl"),
+        ),
+        (
             "the batch",
             number(here.n_batch),
             number(there.n_batch),
-            "--n-batch",
+            Some("--n-batch"),
         ),
         (
             "the physical batch",
             number(here.n_ubatch),
             number(there.n_ubatch),
-            "--n-ubatch",
+            Some("--n-ubatch"),
         ),
         (
             "flash attention",
             here.flash_attn.clone(),
             there.flash_attn.clone(),
-            "--flash-attn",
+            Some("--flash-attn"),
         ),
         (
             "the type of cached keys",
             here.type_k.clone(),
             there.type_k.clone(),
-            "--cache-type-k",
+            Some("--cache-type-k"),
         ),
         (
             "the type of cached values",
             here.type_v.clone(),
             there.type_v.clone(),
-            "--cache-type-v",
+            Some("--cache-type-v"),
         ),
     ] {
         if here != there {
+            let advice = flag
+                .map(|flag| format!(" (pass {flag} {there} to match)"))
+                .unwrap_or_default();
             warn(&Warning::SetUpDiffers {
                 what,
                 here,
                 there,
-                flag,
+                advice,
             });
         }
     }

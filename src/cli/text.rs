@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Warning, warn};
 
+/// llama.cpp counts a text's bytes in 31 bits.
+const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+
 /// A text and what names it; `n_tokens` is still 0.
 pub fn read(path: &Path) -> Result<(String, TextIdentity)> {
     let stdin = path.as_os_str() == "-";
@@ -18,6 +21,12 @@ pub fn read(path: &Path) -> Result<(String, TextIdentity)> {
     } else {
         path.file_name().unwrap_or_default().to_string_lossy()
     };
+    if !stdin && fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
+        bail!(
+            "{}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it",
+            path.display()
+        );
+    }
     let bytes = if stdin {
         let mut bytes = Vec::new();
         io::stdin()

@@ -14,7 +14,7 @@ pub enum Warning {
     )]
     LongWindow { n_ctx: u32, n_ctx_train: u32 },
     #[error(
-        "{name}: {n} bytes that are no UTF-8, the first at byte {first}: each run of them was read as U+FFFD"
+        "{name}: {n} bytes that are no UTF-8, the first at byte {first}: they are read as U+FFFD"
     )]
     NotUtf8 {
         name: String,
@@ -28,20 +28,20 @@ pub enum Warning {
     )]
     TokenizerUnknown,
     #[error(
-        "{what} is {here} here and was {there} when the reference was written: results move with it a little (pass {flag} {there} to match)"
+        "{what} is {here} here and was {there} when the reference was written: results move with it a little{advice}"
     )]
     SetUpDiffers {
         what: &'static str,
         here: String,
         there: String,
-        flag: &'static str,
+        advice: String,
     },
     #[error(
         "the reference's own perplexity is {0:.0}: this text is not what its model was made for (an instruct model on raw text?), and divergences on it may mean little"
     )]
     HighPerplexity(f64),
     #[error(
-        "{0} tokens were left out of every statistic: rows with NaN or infinite logits (located in the JSON)"
+        "{0} tokens were left out of every statistic: rows with NaN or infinite logits (--json locates them)"
     )]
     Excluded(u64),
     #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]

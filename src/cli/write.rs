@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use kl_formats::{Header, KlPyHeader, KlPyWriter, NativeWriter, TextIdentity, rows_per_piece};
 
-use super::output::{PartialFile, folder_of};
+use super::output::{Existing, PartialFile, folder_of};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
@@ -15,7 +15,7 @@ use super::setup::{
 };
 use super::{Warning, stop_asked, text, warn};
 use crate::engine::{Backend, ContextOptions, Model};
-use crate::pipeline::{Error, Target, write_reference};
+use crate::pipeline::{Error, Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration};
 use crate::windows::Plan;
 
@@ -24,7 +24,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     let started = Instant::now();
     let (text, mut text_identity) = text::read(&settings.text)?;
     // Made before the model is loaded: a bad path fails now, not hours later.
-    let output = PartialFile::create(&settings.target, settings.run.force)?;
+    let output = PartialFile::create(&settings.target, Existing::forced(settings.run.force))?;
     let backend = start_backend(&settings.run)?;
     let model = Model::load(&backend, &settings.model, &settings.run.model)?;
     warn_long_window(settings.n_ctx, &model);
@@ -59,7 +59,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
 
     let options = context_options(
         &settings.run,
-        settings.n_ctx,
+        plan.longest_window(),
         model.n_vocab(),
         Precedent::default(),
     );
@@ -80,16 +80,25 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         }
     };
     let n_windows = plan.windows.len() as u64;
-    let mut progress = Progress::new("writing", Some(n_windows), settings.run.quiet);
-    let (file, timing) = write_reference(&mut decoder, &plan.windows, target, |head| {
-        progress.window(head.tokens.len(), None);
+    let mut progress = Progress::new(
+        "writing",
+        Some(n_windows),
+        Some(plan.n_rows()),
+        settings.run.quiet,
+    );
+    let done = write_reference(&mut decoder, &plan.windows, target, |step| {
+        match step {
+            Step::Rows(n) => progress.rows(n),
+            Step::Window(_) => progress.window(None),
+        }
         if stop_asked() {
             Err(Error::Interrupted)
         } else {
             Ok(())
         }
-    })?;
+    });
     progress.finish();
+    let (file, timing) = done?;
     let file = file
         .into_inner()
         .map_err(std::io::IntoInnerError::into_error);
@@ -101,7 +110,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     output.commit()?;
 
     let wall = started.elapsed().as_secs_f64();
-    eprintln!(
+    say!(
         "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
         settings.target.display(),
         bytes(written),
@@ -154,18 +163,18 @@ fn announce(settings: &WriteSettings, model: &Model<'_>, tokens: &[u32], plan: &
     };
     let free = fs4::available_space(folder_of(&settings.target))
         .map_or_else(|_| "unknown".to_owned(), bytes);
-    eprintln!(
+    say!(
         "model    {} ({}), {} entries in a row",
         identity.name.unwrap_or(identity.file_name),
         bytes(identity.size_bytes),
         count(u64::from(model.n_vocab()))
     );
-    eprintln!(
+    say!(
         "text     {}, {} tokens",
         settings.text.display(),
         count(tokens.len() as u64)
     );
-    eprintln!(
+    say!(
         "windows  {} of {} tokens{}, {} scored positions",
         count(plan.windows.len() as u64),
         settings.n_ctx,
@@ -176,7 +185,7 @@ fn announce(settings: &WriteSettings, model: &Model<'_>, tokens: &[u32], plan: &
         },
         count(plan.n_rows())
     );
-    eprintln!(
+    say!(
         "file     {} ({kind}), at most {}; {free} free",
         settings.target.display(),
         bytes(size)

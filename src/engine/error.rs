@@ -14,6 +14,16 @@ pub enum EngineError {
         /// What it is instead.
         what: String,
     },
+    /// A later part of a split model.
+    #[error("{path}: part {part} of {parts} of a split model: give the first part, the others are found beside it", path = .path.display())]
+    NotFirstPart {
+        /// The model's file.
+        path: PathBuf,
+        /// Which part, from 1.
+        part: u16,
+        /// Of how many.
+        parts: u16,
+    },
     /// The path is no Unicode, or holds a NUL byte.
     #[error("{path}: llama.cpp cannot open a path that is not valid Unicode: rename the file", path = .path.display())]
     Path {
@@ -30,7 +40,7 @@ pub enum EngineError {
     },
     /// llama.cpp refused the context: memory, mostly.
     #[error(
-        "{path}: llama.cpp could not make a context of {n_ctx} tokens: {reason}; lower --n-batch, --n-ctx or --n-gpu-layers",
+        "{path}: llama.cpp could not make a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --n-batch or --n-gpu-layers)",
         path = .path.display()
     )]
     Context {
@@ -60,7 +70,7 @@ pub enum EngineError {
         bytes: usize,
     },
     /// A device was asked for that there is not.
-    #[error("no device '{name}': there are {there}", there = .known.join(", "))]
+    #[error("no device '{name}': {there}", there = known_devices(.known))]
     NoSuchDevice {
         /// The name given.
         name: String,
@@ -70,4 +80,11 @@ pub enum EngineError {
     /// The backend could not be started.
     #[error("llama.cpp's backend could not be started: {0}")]
     Backend(String),
+}
+
+fn known_devices(known: &[String]) -> String {
+    match known {
+        [] => "this kl was built without an accelerator backend, or finds no device".to_owned(),
+        known => format!("there are {} and none", known.join(", ")),
+    }
 }

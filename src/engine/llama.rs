@@ -45,6 +45,23 @@ impl Backend {
     }
 }
 
+/// What a GGUF says of itself, if it is a whole one of a causal language model.
+///
+/// # Errors
+/// A file that is no whole GGUF, a part of one, or a model that predicts no next token.
+pub fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
+    let header = gguf::read(path)?;
+    if let Some((part, parts)) = header.split.filter(|&(part, _)| part > 0) {
+        return Err(EngineError::NotFirstPart {
+            path: path.to_owned(),
+            part: part + 1,
+            parts,
+        });
+    }
+    refuse_not_causal(path, &header)?;
+    Ok(header)
+}
+
 /// A loaded model.
 pub struct Model<'b> {
     backend: &'b Backend,
@@ -54,27 +71,30 @@ pub struct Model<'b> {
 }
 
 impl<'b> Model<'b> {
-    /// Loads a GGUF. Its header is looked at first, so that what is no causal language model is
+    /// Loads a GGUF. It is [inspected](inspect) first, so that what is no causal language model is
     /// refused before llama.cpp sees it.
     ///
     /// # Errors
-    /// A file that is no whole GGUF, a model that predicts no next token, or llama.cpp's refusal.
+    /// Those of [`inspect`], or llama.cpp's refusal.
     pub fn load(
         backend: &'b Backend,
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
-        let header = gguf::read(path)?;
-        refuse_not_causal(path, &header)?;
+        let header = inspect(path)?;
+        // What an earlier model left there is not this one's fault.
+        let _ = last_log_errors();
 
-        let mut params = LlamaModelParams::default().with_n_gpu_layers(options.n_gpu_layers);
+        let cpu_only = options.devices == ["none"];
+        let n_gpu_layers = if cpu_only { 0 } else { options.n_gpu_layers };
+        let mut params = LlamaModelParams::default().with_n_gpu_layers(n_gpu_layers);
         if let Some(split_mode) = options.split_mode {
             params = params.with_split_mode(split_mode.0);
         }
         if let Some(main_gpu) = options.main_gpu {
             params = params.with_main_gpu(main_gpu);
         }
-        if !options.devices.is_empty() {
+        if !options.devices.is_empty() && !cpu_only {
             let places = device_places(&options.devices)?;
             params = params
                 .with_devices(&places)

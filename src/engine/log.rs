@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Mutex;
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
@@ -52,7 +53,8 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         event.record(&mut message);
         let text = message.0.trim_end();
         if self.verbose {
-            eprintln!("{text}");
+            // Where nobody reads the log any more, the work goes on.
+            let _ = writeln!(std::io::stderr(), "{text}");
         }
         if level == Level::ERROR && !text.is_empty() {
             let mut kept = LAST_ERRORS

@@ -11,7 +11,7 @@ mod options;
 
 pub use error::EngineError;
 pub use fake::Fake;
-pub use llama::{Backend, Decoder, Model};
+pub use llama::{Backend, Decoder, Model, inspect};
 pub use log::{follow_log, last_log_errors};
 pub use options::{
     CACHE_TYPES, CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,

@@ -13,7 +13,7 @@ pub struct ModelOptions {
     pub split_mode: Option<SplitMode>,
     /// The device that holds what is not split.
     pub main_gpu: Option<i32>,
-    /// Devices to offload to, by ggml's names; empty: all.
+    /// Devices to offload to, by ggml's names; empty: all; `none`: the CPU alone.
     pub devices: Vec<String>,
 }
 

@@ -1,14 +1,14 @@
 //! A model against a reference: every row of the reference beside the row that the model gives.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use kl_formats::sidecar::TokenRecord;
-use kl_formats::{Row, RowBlock, WindowHead};
+use kl_formats::{Row, WindowHead};
 use rayon::prelude::*;
 
-use super::read_ahead::{Blocks, Event};
-use super::{Error, Timing};
+use super::read_ahead::Blocks;
+use super::row_reader::RowReader;
+use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
 
@@ -18,33 +18,28 @@ const LOGITS_PER_TASK: usize = 1 << 16;
 
 /// Runs `source` over the windows of a reference and scores every row.
 ///
-/// `on_window` gets each window's records, in order of position, and may stop the run.
+/// `on_step` is told of every decode call, and gets each window's records, in order of position.
 ///
 /// # Errors
-/// What the model, the file or `on_window` says.
+/// What the model, the file or `on_step` says.
 pub fn evaluate<S: LogitSource>(
     source: &mut S,
     blocks: Blocks,
     kernel: Kernel,
-    mut on_window: impl FnMut(&[TokenRecord]) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     let mut timing = Timing::default();
     let expected = blocks.n_windows;
     let mut n_windows = 0;
     let mut rows_left = blocks.max_rows;
-    let mut reader = RowReader {
-        events: blocks,
-        rows: VecDeque::new(),
-        used: 0,
-        waited: Duration::ZERO,
-    };
+    let mut reader = RowReader::new(blocks.events);
     let mut records = Vec::new();
     while let Some(head) = reader.next_window()? {
         check_tokens(&head, source.n_vocab())?;
         records.clear();
         let started = Instant::now();
         let mut in_sink = Duration::ZERO;
-        let waited_before = reader.waited;
+        let waited_before = reader.waited();
         source.decode(&head, |evaluated| {
             let sink_started = Instant::now();
             let first = head.first_scored as usize + records.len();
@@ -53,22 +48,23 @@ pub fn evaluate<S: LogitSource>(
             drop(reference);
             reader.release();
             in_sink += sink_started.elapsed();
-            Ok::<(), Error>(())
+            on_step(Step::Rows(evaluated.len()))
         })?;
-        let waited = reader.waited - waited_before;
+        let waited = reader.waited() - waited_before;
         timing.decode += started.elapsed().saturating_sub(in_sink);
         timing.score += in_sink.saturating_sub(waited);
 
         let writing = Instant::now();
         records.truncate(usize::try_from(rows_left).unwrap_or(usize::MAX));
         rows_left -= records.len() as u64;
-        on_window(&records)?;
+        on_step(Step::Window(&records))?;
         n_windows += 1;
         timing.write += writing.elapsed();
     }
-    timing.read = reader.waited;
+    timing.read = reader.waited();
     if expected.is_some_and(|expected| expected != n_windows) {
-        return Err(Error::WorkerLost);
+        let found = format!("{n_windows} of {} windows", expected.unwrap_or_default());
+        return Err(Error::Inconsistent { found });
     }
     Ok(timing)
 }
@@ -139,62 +135,5 @@ pub(super) fn record(
         ref_nll: score.ref_nll,
         eval_nll: score.eval_nll,
         ref_entropy: score.ref_entropy,
-    }
-}
-
-/// Blocks of rows, handed out a decode call's worth at a time.
-struct RowReader {
-    events: Blocks,
-    rows: VecDeque<RowBlock>,
-    /// Rows of the first block that are done with.
-    used: usize,
-    waited: Duration,
-}
-
-impl RowReader {
-    fn next_event(&mut self) -> Result<Option<Event>, Error> {
-        let started = Instant::now();
-        let event = self.events.events.next();
-        self.waited += started.elapsed();
-        Ok(event.transpose()?)
-    }
-
-    fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
-        match self.next_event()? {
-            None => Ok(None),
-            Some(Event::Window(head)) => Ok(Some(head)),
-            Some(Event::Rows(_)) => Err(Error::WorkerLost),
-        }
-    }
-
-    /// The next `n` rows of this window.
-    fn take(&mut self, n: usize) -> Result<Vec<Row<'_>>, Error> {
-        let mut there: usize = self.rows.iter().map(RowBlock::n_rows).sum();
-        while there < self.used + n {
-            match self.next_event()? {
-                Some(Event::Rows(block)) => {
-                    there += block.n_rows();
-                    self.rows.push_back(block);
-                }
-                Some(Event::Window(_)) | None => return Err(Error::WorkerLost),
-            }
-        }
-        let first = self.used;
-        self.used += n;
-        let rows = self
-            .rows
-            .iter()
-            .flat_map(|block| (0..block.n_rows()).map(|i| block.row(i)));
-        Ok(rows.skip(first).take(n).collect())
-    }
-
-    /// Frees the blocks whose rows have all been taken.
-    fn release(&mut self) {
-        while let Some(block) = self.rows.front()
-            && block.n_rows() <= self.used
-        {
-            self.used -= block.n_rows();
-            self.rows.pop_front();
-        }
     }
 }

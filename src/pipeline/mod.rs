@@ -6,7 +6,9 @@
 mod evaluate;
 mod ordered;
 mod read_ahead;
+mod row_reader;
 mod write;
+mod write_behind;
 
 pub use evaluate::evaluate;
 pub use read_ahead::{Blocks, read_ahead};
@@ -39,12 +41,27 @@ pub enum Error {
         /// Entries of the model's vocabulary.
         n_vocab: usize,
     },
+    /// A file whose windows hold other numbers of rows than they say.
+    #[error("the reference gives {found}: it is damaged, or has changed while it was read")]
+    Inconsistent {
+        /// What came.
+        found: String,
+    },
     /// A worker thread panicked: a defect of this program.
     #[error("internal error: a worker stopped before its work was done")]
     WorkerLost,
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// What a run tells its caller, who may stop it by an error.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// So many rows of the current window have come from the model.
+    Rows(usize),
+    /// The current window is done.
+    Window(T),
 }
 
 /// Where the time of a run went, as seen from the thread that decodes.

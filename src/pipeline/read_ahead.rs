@@ -20,13 +20,15 @@ pub(super) enum Event {
     Rows(RowBlock),
 }
 
-type Item = Result<Event, kl_formats::Error>;
+pub(super) type Item = Result<Event, kl_formats::Error>;
 
 /// The windows and rows of a reference, read ahead.
 pub struct Blocks {
     pub(super) events: Results<Item>,
     /// Windows that will come, where the file says how many it has.
     pub n_windows: Option<u64>,
+    /// Rows that will come, where the file says how many it has.
+    pub n_rows: Option<u64>,
     /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
@@ -46,7 +48,7 @@ pub fn read_ahead(reference: Reference, bos: Option<u32>, max_rows: Option<u64>)
     let (submitter, events) = ordered(depth());
     let max_rows = max_rows.unwrap_or(u64::MAX);
     // A consumer that is gone ends the thread, and says itself why it went.
-    let n_windows = match reference {
+    let (n_windows, n_rows) = match reference {
         Reference::Native(reader) => {
             let rows: Vec<u32> = reader
                 .windows()
@@ -54,28 +56,35 @@ pub fn read_ahead(reference: Reference, bos: Option<u32>, max_rows: Option<u64>)
                 .map(|window| window.n_rows)
                 .collect();
             let order = choose_windows(&rows, reader.header().seed.is_some(), max_rows);
-            let n_windows = order.len() as u64;
+            let counts = count(&rows, &order);
             std::thread::spawn(move || send_native(&Arc::new(reader), &order, &submitter));
-            Some(n_windows)
+            counts
         }
         Reference::LlamaCpp(reader) => {
             let rows = vec![reader.header().rows_per_window(); reader.n_windows()];
             let order = choose_windows(&rows, false, max_rows);
-            let n_windows = order.len() as u64;
+            let counts = count(&rows, &order);
             std::thread::spawn(move || send_llamacpp(&Arc::new(reader), bos, &order, &submitter));
-            Some(n_windows)
+            counts
         }
         Reference::KlPy(reader) => {
             let n_windows = reader.header().n_windows.map(u64::from);
             std::thread::spawn(move || send_klpy(reader, max_rows, &submitter));
-            n_windows.filter(|_| max_rows == u64::MAX)
+            (n_windows.filter(|_| max_rows == u64::MAX), None)
         }
     };
     Blocks {
         events,
         n_windows,
+        n_rows,
         max_rows,
     }
+}
+
+/// Windows and rows that come in an order of places.
+fn count(rows: &[u32], order: &[usize]) -> (Option<u64>, Option<u64>) {
+    let n_rows = order.iter().map(|&place| u64::from(rows[place])).sum();
+    (Some(order.len() as u64), Some(n_rows))
 }
 
 /// Places of the windows to read, of a file whose windows have so many rows each.

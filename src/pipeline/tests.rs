@@ -94,15 +94,12 @@ fn write_klpy(path: &Path, plan: &Plan) {
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
     let mut records = Vec::new();
     let blocks = read_ahead(Reference::open(path).unwrap(), None, max_rows);
-    evaluate(
-        &mut fake(seed, n_batch),
-        blocks,
-        Kernel::Portable,
-        |window| {
+    evaluate(&mut fake(seed, n_batch), blocks, Kernel::Portable, |step| {
+        if let Step::Window(window) = step {
             records.extend_from_slice(window);
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
     .unwrap();
     records
 }

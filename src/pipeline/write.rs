@@ -1,17 +1,15 @@
 //! A model's rows into a reference: encoded in place, compressed on all cores, appended in order.
 
 use std::io::Write;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    Encoding, Header, KlPyHeader, KlPyWriter, Member, NativeWriter, Piece, WindowEncoder,
-    WindowHead,
+    Encoding, Header, KlPyHeader, KlPyWriter, NativeWriter, Piece, WindowEncoder, WindowHead,
 };
 use rayon::prelude::*;
 
-use super::ordered::{Closed, Submitter, ordered};
-use super::{Error, Timing, depth};
+use super::write_behind::{WriteBehind, Writer};
+use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 
 /// Which kind of reference to write, and to where.
@@ -25,15 +23,15 @@ pub enum Target<W: Write> {
 
 /// Runs `source` over `windows` and writes the rows of their scored positions.
 ///
-/// `on_window` is told of each window decoded, and may stop the run.
+/// `on_step` is told of every decode call and of each window.
 ///
 /// # Errors
-/// What the model, the file or `on_window` says. The output is then incomplete.
+/// What the model, the file or `on_step` says. The output is then incomplete.
 pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     source: &mut S,
     windows: &[WindowHead],
     target: Target<W>,
-    mut on_window: impl FnMut(&WindowHead) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&WindowHead>) -> Result<(), Error>,
 ) -> Result<(W, Timing), Error> {
     let (layout, writer) = match target {
         Target::Native(writer, header) => (Layout::Native(header), Writer::Native(writer)),
@@ -45,10 +43,11 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         let head = layout.fit(head);
         let started = Instant::now();
         let mut in_sink = Duration::ZERO;
-        let waited_before = behind.waited;
+        let waited_before = behind.waited();
         let (mut window, piece) = layout.encoder(&head)?;
         behind.send(piece)?;
         source.decode(&head, |mut rows| {
+            let n_rows = rows.len();
             let sink_started = Instant::now();
             while !rows.is_empty() {
                 let (bytes, n) = window.reserve_rows(rows.len());
@@ -59,15 +58,15 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
                 }
             }
             in_sink += sink_started.elapsed();
-            Ok::<(), Error>(())
+            on_step(Step::Rows(n_rows))
         })?;
         window.finish()?;
-        let waited = behind.waited - waited_before;
+        let waited = behind.waited() - waited_before;
         timing.decode += started.elapsed().saturating_sub(in_sink);
         timing.score += in_sink.saturating_sub(waited);
-        on_window(&head)?;
+        on_step(Step::Window(&head))?;
     }
-    let waited = behind.waited;
+    let waited = behind.waited();
     let finishing = Instant::now();
     let output = behind.finish()?;
     timing.write = waited + finishing.elapsed();
@@ -120,76 +119,5 @@ impl Layout {
                 .truncate((head.first_scored + head.n_rows) as usize);
         }
         head
-    }
-}
-
-#[allow(clippy::large_enum_variant)] // one per run
-enum Writer<W: Write> {
-    Native(NativeWriter<W>),
-    KlPy(KlPyWriter<W>),
-}
-
-impl<W: Write> Writer<W> {
-    fn append(&mut self, member: Member) -> Result<(), kl_formats::Error> {
-        match self {
-            Self::Native(writer) => writer.append(member),
-            Self::KlPy(writer) => writer.append(member),
-        }
-    }
-
-    fn finish(self) -> Result<W, kl_formats::Error> {
-        match self {
-            Self::Native(writer) => writer.finish(),
-            Self::KlPy(writer) => writer.finish(),
-        }
-    }
-}
-
-/// Pieces on their way to the file.
-struct WriteBehind<W: Write> {
-    submitter: Submitter<Member>,
-    /// Taken once: by whoever learns how it ended.
-    writer: Option<JoinHandle<Result<W, kl_formats::Error>>>,
-    waited: Duration,
-}
-
-impl<W: Write + Send + 'static> WriteBehind<W> {
-    fn start(mut writer: Writer<W>) -> Self {
-        let (submitter, members) = ordered(depth());
-        let writer = std::thread::spawn(move || {
-            for member in members {
-                writer.append(member)?;
-            }
-            writer.finish()
-        });
-        Self {
-            submitter,
-            writer: Some(writer),
-            waited: Duration::ZERO,
-        }
-    }
-
-    /// Compresses a piece and appends it, later.
-    fn send(&mut self, piece: Piece) -> Result<(), Error> {
-        let started = Instant::now();
-        let sent = self.submitter.submit(move || piece.compress());
-        self.waited += started.elapsed();
-        sent.map_err(|Closed| match join(self.writer.take()) {
-            Ok(_) => Error::WorkerLost,
-            Err(error) => error,
-        })
-    }
-
-    /// Waits until everything is written.
-    fn finish(self) -> Result<W, Error> {
-        drop(self.submitter);
-        join(self.writer)
-    }
-}
-
-fn join<W>(writer: Option<JoinHandle<Result<W, kl_formats::Error>>>) -> Result<W, Error> {
-    match writer.map(JoinHandle::join) {
-        Some(Ok(result)) => Ok(result?),
-        Some(Err(_)) | None => Err(Error::WorkerLost),
     }
 }

@@ -40,7 +40,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         divergence(&mut out, kld, report.max_at_text.as_deref());
     }
     if let Some(reverse) = &summary.reverse_kld {
-        out.estimate("reverse KLD, mean", &reverse.mean.estimate, kld);
+        out.estimate("reverse KLD, mean", &reverse.mean.estimate, kld_at_least_0);
     }
     if let Some(agreement) = &summary.agreement {
         agreements(&mut out, agreement);
@@ -85,11 +85,11 @@ fn describe(model: &ModelInfo) -> String {
 fn divergence(out: &mut Sheet, distribution: &Distribution, max_at_text: Option<&str>) {
     out.title("KL divergence, nats");
     let mean = &distribution.mean;
-    out.estimate("mean", &mean.estimate, kld);
+    out.estimate("mean", &mean.estimate, kld_at_least_0);
     if let (Some(lo), Some(hi)) = (mean.cluster_lo, mean.cluster_hi) {
         out.line(
             "  windows, not tokens, independent",
-            &format!("{:>12}  {}", "", range(lo, hi, kld)),
+            &format!("{:>12}  {}", "", range(lo, hi, kld_at_least_0)),
         );
     }
     if let Some(std) = distribution.std {
@@ -101,7 +101,7 @@ fn divergence(out: &mut Sheet, distribution: &Distribution, max_at_text: Option<
         } else {
             format!("{} %", significant_percent(quantile.p))
         };
-        out.estimate(&name, &quantile.estimate, kld);
+        out.estimate(&name, &quantile.estimate, kld_at_least_0);
     }
     let at = &distribution.max_at;
     let before = max_at_text
@@ -175,6 +175,11 @@ fn significant_percent(share: f64) -> String {
 
 fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
     format!("[{}, {}]", show(lo), show(hi))
+}
+
+/// A KLD's interval, cut at 0: a symmetric one may reach below it, a KLD cannot.
+fn kld_at_least_0(value: f64) -> String {
+    kld(value.max(0.0))
 }
 
 /// Titles, and lines of a name and a value.

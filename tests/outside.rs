@@ -1,0 +1,304 @@
+//! What comes from outside a run: signals, pipes and disks that close, two runs at once.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Session, fixture, short_text};
+
+/// A text that takes `kl` some seconds, whatever the machine.
+fn long_text(session: &Session) {
+    let text = fs::read_to_string(fixture("eval.txt")).unwrap();
+    session.write("long.txt", text.repeat(40));
+}
+
+/// A write that has begun: its partial file is there, and rows are on their way.
+fn running_write(session: &Session, more: &[&str]) -> Child {
+    let args = [
+        "-m",
+        "@tiny-f16.gguf",
+        "-t",
+        "long.txt",
+        "-w",
+        "ref.gz",
+        "-c",
+        "64",
+    ];
+    let mut child = session
+        .command(&[&args[..], more].concat())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The last line before the work begins says where it goes.
+    let stderr = child.stderr.as_mut().unwrap();
+    let begun = BufReader::new(stderr)
+        .lines()
+        .any(|line| line.unwrap().starts_with("file "));
+    assert!(begun, "the write has begun");
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_a_write_and_leaves_nothing() {
+    use std::os::unix::process::ExitStatusExt;
+    let session = Session::new();
+    long_text(&session);
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let mut child = running_write(&session, &[]);
+        signal(&child, name);
+        let status = child.wait().unwrap();
+        assert_eq!(
+            status.signal(),
+            Some(2),
+            "{name}: a shell's loop ends with it"
+        );
+        assert_eq!(session.files(), ["long.txt"], "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_models_that_are_done() {
+    let session = Session::new();
+    long_text(&session);
+    let args = [
+        "-m",
+        "@tiny-f16.gguf",
+        "-t",
+        "long.txt",
+        "-w",
+        "ref.gz",
+        "-c",
+        "64",
+        "-q",
+    ];
+    session.ok(&[&args[..], &["-n", "20000"]].concat());
+    let models = [
+        "-m",
+        "@tiny-q8_0.gguf",
+        "-m",
+        "@tiny-q4_K_M.gguf",
+        "-r",
+        "ref.gz",
+        "-q",
+    ];
+    let mut child = session
+        .command(&[&models[..], &["--json", "-"]].concat())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !session.path("tiny-q8_0.gguf.kls").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, "-INT");
+    let mut stdout = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut stdout)
+        .unwrap();
+    assert!(!child.wait().unwrap().success());
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["models"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_killed_run_is_named_and_stops_no_loop() {
+    let session = Session::new();
+    long_text(&session);
+    let mut child = running_write(&session, &[]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A lock ends with its process; what was written stays, and is not touched.
+    session.write("ref.gz.partial", "left");
+    let args = [
+        "-m",
+        "@tiny-f16.gguf",
+        "-t",
+        "long.txt",
+        "-w",
+        "ref.gz",
+        "-n",
+        "64",
+        "-q",
+    ];
+    session.fails(&args, 1, &["ref.gz.partial", "cut off", "--force"]);
+    session.ok(&[&args[..], &["--force"]].concat());
+    // What a killed evaluation leaves is a moment's work.
+    session.write("tiny-q8_0.gguf.kls.partial", "left");
+    session.ok(&["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "-q"]);
+}
+
+#[test]
+fn two_runs_never_write_one_file() {
+    let session = Session::new();
+    long_text(&session);
+    let mut first = running_write(&session, &["--force"]);
+    let second = [
+        "-m",
+        "@tiny-q8_0.gguf",
+        "-t",
+        "long.txt",
+        "-w",
+        "ref.gz",
+        "--force",
+        "-q",
+    ];
+    session.fails(&second, 1, &["ref.gz", "another run"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
+fn no_output_is_an_input_or_written_twice() {
+    let session = Session::new();
+    let reference = session.reference(&[]);
+    let before = fs::read(&reference).unwrap();
+    fs::copy(fixture("tiny-q8_0.gguf"), session.path("m.gguf")).unwrap();
+    fs::create_dir(session.path("d")).unwrap();
+    fs::copy(fixture("tiny-q2_K.gguf"), session.path("d/m.gguf")).unwrap();
+    let write = ["-m", "m.gguf", "-t", "short.txt", "--force", "-w"];
+    let read = ["-m", "m.gguf", "-r", "ref.gz", "--force"];
+    for output in ["short.txt", "m.gguf", "./m.gguf"] {
+        session.fails(&[&write[..], &[output]].concat(), 2, &[output, "input"]);
+    }
+    for output in ["ref.gz", "d/../m.gguf"] {
+        session.fails(
+            &[&read[..], &["--json", output]].concat(),
+            2,
+            &[output, "input"],
+        );
+        session.fails(
+            &[&read[..], &["--sidecar", output]].concat(),
+            2,
+            &[output, "input"],
+        );
+    }
+    session.fails(
+        &[&read[..], &["--json", "x", "--sidecar", "x"]].concat(),
+        2,
+        &["twice"],
+    );
+    session.fails(
+        &[&read[..], &["-m", "d/m.gguf"]].concat(),
+        2,
+        &["m.gguf.kls", "twice"],
+    );
+    assert_eq!(fs::read(&reference).unwrap(), before);
+    assert_eq!(
+        fs::read_to_string(session.path("short.txt")).unwrap(),
+        short_text()
+    );
+}
+
+#[test]
+fn a_closed_stdout_stops_neither_the_models_nor_the_json() {
+    let session = Session::new();
+    session.reference(&[]);
+    let args = [
+        "-m",
+        "@tiny-q8_0.gguf",
+        "-m",
+        "@tiny-q2_K.gguf",
+        "-r",
+        "ref.gz",
+        "-q",
+        "--json",
+        "o.json",
+    ];
+    let mut child = session
+        .command(&args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(
+        child.wait().unwrap().success(),
+        "whoever read it has stopped, which is no error"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(session.path("o.json")).unwrap()).unwrap();
+    assert_eq!(json["models"].as_array().unwrap().len(), 2);
+    assert!(session.path("tiny-q2_K.gguf.kls").exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_stdout_or_stderr_is_met() {
+    let session = Session::new();
+    session.reference(&[]);
+    let full = || {
+        fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    let args = ["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "--json", "o.json"];
+    let status = session.command(&args).stdout(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1), "the report is lost");
+    assert!(session.path("o.json").exists(), "the JSON is not");
+
+    let args = ["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "-v"];
+    let status = session
+        .command(&args)
+        .stdout(Stdio::null())
+        .stderr(full())
+        .status()
+        .unwrap();
+    assert_eq!(
+        status.code(),
+        Some(0),
+        "nobody reads the log, and the work is done"
+    );
+    let args = ["-m", "none.gguf", "-r", "ref.gz"];
+    let status = session.command(&args).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
+    let session = Session::new();
+    session.reference(&[]);
+    // The name is free when the run begins, and taken when it ends.
+    let args = [
+        "-m",
+        "@tiny-q8_0.gguf",
+        "-r",
+        "ref.gz",
+        "--sidecar",
+        "s.kls",
+    ];
+    let child = session
+        .command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !session.path("s.kls.partial").exists() && !session.path("s.kls").exists() {
+        std::thread::yield_now();
+    }
+    let taken = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(session.path("s.kls"));
+    let output = child.wait_with_output().unwrap();
+    if taken.is_ok() {
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("s.kls.partial"), "{stderr}");
+    }
+    assert!(String::from_utf8(output.stdout).unwrap().contains("mean"));
+}
