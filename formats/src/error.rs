@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused.
-    #[error("{}: cannot {what}: {source}", path.display())]
+    #[error("{}: cannot {what}: {cause}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What was being done, as a verb phrase.
         what: &'static str,
-        /// The system's own words.
-        source: io::Error,
+        /// The system's own words. Part of the message, and so no `source()`: whoever prints the
+        /// chain of causes would print them twice.
+        cause: io::Error,
     },
     /// The file is something else than a reference.
     #[error(
@@ -162,11 +163,11 @@ impl Named {
         &self.0
     }
 
-    pub(crate) fn io(&self, what: &'static str, source: io::Error) -> Error {
+    pub(crate) fn io(&self, what: &'static str, cause: io::Error) -> Error {
         Error::Io {
             path: self.0.clone(),
             what,
-            source,
+            cause,
         }
     }
 
@@ -265,5 +266,13 @@ mod tests {
             file.truncated(None, 12, "the index is missing").to_string(),
             "ref.gz: incomplete: the index is missing, at byte 12; copy it again or write it anew"
         );
+    }
+
+    #[test]
+    fn the_cause_is_told_once() {
+        let cause = io::Error::new(io::ErrorKind::NotFound, "no such file");
+        let error = Named::new(Path::new("ref.gz")).io("open", cause);
+        assert_eq!(error.to_string(), "ref.gz: cannot open: no such file");
+        assert!(std::error::Error::source(&error).is_none());
     }
 }

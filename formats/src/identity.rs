@@ -68,3 +68,19 @@ pub struct BackendIdentity {
     /// Type of the V cache.
     pub type_v: String,
 }
+
+/// Bytes in lower-case hexadecimal, as every hash is written.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_lower_case_and_keep_their_zeros() {
+        assert_eq!(hex(&[0x00, 0x0f, 0xa0, 0xff]), "000fa0ff");
+        assert_eq!(hex(&[]), "");
+    }
+}

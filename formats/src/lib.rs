@@ -40,7 +40,7 @@ pub mod sidecar;
 
 pub use error::{Error, Result};
 pub use gguf::GgufSummary;
-pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity};
+pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};
 pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
 pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};

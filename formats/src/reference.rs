@@ -37,10 +37,11 @@ impl fmt::Display for ReferenceKind {
 /// The kind of reference that the file's first bytes show.
 ///
 /// # Errors
-/// [`crate::Error::NotAReference`] saying what the file is instead, [`crate::Error::Io`].
+/// [`crate::Error::NotAReference`] saying what the file is instead,
+/// [`crate::Error::Unsupported`] for what is no regular file, [`crate::Error::Io`].
 pub fn sniff(path: &Path) -> Result<ReferenceKind> {
     let name = Named::new(path);
-    let (mut file, _) = source::open(&name)?;
+    let (mut file, _) = source::open(&name, "a reference")?;
     let raw = look(&mut file).map_err(|source| name.io("read", source))?;
     if raw.starts_with(&llamacpp::MAGIC) {
         return Ok(ReferenceKind::LlamaCpp);
@@ -52,7 +53,7 @@ pub fn sniff(path: &Path) -> Result<ReferenceKind> {
     } else if raw.starts_with(sidecar::MAGIC_LINE.as_bytes()) {
         "it is a sidecar, the result of an evaluation"
     } else if raw.starts_with(&[0x1f, 0x8b]) {
-        let (file, _) = source::open(&name)?;
+        let (file, _) = source::open(&name, "a reference")?;
         // A damaged stream shows nothing, or too little.
         let plain = look(&mut GzDecoder::new(file)).unwrap_or_default();
         if plain.starts_with(native::MAGIC_LINE.as_bytes()) {
@@ -218,6 +219,28 @@ mod tests {
             sniff(Path::new("/no/such/file")),
             Err(Error::Io { .. })
         ));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let save_first = "a reference must be a regular file: save it first";
+        for (path, what) in [
+            (pipe.as_path(), save_first), // and opening it would wait for ever
+            (Path::new("/dev/null"), save_first),
+            (folder.path(), "is a folder"),
+        ] {
+            for error in [sniff(path).unwrap_err(), Reference::open(path).unwrap_err()] {
+                assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+                let start = format!("{}: {what}", path.display());
+                assert!(error.to_string().starts_with(&start), "{error}");
+            }
+            assert!(!sidecar::is_sidecar(path));
+        }
     }
 
     #[test]

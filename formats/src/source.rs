@@ -15,9 +15,10 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Opens a reference.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
-        let (file, len) = open(&name)?;
+        let (file, len) = open(&name, "a reference")?;
         Ok(Self { file, name, len })
     }
 
@@ -46,13 +47,19 @@ impl Source {
     }
 }
 
-/// Opens a regular file, and says how long it is.
-pub(crate) fn open(name: &Named) -> Result<(File, u64)> {
-    let file = File::open(name.path()).map_err(|source| name.io("open", source))?;
-    let metadata = file.metadata().map_err(|source| name.io("open", source))?;
+/// Opens a regular file, and says how long it is. Files are opened more than once and read at
+/// given places, which a pipe does not allow. `role` is what messages call the file.
+pub(crate) fn open(name: &Named, role: &str) -> Result<(File, u64)> {
+    // Before opening: that would wait for a named pipe's writer.
+    let metadata = std::fs::metadata(name.path()).map_err(|cause| name.io("open", cause))?;
     if metadata.is_dir() {
-        return Err(name.io("open", io::ErrorKind::IsADirectory.into()));
+        return Err(name.unsupported(format!("is a folder: {role} must be a regular file")));
     }
+    if !metadata.is_file() {
+        return Err(name.unsupported(format!("{role} must be a regular file: save it first")));
+    }
+    let file = File::open(name.path()).map_err(|cause| name.io("open", cause))?;
+    let metadata = file.metadata().map_err(|cause| name.io("open", cause))?;
     Ok((file, metadata.len()))
 }
 

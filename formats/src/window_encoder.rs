@@ -53,9 +53,7 @@ impl WindowEncoder {
         if let Some(fault) = header.fault() {
             return Err(unwritable(head, &fault));
         }
-        if u32::try_from(head.tokens.len()).is_ok_and(|n| n > header.n_ctx) {
-            return Err(unwritable(head, "more tokens than n_ctx"));
-        }
+        check_n_tokens(head, header.n_ctx)?;
         Self::with_framing(
             Framing::Native,
             header.encoding,
@@ -66,17 +64,18 @@ impl WindowEncoder {
     }
 
     /// An encoder of a window of kl.py's file, and the piece with its counts and tokens. Rows are
-    /// [`Encoding::F32`]; `head.n_rows` must reach to the window's end.
+    /// [`Encoding::F32`], and start at the window's first token.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if the counts or the tokens do not fit the header.
     pub fn kl_py(header: &KlPyHeader, head: &WindowHead) -> Result<(Self, Piece)> {
-        if u64::from(head.first_scored) + u64::from(head.n_rows) != head.tokens.len() as u64 {
+        if head.first_scored != 0 {
             return Err(unwritable(
                 head,
-                "kl.py's file has rows up to a window's last token",
+                "kl.py's file has rows from a window's first token on",
             ));
         }
+        check_n_tokens(head, header.n_ctx)?;
         let rows = rows_per_piece(Encoding::F32, header.n_vocab);
         Self::with_framing(Framing::Gzip, Encoding::F32, header.n_vocab, rows, head)
     }
@@ -211,6 +210,13 @@ impl WindowEncoder {
             part,
             framing: self.framing,
         }
+    }
+}
+
+fn check_n_tokens(head: &WindowHead, n_ctx: u32) -> Result<()> {
+    match head.tokens.len() > n_ctx as usize {
+        true => Err(unwritable(head, "more tokens than n_ctx")),
+        false => Ok(()),
     }
 }
 

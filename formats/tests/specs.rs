@@ -205,6 +205,11 @@ with gzip.open(sys.argv[1], "rb") as f:
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = KlPyWriter::create(&file, file.path(), &header).unwrap();
     for head in heads() {
+        // The only rows the file can hold are those from the first position on.
+        let head = WindowHead {
+            first_scored: 0,
+            ..head
+        };
         for member in pieces(WindowEncoder::kl_py(&header, &head).unwrap(), Encoding::F32) {
             writer.append(member).unwrap();
         }

@@ -6,6 +6,7 @@ use std::io::{BufReader, Read};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Named, Result};
+use crate::hex;
 
 /// Bytes of a string that is skipped are taken in steps of this size.
 const STEP_BYTES: usize = 8 << 10;
@@ -38,7 +39,7 @@ impl Cursor {
 
     /// SHA-256 (hex) of all that was read.
     pub(super) fn sha256(&self) -> String {
-        hex(self.hash.clone())
+        hex(&self.hash.clone().finalize())
     }
 
     pub(super) fn corrupt(&self, what: impl Into<String>) -> crate::Error {
@@ -134,12 +135,4 @@ impl Cursor {
         }
         Ok(())
     }
-}
-
-/// The digest in hexadecimal.
-pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use sha2::{Digest, Sha256};
 
-use super::cursor::{Cursor, hex};
+use super::cursor::Cursor;
 use crate::error::Result;
+use crate::hex;
 
 /// Bytes of the shortest pair: a key's length, a type, a bool.
 pub(super) const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;
@@ -175,6 +176,6 @@ fn tokens(cursor: &mut Cursor) -> Result<Tokens> {
     }
     Ok(Tokens {
         n_tokens,
-        sha256: hex(hash),
+        sha256: hex(&hash.finalize()),
     })
 }

@@ -37,7 +37,8 @@ pub struct GgufSummary {
     pub pooling_type: Option<u32>,
     /// `<architecture>.context_length`: tokens the model was trained for.
     pub context_length: Option<u64>,
-    /// The tokenizer, if the file holds one with a model's name and a list of tokens.
+    /// The tokenizer, if the file holds one with a model's name and a list of tokens. Of a split
+    /// model, the first part alone holds it: see [`GgufSummary::split`].
     pub tokenizer: Option<TokenizerIdentity>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
@@ -45,7 +46,8 @@ pub struct GgufSummary {
     pub n_tensors: u64,
     /// Elements of all tensors in this file.
     pub n_params: u64,
-    /// `split.no` (from 0) and `split.count`, for a part of a split model.
+    /// `split.no` (from 0) and `split.count`, for a part of a split model. Parts after the first
+    /// have little but these two keys and their tensors.
     pub split: Option<(u16, u16)>,
     /// SHA-256 (hex) of the file's bytes up to the end of the tensor infos: names, shapes, types
     /// and places of all tensors and every key, but not the tensors' data.
@@ -58,11 +60,11 @@ pub struct GgufSummary {
 ///
 /// # Errors
 /// [`crate::Error::NotAModel`], [`crate::Error::Unsupported`] for a version or a byte order that
-/// is not read, [`crate::Error::Truncated`] where a tensor or the header reaches past the file's
+/// is not read and for what is no regular file, [`crate::Error::Truncated`] where a tensor or the header reaches past the file's
 /// end, [`crate::Error::Corrupt`], [`crate::Error::Io`].
 pub fn read(path: &Path) -> Result<GgufSummary> {
     let name = Named::new(path);
-    let (file, file_bytes) = crate::source::open(&name)?;
+    let (file, file_bytes) = crate::source::open(&name, "a model")?;
     let mut cursor = Cursor::new(file, file_bytes, name);
     let version = read_start(&mut cursor)?;
     let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;

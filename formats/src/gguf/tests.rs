@@ -9,6 +9,7 @@ use crate::testing::{Scratch, any_change};
 const U8: u32 = 0;
 const U16: u32 = 2;
 const U32: u32 = 4;
+const I32: u32 = 5;
 const F32: u32 = 6;
 const BOOL: u32 = 7;
 const STRING: u32 = 8;
@@ -147,6 +148,22 @@ fn a_bare_model() {
     assert!(!summary.chat_template);
 }
 
+/// The keys that llama-gguf-split gives a part after the first.
+#[test]
+fn a_later_part_of_a_split_model() {
+    let mut model = Model {
+        data_bytes: 64,
+        ..Model::default()
+    };
+    model
+        .pair("split.no", U16, &[1, 0])
+        .pair("split.count", U16, &[3, 0])
+        .pair("split.tensors.count", I32, &9i32.to_le_bytes())
+        .tensor("norm", &[16], 0, 0);
+    let summary = read_bytes(&model.bytes()).unwrap();
+    assert_eq!((summary.tokenizer, summary.split), (None, Some((1, 3))));
+}
+
 #[test]
 fn every_truncation_is_found() {
     let bytes = sample().bytes();
@@ -183,7 +200,8 @@ fn other_files_and_versions_are_named() {
         read(Path::new("/no/such/file")),
         Err(Error::Io { .. })
     ));
-    assert!(matches!(read(Path::new("/")), Err(Error::Io { .. })));
+    let error = read(Path::new("/")).unwrap_err().to_string();
+    assert_eq!(error, "/: is a folder: a model must be a regular file");
 }
 
 #[test]

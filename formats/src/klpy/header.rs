@@ -1,5 +1,7 @@
 //! The header line, a Python dict literal.
 
+use std::collections::HashMap;
+
 use py_literal::Value;
 
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
@@ -12,7 +14,7 @@ const MAX_DEPTH: usize = 3;
 /// What kl.py's header says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KlPyHeader {
-    /// Most tokens in a window.
+    /// Most tokens in a window; padded by kl.py, whose windows may all be shorter.
     pub n_ctx: u32,
     /// Entries of a row.
     pub n_vocab: u32,
@@ -74,10 +76,9 @@ impl KlPyHeader {
             return Err(unusable("the second line is not a Python dict literal"));
         };
         let mut header = Self::default();
-        for (key, value) in entries {
-            let Value::String(key) = key else {
-                return Err(unusable("a key is not a string"));
-            };
+        for (key, value) in
+            last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))?
+        {
             match (key.as_str(), value) {
                 ("n_ctx", value) => header.n_ctx = integer(&key, &value, name)?,
                 ("n_vocab", value) => header.n_vocab = integer(&key, &value, name)?,
@@ -103,6 +104,24 @@ impl KlPyHeader {
             None
         }
     }
+}
+
+/// A dict's entries as Python takes them: of a key's values the last, at the place of the first.
+/// `None` if a key is not a string.
+fn last_of_each(entries: Vec<(Value, Value)>) -> Option<Vec<(String, Value)>> {
+    let mut places = HashMap::new();
+    let mut found: Vec<(String, Value)> = Vec::new();
+    for (key, value) in entries {
+        let Value::String(key) = key else {
+            return None;
+        };
+        let place = *places.entry(key.clone()).or_insert(found.len());
+        match found.get_mut(place) {
+            Some(entry) => entry.1 = value,
+            None => found.push((key, value)),
+        }
+    }
+    Some(found)
 }
 
 fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
@@ -176,6 +195,20 @@ mod tests {
             ("verbose", "False"),
         ];
         assert_eq!(others, expected);
+    }
+
+    #[test]
+    fn of_a_key_given_twice_the_last_value_holds() {
+        let header = parse(
+            "{'n_ctx': None, 'model': 'a', 'x': 1, 'y': 2, 'x': 3, 'n_vocab': 5, 'n_ctx': 8, \
+             'model': 'b', 'x': 'z'}",
+        )
+        .unwrap();
+        assert_eq!((header.n_ctx, header.model.as_deref()), (8, Some("b")));
+        assert_eq!(
+            header.others,
+            [("x", "z"), ("y", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()))
+        );
     }
 
     #[test]

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
-
+use super::members::Members;
 use super::{KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::row::{Layout, Shape};
 use crate::source;
-use crate::{Encoding, Error, MAX_N_CTX, RowBlock, WindowHead};
+use crate::{Encoding, Error, RowBlock, WindowHead};
 
 /// How much memory is taken before its bytes have come, in words.
 const STEP_WORDS: usize = 256 << 10;
@@ -19,7 +18,7 @@ const STEP_WORDS: usize = 256 << 10;
 #[derive(Debug)]
 pub struct KlPyReader {
     name: Named,
-    stream: BufReader<MultiGzDecoder<BufReader<File>>>,
+    stream: BufReader<Members<BufReader<File>>>,
     header: KlPyHeader,
     /// Bytes of the plain stream taken.
     offset: u64,
@@ -33,14 +32,14 @@ impl KlPyReader {
     /// Opens the file and reads its header.
     ///
     /// # Errors
-    /// [`Error::NotAReference`], [`Error::Header`], [`Error::Truncated`], [`Error::Corrupt`],
-    /// [`Error::Io`].
+    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is no regular file,
+    /// [`Error::Header`], [`Error::Truncated`], [`Error::Corrupt`], [`Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
-        let (file, _) = source::open(&name)?;
-        let decoder = MultiGzDecoder::new(BufReader::with_capacity(256 << 10, file));
+        let (file, _) = source::open(&name, "a reference")?;
+        let members = Members::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
-            stream: BufReader::with_capacity(64 << 10, decoder),
+            stream: BufReader::with_capacity(64 << 10, members),
             header: KlPyHeader::default(),
             offset: 0,
             next: 0,
@@ -107,20 +106,24 @@ impl KlPyReader {
             );
             return corrupt(&self.name, what);
         }
-        if n_tokens > MAX_N_CTX {
-            return corrupt(&self.name, format!("a window of {n_tokens} tokens"));
+        if n_tokens > self.header.n_ctx {
+            let what = format!(
+                "a window of {n_tokens} tokens, the header says n_ctx {}",
+                self.header.n_ctx
+            );
+            return corrupt(&self.name, what);
         }
         if self.header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
             return corrupt(&self.name, "more windows than the header says".into());
         }
-        let Some(first_scored) = n_tokens.checked_sub(n_rows) else {
+        if n_rows > n_tokens {
             return corrupt(&self.name, format!("{n_rows} rows for {n_tokens} tokens"));
-        };
+        }
         let tokens = self.words(window, n_tokens as usize)?;
         let head = WindowHead {
             window,
             tokens,
-            first_scored,
+            first_scored: 0,
             n_rows,
         };
         if let Some(fault) = head.fault(n_vocab) {
@@ -225,9 +228,12 @@ impl KlPyReader {
                 };
                 self.name.truncated(window, self.offset, what)
             }
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            io::ErrorKind::InvalidInput => {
                 self.name
                     .corrupt(window, self.offset, format!("gzip: {source}"))
+            }
+            io::ErrorKind::InvalidData => {
+                self.name.corrupt(window, self.offset, source.to_string())
             }
             _ => self.name.io("read", source),
         }

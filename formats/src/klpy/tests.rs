@@ -21,6 +21,12 @@ fn header(n_windows: Option<u32>) -> KlPyHeader {
     }
 }
 
+/// The window with the same rows, those of its first positions: the only ones a file can hold.
+fn rows_from_the_start(mut window: Window) -> Window {
+    window.head.first_scored = 0;
+    window
+}
+
 fn write(header: &KlPyHeader, windows: &[Window], at_once: usize) -> Vec<u8> {
     let mut writer = KlPyWriter::create(Vec::new(), Path::new("out"), header).unwrap();
     for w in windows {
@@ -71,10 +77,50 @@ fn a_window_spelled_out() {
     let head = WindowHead {
         window: 0,
         tokens: vec![3, 4],
-        first_scored: 1,
+        first_scored: 0,
         n_rows: 1,
     };
     assert_eq!(windows, [(head, vec![0x3f80_0000, 0, 0, 0, 0xbf80_0000])]);
+}
+
+#[test]
+fn a_window_is_no_longer_than_the_context() {
+    let scratch = Scratch::new();
+    let mut numbers = vec![8, 0, N_VOCAB, 0, 1, 2, 3, 4, 0, 1, 2];
+    let windows = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap();
+    assert_eq!(windows[0].0.tokens, numbers[3..]);
+    numbers[0] = 9;
+    numbers.push(3);
+    let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
+    let message = format!(
+        "corrupt: a window of 9 tokens, the header says n_ctx 8, at window 0, byte {};",
+        LINES.len()
+    );
+    assert!(error.to_string().contains(&message), "{error}");
+    let head = WindowHead {
+        window: 0,
+        tokens: vec![0; 9],
+        first_scored: 0,
+        n_rows: 9,
+    };
+    assert!(WindowEncoder::kl_py(&header(None), &head).is_err());
+}
+
+#[test]
+fn trailing_bytes_are_named() {
+    let scratch = Scratch::new();
+    let windows = [rows_from_the_start(window(0, 3, 1, N_VOCAB))];
+    for whole in [
+        gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
+        write(&header(Some(1)), &windows, 9),
+    ] {
+        for trailing in [&b"\n"[..], b"some more bytes", &[0; 512]] {
+            let error = read(scratch.file(&[&whole, trailing].concat()), 9).unwrap_err();
+            let is_named =
+                matches!(&error, Error::Corrupt { what, .. } if what.starts_with("trailing bytes"));
+            assert!(is_named, "{error}");
+        }
+    }
 }
 
 #[test]
@@ -106,7 +152,7 @@ fn hostile_counts_are_refused() {
     for numbers in [
         vec![2],
         vec![2, 1, 5, 3],
-        vec![1 << 26, 0, 5],
+        vec![8, 0, 5],
         vec![2, 1, 5, 3, 4, 0, 0],
     ] {
         let error = read(scratch.file(&gzip(&stream(&numbers))), usize::MAX).unwrap_err();
@@ -162,7 +208,7 @@ fn hostile_lines_are_refused() {
 
 #[test]
 fn every_truncation_is_found() {
-    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)];
+    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
     let scratch = Scratch::new();
     for bytes in [
         // Written by kl: the header counts the windows.
@@ -180,7 +226,7 @@ fn every_truncation_is_found() {
 
 #[test]
 fn unread_rows_are_passed_over() {
-    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)];
+    let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
     let scratch = Scratch::new();
     let mut reader = KlPyReader::open(scratch.file(&write(&header(None), &windows, 9))).unwrap();
     assert!(reader.next_rows(1).unwrap().is_none(), "no window yet");
@@ -196,7 +242,7 @@ fn unread_rows_are_passed_over() {
 fn writers_refuse_what_the_file_cannot_hold() {
     let header = header(Some(1));
     let create = || KlPyWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
-    let w = window(0, 3, 1, N_VOCAB);
+    let w = rows_from_the_start(window(0, 3, 1, N_VOCAB));
     let encoder = WindowEncoder::kl_py(&header, &w.head).unwrap();
     let members: Vec<_> = encode(encoder, Encoding::F32, N_VOCAB, &w.rows, 9)
         .iter()
@@ -210,13 +256,13 @@ fn writers_refuse_what_the_file_cannot_hold() {
     let mut writer = create();
     writer.append(members[0].clone()).unwrap();
     assert!(writer.finish().is_err(), "no rows");
-    let short = WindowHead {
-        n_rows: 1,
+    let late = WindowHead {
+        first_scored: 1,
         ..w.head
     };
     assert!(
-        WindowEncoder::kl_py(&header, &short).is_err(),
-        "rows that end early"
+        WindowEncoder::kl_py(&header, &late).is_err(),
+        "rows that start late"
     );
 }
 
@@ -225,6 +271,7 @@ proptest! {
 
     #[test]
     fn round_trip(windows in any_windows(N_VOCAB), at_once in 1usize..9) {
+        let windows: Vec<_> = windows.into_iter().map(rows_from_the_start).collect();
         let bytes = write(&header(Some(windows.len() as u32)), &windows, at_once);
         let found = read(Scratch::new().file(&bytes), 10 - at_once).unwrap();
         let expected: Vec<_> = windows

@@ -22,7 +22,8 @@ impl LlamaCppReader {
     /// # Errors
     /// [`Error::Truncated`] for a file that is too short, with the first window that is not whole
     /// and the byte where the rest should begin; [`Error::Corrupt`] for one that is too long;
-    /// [`Error::NotAReference`], [`Error::Header`], [`Error::Io`].
+    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is no regular file,
+    /// [`Error::Header`], [`Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let name = &source.name;

@@ -24,9 +24,8 @@ pub struct SidecarReader {
 /// Whether the file starts as a sidecar does. A file that cannot be read does not.
 pub fn is_sidecar(path: &Path) -> bool {
     let mut magic = [0; MAGIC_LINE.len()];
-    File::open(path)
-        .and_then(|mut file| file.read_exact(&mut magic))
-        .is_ok()
+    source::open(&Named::new(path), "a sidecar")
+        .is_ok_and(|(mut file, _)| file.read_exact(&mut magic).is_ok())
         && magic == *MAGIC_LINE.as_bytes()
 }
 
@@ -38,7 +37,7 @@ impl SidecarReader {
     /// [`crate::Error::Truncated`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
-        let (file, len) = source::open(&name)?;
+        let (file, len) = source::open(&name, "a sidecar")?;
         let mut stream = BufReader::with_capacity(256 << 10, file);
         let io = |source| name.io("read", source);
         let mut lines = Vec::new();

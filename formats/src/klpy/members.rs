@@ -1,0 +1,81 @@
+//! Gzip members one after another, read as one stream.
+
+use std::io::{self, BufRead, Read};
+
+use flate2::bufread::GzDecoder;
+
+/// ID1 and ID2, the first bytes of every member (RFC 1952, 2.3.1).
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// What all members hold. Unlike [`flate2::bufread::MultiGzDecoder`], it tells bytes behind the
+/// last member, which fail with [`io::ErrorKind::InvalidData`], from a member that is cut short.
+#[derive(Debug)]
+pub(super) struct Members<R> {
+    /// The member being read; `None` after the last one.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Members<R> {
+    pub(super) fn new(stream: R) -> Self {
+        Self {
+            member: Some(GzDecoder::new(stream)),
+        }
+    }
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        while let Some(member) = &mut self.member {
+            let n = member.read(into)?;
+            if n > 0 {
+                return Ok(n);
+            }
+            // Perhaps one byte alone: the buffer may end there.
+            let next = member.get_mut().fill_buf()?;
+            if !next.iter().zip(&GZIP_MAGIC).all(|(a, b)| a == b) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "trailing bytes: what follows the gzip stream is not gzip",
+                ));
+            }
+            let is_end = next.is_empty();
+            self.member = self
+                .member
+                .take()
+                .filter(|_| !is_end)
+                .map(|member| GzDecoder::new(member.into_inner()));
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::piece::gzip;
+
+    fn read(bytes: &[u8], buffer_bytes: usize) -> io::Result<Vec<u8>> {
+        let mut plain = Vec::new();
+        Members::new(io::BufReader::with_capacity(buffer_bytes, bytes)).read_to_end(&mut plain)?;
+        Ok(plain)
+    }
+
+    #[test]
+    fn members_are_joined_and_trailing_bytes_told_from_a_cut_member() {
+        let two = [gzip(b"one, "), gzip(b""), gzip(b"two")].concat();
+        // However the buffer cuts what comes.
+        for buffer_bytes in 1..=two.len() {
+            assert_eq!(read(&two, buffer_bytes).unwrap(), b"one, two");
+            for trailing in [&b"\0"[..], b"no gzip at all"] {
+                let error = read(&[&two[..], trailing].concat(), buffer_bytes).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{trailing:?}");
+            }
+            let cut = [&two[..], &two[..9]].concat();
+            let error = read(&cut, buffer_bytes).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+}
