@@ -144,7 +144,7 @@ fn a_window_longer_than_the_model_was_trained_for_is_a_warning() {
         "-c",
         "600",
         "-n",
-        "50",
+        "650",
         "-q",
     ]);
     assert!(

@@ -89,10 +89,11 @@ fn show_usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     // What is wrong, and what is listed below it, up to the advice.
+    let advice = ["Usage:", "For more information"];
     let said: Vec<&str> = text
         .lines()
         .map(str::trim)
-        .take_while(|line| !line.starts_with("Usage:"))
+        .take_while(|line| !advice.iter().any(|advice| line.starts_with(advice)))
         .collect();
     let said = said.join(" ");
     say!(

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::TextIdentity;
+use kl_formats::{TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{Warning, warn};
@@ -60,8 +60,4 @@ pub fn read(path: &Path) -> Result<(String, TextIdentity)> {
         String::from_utf8_lossy(bytes).into_owned()
     });
     Ok((text, identity))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

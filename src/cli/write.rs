@@ -27,7 +27,6 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     let output = PartialFile::create(&settings.target, Existing::forced(settings.run.force))?;
     let backend = start_backend(&settings.run)?;
     let model = Model::load(&backend, &settings.model, &settings.run.model)?;
-    warn_long_window(settings.n_ctx, &model);
 
     let tokens = model.tokenize(&text, settings.parse_special)?;
     if tokens.len() < 2 {
@@ -57,6 +56,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         );
     }
 
+    warn_long_window(plan.longest_window(), &model);
     let options = context_options(
         &settings.run,
         plan.longest_window(),

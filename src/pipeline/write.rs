@@ -40,13 +40,12 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     let mut behind = WriteBehind::start(writer);
     let mut timing = Timing::default();
     for head in windows {
-        let head = layout.fit(head);
         let started = Instant::now();
         let mut in_sink = Duration::ZERO;
         let waited_before = behind.waited();
-        let (mut window, piece) = layout.encoder(&head)?;
+        let (mut window, piece) = layout.encoder(head)?;
         behind.send(piece)?;
-        source.decode(&head, |mut rows| {
+        source.decode(head, |mut rows| {
             let n_rows = rows.len();
             let sink_started = Instant::now();
             while !rows.is_empty() {
@@ -64,7 +63,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         let waited = behind.waited() - waited_before;
         timing.decode += started.elapsed().saturating_sub(in_sink);
         timing.score += in_sink.saturating_sub(waited);
-        on_step(Step::Window(&head))?;
+        on_step(Step::Window(head))?;
     }
     let waited = behind.waited();
     let finishing = Instant::now();
@@ -108,16 +107,5 @@ impl Layout {
             Self::Native(header) => WindowEncoder::new(header, head),
             Self::KlPy(header) => WindowEncoder::kl_py(header, head),
         }
-    }
-
-    /// kl.py's file has a row for every token: the token after a window's last row, which a run
-    /// that was cut short keeps, has no place in it.
-    fn fit(&self, head: &WindowHead) -> WindowHead {
-        let mut head = head.clone();
-        if let Self::KlPy(_) = self {
-            head.tokens
-                .truncate((head.first_scored + head.n_rows) as usize);
-        }
-        head
     }
 }
