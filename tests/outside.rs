@@ -55,17 +55,33 @@ fn a_signal_ends_a_write_and_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt;
     let session = Session::new();
     long_text(&session);
-    for name in ["-INT", "-TERM", "-HUP"] {
+    for (name, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
         let mut child = running_write(&session, &[]);
         signal(&child, name);
         let status = child.wait().unwrap();
-        assert_eq!(
-            status.signal(),
-            Some(2),
-            "{name}: a shell's loop ends with it"
-        );
+        assert_eq!(status.signal(), Some(number), "a shell's loop ends with it");
         assert_eq!(session.files(), ["long.txt"], "{name}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_nohup_ignores_stays_ignored() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let kl = session.command(&["-m", "@tiny-f16.gguf", "-t", "short.txt", "-w", "ref.gz"]);
+    let args: Vec<_> = kl.get_args().collect();
+    // The shell sends itself a signal that it, and so kl, ignores.
+    let status = Command::new("sh")
+        .args(["-c", "trap '' HUP; \"$@\" & kill -HUP $!; wait $!", "sh"])
+        .arg(kl.get_program())
+        .args(args)
+        .current_dir(session.folder.path())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(session.path("ref.gz").exists());
 }
 
 #[cfg(unix)]
@@ -175,6 +191,19 @@ fn no_output_is_an_input_or_written_twice() {
     for output in ["short.txt", "m.gguf", "./m.gguf"] {
         session.fails(&[&write[..], &[output]].concat(), 2, &[output, "input"]);
     }
+    // kl's own temporary name is an output too.
+    fs::copy(&reference, session.path("x.partial")).unwrap();
+    let partial = [
+        "-m",
+        "m.gguf",
+        "-r",
+        "x.partial",
+        "--no-sidecar",
+        "--json",
+        "x",
+    ];
+    session.fails(&partial, 2, &["x:", "input"]);
+    assert_eq!(fs::read(session.path("x.partial")).unwrap(), before);
     for output in ["ref.gz", "d/../m.gguf"] {
         session.fails(
             &[&read[..], &["--json", output]].concat(),

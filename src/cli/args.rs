@@ -56,7 +56,7 @@ pub struct Args {
     pub n_tokens: i64,
 
     /// Layers to offload to the GPU (-ngl): a number, or all
-    #[arg(long, value_name = "N", default_value = "0", value_parser = gpu_layers)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = gpu_layers, allow_negative_numbers = true)]
     pub n_gpu_layers: u32,
 
     /// Decode threads [default: physical cores]
@@ -132,7 +132,7 @@ pub struct Args {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// No progress
+    /// No progress, and nothing else on stderr but warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -150,7 +150,8 @@ pub enum Format {
 
 fn gpu_layers(text: &str) -> Result<u32, String> {
     match text {
-        "all" => Ok(i32::MAX as u32),
+        // llama.cpp too takes -1 for all.
+        "all" | "-1" => Ok(i32::MAX as u32),
         number => number
             .parse()
             .map_err(|_| "expected a number, or all".to_owned()),

@@ -45,6 +45,7 @@ impl PartialFile {
     /// a link is followed.
     pub fn create(target: &Path, existing: Existing) -> Result<Self> {
         let shown = target.display();
+        let target = &follow_links(target);
         let target = match fs::metadata(target) {
             Ok(metadata) if metadata.is_dir() => bail!("{shown}: is a folder: name a file"),
             Ok(metadata) if !metadata.is_file() => {
@@ -56,11 +57,10 @@ impl PartialFile {
             Ok(_) => {
                 fs::canonicalize(target).with_context(|| format!("{shown}: cannot be opened"))?
             }
-            Err(_) => target.to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => target.clone(),
+            Err(error) => bail!("{shown}: cannot be created: {error}"),
         };
-        let mut name = target.as_os_str().to_owned();
-        name.push(".partial");
-        let partial = PathBuf::from(name);
+        let partial = partial_path(&target);
         let file = open_locked(&partial, &target)?;
         let leftover = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
         if leftover && !existing.replace_partial {
@@ -104,21 +104,19 @@ impl PartialFile {
         } else {
             rename_new(&self.partial, &self.target)
         };
-        match named {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Hours of work are not to be removed: the lock goes, the file stays.
-                under_way(|paths| paths.retain(|path| *path != self.partial));
-                let kept = std::mem::take(&mut self.partial);
-                bail!(
-                    "{}: was made by somebody else meanwhile: what was written is whole, in {}",
-                    self.target.display(),
-                    kept.display()
-                );
-            }
-            named => {
-                named
-                    .with_context(|| format!("{}: cannot be renamed to", self.target.display()))?;
-            }
+        // From here on there is nothing to remove: the file has its name, or is whole and stays.
+        under_way(|paths| paths.retain(|path| *path != self.partial));
+        let partial = std::mem::take(&mut self.partial);
+        if let Err(error) = named {
+            let why = match error.kind() {
+                io::ErrorKind::AlreadyExists => "was made by somebody else meanwhile".to_owned(),
+                _ => format!("cannot be named so: {error}"),
+            };
+            bail!(
+                "{}: {why}: what was written is whole, in {}",
+                self.target.display(),
+                partial.display()
+            );
         }
         sync_folder(&self.target);
         Ok(())
@@ -128,8 +126,14 @@ impl PartialFile {
 impl Drop for PartialFile {
     fn drop(&mut self) {
         under_way(|paths| paths.retain(|path| *path != self.partial));
-        // Gone already if the file was committed.
-        let _ = fs::remove_file(&self.partial);
+        // Committed files have left this name, which may by now be another run's.
+        if self
+            .file
+            .as_ref()
+            .is_some_and(|file| is_same_file(file, &self.partial))
+        {
+            let _ = fs::remove_file(&self.partial);
+        }
     }
 }
 
@@ -155,6 +159,10 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
 fn open_locked(partial: &Path, target: &Path) -> Result<File> {
     let cannot =
         |error: io::Error| anyhow::anyhow!("{}: cannot be created: {error}", target.display());
+    // A pipe would be waited for, and a device is nobody's leftover.
+    if fs::symlink_metadata(partial).is_ok_and(|metadata| !metadata.is_file()) {
+        bail!("{}: is in the way: remove it", partial.display());
+    }
     let file = OpenOptions::new()
         .create(true)
         .write(true)
@@ -206,6 +214,27 @@ fn sync_folder(target: &Path) {
     }
     #[cfg(not(unix))]
     let _ = target;
+}
+
+/// Where the bytes of `target` go until it is whole.
+pub fn partial_path(target: &Path) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// The path that links at `path` lead to, be it there or not.
+pub fn follow_links(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder_of(&path).join(to),
+            Err(_) => break,
+        }
+    }
+    path
 }
 
 /// The folder that holds `path`.
@@ -305,6 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_cannot_be_given_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let output = PartialFile::create(&target, FORCED).unwrap();
+        output.file().unwrap().write_all(b"work").unwrap();
+        fs::create_dir(&target).unwrap();
+        let message = output.commit().unwrap_err().to_string();
+        assert!(message.contains("whole, in"), "{message}");
+        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
+
+    #[test]
     fn folders_and_what_is_not_there_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         assert!(refused(&folder.path().join("no/a"), NEW).contains("cannot be created"));
@@ -323,6 +364,13 @@ mod tests {
         output.commit().unwrap();
         assert_eq!(fs::read(&real).unwrap(), b"new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+
+        // A link to a file that is yet to be made, on a larger disk perhaps.
+        let (far, dangling) = (folder.path().join("far"), folder.path().join("dangling"));
+        std::os::unix::fs::symlink("far", &dangling).unwrap();
+        let output = PartialFile::create(&dangling, NEW).unwrap();
+        output.commit().unwrap();
+        assert!(far.is_file() && fs::symlink_metadata(&dangling).unwrap().is_symlink());
 
         let device = folder.path().join("device");
         std::os::unix::fs::symlink("/dev/null", &device).unwrap();

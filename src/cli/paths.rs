@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::output::folder_of;
+use super::output::{folder_of, follow_links, partial_path};
 use super::settings::{Command, ReadSettings, Sidecar, UsageError};
 
 /// Refuses a call that would write over what it reads or has just written, `--force` or not.
@@ -28,21 +28,24 @@ pub fn check(command: &Command) -> Result<(), UsageError> {
     let inputs: Vec<PathBuf> = inputs.iter().map(|path| resolved(path)).collect();
     let mut taken: Vec<PathBuf> = Vec::new();
     for output in &outputs {
-        let output_path = resolved(output);
-        if inputs.contains(&output_path) {
+        let written = [
+            resolved(output),
+            resolved(&partial_path(&follow_links(output))),
+        ];
+        if written.iter().any(|path| inputs.contains(path)) {
             return Err(UsageError(format!(
-                "{}: is an input of this run: name another output",
+                "{}: it, or the .partial beside it, is an input of this run: name another output",
                 output.display()
             )));
         }
-        if taken.contains(&output_path) {
+        if written.iter().any(|path| taken.contains(path)) {
             return Err(UsageError(format!(
                 "{}: would be written twice (two models of one file name, or --json and --sidecar): \
                  give the models one at a time with --sidecar, or --no-sidecar",
                 output.display()
             )));
         }
-        taken.push(output_path);
+        taken.extend(written);
     }
     Ok(())
 }
@@ -62,11 +65,12 @@ pub fn sidecar_path(settings: &ReadSettings, model: &Path) -> Option<PathBuf> {
 
 /// The file that a path leads to, whether it is there or not.
 fn resolved(path: &Path) -> PathBuf {
+    let path = &follow_links(path);
     if let Ok(there) = fs::canonicalize(path) {
         return there;
     }
     match (fs::canonicalize(folder_of(path)), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
-        _ => path.to_owned(),
+        _ => path.clone(),
     }
 }

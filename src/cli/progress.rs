@@ -56,19 +56,19 @@ impl Progress {
     /// So many rows more are done.
     pub fn rows(&mut self, n: usize) {
         self.rows += n as u64;
-        let message = self.message();
-        match &mut self.display {
+        match &self.display {
             Display::Nothing => {}
             Display::Bar(bar) => {
-                bar.set_message(message);
+                bar.set_message(self.message());
                 bar.set_position(self.rows);
             }
-            Display::Lines { last } => {
-                if last.elapsed() >= LINE_INTERVAL {
-                    *last = Instant::now();
-                    say!("{}: {message}{}", self.label, self.time_left());
-                }
+            Display::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
+                say!("{}: {}{}", self.label, self.message(), self.time_left());
+                self.display = Display::Lines {
+                    last: Instant::now(),
+                };
             }
+            Display::Lines { .. } => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
 use kl_formats::{Reference, ReferenceKind, SidecarHeader};
 
@@ -17,7 +17,7 @@ use super::setup::{
     backend_identity, context_options, start_backend, warn_long_window, warn_of_differences, writer,
 };
 use super::sidecar::SidecarFile;
-use super::{Warning, one_line, stop_asked, warn};
+use super::{Warning, one_line, stop, warn};
 use crate::engine::{Backend, Model, inspect};
 use crate::pipeline::{Error, Step, evaluate, read_ahead};
 use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
@@ -41,40 +41,44 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
         models: Vec::new(),
         failed: Vec::new(),
     };
+    let several = settings.models.len() > 1;
     let mut usable = Vec::new();
     for path in &settings.models {
         match look_ahead(settings, path) {
             Ok(()) => usable.push(path),
-            Err(error) => fail(settings, &mut report, path, error)?,
+            Err(error) => fail(&mut report, path, &error, several),
         }
     }
+    results.write(&report);
     let backend = start_backend(&settings.run)?;
     for path in usable {
-        if stop_asked() {
+        if stop::asked() {
             break;
         }
         match evaluate_model(settings, &backend, path, &report.reference, &mut results) {
             Ok(model) => {
                 results.show(&model, &report.reference);
                 if model.summary.n_tokens == 0 {
-                    let error = anyhow::anyhow!("{}: no token could be scored", path.display());
-                    results.fail(error);
+                    let error = anyhow!("{}: no token could be scored", path.display());
+                    fail(&mut report, path, &error, several);
                 }
                 report.models.push(model);
             }
-            Err(_) if stop_asked() => break,
-            Err(error) => fail(settings, &mut report, path, error)?,
+            Err(_) if stop::asked() => break,
+            Err(error) => fail(&mut report, path, &error, several),
         }
         results.write(&report);
     }
     results.finish(&report)?;
-    if stop_asked() {
+    if stop::asked() {
         bail!(Error::Interrupted);
     }
-    match report.failed.len() {
-        0 => Ok(()),
-        n => bail!(
-            "{n} of {} models could not be evaluated",
+    match report.failed.as_slice() {
+        [] => Ok(()),
+        [only] if !several => bail!("{}", only.error),
+        failed => bail!(
+            "{} of {} models could not be evaluated",
+            failed.len(),
             settings.models.len()
         ),
     }
@@ -87,23 +91,16 @@ fn look_ahead(settings: &ReadSettings, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Notes that a model could not be evaluated; of a single one, that is the result.
-fn fail(
-    settings: &ReadSettings,
-    report: &mut Report,
-    path: &Path,
-    error: anyhow::Error,
-) -> Result<()> {
-    if settings.models.len() == 1 {
-        return Err(error);
+/// Notes that a model could not be evaluated, and says so where others go on.
+fn fail(report: &mut Report, path: &Path, error: &anyhow::Error, say_so: bool) {
+    let error = one_line(error);
+    if say_so {
+        say!("kl: {error}");
     }
-    let error = one_line(&error);
-    say!("{error}");
     report.failed.push(Failure {
         path: path.display().to_string(),
         error,
     });
-    Ok(())
 }
 
 /// A window's size that was asked for has to be the reference's. A kl.py file holds the context's,
@@ -171,15 +168,14 @@ fn evaluate_model(
                 progress.window(mean.mean());
             }
         }
-        if stop_asked() {
+        if stop::asked() {
             Err(Error::Interrupted)
         } else {
             Ok(())
         }
     });
     progress.finish();
-    let timing = timing?;
-    let wall_s = started.elapsed().as_secs_f64();
+    let mut timing = timing?;
 
     let sidecar_header = SidecarHeader {
         version: SIDECAR_VERSION,
@@ -192,6 +188,7 @@ fn evaluate_model(
         first_scored: reference.first_scored.unwrap_or(0),
         n_records: records.len() as u64,
     };
+    let writing = Instant::now();
     let sidecar = match sidecar
         .map(|file| file.write(&sidecar_header, &records))
         .transpose()
@@ -202,6 +199,8 @@ fn evaluate_model(
             None
         }
     };
+    timing.write = writing.elapsed();
+    let wall_s = started.elapsed().as_secs_f64();
     let summary = Summary::from_records(&records, settings.confidence);
     warn_of_results(&summary);
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);

@@ -1,6 +1,6 @@
 //! Where results go: stdout and the JSON. One that fails does not keep the others from it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Error, Result};
@@ -15,7 +15,7 @@ pub struct Results<'s> {
     json: Json<'s>,
     shown: usize,
     /// Why stdout takes no more; whoever reads it may have stopped, which is no error.
-    stdout_closed: Option<Error>,
+    stdout_closed: Option<io::Error>,
     /// What went wrong first with a file.
     failure: Option<Error>,
 }
@@ -71,7 +71,7 @@ impl<'s> Results<'s> {
 
     /// Says what went wrong with a file, and goes on; the run ends with it.
     pub fn fail(&mut self, error: Error) {
-        say!("{}", super::one_line(&error));
+        say!("kl: {}", super::one_line(&error));
         self.failure.get_or_insert(error);
     }
 
@@ -82,16 +82,19 @@ impl<'s> Results<'s> {
             _ if self.shown > 1 => self.print(&format!("\n{}", summary_table(&report.models))),
             _ => {}
         }
-        match (self.failure, self.stdout_closed) {
+        let closed = self
+            .stdout_closed
+            .filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
+        match (self.failure, closed) {
             (Some(_), _) => Err(Error::msg("not every result could be written")),
-            (None, Some(error)) => Err(error),
+            (None, Some(error)) => Err(error).context("standard output: cannot be written"),
             (None, None) => Ok(()),
         }
     }
 
     fn print(&mut self, text: &str) {
         if self.stdout_closed.is_none() {
-            self.stdout_closed = print_result(text).err().map(Error::from);
+            self.stdout_closed = print_result(text).err();
         }
     }
 }

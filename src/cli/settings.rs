@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kl_formats::Encoding;
+use kl_formats::{Encoding, MAX_N_CTX};
 
 use super::args::{Args, Format};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
@@ -106,6 +106,9 @@ impl TryFrom<Args> for Command {
         let run = run_settings(&mut args)?;
         if args.n_ctx.is_some_and(|n_ctx| n_ctx < 2) {
             return wrong("--n-ctx must be at least 2: a window of one token predicts nothing");
+        }
+        if args.n_ctx.is_some_and(|n_ctx| n_ctx > MAX_N_CTX) {
+            return wrong(&format!("--n-ctx can be {MAX_N_CTX} at most"));
         }
         for (path, flag) in [
             (&args.write_path, "-w"),
@@ -252,7 +255,7 @@ fn run_settings(args: &mut Args) -> Result<RunSettings, UsageError> {
         n_ubatch: args.n_ubatch,
         threads: args
             .threads
-            .unwrap_or_else(|| num_cpus::get_physical() as u32),
+            .unwrap_or_else(|| (num_cpus::get_physical() as u32).min(MAX_THREADS)),
         flash_attn: args.flash_attn,
         type_k: args.cache_type_k,
         type_v: args.cache_type_v,

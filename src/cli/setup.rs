@@ -38,7 +38,7 @@ pub fn context_options(
         .n_batch
         .or(precedent.n_batch)
         .unwrap_or_else(|| default_batch(n_vocab));
-    // A batch is never larger than a window, which llama.cpp sees to itself.
+    // A batch is never larger than a window; said here, so that equal runs are seen to be equal.
     let n_batch = n_batch.min(n_ctx.max(1));
     ContextOptions {
         n_ctx,

@@ -13,16 +13,19 @@ use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
     Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
 };
-use super::{Warning, stop_asked, text, warn};
+use super::{Warning, stop, text, warn};
 use crate::engine::{Backend, ContextOptions, Model};
 use crate::pipeline::{Error, Step, Target, write_reference};
-use crate::report::number::{bytes, count, duration};
+use crate::report::number::{bytes, count, duration, printable};
 use crate::windows::Plan;
 
 /// Writes a reference.
 pub fn run(settings: &WriteSettings) -> Result<()> {
     let started = Instant::now();
     let (text, mut text_identity) = text::read(&settings.text)?;
+    if stop::asked() {
+        bail!(Error::Interrupted);
+    }
     // Made before the model is loaded: a bad path fails now, not hours later.
     let output = PartialFile::create(&settings.target, Existing::forced(settings.run.force))?;
     let backend = start_backend(&settings.run)?;
@@ -64,8 +67,8 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         Precedent::default(),
     );
     let size = projected_bytes(settings.kind, &plan, model.n_vocab());
-    announce(settings, &model, &tokens, &plan, size);
-    check_free_space(&settings.target, size)?;
+    announce(settings, &output, &model, &tokens, &plan, size);
+    check_free_space(output.path(), &settings.target, size)?;
 
     let mut decoder = model.decoder(&options)?;
     let header = header(settings, &backend, &model, &plan, text_identity, &options);
@@ -91,7 +94,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
             Step::Rows(n) => progress.rows(n),
             Step::Window(_) => progress.window(None),
         }
-        if stop_asked() {
+        if stop::asked() {
             Err(Error::Interrupted)
         } else {
             Ok(())
@@ -109,6 +112,9 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         .unwrap_or(size);
     output.commit()?;
 
+    if settings.run.quiet {
+        return Ok(());
+    }
     let wall = started.elapsed().as_secs_f64();
     say!(
         "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
@@ -152,7 +158,14 @@ fn header(
     }
 }
 
-fn announce(settings: &WriteSettings, model: &Model<'_>, tokens: &[u32], plan: &Plan, size: u64) {
+fn announce(
+    settings: &WriteSettings,
+    output: &PartialFile,
+    model: &Model<'_>,
+    tokens: &[u32],
+    plan: &Plan,
+    size: u64,
+) {
     if settings.run.quiet {
         return;
     }
@@ -161,11 +174,11 @@ fn announce(settings: &WriteSettings, model: &Model<'_>, tokens: &[u32], plan: &
         WriteKind::Native(encoding) => format!("native {encoding}"),
         WriteKind::KlPy => "kl.py".to_owned(),
     };
-    let free = fs4::available_space(folder_of(&settings.target))
-        .map_or_else(|_| "unknown".to_owned(), bytes);
+    let free =
+        fs4::available_space(folder_of(output.path())).map_or_else(|_| "unknown".to_owned(), bytes);
     say!(
         "model    {} ({}), {} entries in a row",
-        identity.name.unwrap_or(identity.file_name),
+        printable(&identity.name.unwrap_or(identity.file_name)),
         bytes(identity.size_bytes),
         count(u64::from(model.n_vocab()))
     );
@@ -209,9 +222,9 @@ fn projected_bytes(kind: WriteKind, plan: &Plan, n_vocab: u32) -> u64 {
         .saturating_add(FILE_OVERHEAD + MEMBER_OVERHEAD * members)
 }
 
-fn check_free_space(target: &Path, size: u64) -> Result<()> {
+fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
     // A file system that does not tell is found out by writing.
-    let Ok(free) = fs4::available_space(folder_of(target)) else {
+    let Ok(free) = fs4::available_space(folder_of(partial)) else {
         return Ok(());
     };
     if size > free {

@@ -273,9 +273,7 @@ impl LogitSource for Decoder<'_> {
             let rows: Vec<&[f32]> = (start.max(scored_start)..end)
                 .map(|position| self.context.get_logits_ith((position - start) as i32))
                 .collect();
-            if !rows.is_empty() {
-                sink(&rows)?;
-            }
+            sink(&rows)?;
         }
         Ok(())
     }

@@ -28,8 +28,8 @@ pub trait LogitSource {
     fn n_vocab(&self) -> usize;
 
     /// Runs one window from an empty context and hands the rows of its scored positions, in order,
-    /// to `sink`: some rows a call, each of [`n_vocab`](Self::n_vocab) raw logits, gone when `sink`
-    /// returns.
+    /// to `sink`: those of one decode call at a time, which may be none, each of
+    /// [`n_vocab`](Self::n_vocab) raw logits, gone when `sink` returns.
     ///
     /// # Errors
     /// What the model says where it cannot decode, or what `sink` returned.

@@ -67,13 +67,13 @@ pub enum Step<T> {
 /// Where the time of a run went, as seen from the thread that decodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Timing {
-    /// In llama.cpp.
+    /// In llama.cpp, and in telling the caller of progress.
     pub decode: Duration,
     /// Scoring rows, or encoding them.
     pub score: Duration,
     /// Waiting for the reference to be read.
     pub read: Duration,
-    /// Waiting for the reference or the sidecar to be written.
+    /// Waiting for the reference to be written.
     pub write: Duration,
 }
 

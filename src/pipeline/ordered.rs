@@ -25,8 +25,11 @@ impl<T: Send + 'static> Submitter<T> {
         let (sender, receiver) = sync_channel(1);
         self.0.send(receiver).map_err(|_| Closed)?;
         rayon::spawn(move || {
-            // Nobody waits for a result once the consumer has stopped.
-            let _ = sender.send(job());
+            // A job that panics has said so, and must not take the process with it. Nobody waits
+            // for a result once the consumer has stopped.
+            if let Ok(result) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)) {
+                let _ = sender.send(result);
+            }
         });
         Ok(())
     }
@@ -43,7 +46,7 @@ impl<T> Iterator for Results<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        // The inner channel is empty only if its job panicked; rayon has printed why.
+        // The inner channel is empty only if its job panicked: that ends the results.
         self.0.recv().ok()?.recv().ok()
     }
 }

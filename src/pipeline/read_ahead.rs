@@ -18,6 +18,8 @@ pub(super) enum Event {
     Window(WindowHead),
     /// Rows of the window that began last, in order.
     Rows(RowBlock),
+    /// All there is has come. Without it, whoever reads has stopped before the end.
+    End,
 }
 
 pub(super) type Item = Result<Event, kl_formats::Error>;
@@ -119,7 +121,7 @@ fn send_native(
             submitter.submit(move || reader.piece(place, piece, None).map(Event::Rows))?;
         }
     }
-    Ok(())
+    submitter.pass(Ok(Event::End))
 }
 
 fn send_llamacpp(
@@ -141,7 +143,7 @@ fn send_llamacpp(
             submitter.submit(move || reader.block(place, first, n, None).map(Event::Rows))?;
         }
     }
-    Ok(())
+    submitter.pass(Ok(Event::End))
 }
 
 /// A gzip stream of one member has to be inflated by one thread, in order.
@@ -169,5 +171,5 @@ fn send_klpy(
             }
         }
     }
-    Ok(())
+    submitter.pass(Ok(Event::End))
 }

@@ -42,7 +42,8 @@ impl RowReader {
 
     pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
         match self.next_event()? {
-            None => Ok(None),
+            Some(Event::End) => Ok(None),
+            None => Err(Error::WorkerLost),
             Some(Event::Window(head)) => Ok(Some(head)),
             Some(Event::Rows(_)) => Err(Error::Inconsistent {
                 found: "more rows than a window has".to_owned(),
@@ -59,10 +60,11 @@ impl RowReader {
                     there += block.n_rows();
                     self.rows.push_back(block);
                 }
-                Some(Event::Window(_)) | None => {
+                Some(Event::Window(_) | Event::End) => {
                     let found = "fewer rows than a window has".to_owned();
                     return Err(Error::Inconsistent { found });
                 }
+                None => return Err(Error::WorkerLost),
             }
         }
         let first = self.used;

@@ -85,8 +85,8 @@ impl ModelInfo {
 pub struct ModelReport {
     /// The model.
     pub model: ModelInfo,
-    /// Whether it is the model that the reference was written with: what it then scores is the
-    /// noise floor of the set-up, not a quantization.
+    /// Whether its header (metadata and tensor infos) is that of the model that the reference was
+    /// written with: what it then scores is the noise floor of the set-up, not a quantization.
     pub is_reference_model: bool,
     /// Every statistic.
     #[serde(flatten)]

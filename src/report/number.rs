@@ -1,6 +1,6 @@
 //! How numbers look, in one place.
 
-/// A KL divergence, in nats: six significant digits, and never an exponent above 1e-6.
+/// A KL divergence, in nats: six significant digits, without an exponent from 1e-5 on.
 #[must_use]
 pub fn kld(value: f64) -> String {
     significant(value, 6)
@@ -64,6 +64,20 @@ pub fn count(value: u64) -> String {
     out
 }
 
+/// A text from a file, fit for a line on a terminal: control characters as U+FFFD.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_control() {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
 /// A time in seconds: `4.2 s`, `3 min 20 s`, `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
@@ -116,5 +130,6 @@ mod tests {
         assert_eq!(duration(200.0), "3 min 20 s");
         assert_eq!(duration(7500.0), "2 h 05 min");
         assert_eq!(percent(0.98765), "98.77 %");
+        assert_eq!(printable("a\nb\u{1b}[1m é"), "a\u{fffd}b\u{fffd}[1m é");
     }
 }

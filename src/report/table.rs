@@ -87,7 +87,13 @@ pub fn summary_table(reports: &[ModelReport]) -> String {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(std::iter::once("model").chain(COLUMNS.iter().map(|column| column.title)));
     for report in reports {
-        let mut row = vec![file_name(&report.model.path).to_owned()];
+        let name = file_name(&report.model.path);
+        let is_unique = reports
+            .iter()
+            .filter(|other| file_name(&other.model.path) == name)
+            .count()
+            == 1;
+        let mut row = vec![if is_unique { name } else { &report.model.path }.to_owned()];
         row.extend(COLUMNS.iter().map(|column| cell(column, report, reports)));
         table.add_row(row);
     }

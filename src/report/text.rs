@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::model::{ModelInfo, ModelReport, ReferenceInfo};
-use super::number::{bytes, count, duration, kld, percent, significant};
+use super::number::{bytes, count, duration, kld, percent, printable, significant};
 use crate::stats::{Agreement, DeltaP, Distribution, Estimate, Perplexity, Uncertain};
 
 /// The width of the column of names.
@@ -74,9 +74,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
 
 /// A model in one line: name, architecture, size, BPW.
 fn describe(model: &ModelInfo) -> String {
-    let mut text = model.name.clone().unwrap_or_else(|| model.path.clone());
+    let mut text = printable(model.name.as_ref().unwrap_or(&model.path));
     if let Some(architecture) = &model.architecture {
-        let _ = write!(text, " ({architecture})");
+        let _ = write!(text, " ({})", printable(architecture));
     }
     let _ = write!(text, ", {}, {:.2} BPW", bytes(model.size_bytes), model.bpw);
     text
