@@ -29,7 +29,8 @@ test: setup
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
-	cargo test --release --locked --workspace
+	cargo test --release --locked --workspace --doc
+	cargo test --release --locked --workspace --lib --bins --tests
 
 # For instance: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build
