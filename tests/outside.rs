@@ -49,13 +49,26 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
+/// Whether this test was started with a signal ignored, which kl inherits and respects.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_a_write_and_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt;
     let session = Session::new();
     long_text(&session);
-    for (name, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
+    let signals = [("-INT", 2), ("-TERM", 15), ("-HUP", 1)];
+    for (name, number) in signals
+        .into_iter()
+        .filter(|(_, number)| !is_ignored(*number))
+    {
         let mut child = running_write(&session, &[]);
         signal(&child, name);
         let status = child.wait().unwrap();
@@ -86,7 +99,7 @@ fn what_nohup_ignores_stays_ignored() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_keeps_the_models_that_are_done() {
+fn stopping_keeps_the_models_that_are_done() {
     let session = Session::new();
     long_text(&session);
     let args = [
@@ -118,7 +131,7 @@ fn ctrl_c_keeps_the_models_that_are_done() {
     while !session.path("tiny-q8_0.gguf.kls").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    signal(&child, "-INT");
+    signal(&child, "-TERM");
     let mut stdout = String::new();
     child
         .stdout
