@@ -313,8 +313,7 @@ fn a_model_that_fails_does_not_keep_the_others_from_it() {
         "{}",
         run.stderr
     );
-    let json: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(session.path("o.json")).unwrap()).unwrap();
+    let json = session.read_json("o.json");
     assert_eq!(json["models"].as_array().unwrap().len(), 2);
     assert!(
         json["failed"][0]["path"]

@@ -87,8 +87,7 @@ fn several_models_end_with_a_table_whose_best_is_marked() {
         "q2_K is best at nothing: {table:#?}"
     );
 
-    let json: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(session.path("all.json")).unwrap()).unwrap();
+    let json = session.read_json("all.json");
     let mean = |model: usize| {
         json["models"][model]["kld"]["mean"]["value"]
             .as_f64()

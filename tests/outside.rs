@@ -271,8 +271,7 @@ fn a_closed_stdout_stops_neither_the_models_nor_the_json() {
         child.wait().unwrap().success(),
         "whoever read it has stopped, which is no error"
     );
-    let json: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(session.path("o.json")).unwrap()).unwrap();
+    let json = session.read_json("o.json");
     assert_eq!(json["models"].as_array().unwrap().len(), 2);
     assert!(session.path("tiny-q2_K.gguf.kls").exists());
 }

@@ -20,6 +20,7 @@ compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts 
 
 mod deflate;
 mod error;
+mod header_lines;
 mod identity;
 mod piece;
 mod row;

@@ -1,7 +1,7 @@
 //! Output files that appear whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, BufWriter, IntoInnerError};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -235,6 +235,13 @@ pub fn follow_links(path: &Path) -> PathBuf {
         }
     }
     path
+}
+
+/// Ends a buffered file: an error is one of writing to `path`.
+pub fn flushed(file: BufWriter<File>, path: &Path) -> Result<File> {
+    file.into_inner()
+        .map_err(IntoInnerError::into_error)
+        .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// The folder that holds `path`.

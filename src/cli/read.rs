@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
-use kl_formats::{Reference, ReferenceKind, SidecarHeader};
+use kl_formats::{Reference, SidecarHeader};
 
 use super::progress::Progress;
 use super::reference::{
@@ -19,7 +19,7 @@ use super::setup::{
 use super::sidecar::SidecarFile;
 use super::{Warning, one_line, stop, warn};
 use crate::engine::{Backend, Model, inspect};
-use crate::pipeline::{Error, Step, evaluate, read_ahead};
+use crate::pipeline::{Step, evaluate, read_ahead};
 use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
 use crate::score::Kernel;
 use crate::stats::{Running, Summary};
@@ -30,10 +30,13 @@ const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 /// Evaluates every model. What is done stays done: results are written after each, and a model
 /// that cannot be evaluated does not keep the others from it.
 pub fn run(settings: &ReadSettings) -> Result<()> {
-    let reference = describe(&settings.reference, &Reference::open(&settings.reference)?);
-    if let Some(n_ctx) = settings.n_ctx {
-        check_n_ctx(n_ctx, &reference)?;
-    }
+    let reference = {
+        let file = Reference::open(&settings.reference)?;
+        if let Some(n_ctx) = settings.n_ctx {
+            check_n_ctx(n_ctx, &file)?;
+        }
+        describe(&file)
+    };
     let mut results = Results::new(settings)?;
     let mut report = Report {
         kl_version: env!("CARGO_PKG_VERSION"),
@@ -44,7 +47,13 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
     let several = settings.models.len() > 1;
     let mut usable = Vec::new();
     for path in &settings.models {
-        match look_ahead(settings, path) {
+        // A single one is loaded at once, which looks at the same things.
+        let looked = if several {
+            look_ahead(settings, path)
+        } else {
+            Ok(())
+        };
+        match looked {
             Ok(()) => usable.push(path),
             Err(error) => fail(&mut report, path, &error, several),
         }
@@ -70,9 +79,7 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
         results.write(&report);
     }
     results.finish(&report)?;
-    if stop::asked() {
-        bail!(Error::Interrupted);
-    }
+    stop::check()?;
     match report.failed.as_slice() {
         [] => Ok(()),
         [only] if !several => bail!("{}", only.error),
@@ -105,16 +112,16 @@ fn fail(report: &mut Report, path: &Path, error: &anyhow::Error, say_so: bool) {
 
 /// A window's size that was asked for has to be the reference's. A kl.py file holds the context's,
 /// which llama.cpp pads.
-fn check_n_ctx(n_ctx: u32, reference: &ReferenceInfo) -> Result<()> {
+fn check_n_ctx(n_ctx: u32, reference: &Reference) -> Result<()> {
     /// What llama.cpp pads a context to.
     const PADDING: u32 = 256;
-    let padded = reference.kind == ReferenceKind::KlPy.to_string()
-        && n_ctx.checked_next_multiple_of(PADDING) == Some(reference.n_ctx);
-    if n_ctx != reference.n_ctx && !padded {
+    let padded = matches!(reference, Reference::KlPy(_))
+        && n_ctx.checked_next_multiple_of(PADDING) == Some(reference.n_ctx());
+    if n_ctx != reference.n_ctx() && !padded {
         bail!(
             "--n-ctx {n_ctx} was asked for and {} has windows of {}: leave it out",
-            reference.path,
-            reference.n_ctx
+            reference.path().display(),
+            reference.n_ctx()
         );
     }
     Ok(())
@@ -153,8 +160,12 @@ fn evaluate_model(
         .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
     let blocks = read_ahead(file, model.bos(), run.max_rows);
-    let label = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut progress = Progress::new(&label, blocks.n_windows, blocks.n_rows, run.quiet);
+    let mut progress = Progress::new(
+        &identity.file_name,
+        blocks.n_windows,
+        blocks.n_rows,
+        run.quiet,
+    );
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
     let timing = evaluate(&mut decoder, blocks, Kernel::detect(), |step| {
@@ -168,11 +179,7 @@ fn evaluate_model(
                 progress.window(mean.mean());
             }
         }
-        if stop::asked() {
-            Err(Error::Interrupted)
-        } else {
-            Ok(())
-        }
+        stop::check()
     });
     progress.finish();
     let mut timing = timing?;

@@ -19,7 +19,7 @@ pub fn native_header(reference: &Reference) -> Option<&Header> {
 }
 
 /// For the report.
-pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
+pub fn describe(reference: &Reference) -> ReferenceInfo {
     let header = native_header(reference);
     let (encoding, first_scored) = match reference {
         Reference::Native(reader) => (reader.header().encoding, Some(reader.header().first_scored)),
@@ -27,7 +27,7 @@ pub fn describe(path: &Path, reference: &Reference) -> ReferenceInfo {
         Reference::LlamaCpp(reader) => (Encoding::U16, Some(reader.header().first_scored())),
     };
     ReferenceInfo {
-        path: path.display().to_string(),
+        path: reference.path().display().to_string(),
         kind: reference.kind().to_string(),
         n_ctx: reference.n_ctx(),
         n_vocab: reference.n_vocab(),

@@ -3,11 +3,11 @@
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{SidecarHeader, SidecarWriter, is_sidecar};
 
-use super::output::{Existing, PartialFile};
+use super::output::{Existing, PartialFile, flushed};
 use super::paths::sidecar_path;
 use super::settings::ReadSettings;
 
@@ -41,11 +41,7 @@ impl SidecarFile {
         for record in records {
             writer.push(record)?;
         }
-        let flushed = writer
-            .finish()?
-            .into_inner()
-            .map_err(std::io::IntoInnerError::into_error);
-        flushed.with_context(|| format!("{}: cannot be written", self.path.display()))?;
+        flushed(writer.finish()?, &self.path)?;
         self.output.commit()?;
         Ok(self.path)
     }

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::output::remove_partial_files;
+use crate::pipeline::Error;
 
 /// The signal that asked to stop; 0: none yet.
 static ASKED: AtomicI32 = AtomicI32::new(0);
@@ -14,6 +15,15 @@ static ASKED: AtomicI32 = AtomicI32::new(0);
 /// Whether a signal has asked to stop.
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed) != 0
+}
+
+/// An error once a signal has asked to stop: what a run's steps end with.
+pub fn check() -> Result<(), Error> {
+    if asked() {
+        Err(Error::Interrupted)
+    } else {
+        Ok(())
+    }
 }
 
 fn on_signal(signal: i32) {

@@ -4,10 +4,10 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kl_formats::{Header, KlPyHeader, KlPyWriter, NativeWriter, TextIdentity, rows_per_piece};
 
-use super::output::{Existing, PartialFile, folder_of};
+use super::output::{Existing, PartialFile, flushed, folder_of};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
@@ -15,7 +15,7 @@ use super::setup::{
 };
 use super::{Warning, stop, text, warn};
 use crate::engine::{Backend, ContextOptions, Model};
-use crate::pipeline::{Error, Step, Target, write_reference};
+use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
 use crate::windows::Plan;
 
@@ -23,9 +23,7 @@ use crate::windows::Plan;
 pub fn run(settings: &WriteSettings) -> Result<()> {
     let started = Instant::now();
     let (text, mut text_identity) = text::read(&settings.text)?;
-    if stop::asked() {
-        bail!(Error::Interrupted);
-    }
+    stop::check()?;
     // Made before the model is loaded: a bad path fails now, not hours later.
     let output = PartialFile::create(&settings.target, Existing::forced(settings.run.force))?;
     let backend = start_backend(&settings.run)?;
@@ -94,18 +92,11 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
             Step::Rows(n) => progress.rows(n),
             Step::Window(_) => progress.window(None),
         }
-        if stop::asked() {
-            Err(Error::Interrupted)
-        } else {
-            Ok(())
-        }
+        stop::check()
     });
     progress.finish();
     let (file, timing) = done?;
-    let file = file
-        .into_inner()
-        .map_err(std::io::IntoInnerError::into_error);
-    let file = file.with_context(|| format!("{}: cannot be written", output.path().display()))?;
+    let file = flushed(file, output.path())?;
     let written = file
         .metadata()
         .map(|metadata| metadata.len())

@@ -36,9 +36,6 @@ pub struct Blocks {
     pub max_rows: u64,
 }
 
-/// Rows of a kl.py file are handed on in blocks of about this many bytes.
-const KLPY_BLOCK_BYTES: usize = 4 << 20;
-
 /// Starts reading `reference`, at most `max_rows` rows of it. `bos`: the token that the model puts
 /// before a text, which llama.cpp's base files leave out.
 ///
@@ -152,8 +149,7 @@ fn send_klpy(
     max_rows: u64,
     submitter: &Submitter<Item>,
 ) -> Result<(), Closed> {
-    let row_bytes = 4 * reader.header().n_vocab as usize;
-    let rows_per_block = (KLPY_BLOCK_BYTES / row_bytes.max(1)).max(1);
+    let rows_per_block = rows_per_piece(Encoding::F32, reader.header().n_vocab) as usize;
     let mut left = max_rows;
     while left > 0 {
         let head = match reader.next_window() {

@@ -105,6 +105,11 @@ impl Session {
         run
     }
 
+    /// A JSON file that a run has written.
+    pub fn read_json(&self, name: &str) -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(self.path(name)).unwrap()).unwrap()
+    }
+
     /// The result of evaluating `model` against `reference`, as JSON.
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
         let args = [args, &["--json", "-", "-q"]].concat();

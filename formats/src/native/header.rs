@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use super::MAGIC_LINE;
 use crate::error::{Named, Result};
+use crate::header_lines::to_lines;
 use crate::{
     BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity,
     TokenizerIdentity,
@@ -77,14 +78,7 @@ impl Header {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
-        let mut lines = MAGIC_LINE.as_bytes().to_vec();
-        serde_json::to_writer(&mut lines, self)
-            .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
-        lines.push(b'\n');
-        if lines.len() > MAX_HEADER_BYTES {
-            return Err(name.unwritable("a header of more than 1 MiB"));
-        }
-        Ok(lines)
+        to_lines(MAGIC_LINE, self, name)
     }
 
     /// From both lines.

@@ -2,8 +2,8 @@
 //! specified in `LOGITS.md`, beside this crate's manifest.
 //!
 //! Write: a [`NativeWriter`], and for each window a [`crate::WindowEncoder`] whose pieces are
-//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads. [`verify()`]
-//! reads everything, to see whether it is whole.
+//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads.
+//! [`verify()`] reads everything, to see whether it is whole.
 
 mod header;
 mod index;
@@ -16,6 +16,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use header::{FORMAT_VERSION, Header, rows_per_piece};
 pub use index::WindowEntry;
 pub use reader::NativeReader;
@@ -24,6 +25,3 @@ pub use writer::NativeWriter;
 
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
-
-/// Most bytes of the JSON line.
-pub const MAX_HEADER_BYTES: usize = 1 << 20;

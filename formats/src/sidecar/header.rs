@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use super::MAGIC_LINE;
 use crate::error::{Named, Result};
+use crate::header_lines::to_lines;
 use crate::{MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
 
 /// The version of the sidecar that this crate writes, and the only one it reads.
@@ -51,14 +52,7 @@ impl SidecarHeader {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
-        let mut lines = MAGIC_LINE.as_bytes().to_vec();
-        serde_json::to_writer(&mut lines, self)
-            .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
-        lines.push(b'\n');
-        match lines.len() <= MAX_HEADER_BYTES {
-            true => Ok(lines),
-            false => Err(name.unwritable("a header of more than 1 MiB")),
-        }
+        to_lines(MAGIC_LINE, self, name)
     }
 
     /// From the JSON line, whose checksum has been checked.

@@ -11,6 +11,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
 pub use reader::{SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
@@ -19,6 +20,3 @@ pub use writer::SidecarWriter;
 
 /// The file's first line.
 pub const MAGIC_LINE: &str = "kl_sidecar_v1\n";
-
-/// Most bytes of the JSON line.
-pub const MAX_HEADER_BYTES: usize = 1 << 20;
