@@ -32,7 +32,9 @@ fn spoiled(session: &Session, spoil: impl Fn(u32, usize) -> bool) {
                         f32::INFINITY
                     };
                 }
-                header.encoding.encode(&logits, window.reserve_rows(1).0);
+                header
+                    .encoding
+                    .encode(&logits, window.reserve_rows(1, || None).0);
                 if let Some(piece) = window.commit() {
                     writer.append(piece.compress()).unwrap();
                 }

@@ -3,7 +3,7 @@
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// How much of a piece is compressed to see whether compressing the rest pays.
-const SAMPLE_BYTES: usize = 64 << 10;
+const SAMPLE_BYTES: usize = 16 << 10;
 
 /// A piece is compressed if its sample shrinks to less than this share, else stored. Measured:
 /// see "Compression" in LOGITS.md.
@@ -73,6 +73,42 @@ pub(crate) fn store(plain: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Bytes that [`store`] makes of so many.
+pub(crate) fn stored_bytes(plain: u64) -> u64 {
+    plain.saturating_add(5 * plain.div_ceil(STORED_BLOCK as u64))
+}
+
+/// Moves what the stored blocks from `start` on hold to the front of `buffer`. `false`, and nothing
+/// is moved, unless they are just those that [`store`] makes of `plain` bytes.
+pub(crate) fn unstore(buffer: &mut [u8], start: usize, plain: usize) -> bool {
+    let blocks = |mut left: usize| {
+        std::iter::from_fn(move || {
+            let length = left.min(STORED_BLOCK);
+            left -= length;
+            (length > 0).then_some((length, left == 0))
+        })
+    };
+    let mut at = start;
+    for (length, is_last) in blocks(plain) {
+        let [low, high] = (length as u16).to_le_bytes(); // at most STORED_BLOCK
+        let head = [u8::from(is_last), low, high, !low, !high];
+        if buffer.get(at..at + head.len()) != Some(&head) {
+            return false;
+        }
+        at += head.len() + length;
+    }
+    if at > buffer.len() {
+        return false;
+    }
+    let (mut from, mut to) = (start, 0);
+    for (length, _) in blocks(plain) {
+        from += 5;
+        buffer.copy_within(from..from + length, to);
+        (from, to) = (from + length, to + length);
+    }
+    true
+}
+
 /// Inflates `body` into the whole of `plain`; `false` unless it is one stream of exactly that
 /// length, with nothing behind it. Nothing is written past `plain`, whatever `body` says.
 pub(crate) fn inflate(body: &[u8], plain: &mut [u8]) -> bool {
@@ -105,6 +141,25 @@ mod tests {
         store(&vec![9; STORED_BLOCK + 1], &mut out);
         assert_eq!(out.len(), STORED_BLOCK + 1 + 10);
         assert_eq!(out[..5], [0x00, 0xff, 0xff, 0x00, 0x00]);
+    }
+
+    #[test]
+    fn stored_blocks_are_undone_in_place() {
+        for n in [1, 7, STORED_BLOCK, STORED_BLOCK + 1, 3 * STORED_BLOCK] {
+            let plain: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
+            let mut buffer = vec![9; 11];
+            store(&plain, &mut buffer);
+            assert_eq!(super::stored_bytes(n as u64), buffer.len() as u64 - 11);
+            for (start, asked) in [(10, n), (11, n + 1), (11, n - 1)] {
+                let mut other = buffer.clone();
+                assert!(asked == 0 || !unstore(&mut other, start, asked));
+                assert!(asked == 0 || other == buffer);
+            }
+            let mut cut = buffer[..buffer.len() - 1].to_vec();
+            assert!(!unstore(&mut cut, 11, n));
+            assert!(unstore(&mut buffer, 11, n));
+            assert_eq!(buffer[..n], plain);
+        }
     }
 
     #[test]

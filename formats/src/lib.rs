@@ -45,7 +45,7 @@ pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdenti
 pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
 pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};
-pub use piece::{Member, Piece};
+pub use piece::{Member, Piece, PieceMemory};
 pub use reference::{Reference, ReferenceKind, sniff};
 pub use row::{Encoding, Row, RowBlock};
 pub use sidecar::{

@@ -10,6 +10,8 @@ const PLAIN_GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 0x08, 0, 0, 0, 0, 0, 0, 0xff];
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub(crate) plain: Vec<u8>,
+    /// Where it is compressed to: memory alone.
+    pub(crate) packed: Vec<u8>,
     pub(crate) part: Part,
     pub(crate) framing: Framing,
 }
@@ -42,8 +44,18 @@ pub(crate) enum Framing {
 #[derive(Clone, Debug)]
 pub struct Member {
     pub(crate) bytes: Vec<u8>,
+    /// The piece's memory.
+    pub(crate) plain: Vec<u8>,
     pub(crate) part: Part,
     pub(crate) framing: Framing,
+}
+
+/// The memory of a piece that has been written, for a later one: taking fresh memory from the
+/// system for every piece costs more than filling it.
+#[derive(Debug, Default)]
+pub struct PieceMemory {
+    pub(crate) plain: Vec<u8>,
+    pub(crate) packed: Vec<u8>,
 }
 
 impl Piece {
@@ -61,19 +73,21 @@ impl Piece {
 
     /// Compresses it, or stores it where compressing does not pay. Depends on nothing but the
     /// piece, so pieces may be compressed on any thread, in any order.
-    pub fn compress(&self) -> Member {
-        let bytes = match self.framing {
+    pub fn compress(self) -> Member {
+        let mut bytes = self.packed;
+        match self.framing {
             Framing::Native => {
                 let tag = match self.part {
                     Part::Head { window, .. } => Tag::head(window),
                     Part::Rows { window, piece } => Tag::rows(window, piece),
                 };
-                member::build(tag, &self.plain)
+                member::build_in(&mut bytes, tag, &self.plain);
             }
-            Framing::Gzip => gzip(&self.plain),
-        };
+            Framing::Gzip => gzip_in(&mut bytes, &self.plain),
+        }
         Member {
             bytes,
+            plain: self.plain,
             part: self.part,
             framing: self.framing,
         }
@@ -81,6 +95,14 @@ impl Piece {
 }
 
 impl Member {
+    /// What is left of it once it is written, if that is worth keeping.
+    pub(crate) fn into_memory(self) -> Option<PieceMemory> {
+        matches!(self.part, Part::Rows { .. }).then(|| PieceMemory {
+            plain: self.plain,
+            packed: self.bytes,
+        })
+    }
+
     /// The bytes it takes in the file.
     pub fn file_bytes(&self) -> usize {
         self.bytes.len()
@@ -89,10 +111,17 @@ impl Member {
 
 /// `plain` as one gzip member without fields.
 pub(crate) fn gzip(plain: &[u8]) -> Vec<u8> {
-    let mut bytes = PLAIN_GZIP_HEADER.to_vec();
-    deflate(plain, &mut bytes);
-    bytes.extend_from_slice(&trailer(plain));
+    let mut bytes = Vec::new();
+    gzip_in(&mut bytes, plain);
     bytes
+}
+
+/// [`gzip`] in the memory of `bytes`.
+fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
+    bytes.clear();
+    bytes.extend_from_slice(&PLAIN_GZIP_HEADER);
+    deflate(plain, bytes);
+    bytes.extend_from_slice(&trailer(plain));
 }
 
 /// A member's last 8 bytes: CRC-32 and length of the plain bytes.

@@ -33,6 +33,18 @@ impl Source {
         })
     }
 
+    /// Asks the system to fetch bytes that will be read soon. It may, and nothing waits for it.
+    pub(crate) fn prefetch(&self, offset: u64, bytes: u64) {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{Advice, fadvise};
+            let bytes = std::num::NonZeroU64::new(bytes);
+            let _ = fadvise(&self.file, offset, bytes, Advice::WillNeed);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, bytes);
+    }
+
     /// Up to `N` bytes from `offset` on; `None` if the file has fewer.
     pub(crate) fn array_at<const N: usize>(&self, offset: u64) -> Result<Option<[u8; N]>> {
         if offset

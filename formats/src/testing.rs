@@ -143,7 +143,7 @@ pub(crate) fn encode(
     let row_bytes = encoding.row_bytes(n_vocab as usize).unwrap();
     let mut rows = rows.chunks(n_vocab as usize);
     while encoder.rows_left() > 0 {
-        let (bytes, n) = encoder.reserve_rows(at_once);
+        let (bytes, n) = encoder.reserve_rows(at_once, || None);
         assert_eq!(bytes.len(), n * row_bytes);
         bytes
             .chunks_mut(row_bytes)

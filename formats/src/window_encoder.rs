@@ -1,9 +1,11 @@
 //! One window's block, cut into pieces as its rows arrive.
 
+use std::ops::Range;
+
 use crate::error::{Named, Result};
 use crate::klpy::KlPyHeader;
 use crate::native::Header;
-use crate::piece::{Framing, Part, Piece};
+use crate::piece::{Framing, Part, Piece, PieceMemory};
 use crate::{Encoding, MAX_N_VOCAB, WindowHead, rows_per_piece};
 
 /// Turns the rows of one window into [`Piece`]s.
@@ -18,7 +20,7 @@ use crate::{Encoding, MAX_N_VOCAB, WindowHead, rows_per_piece};
 /// let (mut window, head) = WindowEncoder::kl_py(&header, &head)?;
 /// let mut pieces = vec![head];
 /// while window.rows_left() > 0 {
-///     let (bytes, n) = window.reserve_rows(1);
+///     let (bytes, n) = window.reserve_rows(1, || None);
 ///     Encoding::F32.encode(&[0.5, 1.5], bytes);
 ///     pieces.extend(window.commit());
 /// }
@@ -35,8 +37,10 @@ pub struct WindowEncoder {
     /// Rows neither committed nor reserved.
     rows_left: usize,
     reserved: usize,
-    /// Plain bytes of the piece being filled: committed rows, then reserved ones.
+    /// Plain bytes of the piece being filled: committed rows, reserved ones, and room for more.
     plain: Vec<u8>,
+    /// Memory for the compressed piece.
+    packed: Vec<u8>,
     rows_in_piece: usize,
     piece: u32,
     /// Over the whole block so far.
@@ -119,6 +123,7 @@ impl WindowEncoder {
             rows_left: head.n_rows as usize,
             reserved: 0,
             plain,
+            packed: Vec::new(),
             rows_in_piece: 0,
             piece: 0,
             crc: crc32fast::Hasher::new(),
@@ -130,7 +135,7 @@ impl WindowEncoder {
             first_scored: head.first_scored,
             n_pieces: head.n_rows.div_ceil(rows_per_piece),
         };
-        encoder.crc_from(0);
+        encoder.checksum(0..encoder.plain.len());
         let piece = encoder.take(part);
         Ok((encoder, piece))
     }
@@ -143,23 +148,30 @@ impl WindowEncoder {
     /// Memory for the next rows: at most `k`, and no more than the piece and the window still
     /// take; how many is the second value (0 once the window is full). The bytes are those rows
     /// one after the other, each [`Encoding::row_bytes`] long, to be filled before
-    /// [`WindowEncoder::commit`]. Reserving again before that gives the same rows anew.
-    pub fn reserve_rows(&mut self, k: usize) -> (&mut [u8], usize) {
+    /// [`WindowEncoder::commit`]. Reserving again before that gives the same rows anew. Where a new
+    /// piece begins, `memory` is asked for some to put it in.
+    pub fn reserve_rows(
+        &mut self,
+        k: usize,
+        memory: impl FnOnce() -> Option<PieceMemory>,
+    ) -> (&mut [u8], usize) {
         self.rows_left += self.reserved;
         let k = k
             .min(self.rows_left)
             .min(self.rows_per_piece - self.rows_in_piece);
         self.rows_left -= k;
         self.reserved = k;
-        let start = self.rows_in_piece * self.row_bytes;
-        if self.plain.capacity() == 0 {
+        if self.plain.is_empty() && k > 0 {
+            let memory = memory().unwrap_or_default();
+            (self.plain, self.packed) = (memory.plain, memory.packed);
             // The whole piece at once: its size is bounded, and growing would copy it.
-            let rows = self.rows_per_piece.min(self.rows_left + k);
+            let bytes = self.rows_per_piece.min(self.rows_left + k) * self.row_bytes;
             self.plain
-                .reserve_exact(rows * self.row_bytes + size_of::<u32>());
+                .reserve_exact((bytes + size_of::<u32>()).saturating_sub(self.plain.len()));
+            self.plain.resize(bytes, 0);
         }
-        self.plain.resize(start + k * self.row_bytes, 0);
-        (&mut self.plain[start..], k)
+        let start = self.rows_in_piece * self.row_bytes;
+        (&mut self.plain[start..start + k * self.row_bytes], k)
     }
 
     /// Takes the reserved rows as filled. Gives a piece when it is full or the window complete.
@@ -168,8 +180,10 @@ impl WindowEncoder {
         if k == 0 {
             return None;
         }
-        self.crc_from(self.rows_in_piece * self.row_bytes);
+        let start = self.rows_in_piece * self.row_bytes;
         self.rows_in_piece += k;
+        let end = self.rows_in_piece * self.row_bytes;
+        self.checksum(start..end);
         (self.rows_left == 0 || self.rows_in_piece == self.rows_per_piece).then(|| {
             let part = Part::Rows {
                 window: self.window,
@@ -177,6 +191,7 @@ impl WindowEncoder {
             };
             self.rows_in_piece = 0;
             self.piece += 1;
+            self.plain.truncate(end);
             self.take(part)
         })
     }
@@ -193,9 +208,9 @@ impl WindowEncoder {
         }
     }
 
-    fn crc_from(&mut self, start: usize) {
+    fn checksum(&mut self, filled: Range<usize>) {
         if self.framing == Framing::Native {
-            self.crc.update(&self.plain[start..]);
+            self.crc.update(&self.plain[filled]);
         }
     }
 
@@ -207,6 +222,7 @@ impl WindowEncoder {
         }
         Piece {
             plain,
+            packed: std::mem::take(&mut self.packed),
             part,
             framing: self.framing,
         }

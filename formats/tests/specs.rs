@@ -80,11 +80,11 @@ fn row(window: u32, i: u32) -> [f32; 5] {
 }
 
 fn pieces((mut encoder, head): (WindowEncoder, Piece), encoding: Encoding) -> Vec<Member> {
-    let mut members = vec![head.compress()];
     let window = head.window();
+    let mut members = vec![head.compress()];
     let mut i = 0;
     while encoder.rows_left() > 0 {
-        let (bytes, n) = encoder.reserve_rows(1);
+        let (bytes, n) = encoder.reserve_rows(1, || None);
         encoding.encode(&row(window, i), bytes);
         i += n as u32;
         members.extend(encoder.commit().map(|piece| piece.compress()));

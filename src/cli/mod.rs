@@ -9,6 +9,7 @@ macro_rules! say {
 }
 
 mod args;
+mod direct_file;
 mod output;
 mod paths;
 mod progress;

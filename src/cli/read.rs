@@ -19,7 +19,7 @@ use super::setup::{
 use super::sidecar::SidecarFile;
 use super::{Warning, one_line, stop, warn};
 use crate::engine::{Backend, Model, inspect};
-use crate::pipeline::{Step, evaluate, read_ahead};
+use crate::pipeline::{ReferenceRows, Step, evaluate};
 use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
 use crate::score::Kernel;
 use crate::stats::{Running, Summary};
@@ -60,11 +60,20 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
     }
     results.write(&report);
     let backend = start_backend(&settings.run)?;
-    for path in usable {
+    let mut usable = usable.into_iter().peekable();
+    while let Some(path) = usable.next() {
         if stop::asked() {
             break;
         }
-        match evaluate_model(settings, &backend, path, &report.reference, &mut results) {
+        let is_last = usable.peek().is_none();
+        match evaluate_model(
+            settings,
+            &backend,
+            path,
+            is_last,
+            &report.reference,
+            &mut results,
+        ) {
             Ok(model) => {
                 results.show(&model, &report.reference);
                 if model.summary.n_tokens == 0 {
@@ -133,6 +142,7 @@ fn evaluate_model(
     settings: &ReadSettings,
     backend: &Backend,
     path: &Path,
+    is_last: bool,
     reference: &ReferenceInfo,
     results: &mut Results<'_>,
 ) -> Result<ModelReport> {
@@ -159,16 +169,11 @@ fn evaluate_model(
     let is_reference_model = native_header(&file)
         .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
-    let blocks = read_ahead(file, model.bos(), run.max_rows);
-    let mut progress = Progress::new(
-        &identity.file_name,
-        blocks.n_windows,
-        blocks.n_rows,
-        run.quiet,
-    );
+    let rows = ReferenceRows::new(file, model.bos(), run.max_rows);
+    let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
-    let timing = evaluate(&mut decoder, blocks, Kernel::detect(), |step| {
+    let timing = evaluate(&mut decoder, rows, Kernel::detect(), |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(window) => {
@@ -211,10 +216,15 @@ fn evaluate_model(
     let summary = Summary::from_records(&records, settings.confidence);
     warn_of_results(&summary);
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+    let max_at_text = max_token.map(|token| model.piece(token));
+    if is_last {
+        drop(decoder);
+        model.drop_last();
+    }
     Ok(ModelReport {
         model: ModelInfo::new(path, &identity),
         is_reference_model,
-        max_at_text: max_token.map(|token| model.piece(token)),
+        max_at_text,
         sidecar: sidecar.map(|path| path.display().to_string()),
         timing: TimingInfo::new(&timing, load_s, wall_s, records.len() as u64),
         summary,

@@ -1,13 +1,13 @@
 //! Write mode: a text and a model -> a reference.
 
-use std::io::BufWriter;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kl_formats::{Header, KlPyHeader, KlPyWriter, NativeWriter, TextIdentity, rows_per_piece};
 
-use super::output::{Existing, PartialFile, flushed, folder_of};
+use super::direct_file::DirectFile;
+use super::output::{Existing, PartialFile, folder_of};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
@@ -70,7 +70,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
 
     let mut decoder = model.decoder(&options)?;
     let header = header(settings, &backend, &model, &plan, text_identity, &options);
-    let file = BufWriter::new(output.file()?);
+    let file = DirectFile::new(output.file()?);
     let target = match settings.kind {
         WriteKind::Native(_) => {
             Target::Native(NativeWriter::create(file, output.path(), &header)?, header)
@@ -96,12 +96,16 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     });
     progress.finish();
     let (file, timing) = done?;
-    let file = flushed(file, output.path())?;
+    let file = file
+        .into_file()
+        .with_context(|| format!("{}: cannot be written", output.path().display()))?;
     let written = file
         .metadata()
         .map(|metadata| metadata.len())
         .unwrap_or(size);
     output.commit()?;
+    drop(decoder);
+    model.drop_last();
 
     if settings.run.quiet {
         return Ok(());

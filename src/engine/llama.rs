@@ -120,6 +120,15 @@ impl<'b> Model<'b> {
         })
     }
 
+    /// Drops a model after which the process ends. On the CPU that is left to the system: llama.cpp
+    /// frees a large vocabulary piece by piece, which takes longer than evaluating some windows.
+    /// Accelerators want their buffers back before the process ends.
+    pub fn drop_last(self) {
+        if !self.backend.can_offload() {
+            std::mem::forget(self);
+        }
+    }
+
     /// Entries in a row of logits.
     #[must_use]
     pub fn n_vocab(&self) -> u32 {

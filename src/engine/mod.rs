@@ -20,7 +20,7 @@ pub use options::{
 use kl_formats::WindowHead;
 
 /// Which llama.cpp computes: the version of the crate that carries its source.
-pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.159";
+pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 
 /// A source of rows of logits, a window at a time.
 pub trait LogitSource {

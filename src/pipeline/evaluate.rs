@@ -2,19 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use kl_formats::WindowHead;
 use kl_formats::sidecar::TokenRecord;
-use kl_formats::{Row, WindowHead};
-use rayon::prelude::*;
 
-use super::read_ahead::Blocks;
-use super::row_reader::RowReader;
+use super::reference_rows::ReferenceRows;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
-
-/// Rows are handed to threads in groups of about this many logits, since a row of a small
-/// vocabulary is scored faster than a thread is woken.
-const LOGITS_PER_TASK: usize = 1 << 16;
 
 /// Runs `source` over the windows of a reference and scores every row.
 ///
@@ -24,39 +18,41 @@ const LOGITS_PER_TASK: usize = 1 << 16;
 /// What the model, the file or `on_step` says.
 pub fn evaluate<S: LogitSource>(
     source: &mut S,
-    blocks: Blocks,
+    mut reference: ReferenceRows,
     kernel: Kernel,
     mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     let mut timing = Timing::default();
-    let mut rows_left = blocks.max_rows;
-    let mut reader = RowReader::new(blocks.events);
+    let mut rows_left = reference.max_rows;
     let mut records = Vec::new();
-    while let Some(head) = reader.next_window()? {
+    while let Some(head) = reference.next_window()? {
         check_tokens(&head, source.n_vocab())?;
         records.clear();
         let started = Instant::now();
         let mut in_sink = Duration::ZERO;
-        let waited_before = reader.waited();
+        let read_before = reference.read_time();
         source.decode(&head, |evaluated| {
             let sink_started = Instant::now();
             let first = head.first_scored as usize + records.len();
-            let reference = reader.take(evaluated.len())?;
-            score_rows(kernel, &head, first, &reference, evaluated, &mut records);
-            drop(reference);
-            reader.release();
+            let scored = reference.map(evaluated.len(), |place, row| {
+                let position = first + place;
+                let next = head.tokens.get(position + 1).copied();
+                let score = kernel.score(row, evaluated[place], next);
+                record(head.window, position as u32, next, &score)
+            })?;
+            records.extend(scored);
             in_sink += sink_started.elapsed();
             on_step(Step::Rows(evaluated.len()))
         })?;
-        let waited = reader.waited() - waited_before;
+        let in_reading = reference.read_time() - read_before;
         timing.decode += started.elapsed().saturating_sub(in_sink);
-        timing.score += in_sink.saturating_sub(waited);
+        timing.score += in_sink.saturating_sub(in_reading);
 
         records.truncate(usize::try_from(rows_left).unwrap_or(usize::MAX));
         rows_left -= records.len() as u64;
         on_step(Step::Window(&records))?;
     }
-    timing.read = reader.waited();
+    timing.read = reference.read_time();
     Ok(timing)
 }
 
@@ -74,34 +70,6 @@ fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {
             n_vocab,
         }),
     }
-}
-
-fn score_rows(
-    kernel: Kernel,
-    head: &WindowHead,
-    first_position: usize,
-    reference: &[Row<'_>],
-    evaluated: &[&[f32]],
-    records: &mut Vec<TokenRecord>,
-) {
-    let n_vocab = evaluated.first().map_or(1, |row| row.len().max(1));
-    records.par_extend(
-        reference
-            .par_iter()
-            .zip(evaluated)
-            .enumerate()
-            .with_min_len(LOGITS_PER_TASK.div_ceil(n_vocab))
-            .map(|(place, (&reference, evaluated))| {
-                let position = first_position + place;
-                let next = head.tokens.get(position + 1).copied();
-                record(
-                    head.window,
-                    position as u32,
-                    next,
-                    &kernel.score(reference, evaluated, next),
-                )
-            }),
-    );
 }
 
 pub(super) fn record(

@@ -4,14 +4,16 @@
 //! decode call's rows are scored or encoded in place, in llama.cpp's own output buffer.
 
 mod evaluate;
+mod in_place;
 mod ordered;
-mod read_ahead;
-mod row_reader;
+mod reference_rows;
+mod spare;
+mod stream;
 mod write;
 mod write_behind;
 
 pub use evaluate::evaluate;
-pub use read_ahead::{Blocks, read_ahead};
+pub use reference_rows::ReferenceRows;
 pub use write::{Target, write_reference};
 
 use std::time::Duration;
@@ -75,6 +77,13 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+}
+
+/// Rows that a thread takes at once: one of a small vocabulary is scored faster than a thread is
+/// woken.
+fn rows_per_task(n_vocab: usize) -> usize {
+    const LOGITS_PER_TASK: usize = 1 << 16;
+    LOGITS_PER_TASK.div_ceil(n_vocab.max(1))
 }
 
 /// Pieces under way in each direction: enough for every core to have one while as many wait.

@@ -33,13 +33,6 @@ impl<T: Send + 'static> Submitter<T> {
         });
         Ok(())
     }
-
-    /// Hands on a value that needs no work, in its turn.
-    pub fn pass(&self, value: T) -> Result<(), Closed> {
-        let (sender, receiver) = sync_channel(1);
-        let _ = sender.send(value);
-        self.0.send(receiver).map_err(|_| Closed)
-    }
 }
 
 impl<T> Iterator for Results<T> {
@@ -78,6 +71,5 @@ mod tests {
         let (submitter, results) = ordered(1);
         drop(results);
         assert!(submitter.submit(|| 1).is_err());
-        assert!(submitter.pass(1).is_err());
     }
 }

@@ -93,7 +93,7 @@ fn write_klpy(path: &Path, plan: &Plan) {
 
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = read_ahead(Reference::open(path).unwrap(), None, max_rows);
+    let blocks = ReferenceRows::new(Reference::open(path).unwrap(), None, max_rows);
     evaluate(&mut fake(seed, n_batch), blocks, Kernel::Portable, |step| {
         if let Step::Window(window) = step {
             records.extend_from_slice(window);
@@ -198,7 +198,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let blocks = read_ahead(Reference::open(&path).unwrap(), None, None);
+    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
     let mut small = Fake {
         n_vocab: 5,
         n_batch: 4,
@@ -217,7 +217,7 @@ fn a_caller_can_stop_either_way() {
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
-    let blocks = read_ahead(Reference::open(&path).unwrap(), None, None);
+    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
     let stopped = evaluate(&mut fake(2, 4), blocks, Kernel::Portable, |_| {
         Err(Error::Interrupted)
     });

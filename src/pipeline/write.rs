@@ -49,7 +49,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
             let n_rows = rows.len();
             let sink_started = Instant::now();
             while !rows.is_empty() {
-                let (bytes, n) = window.reserve_rows(rows.len());
+                let (bytes, n) = window.reserve_rows(rows.len(), || behind.memory());
                 encode_rows(layout.encoding(), &rows[..n], bytes);
                 rows = &rows[n..];
                 if let Some(piece) = window.commit() {

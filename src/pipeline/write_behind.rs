@@ -4,9 +4,10 @@ use std::io::Write;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kl_formats::{KlPyWriter, Member, NativeWriter, Piece};
+use kl_formats::{KlPyWriter, Member, NativeWriter, Piece, PieceMemory};
 
 use super::ordered::{Closed, Submitter, ordered};
+use super::spare::Spare;
 use super::{Error, depth};
 
 #[allow(clippy::large_enum_variant)] // one per run
@@ -16,7 +17,7 @@ pub(super) enum Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    fn append(&mut self, member: Member) -> Result<(), kl_formats::Error> {
+    fn append(&mut self, member: Member) -> Result<Option<PieceMemory>, kl_formats::Error> {
         match self {
             Self::Native(writer) => writer.append(member),
             Self::KlPy(writer) => writer.append(member),
@@ -37,14 +38,19 @@ pub(super) struct WriteBehind<W: Write> {
     /// Taken once: by whoever learns how it ended.
     writer: Option<JoinHandle<Result<W, kl_formats::Error>>>,
     waited: Duration,
+    memory: Spare<PieceMemory>,
 }
 
 impl<W: Write + Send + 'static> WriteBehind<W> {
     pub(super) fn start(mut writer: Writer<W>) -> Self {
         let (submitter, members) = ordered(depth());
+        let memory = Spare::default();
+        let written = memory.clone();
         let writer = std::thread::spawn(move || {
             for member in members {
-                writer.append(member)?;
+                if let Some(memory) = writer.append(member)? {
+                    written.give(memory);
+                }
             }
             writer.finish()
         });
@@ -52,12 +58,18 @@ impl<W: Write + Send + 'static> WriteBehind<W> {
             submitter,
             writer: Some(writer),
             waited: Duration::ZERO,
+            memory,
         }
     }
 
     /// How long writing has kept its caller waiting.
     pub(super) fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// Memory of a piece that has been written.
+    pub(super) fn memory(&self) -> Option<PieceMemory> {
+        self.memory.take()
     }
 
     /// Compresses a piece and appends it, later.

@@ -44,18 +44,16 @@
 //!
 //! # Speed
 //!
-//! Microseconds for a pair of 128,256 entries on one core of a Zen 4 server processor, best of 4,000 runs, with the same top
-//! token on both sides (AVX-512: 11 to 13 more where the tops differ):
+//! Microseconds for a pair of 128,256 entries on one core, with the same top token on both sides (AVX-512: a tenth more where
+//! the tops differ): medians of `cargo bench --bench score` on Zen 5, best of 4,000 runs on a busy Zen 4; `target-cpu=native`.
 //!
-//! | kernel | f32 reference | u16 reference |
-//! |---|---|---|
-//! | AVX-512 | 97 | 108 |
-//! | AVX2 | 171 | 195 |
-//! | AVX2, compiled for this processor (32 registers) | 133 | 148 |
-//! | portable, baseline x86-64 | 742 | 820 |
+//! | kernel | Zen 5: f32 reference | u16 | Zen 4: f32 | u16 |
+//! |---|---|---|---|---|
+//! | AVX-512 | 49 | 55 | 97 | 108 |
+//! | AVX2 | 116 | 134 | 133 | 148 |
+//! | portable | 348 | 373 | | |
 //!
-//! Arithmetic bounds it: the AVX-512 loop's 69 to 73 vector instructions for 16 pairs take 81 and 86 µs when none waits for
-//! another. NEON has not been timed.
+//! Compiled for the baseline of x86-64, with 16 registers, AVX2 takes 171 and 195 on Zen 4. NEON has not been timed.
 
 mod driver;
 mod exp;

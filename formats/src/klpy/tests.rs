@@ -246,7 +246,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
     let encoder = WindowEncoder::kl_py(&header, &w.head).unwrap();
     let members: Vec<_> = encode(encoder, Encoding::F32, N_VOCAB, &w.rows, 9)
         .iter()
-        .map(|piece| piece.compress())
+        .map(|piece| piece.clone().compress())
         .collect();
     assert!(create().finish().is_err(), "no window");
     assert!(

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::KlPyHeader;
 use crate::error::{Named, Result};
-use crate::piece::{Framing, Member, Part, gzip};
+use crate::piece::{Framing, Member, Part, PieceMemory, gzip};
 
 /// Writes kl.py's file to anything that takes bytes. Members come from
 /// [`crate::WindowEncoder::kl_py`]; windows are read back in the order given.
@@ -45,10 +45,11 @@ impl<W: Write> KlPyWriter<W> {
     }
 
     /// Writes the next member: a window's head, then its rows in order, then the next window's.
+    /// Gives the memory of rows back, for other rows.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if it is not the next one, [`crate::Error::Io`].
-    pub fn append(&mut self, member: Member) -> Result<()> {
+    pub fn append(&mut self, member: Member) -> Result<Option<PieceMemory>> {
         if member.framing != Framing::Gzip {
             return Err(self.name.unwritable("a member of another kind of file"));
         }
@@ -70,7 +71,8 @@ impl<W: Write> KlPyWriter<W> {
                 self.pieces_left -= 1;
             }
         }
-        self.put(&member.bytes)
+        self.put(&member.bytes)?;
+        Ok(member.into_memory())
     }
 
     /// Flushes, and gives the output back.

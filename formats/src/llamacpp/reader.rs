@@ -140,15 +140,30 @@ impl LlamaCppReader {
                 .too_large("a block of rows past all memory")
         };
         let mut block = RowBlock::prepare(reuse, shape, 0).ok_or_else(too_large)?;
-        // No overflow: the file is at least so long.
-        let offset = self.header.rows_start()
-            + u64::from(window) * self.header.window_bytes()
-            + u64::from(first_row) * self.header.row_bytes();
+        let offset = self.row_start(window, first_row);
         let (_, bytes) = block.buffers();
         self.source
             .read_exact_at(bytes, offset)
             .map_err(|error| error.in_window(window))?;
         Ok(block)
+    }
+
+    /// Tells the system that [`LlamaCppReader::block`] will soon be asked for rows, so that the disk
+    /// can work meanwhile. Returns at once.
+    ///
+    /// # Panics
+    /// If there is no such window.
+    pub fn prefetch(&self, i: usize, first_row: u32, n_rows: u32) {
+        let offset = self.row_start(self.number(i), first_row);
+        let bytes = u64::from(n_rows) * self.header.row_bytes();
+        self.source.prefetch(offset, bytes);
+    }
+
+    /// Where a row starts. No overflow: the file is at least so long.
+    fn row_start(&self, window: u32, row: u32) -> u64 {
+        self.header.rows_start()
+            + u64::from(window) * self.header.window_bytes()
+            + u64::from(row) * self.header.row_bytes()
     }
 
     fn number(&self, i: usize) -> u32 {

@@ -14,7 +14,7 @@ use crate::{
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Plain bytes that a piece of rows aims at.
-const PIECE_BYTES: usize = 4 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Plain bytes that a piece may take, one wide row always being allowed.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
@@ -54,7 +54,7 @@ pub struct Header {
     pub seed: Option<u64>,
 }
 
-/// Rows in a piece: about 4 MiB before compression, and at least one.
+/// Rows in a piece: about 1 MiB before compression, and at least one.
 pub fn rows_per_piece(encoding: Encoding, n_vocab: u32) -> u32 {
     let row_bytes = encoding
         .row_bytes(n_vocab as usize)

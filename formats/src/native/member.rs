@@ -101,10 +101,23 @@ pub(crate) struct End {
     pub(crate) file_bytes: u64,
 }
 
+/// Bytes of a member that stores so many plain ones.
+pub(crate) fn stored_bytes(plain: u64) -> u64 {
+    deflate::stored_bytes(plain).saturating_add((HEAD_BYTES + TRAILER_BYTES) as u64)
+}
+
 /// The member that holds `plain`, which is shorter than 4 GiB: pieces are bounded.
 pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; HEAD_BYTES];
-    deflate(plain, &mut bytes);
+    let mut bytes = Vec::new();
+    build_in(&mut bytes, tag, plain);
+    bytes
+}
+
+/// [`build`] in the memory of `bytes`.
+pub(crate) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
+    bytes.clear();
+    bytes.resize(HEAD_BYTES, 0);
+    deflate(plain, bytes);
     bytes.extend_from_slice(&trailer(plain));
     let packed_crc = crc32fast::hash(&bytes[HEAD_BYTES..]);
     let mut head = Vec::with_capacity(HEAD_BYTES);
@@ -122,7 +135,6 @@ pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
     );
     seal(&mut head, packed_crc);
     bytes[..HEAD_BYTES].copy_from_slice(&head);
-    bytes
 }
 
 /// The end member's bytes.
@@ -196,6 +208,23 @@ impl MemberHead {
     /// Whether so few packed bytes can hold what the header says. Asked before memory is taken.
     pub(crate) fn is_plausible(&self) -> bool {
         u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
+    }
+
+    /// Takes a member whose rows are stored, as they nearly always are, out of its own bytes: moves
+    /// what it holds to their front. `false` for any other member, and for one that is damaged.
+    ///
+    /// The checksum over all of a member stands for the one over what it holds.
+    pub(crate) fn unpack_stored(member: &mut [u8], tag: Tag, plain_bytes: u64) -> bool {
+        let Some((head, packed)) = member.split_first_chunk::<HEAD_BYTES>() else {
+            return false;
+        };
+        let is_whole = read_head(head).is_some_and(|head| {
+            head.tag == tag
+                && u64::from(head.plain_bytes) == plain_bytes
+                && head.member_bytes as usize == member.len()
+                && head.packed_crc == crc32fast::hash(packed)
+        });
+        is_whole && deflate::unstore(member, HEAD_BYTES, plain_bytes as usize)
     }
 
     /// Inflates what follows the header into `plain`, of `plain_bytes` bytes.

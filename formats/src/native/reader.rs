@@ -177,8 +177,6 @@ impl NativeReader {
         let crc_bytes = if is_last { CRC_BYTES } else { 0 };
         let plain_bytes = u64::from(n_rows) * self.header.row_bytes() as u64 + crc_bytes;
         let tag = Tag::rows(entry.window, p);
-        let (offset, head) = self.member(i, p as usize + 1, tag, plain_bytes)?;
-        let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
         let shape = Shape {
             window: entry.window,
             first_row,
@@ -186,8 +184,29 @@ impl NativeReader {
             n_vocab: self.header.n_vocab as usize,
             layout: Layout::Own(self.header.encoding),
         };
-        let mut block = RowBlock::prepare(reuse, shape, crc_bytes as usize)
-            .ok_or_else(|| corrupt("a piece past all memory"))?;
+        let (offset, end) = self.extent(i, p as usize + 1);
+        let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
+        let prepare = |reuse, bytes_behind| {
+            RowBlock::prepare(reuse, shape, bytes_behind)
+                .ok_or_else(|| corrupt("a piece past all memory"))
+        };
+        let mut reuse = reuse;
+        if end - offset == member::stored_bytes(plain_bytes) {
+            let bytes = (end - offset) as usize; // as many as rows in memory, and some
+            let rows = n_rows as usize * self.header.row_bytes();
+            let mut block = prepare(reuse.take(), bytes - rows)?;
+            let member = block.buffers().1.get_mut(..bytes).unwrap_or_default();
+            self.source
+                .read_exact_at(member, offset)
+                .map_err(|e| self.in_window(i, e))?;
+            if MemberHead::unpack_stored(member, tag, plain_bytes) {
+                return Ok(block);
+            }
+            // Compressed to just that length, or damaged: what follows tells.
+            reuse = Some(block);
+        }
+        let (offset, head) = self.member(i, p as usize + 1, tag, plain_bytes)?;
+        let mut block = prepare(reuse, crc_bytes as usize)?;
         let (packed, plain) = block.buffers();
         packed.resize(head.member_bytes as usize - HEAD_BYTES, 0);
         self.source
@@ -198,15 +217,20 @@ impl NativeReader {
         Ok(block)
     }
 
+    /// Tells the system that [`NativeReader::piece`] will soon be asked for a piece, so that the
+    /// disk can work meanwhile. Returns at once.
+    ///
+    /// # Panics
+    /// If there is no such window or piece.
+    pub fn prefetch_piece(&self, i: usize, p: u32) {
+        let (offset, end) = self.extent(i, p as usize + 1);
+        self.source.prefetch(offset, end - offset);
+    }
+
     /// Member `m` of the `i`-th window: its place and its header, which must say `tag` and
     /// `plain_bytes`, and be as long as the index says.
     fn member(&self, i: usize, m: usize, tag: Tag, plain_bytes: u64) -> Result<(u64, MemberHead)> {
-        let offsets = &self.windows[i].offsets;
-        let offset = offsets[m];
-        let end = offsets
-            .get(m + 1)
-            .copied()
-            .unwrap_or_else(|| self.window_end(i));
+        let (offset, end) = self.extent(i, m);
         let head = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
         if offset.checked_add(head.member_bytes.into()) != Some(end)
             || u64::from(head.plain_bytes) != plain_bytes
@@ -218,6 +242,14 @@ impl NativeReader {
             ));
         }
         Ok((offset, head))
+    }
+
+    /// Where member `m` of the `i`-th window starts and ends. The index has been checked: they are
+    /// in order.
+    fn extent(&self, i: usize, m: usize) -> (u64, u64) {
+        let offsets = &self.windows[i].offsets;
+        let next = offsets.get(m + 1).copied();
+        (offsets[m], next.unwrap_or_else(|| self.window_end(i)))
     }
 
     /// Where the `i`-th window of the file ends.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::member::{self, End, Tag};
 use super::{Header, WindowEntry, index};
 use crate::error::{Named, Result};
-use crate::piece::{Framing, Member, Part};
+use crate::piece::{Framing, Member, Part, PieceMemory};
 
 /// Writes a native file to anything that takes bytes.
 ///
@@ -49,10 +49,11 @@ impl<W: Write> NativeWriter<W> {
     }
 
     /// Writes the next member: a window's head, then its rows in order, then the next window's.
+    /// Gives the memory of rows back, for other rows.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if it is not the next one, [`crate::Error::Io`].
-    pub fn append(&mut self, member: Member) -> Result<()> {
+    pub fn append(&mut self, member: Member) -> Result<Option<PieceMemory>> {
         if member.framing != Framing::Native {
             return Err(self.name.unwritable("a member of another kind of file"));
         }
@@ -104,7 +105,8 @@ impl<W: Write> NativeWriter<W> {
                 self.pieces_left -= 1;
             }
         }
-        self.put(&member.bytes)
+        self.put(&member.bytes)?;
+        Ok(member.into_memory())
     }
 
     /// Writes the index and the end, flushes, and gives the output back.

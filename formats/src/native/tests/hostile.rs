@@ -77,7 +77,7 @@ fn hostile_indexes_are_refused() {
         9,
     );
     let mut members = vec![head];
-    members.extend(pieces.iter().map(|piece| piece.compress().bytes));
+    members.extend(pieces.iter().map(|piece| piece.clone().compress().bytes));
     let start = members[0].len() as u64;
     let rows_at = start + members[1].len() as u64;
     let end = rows_at + members[2].len() as u64;
@@ -132,7 +132,7 @@ fn a_wrong_checksum_behind_a_block_is_found_by_verify() {
             *pieces.last_mut().unwrap().plain.last_mut().unwrap() ^= change;
             let mut writer = NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
             for piece in &pieces {
-                writer.append(piece.compress()).unwrap();
+                writer.append(piece.clone().compress()).unwrap();
             }
             writer.finish().unwrap()
         };

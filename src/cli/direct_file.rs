@@ -1,0 +1,141 @@
+//! A file written past the page cache, where the system lets it be.
+//!
+//! A reference can be larger than memory. Through the page cache it would push out the model that
+//! is being decoded, and copying it there takes the processor from the decoding; so it goes from
+//! this buffer to the disk, which needs no processor.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+/// What places, lengths and memory are multiples of where the page cache is passed by: the largest
+/// block that disks have.
+const ALIGNMENT: usize = 4096;
+
+/// Bytes that go to the disk at once.
+const CHUNK: usize = 4 << 20;
+
+/// A new file, written from its start.
+#[derive(Debug)]
+pub struct DirectFile {
+    file: File,
+    /// A chunk, and room to let it start at a multiple of [`ALIGNMENT`].
+    buffer: Vec<u8>,
+    /// Where the chunk starts in `buffer`.
+    start: usize,
+    /// Bytes in the chunk.
+    filled: usize,
+    is_direct: bool,
+}
+
+impl DirectFile {
+    /// `file` is empty, and its place the start.
+    pub fn new(file: File) -> Self {
+        let buffer = vec![0u8; CHUNK + ALIGNMENT];
+        let start = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        let is_direct = set_direct(&file, true);
+        Self {
+            file,
+            buffer,
+            start,
+            filled: 0,
+            is_direct,
+        }
+    }
+
+    /// Ends the writing.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn into_file(mut self) -> io::Result<File> {
+        self.flush()?;
+        Ok(self.file)
+    }
+
+    fn put(&mut self, from: usize, to: usize) -> io::Result<()> {
+        let bytes = &self.buffer[self.start + from..self.start + to];
+        match self.file.write_all(bytes) {
+            // Promised and not kept: a file system with larger blocks, or without the way.
+            Err(error) if self.is_direct && error.kind() == io::ErrorKind::InvalidInput => {
+                self.is_direct = !set_direct(&self.file, false);
+                self.file.write_all(bytes)
+            }
+            done => done,
+        }
+    }
+}
+
+impl Write for DirectFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = bytes.len().min(CHUNK - self.filled);
+        let free = self.start + self.filled;
+        self.buffer[free..free + n].copy_from_slice(&bytes[..n]);
+        self.filled += n;
+        if self.filled == CHUNK {
+            self.put(0, CHUNK)?;
+            self.filled = 0;
+        }
+        Ok(n)
+    }
+
+    /// What fills no whole block goes through the page cache, and all that comes after it.
+    fn flush(&mut self) -> io::Result<()> {
+        let whole = self.filled - self.filled % ALIGNMENT;
+        self.put(0, whole)?;
+        if whole < self.filled {
+            self.is_direct = self.is_direct && !set_direct(&self.file, false);
+            self.put(whole, self.filled)?;
+        }
+        self.filled = 0;
+        self.file.flush()
+    }
+}
+
+/// Whether writes now pass the page cache by, or use it, as asked.
+#[cfg(target_os = "linux")]
+fn set_direct(file: &File, on: bool) -> bool {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let set = |flags: OFlags| {
+        let wanted = if on {
+            flags | OFlags::DIRECT
+        } else {
+            flags - OFlags::DIRECT
+        };
+        fcntl_setfl(file, wanted)
+    };
+    fcntl_getfl(file).and_then(set).is_ok()
+}
+
+/// Elsewhere the page cache serves.
+#[cfg(not(target_os = "linux"))]
+fn set_direct(_file: &File, _on: bool) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_arrive_however_they_are_cut() {
+        let bytes: Vec<u8> = (0..CHUNK as u32 * 2 + 12_345)
+            .map(|i| (i % 251) as u8)
+            .collect();
+        // The folder of the build is on a disk, where memory file systems may serve for others.
+        for folder in [std::env::temp_dir(), env!("CARGO_MANIFEST_DIR").into()] {
+            for cut in [1000, ALIGNMENT, CHUNK, CHUNK + 1, bytes.len()] {
+                let mut read = tempfile::NamedTempFile::new_in(&folder).unwrap();
+                let mut file = DirectFile::new(read.reopen().unwrap());
+                for (i, part) in bytes.chunks(cut).enumerate() {
+                    file.write_all(part).unwrap();
+                    if i == 3 {
+                        file.flush().unwrap();
+                    }
+                }
+                file.into_file().unwrap();
+                let mut back = Vec::new();
+                io::Read::read_to_end(&mut read, &mut back).unwrap();
+                assert!(back == bytes, "cut to {cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The reference's side of a run: which of its windows, in which order, and its rows beside those
+//! of the model.
+
+use std::time::Duration;
+
+use kl_formats::{Reference, Row, WindowHead};
+
+use super::Error;
+use super::in_place::{BaseFile, InPlace};
+use super::stream::Stream;
+use crate::windows::{DEFAULT_SEED, shuffled};
+
+/// The windows of a reference, to be evaluated one after the other.
+pub struct ReferenceRows {
+    rows: Rows,
+    /// Windows that will come, where the file says how many it has.
+    pub n_windows: Option<u64>,
+    /// Rows that will come, where the file says how many it has.
+    pub n_rows: Option<u64>,
+    /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
+    /// shape, and so to other last bits: the last window may bring more rows than these.
+    pub max_rows: u64,
+}
+
+/// How the rows are had: from anywhere in the file, or as they come.
+enum Rows {
+    InPlace(InPlace),
+    Stream(Stream),
+}
+
+impl ReferenceRows {
+    /// At most `max_rows` rows of `reference`. `bos`: the token that the model puts before a text,
+    /// which llama.cpp's base files leave out.
+    ///
+    /// Where only a part is wanted, files in text order are read in the seeded random order of
+    /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's files,
+    /// is random already.
+    #[must_use]
+    pub fn new(reference: Reference, bos: Option<u32>, max_rows: Option<u64>) -> Self {
+        let max_rows = max_rows.unwrap_or(u64::MAX);
+        let (rows, n_windows, n_rows) = match reference {
+            Reference::Native(reader) => {
+                let windows = reader.windows();
+                let rows: Vec<u32> = windows.iter().map(|window| window.n_rows).collect();
+                let order = choose_windows(&rows, reader.header().seed.is_some(), max_rows);
+                let (n_windows, n_rows) = count(&rows, &order);
+                let rows = InPlace::new(Box::new(reader), order);
+                (Rows::InPlace(rows), n_windows, n_rows)
+            }
+            Reference::LlamaCpp(reader) => {
+                let rows = vec![reader.header().rows_per_window(); reader.n_windows()];
+                let order = choose_windows(&rows, false, max_rows);
+                let (n_windows, n_rows) = count(&rows, &order);
+                let rows = InPlace::new(Box::new(BaseFile { reader, bos }), order);
+                (Rows::InPlace(rows), n_windows, n_rows)
+            }
+            Reference::KlPy(reader) => {
+                let n_windows = reader.header().n_windows.map(u64::from);
+                let n_windows = n_windows.filter(|_| max_rows == u64::MAX);
+                (
+                    Rows::Stream(Stream::start(reader, max_rows)),
+                    n_windows,
+                    None,
+                )
+            }
+        };
+        Self {
+            rows,
+            n_windows,
+            n_rows,
+            max_rows,
+        }
+    }
+
+    /// The next window; its rows come next.
+    pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
+        match &mut self.rows {
+            Rows::InPlace(rows) => rows.next_window(),
+            Rows::Stream(rows) => rows.next_window(),
+        }
+    }
+
+    /// What `of_row` makes of the next `n` rows of the window, each with its place among them, on
+    /// all cores.
+    pub(super) fn map<T: Send>(
+        &mut self,
+        n: usize,
+        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+    ) -> Result<Vec<T>, Error> {
+        match &mut self.rows {
+            Rows::InPlace(rows) => rows.map(n, of_row),
+            Rows::Stream(rows) => rows.map(n, of_row),
+        }
+    }
+
+    /// How long reading has taken of its caller's time.
+    pub(super) fn read_time(&self) -> Duration {
+        match &self.rows {
+            Rows::InPlace(rows) => rows.read_time(),
+            Rows::Stream(rows) => rows.waited(),
+        }
+    }
+}
+
+/// Windows and rows that come in an order of places.
+fn count(rows: &[u32], order: &[usize]) -> (Option<u64>, Option<u64>) {
+    let n_rows = order.iter().map(|&place| u64::from(rows[place])).sum();
+    (Some(order.len() as u64), Some(n_rows))
+}
+
+/// Places of the windows to read, of a file whose windows have so many rows each.
+fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
+    let in_order = (0..rows.len()).collect();
+    if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
+        return in_order;
+    }
+    let mut order = if is_shuffled {
+        in_order
+    } else {
+        shuffled(rows.len(), DEFAULT_SEED)
+    };
+    let mut taken = 0;
+    order.retain(|&place| {
+        let wanted = taken < max_rows;
+        taken += u64::from(rows[place]);
+        wanted
+    });
+    order
+}
