@@ -245,6 +245,21 @@ fn results_are_the_same_bits_from_run_to_run_and_for_any_order_of_models() {
         fs::read(session.path("tiny-q4_K_M.gguf.kls")).unwrap(),
         "the sidecar"
     );
+
+    session.ok(&[
+        "-m",
+        "@tiny-q4_K_M.gguf",
+        "-r",
+        "ref.gz",
+        "--contexts",
+        "2",
+        "-q",
+    ]);
+    assert_eq!(
+        fs::read(session.path("a.kls")).unwrap(),
+        fs::read(session.path("tiny-q4_K_M.gguf.kls")).unwrap(),
+        "the sidecar of two contexts"
+    );
 }
 
 #[test]

@@ -124,6 +124,11 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub device: Vec<String>,
 
+    /// With -r, contexts of the model used in turn: 2 let a GPU decode while the CPU scores, and
+    /// take the memory of the context twice [default: 2 with -ngl on a GPU, else 1]
+    #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub contexts: Option<u32>,
+
     /// Overwrite existing output files
     #[arg(long)]
     pub force: bool,

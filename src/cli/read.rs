@@ -162,8 +162,7 @@ fn evaluate_model(
     if let Some(there) = &reference.backend {
         warn_of_differences(&backend_identity(backend, run, &options), there);
     }
-    let mut decoder = model.decoder(&options)?;
-    let load_s = started.elapsed().as_secs_f64();
+    let loaded = started.elapsed();
 
     let identity = model.identity();
     let is_reference_model = native_header(&file)
@@ -173,7 +172,13 @@ fn evaluate_model(
     let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
-    let timing = evaluate(&mut decoder, rows, Kernel::detect(), |step| {
+    let n_contexts = match settings.contexts {
+        Some(n) => n as usize,
+        None if model.is_offloaded() && rows.can_share() => 2,
+        None => 1,
+    };
+    let make = || Ok(model.decoder(&options)?);
+    let timing = evaluate(n_contexts, make, &rows, Kernel::detect(), |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(window) => {
@@ -218,7 +223,6 @@ fn evaluate_model(
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
     let max_at_text = max_token.map(|token| model.piece(token));
     if is_last {
-        drop(decoder);
         model.drop_last();
     }
     Ok(ModelReport {
@@ -226,7 +230,12 @@ fn evaluate_model(
         is_reference_model,
         max_at_text,
         sidecar: sidecar.map(|path| path.display().to_string()),
-        timing: TimingInfo::new(&timing, load_s, wall_s, records.len() as u64),
+        timing: TimingInfo::new(
+            &timing,
+            (loaded + timing.load).as_secs_f64(),
+            wall_s,
+            records.len() as u64,
+        ),
         summary,
     })
 }

@@ -63,6 +63,8 @@ pub struct ReadSettings {
     pub confidence: Confidence,
     pub json: Option<PathBuf>,
     pub sidecar: Sidecar,
+    /// Contexts of a model used in turn; `None`: as suits the device.
+    pub contexts: Option<u32>,
     pub run: RunSettings,
 }
 
@@ -169,6 +171,9 @@ fn write_settings(
     if args.sidecar.is_some() || args.no_sidecar {
         return wrong("--sidecar and --no-sidecar have no use with -w");
     }
+    if args.contexts.is_some() {
+        return wrong("--contexts belongs to -r: rows are written in their order");
+    }
     let kind = match (args.format, args.encoding) {
         (Format::Kl, encoding) => WriteKind::Native(encoding.unwrap_or(Encoding::U16)),
         (Format::KlPy, _) if args.score.unwrap_or_default() != ScoreFrom::All => {
@@ -215,6 +220,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         confidence: args.confidence,
         json: args.json,
         sidecar,
+        contexts: args.contexts,
         run,
     }))
 }

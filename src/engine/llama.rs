@@ -1,5 +1,6 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use kl_formats::WindowHead;
 use kl_formats::gguf::{self, GgufSummary};
@@ -68,6 +69,9 @@ pub struct Model<'b> {
     inner: LlamaModel,
     path: PathBuf,
     header: GgufSummary,
+    is_offloaded: bool,
+    /// Held by the context that decodes.
+    turn: Mutex<()>,
 }
 
 impl<'b> Model<'b> {
@@ -117,7 +121,15 @@ impl<'b> Model<'b> {
             inner,
             path: path.to_owned(),
             header,
+            is_offloaded: n_gpu_layers > 0 && backend.can_offload(),
+            turn: Mutex::new(()),
         })
+    }
+
+    /// Whether an accelerator decodes, with the CPU idle meanwhile.
+    #[must_use]
+    pub fn is_offloaded(&self) -> bool {
+        self.is_offloaded
     }
 
     /// Drops a model after which the process ends. On the CPU that is left to the system: llama.cpp
@@ -234,6 +246,7 @@ impl<'b> Model<'b> {
             n_batch,
             n_vocab: self.n_vocab() as usize,
             path: &self.path,
+            turn: &self.turn,
         })
     }
 }
@@ -245,6 +258,7 @@ pub struct Decoder<'m> {
     n_batch: usize,
     n_vocab: usize,
     path: &'m Path,
+    turn: &'m Mutex<()>,
 }
 
 impl LogitSource for Decoder<'_> {
@@ -276,12 +290,15 @@ impl LogitSource for Decoder<'_> {
                     .add(token, position as i32, &[0], position >= scored_start)
                     .map_err(|error| failed(error.to_string()))?;
             }
+            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
             self.context
                 .decode(&mut self.batch)
                 .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
+            // The first row is had when the accelerator is done.
             let rows: Vec<&[f32]> = (start.max(scored_start)..end)
                 .map(|position| self.context.get_logits_ith((position - start) as i32))
                 .collect();
+            drop(turn);
             sink(&rows)?;
         }
         Ok(())

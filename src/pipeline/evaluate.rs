@@ -1,59 +1,173 @@
 //! A model against a reference: every row of the reference beside the row that the model gives.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kl_formats::WindowHead;
 use kl_formats::sidecar::TokenRecord;
 
-use super::reference_rows::ReferenceRows;
+use super::reference_rows::{ReferenceRows, Window};
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
 
-/// Runs `source` over the windows of a reference and scores every row.
+/// Runs sources of one model over the windows of a reference and scores every row.
+///
+/// Each of `n_sources` works in a thread of its own, where `make` is called. One is enough where
+/// the CPU decodes. Where an accelerator does, a second keeps both busy: while the rows of one are
+/// scored the other decodes, and sources see to it that one decodes at a time. The results are the
+/// same, and come in the same order. A source that cannot be made is done without if another can.
 ///
 /// `on_step` is told of every decode call, and gets each window's records, in order of position.
 ///
 /// # Errors
 /// What the model, the file or `on_step` says.
 pub fn evaluate<S: LogitSource>(
-    source: &mut S,
-    mut reference: ReferenceRows,
+    n_sources: usize,
+    make: impl Fn() -> Result<S, Error> + Sync,
+    reference: &ReferenceRows,
     kernel: Kernel,
-    mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+    on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    let mut timing = Timing::default();
-    let mut rows_left = reference.max_rows;
-    let mut records = Vec::new();
-    while let Some(head) = reference.next_window()? {
-        check_tokens(&head, source.n_vocab())?;
-        records.clear();
+    // Windows are numbered as they are taken: one lock for both.
+    let numbered = Mutex::new(0u64);
+    let next_window = || {
+        let mut numbered = numbered.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = reference.next_window()?;
+        *numbered += 1;
+        Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
+    };
+    let failed = AtomicBool::new(false);
+    let work = |steps: SyncSender<Report>| {
         let started = Instant::now();
-        let mut in_sink = Duration::ZERO;
-        let read_before = reference.read_time();
-        source.decode(&head, |evaluated| {
-            let sink_started = Instant::now();
-            let first = head.first_scored as usize + records.len();
-            let scored = reference.map(evaluated.len(), |place, row| {
-                let position = first + place;
-                let next = head.tokens.get(position + 1).copied();
-                let score = kernel.score(row, evaluated[place], next);
-                record(head.window, position as u32, next, &score)
-            })?;
-            records.extend(scored);
-            in_sink += sink_started.elapsed();
-            on_step(Step::Rows(evaluated.len()))
-        })?;
-        let in_reading = reference.read_time() - read_before;
-        timing.decode += started.elapsed().saturating_sub(in_sink);
-        timing.score += in_sink.saturating_sub(in_reading);
-
-        records.truncate(usize::try_from(rows_left).unwrap_or(usize::MAX));
-        rows_left -= records.len() as u64;
-        on_step(Step::Window(&records))?;
+        let mut source = match make() {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut timing = Timing {
+            load: started.elapsed(),
+            ..Timing::default()
+        };
+        // Nobody listens where the caller has stopped, and says why.
+        let tell = |report| match failed.load(Ordering::Relaxed) {
+            false => steps.send(report).map_err(|_| Error::Interrupted),
+            true => Err(Error::Interrupted),
+        };
+        let mut run = || {
+            while let Some((number, window)) = next_window()? {
+                let on_rows = |n| tell(Report::Rows(n));
+                let records = evaluate_window(&mut source, window, kernel, &mut timing, on_rows)?;
+                tell(Report::Window(number, records))?;
+            }
+            Ok(())
+        };
+        let done = run();
+        failed.fetch_or(done.is_err(), Ordering::Relaxed);
+        done.map(|()| Ok(timing))
+    };
+    let (told, ended) = std::thread::scope(|scope| {
+        let (steps, reports) = sync_channel(2 * n_sources);
+        let workers: Vec<_> = (0..n_sources)
+            .map(|_| {
+                let steps = steps.clone();
+                scope.spawn(|| work(steps))
+            })
+            .collect();
+        drop(steps);
+        let told = in_order(reports, reference.max_rows, on_step);
+        let ended = workers.into_iter().map(|worker| worker.join());
+        (told, ended.collect::<Vec<_>>())
+    });
+    told?;
+    let (mut timings, mut refusal) = (Vec::new(), None);
+    let mut interrupted = None;
+    for ended in ended {
+        match ended.unwrap_or(Err(Error::WorkerLost)) {
+            Ok(Ok(timing)) => timings.push(timing),
+            Ok(Err(error)) => refusal = refusal.or(Some(error)),
+            Err(error @ Error::Interrupted) => interrupted = Some(error),
+            Err(error) => return Err(error),
+        }
     }
-    timing.read = reference.read_time();
-    Ok(timing)
+    match (interrupted, refusal) {
+        (Some(error), _) => Err(error),
+        (None, Some(error)) if timings.is_empty() => Err(error),
+        _ => Ok(Timing::mean(&timings)),
+    }
+}
+
+/// What a thread tells of its windows, which are numbered in the order of the reference.
+enum Report {
+    Rows(usize),
+    Window(u64, Vec<TokenRecord>),
+}
+
+/// Hands on what comes, windows in their order.
+fn in_order(
+    reports: Receiver<Report>,
+    max_rows: u64,
+    mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut limit = Limit(max_rows);
+    let mut early = BTreeMap::new();
+    let mut next = 0;
+    for report in reports {
+        match report {
+            Report::Rows(n) => on_step(Step::Rows(n))?,
+            Report::Window(number, records) => drop(early.insert(number, records)),
+        }
+        while let Some(mut records) = early.remove(&next) {
+            next += 1;
+            limit.cut(&mut records);
+            on_step(Step::Window(&records))?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows that are still wanted: the last window may bring more.
+struct Limit(u64);
+
+impl Limit {
+    fn cut(&mut self, records: &mut Vec<TokenRecord>) {
+        records.truncate(usize::try_from(self.0).unwrap_or(usize::MAX));
+        self.0 -= records.len() as u64;
+    }
+}
+
+fn evaluate_window<S: LogitSource>(
+    source: &mut S,
+    mut window: Window<'_>,
+    kernel: Kernel,
+    timing: &mut Timing,
+    mut on_rows: impl FnMut(usize) -> Result<(), Error>,
+) -> Result<Vec<TokenRecord>, Error> {
+    check_tokens(&window.head, source.n_vocab())?;
+    let head = window.head.clone();
+    let mut records = Vec::with_capacity(head.n_rows as usize);
+    let started = Instant::now();
+    let mut in_sink = Duration::ZERO;
+    let in_head = window.in_reading;
+    source.decode(&head, |evaluated| {
+        let sink_started = Instant::now();
+        let first = head.first_scored as usize + records.len();
+        let scored = window.map(evaluated.len(), |place, row| {
+            let position = first + place;
+            let next = head.tokens.get(position + 1).copied();
+            let score = kernel.score(row, evaluated[place], next);
+            record(head.window, position as u32, next, &score)
+        })?;
+        records.extend(scored);
+        in_sink += sink_started.elapsed();
+        on_rows(evaluated.len())
+    })?;
+    timing.decode += started.elapsed().saturating_sub(in_sink);
+    timing.score += in_sink.saturating_sub(window.in_reading - in_head);
+    timing.read += window.in_reading;
+    Ok(records)
 }
 
 fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kl_formats::{
@@ -108,106 +108,111 @@ impl BlockFile for BaseFile {
     }
 }
 
-/// A window, and how far it is read.
-struct Current {
-    place: usize,
-    n_rows: usize,
-    used: usize,
-}
-
 /// The rows of chosen windows, in their order.
 pub(super) struct InPlace {
     file: Box<dyn BlockFile>,
+    spare: Spare<RowBlock>,
+    next: Mutex<Next>,
+}
+
+/// What comes next.
+struct Next {
     /// Windows that have not begun.
     order: VecDeque<usize>,
-    current: Option<Current>,
-    /// A block of which rows are left.
-    carried: Option<(u32, RowBlock)>,
-    spare: Spare<RowBlock>,
     prefetch: Prefetch,
-    read: Duration,
 }
 
 impl InPlace {
     pub(super) fn new(file: Box<dyn BlockFile>, order: Vec<usize>) -> Self {
-        let prefetch = Prefetch::new(order.clone());
+        let next = Next {
+            prefetch: Prefetch::new(order.clone()),
+            order: order.into(),
+        };
         Self {
             file,
-            order: order.into(),
-            current: None,
-            carried: None,
             spare: Spare::default(),
-            prefetch,
-            read: Duration::ZERO,
+            next: Mutex::new(next),
         }
     }
 
-    pub(super) fn read_time(&self) -> Duration {
-        self.read
+    fn next(&self) -> MutexGuard<'_, Next> {
+        // Places are as good after a panic as before.
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
-        let Some(place) = self.order.pop_front() else {
+    pub(super) fn next_window(&self) -> Result<Option<(WindowHead, WindowRows<'_>)>, Error> {
+        let place = {
+            let mut next = self.next();
+            next.prefetch.advance(&*self.file, 0);
+            next.order.pop_front()
+        };
+        let Some(place) = place else {
             return Ok(None);
         };
-        let started = Instant::now();
-        self.prefetch.advance(&*self.file, 0);
         let head = self.file.head(place)?;
-        self.read += started.elapsed();
-        self.current = Some(Current {
+        let rows = WindowRows {
+            of: self,
             place,
             n_rows: head.n_rows as usize,
             used: 0,
-        });
-        Ok(Some(head))
+            carried: None,
+        };
+        Ok(Some((head, rows)))
     }
+}
 
+/// The rows of a window, and how far they are read.
+pub(super) struct WindowRows<'r> {
+    of: &'r InPlace,
+    place: usize,
+    n_rows: usize,
+    used: usize,
+    /// A block of which rows are left.
+    carried: Option<(u32, RowBlock)>,
+}
+
+impl WindowRows<'_> {
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+        in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
-        let current = self.current.as_mut().filter(|c| c.n_rows - c.used >= n);
-        let Some(current) = current.filter(|_| n > 0) else {
-            return match n {
-                0 => Ok(Vec::new()),
-                _ => Err(Error::Inconsistent {
-                    found: "fewer rows than a window has".to_owned(),
-                }),
-            };
-        };
-        let (place, first, end) = (current.place, current.used, current.used + n);
-        current.used = end;
-        let ends_window = end == current.n_rows;
-
-        let per_block = self.file.rows_per_block() as usize;
+        if self.n_rows - self.used < n {
+            let found = "fewer rows than a window has".to_owned();
+            return Err(Error::Inconsistent { found });
+        }
+        let InPlace { file, spare, .. } = self.of;
+        let (place, first, end) = (self.place, self.used, self.used + n);
+        self.used = end;
+        let per_block = file.rows_per_block() as usize;
         let blocks = (first / per_block) as u32..end.div_ceil(per_block) as u32;
-        let last = blocks.end - 1;
+        // Some rows of the last block are left for the next call.
+        let carries = end < self.n_rows && !end.is_multiple_of(per_block);
         let carried = Mutex::new(self.carried.take());
         let carried = || carried.lock().unwrap_or_else(PoisonError::into_inner);
-        let (in_reading, in_all) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (read_ns, all_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         let started = Instant::now();
         let of_block = |number: u32| {
             let started = Instant::now();
             let block = match carried().take_if(|(carried, _)| *carried == number) {
                 Some((_, block)) => block,
-                None => self.file.block(place, number, self.spare.take())?,
+                None => file.block(place, number, spare.take())?,
             };
-            add(&in_reading, started);
+            add(&read_ns, started);
             let start = number as usize * per_block;
             let rows = first.max(start)..end.min(start + block.n_rows());
-            let min_len = super::rows_per_task(block.n_vocab());
             let made: Vec<T> = rows
                 .into_par_iter()
-                .with_min_len(min_len)
+                .with_min_len(super::rows_per_task(block.n_vocab()))
                 .map(|row| of_row(row - first, block.row(row - start)))
                 .collect();
-            if number == last && !ends_window {
+            if carries && number + 1 == blocks.end {
                 *carried() = Some((number, block));
             } else {
-                self.spare.give(block);
+                spare.give(block);
             }
-            add(&in_all, started);
+            add(&all_ns, started);
             Ok(made)
         };
         let made: Vec<kl_formats::Result<Vec<T>>> = blocks
@@ -216,12 +221,11 @@ impl InPlace {
             .with_max_len(1)
             .map(of_block)
             .collect();
-        let wall = started.elapsed();
-        let carried = carried().take();
-        self.carried = carried;
-        let share = in_reading.into_inner() as f64 / in_all.into_inner().max(1) as f64;
-        self.read += wall.mul_f64(share.min(1.0));
-        self.prefetch.advance(&*self.file, blocks.len());
+        let left = carried().take();
+        self.carried = left;
+        let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
+        *in_reading += started.elapsed().mul_f64(share.min(1.0));
+        self.of.next().prefetch.advance(&**file, blocks.len());
 
         let mut all = Vec::with_capacity(n);
         for block in made {

@@ -66,9 +66,11 @@ pub enum Step<T> {
     Window(T),
 }
 
-/// Where the time of a run went, as seen from the thread that decodes.
+/// Where the time of a run went, as seen from the thread that decodes; the mean of several.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Timing {
+    /// Making the model's context.
+    pub load: Duration,
     /// In llama.cpp, and in telling the caller of progress.
     pub decode: Duration,
     /// Scoring rows, or encoding them.
@@ -77,6 +79,21 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+}
+
+impl Timing {
+    /// Of threads that worked side by side.
+    fn mean(timings: &[Timing]) -> Timing {
+        let n = timings.len().max(1) as u32;
+        let mean = |of: fn(&Timing) -> Duration| timings.iter().map(of).sum::<Duration>() / n;
+        Timing {
+            load: mean(|timing| timing.load),
+            decode: mean(|timing| timing.decode),
+            score: mean(|timing| timing.score),
+            read: mean(|timing| timing.read),
+            write: mean(|timing| timing.write),
+        }
+    }
 }
 
 /// Rows that a thread takes at once: one of a small vocabulary is scored faster than a thread is

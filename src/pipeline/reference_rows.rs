@@ -1,12 +1,13 @@
 //! The reference's side of a run: which of its windows, in which order, and its rows beside those
 //! of the model.
 
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use kl_formats::{Reference, Row, WindowHead};
 
 use super::Error;
-use super::in_place::{BaseFile, InPlace};
+use super::in_place::{self, BaseFile, InPlace};
 use super::stream::Stream;
 use crate::windows::{DEFAULT_SEED, shuffled};
 
@@ -25,7 +26,21 @@ pub struct ReferenceRows {
 /// How the rows are had: from anywhere in the file, or as they come.
 enum Rows {
     InPlace(InPlace),
-    Stream(Stream),
+    Stream(Mutex<Stream>),
+}
+
+/// One window's rows, beside which the model's are held as they come.
+pub(super) struct Window<'r> {
+    pub(super) head: WindowHead,
+    rows: WindowRows<'r>,
+    /// How long reading has taken of its caller's time.
+    pub(super) in_reading: Duration,
+}
+
+enum WindowRows<'r> {
+    InPlace(in_place::WindowRows<'r>),
+    /// Whoever has the stream's window has the stream.
+    Stream(MutexGuard<'r, Stream>),
 }
 
 impl ReferenceRows {
@@ -58,7 +73,7 @@ impl ReferenceRows {
                 let n_windows = reader.header().n_windows.map(u64::from);
                 let n_windows = n_windows.filter(|_| max_rows == u64::MAX);
                 (
-                    Rows::Stream(Stream::start(reader, max_rows)),
+                    Rows::Stream(Mutex::new(Stream::start(reader, max_rows))),
                     n_windows,
                     None,
                 )
@@ -72,32 +87,44 @@ impl ReferenceRows {
         }
     }
 
-    /// The next window; its rows come next.
-    pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
-        match &mut self.rows {
-            Rows::InPlace(rows) => rows.next_window(),
-            Rows::Stream(rows) => rows.next_window(),
-        }
+    /// Whether several windows can be under way at once.
+    #[must_use]
+    pub fn can_share(&self) -> bool {
+        matches!(self.rows, Rows::InPlace(_))
     }
 
-    /// What `of_row` makes of the next `n` rows of the window, each with its place among them, on
-    /// all cores.
+    /// The next window.
+    pub(super) fn next_window(&self) -> Result<Option<Window<'_>>, Error> {
+        let started = Instant::now();
+        let next = match &self.rows {
+            Rows::InPlace(rows) => rows
+                .next_window()?
+                .map(|(head, rows)| (head, WindowRows::InPlace(rows))),
+            Rows::Stream(stream) => {
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                stream
+                    .next_window()?
+                    .map(|head| (head, WindowRows::Stream(stream)))
+            }
+        };
+        Ok(next.map(|(head, rows)| Window {
+            head,
+            rows,
+            in_reading: started.elapsed(),
+        }))
+    }
+}
+
+impl Window<'_> {
+    /// What `of_row` makes of the next `n` rows, each with its place among them, on all cores.
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
     ) -> Result<Vec<T>, Error> {
         match &mut self.rows {
-            Rows::InPlace(rows) => rows.map(n, of_row),
-            Rows::Stream(rows) => rows.map(n, of_row),
-        }
-    }
-
-    /// How long reading has taken of its caller's time.
-    pub(super) fn read_time(&self) -> Duration {
-        match &self.rows {
-            Rows::InPlace(rows) => rows.read_time(),
-            Rows::Stream(rows) => rows.waited(),
+            WindowRows::InPlace(rows) => rows.map(n, of_row, &mut self.in_reading),
+            WindowRows::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
         }
     }
 }

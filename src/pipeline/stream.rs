@@ -32,7 +32,8 @@ pub(super) struct Stream {
     rows: VecDeque<RowBlock>,
     /// Rows of the first block that are done with.
     used: usize,
-    waited: Duration,
+    /// Nothing more comes: the end has come, or an error that somebody has.
+    ended: bool,
 }
 
 impl Stream {
@@ -44,23 +45,20 @@ impl Stream {
             events,
             rows: VecDeque::new(),
             used: 0,
-            waited: Duration::ZERO,
+            ended: false,
         }
     }
 
-    /// How long reading has kept its caller waiting.
-    pub(super) fn waited(&self) -> Duration {
-        self.waited
-    }
-
     fn next_event(&mut self) -> Result<Event, Error> {
-        let started = Instant::now();
-        let event = self.events.recv();
-        self.waited += started.elapsed();
-        Ok(event.map_err(|_| Error::WorkerLost)??)
+        let event = self.events.recv().map_err(|_| Error::WorkerLost)?;
+        self.ended = !matches!(event, Ok(Event::Window(_) | Event::Rows(_)));
+        Ok(event?)
     }
 
     pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
         match self.next_event()? {
             Event::End => Ok(None),
             Event::Window(head) => Ok(Some(head)),
@@ -74,7 +72,9 @@ impl Stream {
         &mut self,
         n: usize,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
+        in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
+        let started = Instant::now();
         let mut there: usize = self.rows.iter().map(RowBlock::n_rows).sum();
         while there < self.used + n {
             match self.next_event()? {
@@ -88,6 +88,7 @@ impl Stream {
                 }
             }
         }
+        *in_reading += started.elapsed();
         let rows = self.rows.iter().flat_map(RowBlock::rows);
         let rows: Vec<Row<'_>> = rows.skip(self.used).take(n).collect();
         let min_len = super::rows_per_task(rows.first().map_or(1, Row::len));

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kl_formats::native::FORMAT_VERSION;
 use kl_formats::{
@@ -92,14 +93,30 @@ fn write_klpy(path: &Path, plan: &Plan) {
 }
 
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
+    read_with(1, path, seed, n_batch, max_rows)
+}
+
+fn read_with(
+    n_sources: usize,
+    path: &Path,
+    seed: u64,
+    n_batch: usize,
+    max_rows: Option<u64>,
+) -> Vec<TokenRecord> {
     let mut records = Vec::new();
     let blocks = ReferenceRows::new(Reference::open(path).unwrap(), None, max_rows);
-    evaluate(&mut fake(seed, n_batch), blocks, Kernel::Portable, |step| {
-        if let Step::Window(window) = step {
-            records.extend_from_slice(window);
-        }
-        Ok(())
-    })
+    evaluate(
+        n_sources,
+        || Ok(fake(seed, n_batch)),
+        &blocks,
+        Kernel::Portable,
+        |step| {
+            if let Step::Window(window) = step {
+                records.extend_from_slice(window);
+            }
+            Ok(())
+        },
+    )
     .unwrap();
     records
 }
@@ -151,6 +168,51 @@ fn what_is_written_is_scored_row_by_row_whatever_the_batches_and_pieces() {
 }
 
 #[test]
+fn several_sources_give_what_one_gives_in_the_same_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::All);
+    let check = || {
+        for max_rows in [None, Some(20)] {
+            let one = bits(&read(&path, 2, 3, max_rows));
+            for n_sources in [2, 3, 9] {
+                assert_eq!(bits(&read_with(n_sources, &path, 2, 3, max_rows)), one);
+            }
+        }
+    };
+    write_native(&path, &plan, Encoding::F32, 4, 5);
+    check();
+    write_klpy(&path, &plan);
+    check();
+}
+
+#[test]
+fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
+    let made = AtomicUsize::new(0);
+    let run = |allowed: usize| {
+        made.store(0, Ordering::Relaxed);
+        let mut n_rows = 0;
+        let make = || match made.fetch_add(1, Ordering::Relaxed) {
+            n if n < allowed => Ok(fake(2, 4)),
+            _ => Err(Error::WorkerLost),
+        };
+        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
+        let done = evaluate(2, make, &rows, Kernel::Portable, |step| {
+            if let Step::Window(window) = step {
+                n_rows += window.len() as u64;
+            }
+            Ok(())
+        });
+        done.map(|_| n_rows)
+    };
+    assert_eq!(run(1).unwrap(), plan(ScoreFrom::All).n_rows());
+    assert!(matches!(run(0), Err(Error::WorkerLost)));
+}
+
+#[test]
 fn kl_py_files_carry_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
@@ -199,12 +261,13 @@ fn a_token_outside_the_vocabulary_is_located() {
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
     let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
-    let mut small = Fake {
+    let small = Fake {
         n_vocab: 5,
         n_batch: 4,
         seed: 1,
     };
-    let error = evaluate(&mut small, blocks, Kernel::Portable, |_| Ok(())).unwrap_err();
+    let make = || Ok(small.clone());
+    let error = evaluate(1, make, &blocks, Kernel::Portable, |_| Ok(())).unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),
         "{error}"
@@ -218,7 +281,8 @@ fn a_caller_can_stop_either_way() {
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
-    let stopped = evaluate(&mut fake(2, 4), blocks, Kernel::Portable, |_| {
+    let make = || Ok(fake(2, 4));
+    let stopped = evaluate(2, make, &blocks, Kernel::Portable, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));
