@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use super::Error;
 use super::spare::Spare;
 
-/// Blocks that the system is asked to fetch before they are read: with 2 MiB each, 64 MiB.
+/// Blocks that the system is asked to fetch before they are read: with 1 MiB each, 64 MiB.
 const BLOCKS_AHEAD: usize = 64;
 
 /// A file whose blocks of rows can be read in any order, by many threads at once.
