@@ -22,14 +22,16 @@ pub enum ScoreFrom {
     Half,
     /// From this position on.
     Position(u32),
+    /// Where windows overlap, the positions whose last token no earlier window had.
+    New,
 }
 
 impl ScoreFrom {
-    /// The first scored position of a window of `n_ctx` tokens.
+    /// The first scored position of the first window, of `n_ctx` tokens.
     #[must_use]
     pub fn first(self, n_ctx: u32) -> u32 {
         match self {
-            Self::All => 0,
+            Self::All | Self::New => 0,
             Self::Half => n_ctx / 2,
             Self::Position(first) => first,
         }
@@ -43,10 +45,10 @@ impl FromStr for ScoreFrom {
         match text {
             "all" => Ok(Self::All),
             "half" => Ok(Self::Half),
-            number => number
-                .parse()
-                .map(Self::Position)
-                .map_err(|_| "expected 'all', 'half' or the first position to score".to_owned()),
+            "new" => Ok(Self::New),
+            number => number.parse().map(Self::Position).map_err(|_| {
+                "expected 'all', 'half', 'new' or the first position to score".to_owned()
+            }),
         }
     }
 }
@@ -56,8 +58,36 @@ impl fmt::Display for ScoreFrom {
         match self {
             Self::All => f.write_str("all"),
             Self::Half => f.write_str("half"),
+            Self::New => f.write_str("new"),
             Self::Position(first) => write!(f, "{first}"),
         }
+    }
+}
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windowing {
+    /// Tokens in a window, BOS included.
+    pub n_ctx: u32,
+    /// Tokens of text from the start of a window to that of the next; `None`: as many as a window
+    /// holds, so that windows do not overlap.
+    pub stride: Option<u32>,
+    /// Which positions are scored.
+    pub score: ScoreFrom,
+    /// Windows to take, from the start of the text.
+    pub max_windows: Option<u32>,
+}
+
+impl Windowing {
+    /// Tokens of text in a window.
+    fn text_per_window(&self, bos: Option<u32>) -> usize {
+        self.n_ctx as usize - usize::from(bos.is_some())
+    }
+
+    /// The longest stride that leaves no token of the text out.
+    #[must_use]
+    pub fn longest_stride(&self, bos: Option<u32>) -> u32 {
+        self.text_per_window(bos) as u32
     }
 }
 
@@ -73,10 +103,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Cuts `tokens` (the text's, without BOS) into windows of at most `n_ctx` tokens.
-    ///
-    /// Where `max_rows` is less than what there is, windows are taken in a seeded random order
-    /// until it is reached, and the last one is cut short, so that exactly `max_rows` are scored.
+    /// Cuts `tokens` (the text's, without BOS) into windows of at most `n_ctx` tokens that do not
+    /// overlap, [limited](Plan::limited) to `max_rows`.
     ///
     /// # Panics
     /// If `n_ctx` leaves no room for a token beside the BOS: the caller checks it.
@@ -88,14 +116,49 @@ impl Plan {
         score: ScoreFrom,
         max_rows: Option<u64>,
     ) -> Self {
-        let text_per_window = n_ctx as usize - usize::from(bos.is_some());
-        assert!(text_per_window > 0, "a window must hold text");
-        let first_scored = score.first(n_ctx);
+        let windowing = Windowing {
+            n_ctx,
+            stride: None,
+            score,
+            max_windows: None,
+        };
+        Self::cut(tokens, &windowing, bos).limited(max_rows)
+    }
+
+    /// Cuts `tokens` (the text's, without BOS) into windows, which overlap where the stride is
+    /// shorter than they are. The last one is the first that reaches the end of the text.
+    ///
+    /// # Panics
+    /// If a window has no room for a token beside the BOS, or the stride is 0: the caller checks
+    /// it.
+    #[must_use]
+    pub fn cut(tokens: &[u32], windowing: &Windowing, bos: Option<u32>) -> Self {
+        let length = windowing.text_per_window(bos);
+        assert!(length > 0, "a window must hold text");
+        let stride = windowing.stride.map_or(length, |stride| stride as usize);
+        assert!(stride > 0, "windows must move on");
+        // A text that ends with a window has none that starts there.
+        let n_windows = match tokens.len() {
+            0 => 0,
+            n => n.saturating_sub(length).div_ceil(stride) + 1,
+        };
+        let n_windows = windowing
+            .max_windows
+            .map_or(n_windows, |max| n_windows.min(max as usize));
 
         let mut windows = Vec::new();
         let mut n_unscored = 0;
-        for (window, text) in tokens.chunks(text_per_window).enumerate() {
+        for window in 0..n_windows {
+            let text = tokens.get(window * stride..).unwrap_or_default();
+            let text = text.get(..length).unwrap_or(text);
             let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
+            let first_scored = match windowing.score {
+                // The tokens before were the end of the window before.
+                ScoreFrom::New if window > 0 => {
+                    windowing.n_ctx - (stride as u32).min(windowing.n_ctx)
+                }
+                score => score.first(windowing.n_ctx),
+            };
             let n_rows = (tokens.len() as u32).saturating_sub(first_scored);
             if n_rows == 0 {
                 n_unscored += 1;
@@ -109,17 +172,23 @@ impl Plan {
             });
         }
 
-        let mut plan = Self {
+        Self {
             windows,
             seed: None,
             n_unscored,
-        };
-        if let Some(max_rows) = max_rows.filter(|&max| max < plan.n_rows()) {
-            let order = shuffled(plan.windows.len(), DEFAULT_SEED);
-            plan.seed = Some(DEFAULT_SEED);
-            plan.take_rows(&order, max_rows);
         }
-        plan
+    }
+
+    /// Where `max_rows` is less than what there is, the windows in a seeded random order until it is
+    /// reached, the last one cut short, so that exactly `max_rows` are scored.
+    #[must_use]
+    pub fn limited(mut self, max_rows: Option<u64>) -> Self {
+        if let Some(max_rows) = max_rows.filter(|&max| max < self.n_rows()) {
+            let order = shuffled(self.windows.len(), DEFAULT_SEED);
+            self.seed = Some(DEFAULT_SEED);
+            self.take_rows(&order, max_rows);
+        }
+        self
     }
 
     /// Scored rows of all windows.
@@ -235,6 +304,49 @@ mod tests {
             .collect();
         assert_eq!(rows, [(2, 2), (2, 2)]);
         assert_eq!(plan.n_unscored, 1);
+    }
+
+    #[test]
+    fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
+        for (n, n_ctx, bos) in [
+            (50, 10, Some(1)),
+            (47, 10, None),
+            (9, 10, None),
+            (10, 10, Some(1)),
+        ] {
+            for stride in 1..=n_ctx - u32::from(bos.is_some()) {
+                let windowing = Windowing {
+                    n_ctx,
+                    stride: Some(stride),
+                    score: ScoreFrom::New,
+                    max_windows: None,
+                };
+                let plan = Plan::cut(&text(n), &windowing, bos);
+                let last_seen = plan.windows.iter().flat_map(|window| {
+                    let scored = window.first_scored..window.first_scored + window.n_rows;
+                    scored.map(|position| window.tokens[position as usize])
+                });
+                let expected: Vec<u32> = bos.into_iter().chain(text(n)).collect();
+                assert_eq!(last_seen.collect::<Vec<_>>(), expected, "{n} {stride}");
+                for pair in plan.windows.windows(2) {
+                    let start = usize::from(bos.is_some());
+                    assert_eq!(pair[1].tokens[start], pair[0].tokens[start] + stride);
+                    assert_eq!(pair[0].tokens.len() as u32, n_ctx);
+                }
+                let all = Windowing {
+                    score: ScoreFrom::All,
+                    max_windows: Some(2),
+                    ..windowing
+                };
+                let all = Plan::cut(&text(n), &all, bos);
+                assert!(all.windows.len() <= 2);
+                assert!(
+                    all.windows
+                        .iter()
+                        .all(|w| w.n_rows as usize == w.tokens.len())
+                );
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 
 use common::{Session, fixture, short_text};
-use kl_formats::sidecar::SidecarReader;
+use kl_formats::sidecar::{SidecarReader, TokenRecord};
 
 #[test]
 fn a_reference_is_written_and_a_quant_evaluated_against_it() {
@@ -52,6 +52,53 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     assert_eq!(
         session.files(),
         ["ref.gz", "short.txt", "tiny-q4_K_M.gguf.kls"]
+    );
+}
+
+#[test]
+fn sliding_windows_score_all_of_each_or_only_what_is_new() {
+    let session = Session::new();
+    session.reference(&["--stride", "16", "--max-windows", "5", "--score", "new"]);
+    let json = session.json(&["-m", "@tiny-q8_0.gguf", "-r", "ref.gz"]);
+    assert_eq!(json["reference"]["stride"], 16);
+    assert_eq!(json["models"][0]["n_tokens"], 64 + 4 * 16);
+    let records = SidecarReader::open(&session.path("tiny-q8_0.gguf.kls"))
+        .unwrap()
+        .read_all()
+        .unwrap();
+    let new = |record: &&TokenRecord| record.window > 0;
+    assert!(
+        records
+            .iter()
+            .filter(new)
+            .all(|record| record.position >= 48)
+    );
+
+    session.reference(&["--stride", "16", "--max-windows", "5", "--force"]);
+    let output = session.ok(&["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "-q", "--json", "-"]);
+    assert!(
+        output
+            .stderr
+            .contains("windows overlap, one every 16 of 64")
+    );
+    let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(json["models"][0]["n_tokens"], 5 * 64);
+
+    session.fails(
+        &[
+            "-m",
+            "@tiny-f16.gguf",
+            "-t",
+            "@eval.txt",
+            "-w",
+            "no.gz",
+            "-c",
+            "64",
+            "--stride",
+            "64",
+        ],
+        1,
+        &["--stride 64 leaves tokens out"],
     );
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[Window]) -> He
             type_v: "f16".into(),
         },
         seed: Some(7),
+        stride: None,
     }
 }
 

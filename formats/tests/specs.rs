@@ -156,6 +156,7 @@ fn logits_md() {
                 type_v: "f16".into(),
             },
             seed: None,
+            stride: None,
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut writer = NativeWriter::create(&file, file.path(), &header).unwrap();

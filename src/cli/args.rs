@@ -63,9 +63,18 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
 
-    /// First position of each window that is scored: all, half (as llama-perplexity does), or N
-    /// [default: all]
-    #[arg(long, value_name = "all|half|N")]
+    /// Tokens from the start of a window to that of the next; less than a window lets windows
+    /// overlap, so that more of the text is seen with a long context [default: no overlap]
+    #[arg(long, value_name = "N")]
+    pub stride: Option<u32>,
+
+    /// Windows to take, from the start of the text [default: all]
+    #[arg(long, value_name = "N")]
+    pub max_windows: Option<u32>,
+
+    /// First position of each window that is scored: all, half (as llama-perplexity does), or N;
+    /// new: with --stride, only what no earlier window has scored [default: all]
+    #[arg(long, value_name = "all|half|new|N")]
     pub score: Option<ScoreFrom>,
 
     /// Tokenize special tokens in the text as such

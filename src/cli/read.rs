@@ -9,7 +9,7 @@ use kl_formats::{Reference, SidecarHeader};
 
 use super::progress::Progress;
 use super::reference::{
-    check_vocabulary, describe, longest_window, native_header, precedent, summarize,
+    check_vocabulary, describe, longest_window, native_header, overlap, precedent, summarize,
 };
 use super::results::Results;
 use super::settings::ReadSettings;
@@ -34,6 +34,10 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
         let file = Reference::open(&settings.reference)?;
         if let Some(n_ctx) = settings.n_ctx {
             check_n_ctx(n_ctx, &file)?;
+        }
+        if let Some(stride) = overlap(&file) {
+            let n_ctx = file.n_ctx();
+            warn(&Warning::Overlap { stride, n_ctx });
         }
         describe(&file)
     };

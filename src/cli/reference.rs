@@ -39,7 +39,21 @@ pub fn describe(reference: &Reference) -> ReferenceInfo {
         text: header.map(|header| header.text.clone()),
         backend: header.map(|header| header.backend.clone()),
         seed: header.and_then(|header| header.seed),
+        stride: header.and_then(|header| header.stride),
     }
+}
+
+/// The stride of windows that overlap and score what they share more than once.
+pub fn overlap(reference: &Reference) -> Option<u32> {
+    let Reference::Native(reader) = reference else {
+        return None;
+    };
+    let stride = reader.header().stride?;
+    let first_new = reader.header().n_ctx.saturating_sub(stride);
+    let mut windows = reader.windows().iter().filter(|window| window.window > 0);
+    windows
+        .any(|window| window.first_scored < first_new)
+        .then_some(stride)
 }
 
 /// Tokens of its longest window, as far as it tells: what a context has to hold.

@@ -7,7 +7,7 @@ use kl_formats::{Encoding, MAX_N_CTX};
 use super::args::{Args, Format};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::stats::Confidence;
-use crate::windows::ScoreFrom;
+use crate::windows::{ScoreFrom, Windowing};
 
 /// Flags that do not go together, in one line: what is wrong and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +29,7 @@ pub struct WriteSettings {
     pub model: PathBuf,
     pub text: PathBuf,
     pub target: PathBuf,
-    pub n_ctx: u32,
-    pub score: ScoreFrom,
+    pub windowing: Windowing,
     pub parse_special: bool,
     pub kind: WriteKind,
     pub run: RunSettings,
@@ -160,7 +159,16 @@ fn write_settings(
             models.len()
         ))
     })?;
-    if args.score.unwrap_or_default().first(n_ctx) >= n_ctx {
+    if args.stride == Some(0) || args.max_windows == Some(0) {
+        return wrong("--stride and --max-windows must be at least 1");
+    }
+    let windowing = Windowing {
+        n_ctx,
+        stride: args.stride,
+        score: args.score.unwrap_or_default(),
+        max_windows: args.max_windows,
+    };
+    if windowing.score.first(n_ctx) >= n_ctx {
         return wrong("--score leaves no position to score: it must be less than --n-ctx");
     }
     if args.json.is_some() {
@@ -176,7 +184,7 @@ fn write_settings(
     }
     let kind = match (args.format, args.encoding) {
         (Format::Kl, encoding) => WriteKind::Native(encoding.unwrap_or(Encoding::U16)),
-        (Format::KlPy, _) if args.score.unwrap_or_default() != ScoreFrom::All => {
+        (Format::KlPy, _) if windowing.score != ScoreFrom::All => {
             return wrong("--format kl.py scores all positions: leave --score out");
         }
         (Format::KlPy, None | Some(Encoding::F32)) => WriteKind::KlPy,
@@ -188,8 +196,7 @@ fn write_settings(
         model,
         text,
         target,
-        n_ctx,
-        score: args.score.unwrap_or_default(),
+        windowing,
         parse_special: args.parse_special,
         kind,
         run,
@@ -199,6 +206,11 @@ fn write_settings(
 fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Command, UsageError> {
     if args.score.is_some() {
         return wrong("--score belongs to -w: the reference has fixed which positions are scored");
+    }
+    if args.stride.is_some() || args.max_windows.is_some() {
+        return wrong(
+            "--stride and --max-windows belong to -w: the reference has fixed the windows",
+        );
     }
     if args.parse_special || args.encoding.is_some() || args.format != Format::Kl {
         return wrong("--parse-special, --encoding and --format belong to -w");
@@ -309,6 +321,9 @@ mod tests {
             ("kl -m a -t t -w -", "-w needs a file"),
             ("kl -m a -r -", "-r needs a file"),
             ("kl -m a -r r --score half", "--score"),
+            ("kl -m a -r r --stride 4", "--stride"),
+            ("kl -m a -t t -w w --stride 0", "--stride"),
+            ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
             ("kl -m a -m b -r r --sidecar s", "--sidecar"),
             ("kl -m a -r r --tensor-split 1,1", "--device"),
         ] {
@@ -324,10 +339,13 @@ mod tests {
             panic!("write")
         };
         assert_eq!(
-            (write.n_ctx, write.kind),
+            (write.windowing.n_ctx, write.kind),
             (512, WriteKind::Native(Encoding::U16))
         );
-        assert_eq!((write.score, write.run.max_rows), (ScoreFrom::All, None));
+        assert_eq!(
+            (write.windowing.score, write.run.max_rows),
+            (ScoreFrom::All, None)
+        );
         let Command::Read(read) = command("kl -m a -m b -r r -n 100").unwrap() else {
             panic!("read")
         };

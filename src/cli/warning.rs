@@ -44,6 +44,10 @@ pub enum Warning {
         "{0} tokens were left out of every statistic: rows with NaN or infinite logits (--json locates them)"
     )]
     Excluded(u64),
+    #[error(
+        "windows overlap, one every {stride} of {n_ctx} tokens: what they share is counted more than once, and intervals are narrower than they should be"
+    )]
+    Overlap { stride: u32, n_ctx: u32 },
     #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]
     FewWindows(u64),
 }

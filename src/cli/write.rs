@@ -17,7 +17,7 @@ use super::{Warning, stop, text, warn};
 use crate::engine::{Backend, ContextOptions, Model};
 use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
-use crate::windows::Plan;
+use crate::windows::{Plan, Windowing};
 
 /// Writes a reference.
 pub fn run(settings: &WriteSettings) -> Result<()> {
@@ -38,13 +38,9 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         );
     }
     text_identity.n_tokens = tokens.len() as u64;
-    let plan = Plan::new(
-        &tokens,
-        settings.n_ctx,
-        model.bos(),
-        settings.score,
-        settings.run.max_rows,
-    );
+    let windowing = &settings.windowing;
+    check_stride(windowing, model.bos())?;
+    let plan = Plan::cut(&tokens, windowing, model.bos()).limited(settings.run.max_rows);
     if plan.n_unscored > 0 {
         warn(&Warning::Unscored(plan.n_unscored));
     }
@@ -53,7 +49,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
             "{}: gives {} tokens, too few for a scored position with --score {}",
             settings.text.display(),
             tokens.len(),
-            settings.score
+            windowing.score
         );
     }
 
@@ -125,6 +121,19 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     Ok(())
 }
 
+/// A stride must not leave tokens out.
+fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
+    let longest = windowing.longest_stride(bos);
+    match windowing.stride {
+        Some(stride) if stride > longest => bail!(
+            "--stride {stride} leaves tokens out: windows of {} hold {longest} of the text{}",
+            windowing.n_ctx,
+            if bos.is_some() { " and a BOS" } else { "" }
+        ),
+        _ => Ok(()),
+    }
+}
+
 fn header(
     settings: &WriteSettings,
     backend: &Backend,
@@ -139,10 +148,10 @@ fn header(
         writer: writer(),
         model: model.identity(),
         tokenizer: model.tokenizer().cloned(),
-        n_ctx: settings.n_ctx,
+        n_ctx: settings.windowing.n_ctx,
         n_vocab: model.n_vocab(),
         add_bos: model.bos().is_some(),
-        first_scored: settings.score.first(settings.n_ctx),
+        first_scored: settings.windowing.score.first(settings.windowing.n_ctx),
         n_windows: plan.windows.len() as u32,
         n_rows: plan.n_rows(),
         encoding,
@@ -150,6 +159,7 @@ fn header(
         text,
         backend: backend_identity(backend, &settings.run, options),
         seed: plan.seed,
+        stride: settings.windowing.stride,
     }
 }
 
@@ -183,9 +193,13 @@ fn announce(
         count(tokens.len() as u64)
     );
     say!(
-        "windows  {} of {} tokens{}, {} scored positions",
+        "windows  {} of {} tokens{}{}, {} scored positions",
         count(plan.windows.len() as u64),
-        settings.n_ctx,
+        settings.windowing.n_ctx,
+        settings
+            .windowing
+            .stride
+            .map_or(String::new(), |stride| format!(", one every {stride}")),
         if model.bos().is_some() {
             ", each with a BOS"
         } else {
@@ -240,7 +254,7 @@ fn klpy_header(
     n_windows: u32,
 ) -> KlPyHeader {
     KlPyHeader {
-        n_ctx: settings.n_ctx,
+        n_ctx: settings.windowing.n_ctx,
         n_vocab: model.n_vocab(),
         n_windows: Some(n_windows),
         model: Some(settings.model.display().to_string()),

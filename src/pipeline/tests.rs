@@ -71,6 +71,7 @@ fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
             type_v: "f16".into(),
         },
         seed: plan.seed,
+        stride: None,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct ReferenceInfo {
     pub backend: Option<BackendIdentity>,
     /// Seed of the windows' order; null: text order, or unknown.
     pub seed: Option<u64>,
+    /// Tokens from the start of a window to that of the next, where windows overlap.
+    pub stride: Option<u32>,
 }
 
 /// A model's name and size.

@@ -22,10 +22,13 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     out.line(
         "tokens",
         &format!(
-            "{} in {} windows of {}{}",
+            "{} in {} windows of {}{}{}",
             count(summary.n_tokens),
             count(summary.n_windows),
             reference.n_ctx,
+            reference
+                .stride
+                .map_or(String::new(), |stride| format!(", one every {stride}")),
             match summary.n_excluded {
                 0 => String::new(),
                 n => format!("; {} left out: their rows are not finite", count(n)),

@@ -52,6 +52,10 @@ pub struct Header {
     pub backend: BackendIdentity,
     /// Seed of the windows' order; `None` where they are in the order of the text.
     pub seed: Option<u64>,
+    /// Tokens of text from the start of a window to that of the next; `None` where windows do not
+    /// overlap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stride: Option<u32>,
 }
 
 /// Rows in a piece: about 1 MiB before compression, and at least one.
