@@ -2,47 +2,23 @@
 
 mod common;
 
-use std::fs::File;
-
-use common::Session;
+use common::{Session, rewrite};
 use kl_formats::sidecar::SidecarReader;
-use kl_formats::{NativeReader, NativeWriter, WindowEncoder};
 
 /// Writes `ref.gz` again as `bad.gz`, every logit as it was but for the rows that `spoil` chooses
 /// by window and row.
 fn spoiled(session: &Session, spoil: impl Fn(u32, usize) -> bool) {
     session.reference(&["--encoding", "f32"]);
-    let reader = NativeReader::open(&session.path("ref.gz")).unwrap();
-    let header = reader.header();
-    let path = session.path("bad.gz");
-    let mut writer = NativeWriter::create(File::create(&path).unwrap(), &path, header).unwrap();
-    for place in 0..reader.windows().len() {
-        let head = reader.head(place).unwrap();
-        let (mut window, piece) = WindowEncoder::new(header, &head).unwrap();
-        writer.append(piece.compress()).unwrap();
-        for piece in 0..reader.n_pieces(place) {
-            let block = reader.piece(place, piece, None).unwrap();
-            for row in 0..block.n_rows() {
-                let mut logits = vec![0.0; header.n_vocab as usize];
-                block.row(row).decode_into(&mut logits);
-                if spoil(head.window, row) {
-                    logits[500] = if row % 2 == 0 {
-                        f32::NAN
-                    } else {
-                        f32::INFINITY
-                    };
-                }
-                header
-                    .encoding
-                    .encode(&logits, window.reserve_rows(1, || None).0);
-                if let Some(piece) = window.commit() {
-                    writer.append(piece.compress()).unwrap();
-                }
-            }
+    rewrite(session, "ref.gz", "bad.gz", |window, row, mut logits| {
+        if spoil(window, row) {
+            logits[500] = if row % 2 == 0 {
+                f32::NAN
+            } else {
+                f32::INFINITY
+            };
         }
-        window.finish().unwrap();
-    }
-    writer.finish().unwrap();
+        logits
+    });
 }
 
 #[test]

@@ -133,6 +133,12 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub device: Vec<String>,
 
+    /// With -r, which entries of the vocabulary are compared: same (all; sizes must agree), common
+    /// (the first ones that both have, renormalised), or tokenizer (those that are no padding at the
+    /// end of the model's vocabulary, renormalised) [default: same]
+    #[arg(long, value_name = "same|common|tokenizer", value_enum)]
+    pub vocab: Option<Vocabulary>,
+
     /// With -r, contexts of the model used in turn: 2 let a GPU decode while the CPU scores, and
     /// take the memory of the context twice [default: 2 with -ngl on a GPU, else 1]
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u32).range(1..=2))]
@@ -149,6 +155,18 @@ pub struct Args {
     /// No progress, and nothing else on stderr but warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Which entries of two vocabularies are compared.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Vocabulary {
+    /// All, of vocabularies of one size
+    #[default]
+    Same,
+    /// The first ones, as many as both have
+    Common,
+    /// All but the padding at the end of the model's
+    Tokenizer,
 }
 
 /// Kinds of reference files that can be written.

@@ -157,7 +157,7 @@ fn evaluate_model(
 
     let started = Instant::now();
     let model = Model::load(backend, path, &run.model)?;
-    check_vocabulary(&file, path, &model)?;
+    let compared = check_vocabulary(&file, path, &model, settings.vocabulary)?;
     let longest = longest_window(&file);
     if !matches!(file, Reference::KlPy(_)) {
         warn_long_window(longest, &model);
@@ -172,7 +172,7 @@ fn evaluate_model(
     let is_reference_model = native_header(&file)
         .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
-    let rows = ReferenceRows::new(file, model.bos(), run.max_rows);
+    let rows = ReferenceRows::new(file, model.bos(), run.max_rows).cut_to(compared);
     let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
@@ -232,6 +232,7 @@ fn evaluate_model(
     Ok(ModelReport {
         model: ModelInfo::new(path, &identity),
         is_reference_model,
+        n_vocab_compared: compared,
         max_at_text,
         sidecar: sidecar.map(|path| path.display().to_string()),
         timing: TimingInfo::new(

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kl_formats::{Encoding, Header, Reference, ReferenceSummary, TokenizerIdentity};
 
+use super::args::Vocabulary;
 use super::setup::Precedent;
 use super::{Warning, warn};
 use crate::engine::{FlashAttention, Model};
@@ -98,17 +99,47 @@ pub fn summarize(reference: &Reference) -> ReferenceSummary {
     }
 }
 
-/// Refuses a model whose rows do not mean what the reference's rows mean.
-pub fn check_vocabulary(reference: &Reference, path: &Path, model: &Model<'_>) -> Result<()> {
-    if reference.n_vocab() != model.n_vocab() {
+/// How many entries of the rows are compared. Refuses a model whose rows do not mean what the
+/// reference's rows mean.
+pub fn check_vocabulary(
+    reference: &Reference,
+    path: &Path,
+    model: &Model<'_>,
+    vocabulary: Vocabulary,
+) -> Result<u32> {
+    let (there, here) = (reference.n_vocab(), model.n_vocab());
+    let compared = match vocabulary {
+        Vocabulary::Same => there,
+        Vocabulary::Common => there.min(here),
+        Vocabulary::Tokenizer => model.n_used_vocab(),
+    };
+    if vocabulary == Vocabulary::Same && there != here {
         bail!(
-            "{}: has a vocabulary of {}, and {} has rows of {}: they belong to different models",
+            "{}: has a vocabulary of {here}, and {} has rows of {there}: they belong to different models; if one is the other with more entries at its end, --vocab common or --vocab tokenizer",
             path.display(),
-            model.n_vocab(),
             reference.path().display(),
-            reference.n_vocab()
         );
     }
+    if compared > there {
+        bail!(
+            "{}: its tokenizer uses {compared} entries, and {} has rows of {there}: --vocab common compares what both have",
+            path.display(),
+            reference.path().display(),
+        );
+    }
+    if there == here {
+        check_tokenizer(reference, path, model)?;
+    } else {
+        warn(&Warning::TokenizerCut {
+            compared,
+            there,
+            here,
+        });
+    }
+    Ok(compared)
+}
+
+fn check_tokenizer(reference: &Reference, path: &Path, model: &Model<'_>) -> Result<()> {
     let there = native_header(reference).and_then(|header| header.tokenizer.as_ref());
     match (there, model.tokenizer()) {
         (Some(there), Some(here)) if there != here => bail!(

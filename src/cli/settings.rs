@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, MAX_N_CTX};
 
-use super::args::{Args, Format};
+use super::args::{Args, Format, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::stats::Confidence;
 use crate::windows::{ScoreFrom, Windowing};
@@ -62,6 +62,7 @@ pub struct ReadSettings {
     pub confidence: Confidence,
     pub json: Option<PathBuf>,
     pub sidecar: Sidecar,
+    pub vocabulary: Vocabulary,
     /// Contexts of a model used in turn; `None`: as suits the device.
     pub contexts: Option<u32>,
     pub run: RunSettings,
@@ -179,6 +180,9 @@ fn write_settings(
     if args.sidecar.is_some() || args.no_sidecar {
         return wrong("--sidecar and --no-sidecar have no use with -w");
     }
+    if args.vocab.is_some() {
+        return wrong("--vocab belongs to -r: a reference holds whole rows");
+    }
     if args.contexts.is_some() {
         return wrong("--contexts belongs to -r: rows are written in their order");
     }
@@ -232,6 +236,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         confidence: args.confidence,
         json: args.json,
         sidecar,
+        vocabulary: args.vocab.unwrap_or_default(),
         contexts: args.contexts,
         run,
     }))

@@ -45,6 +45,14 @@ pub enum Warning {
     )]
     Excluded(u64),
     #[error(
+        "the first {compared} entries are compared, of rows of {there} in the reference and {here} of the model: that they are the same tokens cannot be checked"
+    )]
+    TokenizerCut {
+        compared: u32,
+        there: u32,
+        here: u32,
+    },
+    #[error(
         "windows overlap, one every {stride} of {n_ctx} tokens: what they share is counted more than once, and intervals are narrower than they should be"
     )]
     Overlap { stride: u32, n_ctx: u32 },

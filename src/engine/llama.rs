@@ -147,6 +147,12 @@ impl<'b> Model<'b> {
         self.inner.n_vocab().max(0) as u32
     }
 
+    /// Entries of a row that stand for tokens which texts can have; the rest fill it up.
+    #[must_use]
+    pub fn n_used_vocab(&self) -> u32 {
+        self.n_vocab().saturating_sub(self.header.n_padding)
+    }
+
     /// Tokens that the model was trained to see at once; 0 if it does not say.
     #[must_use]
     pub fn n_ctx_train(&self) -> u32 {

@@ -41,6 +41,7 @@ pub fn evaluate<S: LogitSource>(
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
     };
     let failed = AtomicBool::new(false);
+    let n_entries = reference.n_entries;
     let work = |steps: SyncSender<Report>| {
         let started = Instant::now();
         let mut source = match make() {
@@ -59,7 +60,8 @@ pub fn evaluate<S: LogitSource>(
         let mut run = || {
             while let Some((number, window)) = next_window()? {
                 let on_rows = |n| tell(Report::Rows(n));
-                let records = evaluate_window(&mut source, window, kernel, &mut timing, on_rows)?;
+                let records =
+                    evaluate_window(&mut source, window, n_entries, kernel, &mut timing, on_rows)?;
                 tell(Report::Window(number, records))?;
             }
             Ok(())
@@ -141,6 +143,7 @@ impl Limit {
 fn evaluate_window<S: LogitSource>(
     source: &mut S,
     mut window: Window<'_>,
+    n_entries: usize,
     kernel: Kernel,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
@@ -156,8 +159,12 @@ fn evaluate_window<S: LogitSource>(
         let first = head.first_scored as usize + records.len();
         let scored = window.map(evaluated.len(), |place, row| {
             let position = first + place;
+            let evaluated = evaluated[place]
+                .get(..n_entries)
+                .unwrap_or(evaluated[place]);
             let next = head.tokens.get(position + 1).copied();
-            let score = kernel.score(row, evaluated[place], next);
+            let next = next.filter(|&next| (next as usize) < evaluated.len());
+            let score = kernel.score(row.first(n_entries), evaluated, next);
             record(head.window, position as u32, next, &score)
         })?;
         records.extend(scored);

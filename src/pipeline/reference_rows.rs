@@ -21,6 +21,8 @@ pub struct ReferenceRows {
     /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
+    /// Entries of each row that are compared, of the model's rows too, from the first on.
+    pub n_entries: usize,
 }
 
 /// How the rows are had: from anywhere in the file, or as they come.
@@ -84,6 +86,17 @@ impl ReferenceRows {
             n_windows,
             n_rows,
             max_rows,
+            n_entries: usize::MAX,
+        }
+    }
+
+    /// Compares the first `n` entries of the rows alone: what is left of both is a distribution
+    /// again, renormalised as any softmax is.
+    #[must_use]
+    pub fn cut_to(self, n: u32) -> Self {
+        Self {
+            n_entries: n as usize,
+            ..self
         }
     }
 

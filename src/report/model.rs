@@ -90,6 +90,9 @@ pub struct ModelReport {
     /// Whether its header (metadata and tensor infos) is that of the model that the reference was
     /// written with: what it then scores is the noise floor of the set-up, not a quantization.
     pub is_reference_model: bool,
+    /// Entries of each row that were compared, from the first on: the reference's `n_vocab`, or
+    /// less as `--vocab` says.
+    pub n_vocab_compared: u32,
     /// Every statistic.
     #[serde(flatten)]
     pub summary: Summary,

@@ -35,6 +35,16 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
             }
         ),
     );
+    if report.n_vocab_compared != reference.n_vocab {
+        out.line(
+            "vocabulary",
+            &format!(
+                "first {} of {} entries, renormalised",
+                count(report.n_vocab_compared.into()),
+                count(reference.n_vocab.into())
+            ),
+        );
+    }
     out.line(
         "intervals",
         &format!("at {} %", significant_percent(summary.confidence.level())),

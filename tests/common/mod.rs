@@ -1,10 +1,11 @@
 //! The program as a person runs it: in a folder of its own, on the fixtures.
 #![allow(dead_code)] // each test binary uses its part
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use kl_formats::{Header, NativeReader, NativeWriter, WindowEncoder};
 use tempfile::TempDir;
 
 /// A file of `fixtures/`.
@@ -133,6 +134,58 @@ impl Session {
         self.ok(&[&args, more].concat());
         self.path("ref.gz")
     }
+}
+
+/// Writes the native reference `from` again as `to`, each row as `change` makes it of its window,
+/// its number there and its logits; all rows of one length, that of the new vocabulary.
+pub fn rewrite(
+    session: &Session,
+    from: &str,
+    to: &str,
+    change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>,
+) {
+    let reader = NativeReader::open(&session.path(from)).unwrap();
+    let n_vocab = change(u32::MAX, 0, vec![0.0; reader.header().n_vocab as usize]).len();
+    let header = Header {
+        n_vocab: n_vocab as u32,
+        ..reader.header().clone()
+    };
+    let path = session.path(to);
+    let mut writer = NativeWriter::create(File::create(&path).unwrap(), &path, &header).unwrap();
+    for (place, rows) in all_rows(&reader).into_iter().enumerate() {
+        let head = reader.head(place).unwrap();
+        let (mut window, piece) = WindowEncoder::new(&header, &head).unwrap();
+        writer.append(piece.compress()).unwrap();
+        for (row, logits) in rows.into_iter().enumerate() {
+            let logits = change(head.window, row, logits);
+            let (bytes, _) = window.reserve_rows(1, || None);
+            header.encoding.encode(&logits, bytes);
+            if let Some(piece) = window.commit() {
+                writer.append(piece.compress()).unwrap();
+            }
+        }
+        window.finish().unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// The logits of a native reference: windows of rows.
+pub fn all_rows(reader: &NativeReader) -> Vec<Vec<Vec<f32>>> {
+    let rows = |place| {
+        let blocks = (0..reader.n_pieces(place)).map(move |piece| reader.piece(place, piece, None));
+        blocks.flat_map(|block| {
+            let block = block.unwrap();
+            let decode = |row: kl_formats::Row<'_>| {
+                let mut logits = vec![0.0; row.len()];
+                row.decode_into(&mut logits);
+                logits
+            };
+            block.rows().map(decode).collect::<Vec<_>>()
+        })
+    };
+    (0..reader.windows().len())
+        .map(|place| rows(place).collect())
+        .collect()
 }
 
 /// The first lines of the held-out text: enough for some windows of 64 tokens.

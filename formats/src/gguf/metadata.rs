@@ -35,6 +35,8 @@ pub(super) struct Metadata {
     pub(super) name: Option<String>,
     pub(super) tokenizer_model: Option<String>,
     pub(super) tokens: Option<Tokens>,
+    /// Tokens at the vocabulary's end that are there to fill it up.
+    pub(super) n_padding: u32,
     pub(super) chat_template: bool,
     pub(super) alignment: u64,
     /// Integers and bools, of those keys that may be asked for.
@@ -70,6 +72,7 @@ pub(super) fn read(cursor: &mut Cursor, n_pairs: u64) -> Result<Metadata> {
                 found.chat_template = true;
             }
             ("tokenizer.ggml.tokens", ARRAY) => found.tokens = Some(tokens(cursor)?),
+            ("tokenizer.ggml.token_type", ARRAY) => found.n_padding = padding(cursor)?,
             (_, STRING) => cursor.skip_string(|_| ())?,
             (_, ARRAY) => array(cursor, 1)?,
             _ => {
@@ -145,6 +148,11 @@ fn array(cursor: &mut Cursor, depth: u32) -> Result<()> {
         return Err(cursor.corrupt("arrays nested too deep"));
     }
     let kind = cursor.u32()?;
+    array_of(cursor, kind, depth)
+}
+
+/// Passes over an array behind the type of its elements.
+fn array_of(cursor: &mut Cursor, kind: u32, depth: u32) -> Result<()> {
     match (kind, scalar_bytes(kind)) {
         (_, Some(bytes)) => {
             let n = cursor.count("array elements", bytes)?;
@@ -160,6 +168,28 @@ fn array(cursor: &mut Cursor, depth: u32) -> Result<()> {
         }
         _ => Err(cursor.corrupt(format!("an array of unknown type {kind}"))),
     }
+}
+
+/// How many of the tokens' types, at the list's end, say that the token is not used.
+fn padding(cursor: &mut Cursor) -> Result<u32> {
+    /// llama.cpp's `LLAMA_TOKEN_TYPE_UNUSED`.
+    const UNUSED: i32 = 5;
+    const U32: u32 = 4;
+    const I32: u32 = 5;
+    let kind = cursor.u32()?;
+    if !matches!(kind, U32 | I32) {
+        array_of(cursor, kind, 1)?;
+        return Ok(0);
+    }
+    let n = cursor.count("token types", 4)?;
+    let mut n_padding = 0u32;
+    for _ in 0..n {
+        n_padding = match cursor.array().map(i32::from_le_bytes)? {
+            UNUSED => n_padding.saturating_add(1),
+            _ => 0,
+        };
+    }
+    Ok(n_padding)
 }
 
 /// The list of tokens.

@@ -40,6 +40,9 @@ pub struct GgufSummary {
     /// The tokenizer, if the file holds one with a model's name and a list of tokens. Of a split
     /// model, the first part alone holds it: see [`GgufSummary::split`].
     pub tokenizer: Option<TokenizerIdentity>,
+    /// Tokens at the vocabulary's end whose type says that no text uses them: they fill it up to
+    /// a round size.
+    pub n_padding: u32,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// Tensors in this file.
@@ -94,6 +97,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
                 n_tokens: tokens.n_tokens,
                 sha256: tokens.sha256,
             }),
+        n_padding: found.n_padding,
         add_bos: numbers.get("tokenizer.ggml.add_bos_token").map(|&n| n != 0),
         n_tensors,
         n_params,

@@ -139,6 +139,21 @@ fn a_summary() {
 }
 
 #[test]
+fn padding_is_what_the_types_at_the_end_say() {
+    let with_types = |types: &[u32]| {
+        let values: Vec<u8> = types.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let count = (types.len() as u64).to_le_bytes();
+        let array = [&5u32.to_le_bytes()[..], &count, &values].concat();
+        let mut model = sample();
+        model.pair("tokenizer.ggml.token_type", 9, &array);
+        read_bytes(&model.bytes()).unwrap().n_padding
+    };
+    assert_eq!(with_types(&[1, 5, 1, 5, 5]), 2);
+    assert_eq!(with_types(&[1, 5, 1]), 0);
+    assert_eq!(with_types(&[]), 0);
+}
+
+#[test]
 fn a_bare_model() {
     let summary = read_bytes(&Model::default().bytes()).unwrap();
     assert_eq!(

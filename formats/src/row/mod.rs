@@ -28,6 +28,20 @@ pub enum Row<'a> {
     },
 }
 
+impl<'a> Row<'a> {
+    /// The row's first `n` entries, or all if it has fewer.
+    pub fn first(self, n: usize) -> Row<'a> {
+        match self {
+            Row::F32(logits) => Row::F32(logits.get(..n).unwrap_or(logits)),
+            Row::U16 { min, step, codes } => Row::U16 {
+                min,
+                step,
+                codes: codes.get(..n).unwrap_or(codes),
+            },
+        }
+    }
+}
+
 impl Row<'_> {
     /// Entries: the vocabulary's size.
     pub fn len(&self) -> usize {
