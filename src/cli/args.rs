@@ -140,7 +140,8 @@ pub struct Args {
     pub vocab: Option<Vocabulary>,
 
     /// With -r, contexts of the model used in turn: 2 let a GPU decode while the CPU scores, and
-    /// take the memory of the context twice [default: 2 with -ngl on a GPU, else 1]
+    /// take the memory of the context twice; kl.py's files use 1
+    /// [default: 2 with all layers on a GPU, else 1]
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u32).range(1..=2))]
     pub contexts: Option<u32>,
 

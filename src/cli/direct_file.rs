@@ -25,6 +25,8 @@ pub struct DirectFile {
     /// Bytes in the chunk.
     filled: usize,
     is_direct: bool,
+    /// Bytes taken, which the file must have in the end.
+    taken: u64,
 }
 
 impl DirectFile {
@@ -39,6 +41,7 @@ impl DirectFile {
             start,
             filled: 0,
             is_direct,
+            taken: 0,
         }
     }
 
@@ -48,20 +51,43 @@ impl DirectFile {
     /// What the disk says.
     pub fn into_file(mut self) -> io::Result<File> {
         self.flush()?;
+        let length = self.file.metadata()?.len();
+        if length != self.taken {
+            let what = format!("it has {length} bytes, and {} were written", self.taken);
+            return Err(io::Error::other(what));
+        }
         Ok(self.file)
     }
 
+    /// Writes a part of the chunk.
     fn put(&mut self, from: usize, to: usize) -> io::Result<()> {
-        let bytes = &self.buffer[self.start + from..self.start + to];
-        match self.file.write_all(bytes) {
-            // Promised and not kept: a file system with larger blocks, or without the way.
-            Err(error) if self.is_direct && error.kind() == io::ErrorKind::InvalidInput => {
-                self.is_direct = !set_direct(&self.file, false);
-                self.file.write_all(bytes)
+        let mut bytes = &self.buffer[self.start + from..self.start + to];
+        while !bytes.is_empty() {
+            match self.file.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Promised and not kept: a file system with larger blocks, or without the way, or
+                // one that has written a part of a block.
+                Err(error) if self.is_direct && refuses(&error) => {
+                    if !set_direct(&self.file, false) {
+                        return Err(error);
+                    }
+                    self.is_direct = false;
+                }
+                Err(error) => return Err(error),
             }
-            done => done,
         }
+        Ok(())
     }
+}
+
+/// Whether it is the way of writing that is refused.
+fn refuses(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+    )
 }
 
 impl Write for DirectFile {
@@ -70,6 +96,7 @@ impl Write for DirectFile {
         let free = self.start + self.filled;
         self.buffer[free..free + n].copy_from_slice(&bytes[..n]);
         self.filled += n;
+        self.taken += n as u64;
         if self.filled == CHUNK {
             self.put(0, CHUNK)?;
             self.filled = 0;

@@ -178,7 +178,7 @@ fn evaluate_model(
     let mut mean = Running::default();
     let n_contexts = match settings.contexts {
         Some(n) => n as usize,
-        None if model.is_offloaded() && rows.can_share() => 2,
+        None if model.is_offloaded() => 2,
         None => 1,
     };
     let make = || Ok(model.decoder(&options)?);

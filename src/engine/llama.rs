@@ -116,17 +116,18 @@ impl<'b> Model<'b> {
                 reason: last_log_errors(),
             }
         })?;
+        let n_layer = inner.n_layer();
         Ok(Self {
             backend,
             inner,
             path: path.to_owned(),
             header,
-            is_offloaded: n_gpu_layers > 0 && backend.can_offload(),
+            is_offloaded: n_gpu_layers > n_layer && backend.can_offload(),
             turn: Mutex::new(()),
         })
     }
 
-    /// Whether an accelerator decodes, with the CPU idle meanwhile.
+    /// Whether an accelerator computes all layers, so that the CPU is idle meanwhile.
     #[must_use]
     pub fn is_offloaded(&self) -> bool {
         self.is_offloaded

@@ -32,6 +32,8 @@ pub fn evaluate<S: LogitSource>(
     kernel: Kernel,
     on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
+    // A stream has one window under way, whoever reads it.
+    let n_sources = if reference.can_share() { n_sources } else { 1 };
     // Windows are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
     let next_window = || {
@@ -41,6 +43,12 @@ pub fn evaluate<S: LogitSource>(
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
     };
     let failed = AtomicBool::new(false);
+    // One after the other: where memory is short, the first gets all that it needs.
+    let making = Mutex::new(());
+    let make = || {
+        let _one = making.lock().unwrap_or_else(PoisonError::into_inner);
+        make()
+    };
     let n_entries = reference.n_entries;
     let work = |steps: SyncSender<Report>| {
         let started = Instant::now();
@@ -57,18 +65,16 @@ pub fn evaluate<S: LogitSource>(
             false => steps.send(report).map_err(|_| Error::Interrupted),
             true => Err(Error::Interrupted),
         };
-        let mut run = || {
-            while let Some((number, window)) = next_window()? {
-                let on_rows = |n| tell(Report::Rows(n));
-                let records =
-                    evaluate_window(&mut source, window, n_entries, kernel, &mut timing, on_rows)?;
-                tell(Report::Window(number, records))?;
-            }
-            Ok(())
-        };
-        let done = run();
-        failed.fetch_or(done.is_err(), Ordering::Relaxed);
-        done.map(|()| Ok(timing))
+        // Told where the work ends early, by a panic too.
+        let mut early = SetOnDrop(Some(&failed));
+        while let Some((number, window)) = next_window()? {
+            let on_rows = |n| tell(Report::Rows(n));
+            let records =
+                evaluate_window(&mut source, window, n_entries, kernel, &mut timing, on_rows)?;
+            tell(Report::Window(number, records))?;
+        }
+        early.0 = None;
+        Ok(Ok(timing))
     };
     let (told, ended) = std::thread::scope(|scope| {
         let (steps, reports) = sync_channel(2 * n_sources);
@@ -98,6 +104,17 @@ pub fn evaluate<S: LogitSource>(
         (Some(error), _) => Err(error),
         (None, Some(error)) if timings.is_empty() => Err(error),
         _ => Ok(Timing::mean(&timings)),
+    }
+}
+
+/// Says that a thread has failed, unless it is told that all went well.
+struct SetOnDrop<'f>(Option<&'f AtomicBool>);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(failed) = self.0 {
+            failed.store(true, Ordering::Relaxed);
+        }
     }
 }
 

@@ -195,7 +195,9 @@ impl WindowRows<'_> {
         let started = Instant::now();
         let of_block = |number: u32| {
             let started = Instant::now();
-            let block = match carried().take_if(|(carried, _)| *carried == number) {
+            // The lock is let go before a block is read.
+            let here = carried().take_if(|(carried, _)| *carried == number);
+            let block = match here {
                 Some((_, block)) => block,
                 None => file.block(place, number, spare.take())?,
             };

@@ -1,7 +1,7 @@
 //! Decode, read, score and write side by side, with a bounded number of buffers.
 //!
-//! Reading runs ahead of the model and writing behind it, a piece at a time; between them a
-//! decode call's rows are scored or encoded in place, in llama.cpp's own output buffer.
+//! A decode call's rows are scored or encoded in place, in llama.cpp's own output buffer, beside the
+//! blocks of the reference that they belong to. Writing runs behind the model, a piece at a time.
 
 mod evaluate;
 mod in_place;
@@ -75,7 +75,7 @@ pub struct Timing {
     pub decode: Duration,
     /// Scoring rows, or encoding them.
     pub score: Duration,
-    /// Waiting for the reference to be read.
+    /// Reading the reference, or waiting for it.
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
@@ -103,7 +103,7 @@ fn rows_per_task(n_vocab: usize) -> usize {
     LOGITS_PER_TASK.div_ceil(n_vocab.max(1))
 }
 
-/// Pieces under way in each direction: enough for every core to have one while as many wait.
+/// Pieces under way behind the model, or ahead of it where a reference is a stream: enough for every core to have one while as many wait.
 fn depth() -> usize {
     2 * rayon::current_num_threads() + 2
 }

@@ -101,8 +101,7 @@ impl ReferenceRows {
     }
 
     /// Whether several windows can be under way at once.
-    #[must_use]
-    pub fn can_share(&self) -> bool {
+    pub(super) fn can_share(&self) -> bool {
         matches!(self.rows, Rows::InPlace(_))
     }
 

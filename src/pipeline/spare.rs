@@ -1,4 +1,4 @@
-//! Memory that has been used and will be again: a block of rows is megabytes, and taking fresh
+//! Memory that has been used and will be again: a block of rows is a megabyte, and taking fresh
 //! memory from the system for each costs more than filling it.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -32,8 +32,6 @@ pub(super) struct Stream {
     rows: VecDeque<RowBlock>,
     /// Rows of the first block that are done with.
     used: usize,
-    /// Nothing more comes: the end has come, or an error that somebody has.
-    ended: bool,
 }
 
 impl Stream {
@@ -45,20 +43,14 @@ impl Stream {
             events,
             rows: VecDeque::new(),
             used: 0,
-            ended: false,
         }
     }
 
     fn next_event(&mut self) -> Result<Event, Error> {
-        let event = self.events.recv().map_err(|_| Error::WorkerLost)?;
-        self.ended = !matches!(event, Ok(Event::Window(_) | Event::Rows(_)));
-        Ok(event?)
+        Ok(self.events.recv().map_err(|_| Error::WorkerLost)??)
     }
 
     pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
-        if self.ended {
-            return Ok(None);
-        }
         match self.next_event()? {
             Event::End => Ok(None),
             Event::Window(head) => Ok(Some(head)),

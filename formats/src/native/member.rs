@@ -212,8 +212,6 @@ impl MemberHead {
 
     /// Takes a member whose rows are stored, as they nearly always are, out of its own bytes: moves
     /// what it holds to their front. `false` for any other member, and for one that is damaged.
-    ///
-    /// The checksum over all of a member stands for the one over what it holds.
     pub(crate) fn unpack_stored(member: &mut [u8], tag: Tag, plain_bytes: u64) -> bool {
         let Some((head, packed)) = member.split_first_chunk::<HEAD_BYTES>() else {
             return false;
@@ -224,7 +222,10 @@ impl MemberHead {
                 && head.member_bytes as usize == member.len()
                 && head.packed_crc == crc32fast::hash(packed)
         });
-        is_whole && deflate::unstore(member, HEAD_BYTES, plain_bytes as usize)
+        let plain = plain_bytes as usize; // less than the member's bytes
+        is_whole
+            && deflate::unstore(member, HEAD_BYTES, plain)
+            && member.get(..plain).map(trailer).as_ref() == member.last_chunk()
     }
 
     /// Inflates what follows the header into `plain`, of `plain_bytes` bytes.
