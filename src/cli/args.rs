@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::engine::{CacheType, FlashAttention, SplitMode};
+use crate::report::Condition;
 use crate::stats::Confidence;
 use crate::windows::ScoreFrom;
 
@@ -96,6 +97,18 @@ pub struct Args {
     /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
+
+    /// With --json, every token's values in it too
+    #[arg(long)]
+    pub json_tokens: bool,
+
+    /// With -r, list the N tokens with the largest KLD in their context
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: Option<u32>,
+
+    /// With -r, exit with 3 if a number of the result is so, as in 'kld.mean > 0.01'; may repeat
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Condition>,
 
     /// Per-token file [default: MODEL-FILE-NAME.kls in the current folder]
     #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]

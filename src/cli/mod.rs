@@ -39,8 +39,11 @@ use warning::Warning;
 /// Wrong use: flags that do not go together.
 const EXIT_USAGE: u8 = 2;
 
-/// Runs one call of the program: 0, 1 could not be done, 2 wrong use. An error is one line on
-/// stderr.
+/// A model that fails a condition of `--fail-if`.
+const EXIT_CONDITION: u8 = 3;
+
+/// Runs one call of the program: 0, 1 could not be done, 2 wrong use, 3 a condition failed. An
+/// error is one line on stderr.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // A defect of this program, should there be one, is one line too.
     std::panic::set_hook(Box::new(|panic| {
@@ -64,11 +67,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     follow_log(command.run().verbose);
     stop::listen();
     let done = match command {
-        Command::Write(settings) => write::run(&settings),
+        Command::Write(settings) => write::run(&settings).map(|()| Outcome::Done),
         Command::Read(settings) => read::run(&settings),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::ConditionFailed) => ExitCode::from(EXIT_CONDITION),
         Err(error) => {
             say!("kl: {}", one_line(&error));
             if stop::asked() {
@@ -77,6 +81,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// How a run ends that could be done.
+enum Outcome {
+    Done,
+    /// As asked, this is not to count as success.
+    ConditionFailed,
 }
 
 /// clap's own words: help and version as they are, an error in one line.

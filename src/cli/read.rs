@@ -17,19 +17,22 @@ use super::setup::{
     backend_identity, context_options, start_backend, warn_long_window, warn_of_differences, writer,
 };
 use super::sidecar::SidecarFile;
-use super::{Warning, one_line, stop, warn};
+use super::{Outcome, Warning, one_line, stop, warn};
 use crate::engine::{Backend, Model, inspect};
 use crate::pipeline::{ReferenceRows, Step, evaluate};
-use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
+use crate::report::{
+    Failure, ModelInfo, ModelReport, ReferenceInfo, Report, Surroundings, TimingInfo, TokenColumns,
+    TopToken, judge,
+};
 use crate::score::Kernel;
-use crate::stats::{Running, Summary};
+use crate::stats::{Running, Summary, Worst};
 
 /// A reference's PPL from which on the text is doubted: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 
 /// Evaluates every model. What is done stays done: results are written after each, and a model
 /// that cannot be evaluated does not keep the others from it.
-pub fn run(settings: &ReadSettings) -> Result<()> {
+pub fn run(settings: &ReadSettings) -> Result<Outcome> {
     let reference = {
         let file = Reference::open(&settings.reference)?;
         if let Some(n_ctx) = settings.n_ctx {
@@ -80,6 +83,7 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
         ) {
             Ok(model) => {
                 results.show(&model, &report.reference);
+                tell_conditions(&model, settings.run.quiet);
                 if model.summary.n_tokens == 0 {
                     let error = anyhow!("{}: no token could be scored", path.display());
                     fail(&mut report, path, &error, several);
@@ -94,7 +98,8 @@ pub fn run(settings: &ReadSettings) -> Result<()> {
     results.finish(&report)?;
     stop::check()?;
     match report.failed.as_slice() {
-        [] => Ok(()),
+        [] if report.models.iter().any(fails) => Ok(Outcome::ConditionFailed),
+        [] => Ok(Outcome::Done),
         [only] if !several => bail!("{}", only.error),
         failed => bail!(
             "{} of {} models could not be evaluated",
@@ -109,6 +114,19 @@ fn look_ahead(settings: &ReadSettings, path: &Path) -> Result<()> {
     drop(SidecarFile::create(settings, path)?);
     inspect(path)?;
     Ok(())
+}
+
+/// Says what became of each condition; of those that did not fail nothing with `-q`.
+fn tell_conditions(model: &ModelReport, quiet: bool) {
+    let verdicts = model.conditions.iter();
+    for verdict in verdicts.filter(|verdict| verdict.failed || !quiet) {
+        say!("kl: {}: {verdict}", model.model.path);
+    }
+}
+
+/// Whether a condition failed.
+fn fails(model: &ModelReport) -> bool {
+    model.conditions.iter().any(|verdict| verdict.failed)
 }
 
 /// Notes that a model could not be evaluated, and says so where others go on.
@@ -176,6 +194,7 @@ fn evaluate_model(
     let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
     let mut mean = Running::default();
+    let mut worst = settings.top_k.map(|n| Worst::new(n as usize));
     let n_contexts = match settings.contexts {
         Some(n) => n as usize,
         None if model.is_offloaded() => 2,
@@ -186,10 +205,16 @@ fn evaluate_model(
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(window) => {
-                records.extend_from_slice(window);
-                for record in window.iter().filter(|record| !record.is_excluded()) {
-                    mean.push(record.kld);
+                for (record, &top_p) in window.records.iter().zip(&window.top_p) {
+                    if !record.is_excluded() {
+                        mean.push(record.kld);
+                    }
+                    if let Some(worst) = &mut worst {
+                        let around = || Surroundings::new(window, record.position, top_p);
+                        worst.push(record, around);
+                    }
                 }
+                records.extend_from_slice(&window.records);
                 progress.window(mean.mean());
             }
         }
@@ -226,10 +251,20 @@ fn evaluate_model(
     warn_of_results(&summary);
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
     let max_at_text = max_token.map(|token| model.piece(token));
+    let text = |tokens: &[u32]| model.text(tokens);
+    let top = worst.map(|worst| {
+        let worst = worst.into_sorted().into_iter();
+        worst
+            .map(|(record, around)| TopToken::new(&record, &around, text))
+            .collect()
+    });
+    let tokens = settings
+        .json_tokens
+        .then(|| TokenColumns::of(&records, text));
     if is_last {
         model.drop_last();
     }
-    Ok(ModelReport {
+    let mut report = ModelReport {
         model: ModelInfo::new(path, &identity),
         is_reference_model,
         n_vocab_compared: compared,
@@ -242,7 +277,13 @@ fn evaluate_model(
             records.len() as u64,
         ),
         summary,
-    })
+        conditions: Vec::new(),
+        top: None,
+        tokens: None,
+    };
+    report.conditions = judge(&settings.conditions, &report);
+    (report.top, report.tokens) = (top, tokens);
+    Ok(report)
 }
 
 fn warn_of_results(summary: &Summary) {

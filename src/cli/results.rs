@@ -117,5 +117,12 @@ fn write_json(path: &Path, replace: bool, report: &Report) -> Result<()> {
 }
 
 fn json_text(report: &Report) -> Result<String> {
-    Ok(serde_json::to_string_pretty(report).context("the result cannot be put into JSON")? + "\n")
+    // A line for every number of every token would serve nobody.
+    let has_tokens = report.models.iter().any(|model| model.tokens.is_some());
+    let text = if has_tokens {
+        serde_json::to_string(report)
+    } else {
+        serde_json::to_string_pretty(report)
+    };
+    Ok(text.context("the result cannot be put into JSON")? + "\n")
 }

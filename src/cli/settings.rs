@@ -6,6 +6,7 @@ use kl_formats::{Encoding, MAX_N_CTX};
 
 use super::args::{Args, Format, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
+use crate::report::Condition;
 use crate::stats::Confidence;
 use crate::windows::{ScoreFrom, Windowing};
 
@@ -61,6 +62,12 @@ pub struct ReadSettings {
     pub n_ctx: Option<u32>,
     pub confidence: Confidence,
     pub json: Option<PathBuf>,
+    /// Whether the JSON holds every token's values.
+    pub json_tokens: bool,
+    /// So many tokens with the largest KLD are listed.
+    pub top_k: Option<u32>,
+    /// What fails a model.
+    pub conditions: Vec<Condition>,
     pub sidecar: Sidecar,
     pub vocabulary: Vocabulary,
     /// Contexts of a model used in turn; `None`: as suits the device.
@@ -183,6 +190,11 @@ fn write_settings(
     if args.vocab.is_some() {
         return wrong("--vocab belongs to -r: a reference holds whole rows");
     }
+    if !args.fail_if.is_empty() || args.top_k.is_some() || args.json_tokens {
+        return wrong(
+            "--fail-if, --top-k and --json-tokens belong to -r: there are no results until a model is read against the reference",
+        );
+    }
     if args.contexts.is_some() {
         return wrong("--contexts belongs to -r: rows are written in their order");
     }
@@ -224,6 +236,9 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
             "--sidecar names one file and several models were given: leave it out to get one for each",
         );
     }
+    if args.json_tokens && args.json.is_none() {
+        return wrong("--json-tokens needs --json PATH, the file to put the tokens in");
+    }
     let sidecar = match (args.sidecar, args.no_sidecar) {
         (_, true) => Sidecar::None,
         (Some(path), false) => Sidecar::At(path),
@@ -235,6 +250,9 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         n_ctx: args.n_ctx,
         confidence: args.confidence,
         json: args.json,
+        json_tokens: args.json_tokens,
+        top_k: args.top_k,
+        conditions: args.fail_if,
         sidecar,
         vocabulary: args.vocab.unwrap_or_default(),
         contexts: args.contexts,
@@ -329,6 +347,10 @@ mod tests {
             ("kl -m a -r r --stride 4", "--stride"),
             ("kl -m a -t t -w w --stride 0", "--stride"),
             ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
+            ("kl -m a -r r --json-tokens", "--json PATH"),
+            ("kl -m a -t t -w w --fail-if kld.mean>1", "--fail-if"),
+            ("kl -m a -t t -w w --top-k 3", "--top-k"),
+            ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
             ("kl -m a -m b -r r --sidecar s", "--sidecar"),
             ("kl -m a -r r --tensor-split 1,1", "--device"),
         ] {

@@ -190,13 +190,22 @@ impl<'b> Model<'b> {
     /// The text of a token, special tokens by their names; bytes that are no UTF-8 as U+FFFD.
     #[must_use]
     pub fn piece(&self, token: u32) -> String {
-        if token >= self.n_vocab() {
-            return format!("<{token}>");
+        self.text(&[token])
+    }
+
+    /// The text of tokens one after the other, as [`piece`](Self::piece) gives it; a character that
+    /// is spread over several is whole.
+    #[must_use]
+    pub fn text(&self, tokens: &[u32]) -> String {
+        let vocab = self.inner.vocab();
+        let mut bytes = Vec::new();
+        for &token in tokens {
+            if token < self.n_vocab() {
+                bytes.extend(vocab.token_to_piece(LlamaToken(token as i32), true, None));
+            } else {
+                bytes.extend(format!("<{token}>").into_bytes());
+            }
         }
-        let bytes = self
-            .inner
-            .vocab()
-            .token_to_piece(LlamaToken(token as i32), true, None);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 

@@ -14,6 +14,26 @@ use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
 
+/// What was measured in a window.
+#[derive(Debug)]
+pub struct ScoredWindow {
+    /// All tokens of the window.
+    pub tokens: Vec<u32>,
+    /// One a scored position, in their order.
+    pub records: Vec<TokenRecord>,
+    /// What a record leaves out: one a record, in their order.
+    pub top_p: Vec<TopP>,
+}
+
+/// The probabilities of both models' first choices at one position, each under its own model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopP {
+    /// p(`ref_top`); NaN where a row is not finite.
+    pub reference: f64,
+    /// q(`eval_top`); NaN where a row is not finite.
+    pub evaluated: f64,
+}
+
 /// Runs sources of one model over the windows of a reference and scores every row.
 ///
 /// Each of `n_sources` works in a thread of its own, where `make` is called. One is enough where
@@ -21,7 +41,7 @@ use crate::score::{Kernel, TokenScore};
 /// scored the other decodes, and sources see to it that one decodes at a time. The results are the
 /// same, and come in the same order. A source that cannot be made is done without if another can.
 ///
-/// `on_step` is told of every decode call, and gets each window's records, in order of position.
+/// `on_step` is told of every decode call, and gets each window's scores, in the reference's order.
 ///
 /// # Errors
 /// What the model, the file or `on_step` says.
@@ -30,7 +50,7 @@ pub fn evaluate<S: LogitSource>(
     make: impl Fn() -> Result<S, Error> + Sync,
     reference: &ReferenceRows,
     kernel: Kernel,
-    on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+    on_step: impl FnMut(Step<&ScoredWindow>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     // A stream has one window under way, whoever reads it.
     let n_sources = if reference.can_share() { n_sources } else { 1 };
@@ -69,9 +89,9 @@ pub fn evaluate<S: LogitSource>(
         let mut early = SetOnDrop(Some(&failed));
         while let Some((number, window)) = next_window()? {
             let on_rows = |n| tell(Report::Rows(n));
-            let records =
+            let scored =
                 evaluate_window(&mut source, window, n_entries, kernel, &mut timing, on_rows)?;
-            tell(Report::Window(number, records))?;
+            tell(Report::Window(number, scored))?;
         }
         early.0 = None;
         Ok(Ok(timing))
@@ -121,14 +141,14 @@ impl Drop for SetOnDrop<'_> {
 /// What a thread tells of its windows, which are numbered in the order of the reference.
 enum Report {
     Rows(usize),
-    Window(u64, Vec<TokenRecord>),
+    Window(u64, ScoredWindow),
 }
 
 /// Hands on what comes, windows in their order.
 fn in_order(
     reports: Receiver<Report>,
     max_rows: u64,
-    mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&ScoredWindow>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut limit = Limit(max_rows);
     let mut early = BTreeMap::new();
@@ -136,12 +156,12 @@ fn in_order(
     for report in reports {
         match report {
             Report::Rows(n) => on_step(Step::Rows(n))?,
-            Report::Window(number, records) => drop(early.insert(number, records)),
+            Report::Window(number, scored) => drop(early.insert(number, scored)),
         }
-        while let Some(mut records) = early.remove(&next) {
+        while let Some(mut scored) = early.remove(&next) {
             next += 1;
-            limit.cut(&mut records);
-            on_step(Step::Window(&records))?;
+            limit.cut(&mut scored);
+            on_step(Step::Window(&scored))?;
         }
     }
     Ok(())
@@ -151,9 +171,11 @@ fn in_order(
 struct Limit(u64);
 
 impl Limit {
-    fn cut(&mut self, records: &mut Vec<TokenRecord>) {
-        records.truncate(usize::try_from(self.0).unwrap_or(usize::MAX));
-        self.0 -= records.len() as u64;
+    fn cut(&mut self, scored: &mut ScoredWindow) {
+        let n_rows = usize::try_from(self.0).unwrap_or(usize::MAX);
+        scored.records.truncate(n_rows);
+        scored.top_p.truncate(n_rows);
+        self.0 -= scored.records.len() as u64;
     }
 }
 
@@ -164,10 +186,11 @@ fn evaluate_window<S: LogitSource>(
     kernel: Kernel,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<Vec<TokenRecord>, Error> {
+) -> Result<ScoredWindow, Error> {
     check_tokens(&window.head, source.n_vocab())?;
     let head = window.head.clone();
     let mut records = Vec::with_capacity(head.n_rows as usize);
+    let mut top_p = Vec::with_capacity(head.n_rows as usize);
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
     let in_head = window.in_reading;
@@ -182,16 +205,27 @@ fn evaluate_window<S: LogitSource>(
             let next = head.tokens.get(position + 1).copied();
             let next = next.filter(|&next| (next as usize) < evaluated.len());
             let score = kernel.score(row.first(n_entries), evaluated, next);
-            record(head.window, position as u32, next, &score)
+            let top_p = TopP {
+                reference: score.ref_top_p,
+                evaluated: score.eval_top_p,
+            };
+            (record(head.window, position as u32, next, &score), top_p)
         })?;
-        records.extend(scored);
+        for (record, p) in scored {
+            records.push(record);
+            top_p.push(p);
+        }
         in_sink += sink_started.elapsed();
         on_rows(evaluated.len())
     })?;
     timing.decode += started.elapsed().saturating_sub(in_sink);
     timing.score += in_sink.saturating_sub(window.in_reading - in_head);
     timing.read += window.in_reading;
-    Ok(records)
+    Ok(ScoredWindow {
+        tokens: head.tokens,
+        records,
+        top_p,
+    })
 }
 
 fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {

@@ -113,7 +113,7 @@ fn read_with(
         Kernel::Portable,
         |step| {
             if let Step::Window(window) = step {
-                records.extend_from_slice(window);
+                records.extend_from_slice(&window.records);
             }
             Ok(())
         },
@@ -203,7 +203,7 @@ fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
         let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
         let done = evaluate(2, make, &rows, Kernel::Portable, |step| {
             if let Step::Window(window) = step {
-                n_rows += window.len() as u64;
+                n_rows += window.records.len() as u64;
             }
             Ok(())
         });

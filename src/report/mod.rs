@@ -1,10 +1,16 @@
 //! Estimates in; text, tables and JSON out. Nothing here prints.
 
+mod condition;
 mod model;
 pub mod number;
 mod table;
 mod text;
+mod tokens;
+mod top;
 
+pub use condition::{Condition, ConditionError, Verdict, judge};
 pub use model::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
 pub use table::summary_table;
 pub use text::text_report;
+pub use tokens::TokenColumns;
+pub use top::{Choice, Surroundings, TopToken};

@@ -5,6 +5,9 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, ModelIdentity, TextIdentity};
 use serde::Serialize;
 
+use super::condition::Verdict;
+use super::tokens::TokenColumns;
+use super::top::TopToken;
 use crate::pipeline::Timing;
 use crate::stats::Summary;
 
@@ -102,6 +105,15 @@ pub struct ModelReport {
     pub sidecar: Option<String>,
     /// Where the time went.
     pub timing: TimingInfo,
+    /// What became of the conditions, where there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Verdict>,
+    /// The tokens that diverge most, the worst first; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<TopToken>>,
+    /// What was measured of every token; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenColumns>,
 }
 
 /// A model that could not be evaluated.

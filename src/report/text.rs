@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::model::{ModelInfo, ModelReport, ReferenceInfo};
 use super::number::{bytes, count, duration, kld, percent, printable, significant};
+use super::top::{Choice, TopToken};
 use crate::stats::{Agreement, DeltaP, Distribution, Estimate, Perplexity, Uncertain};
 
 /// The width of the column of names.
@@ -82,6 +83,11 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         "speed",
         &format!("{:.0} scored tokens/s", timing.tokens_per_s),
     );
+    if let Some(top) = &report.top
+        && !top.is_empty()
+    {
+        largest(&mut out, top);
+    }
     out.0
 }
 
@@ -176,12 +182,33 @@ fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
     );
 }
 
+/// Texts are quoted and escaped, so that each token takes two lines whatever it holds.
+fn largest(out: &mut Sheet, top: &[TopToken]) {
+    out.title("Largest KL divergences, and the first choices there");
+    for token in top {
+        let next = match &token.token_text {
+            Some(text) => format!("before {text:?}"),
+            None => "at the window's end".to_owned(),
+        };
+        out.line(
+            &format!("window {}, position {}", token.window, token.position),
+            &format!("{:>12}  {:?} {next}", kld(token.kld), token.context),
+        );
+        let choice = |choice: &Choice| format!("{:?} {}", choice.text, percent(choice.p));
+        let (reference, model) = (choice(&token.ref_top), choice(&token.eval_top));
+        out.line(
+            "",
+            &format!("{:>12}  reference {reference}, model {model}", ""),
+        );
+    }
+}
+
 fn signed_percent(share: f64) -> String {
     format!("{:+.3} %", 100.0 * share)
 }
 
 /// 0.999 as 99.9, without trailing zeros.
-fn significant_percent(share: f64) -> String {
+pub(super) fn significant_percent(share: f64) -> String {
     // Rounded to hide that 100 * 0.999 is 99.9 only nearly.
     format!("{}", (share * 1e10).round() / 1e8)
 }

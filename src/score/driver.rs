@@ -82,15 +82,29 @@ fn finish<S: Simd, R: Source<S>>(
         eval_top: eval_top as u32,
         ref_top_rank,
         eval_top_rank,
+        ref_top_p: at_most_one(weight(reference.get(ref_top), sums.ref_shift) / sums.p),
+        eval_top_p: at_most_one(weight(eval[eval_top], sums.eval_shift) / sums.q),
         ref_finite: true,
         eval_finite: true,
     }
+}
+
+/// e^a of a logit.
+#[inline(always)]
+fn weight(logit: f32, shift: f64) -> f64 {
+    (f64::from(logit) - shift).exp()
 }
 
 /// 0 for what rounding left below it; NaN stays.
 #[inline(always)]
 fn at_least_zero(x: f64) -> f64 {
     if x <= 0.0 { 0.0 } else { x }
+}
+
+/// 1 for what rounding left above it.
+#[inline(always)]
+fn at_most_one(x: f64) -> f64 {
+    if x >= 1.0 { 1.0 } else { x }
 }
 
 /// What is summed over a pair of rows; see the module's table for `a`, `b`, `d`.

@@ -9,6 +9,7 @@
 //! | KL(q‖p) | `−Σ e^b d / Q + ln(P/Q)` |
 //! | entropy of p | `ln P − Σ e^a a / P` |
 //! | NLL | `ln P − a[next]`, `ln Q − b[next]` |
+//! | probability of the first choice | `e^(max a) / P`, `e^(max b) / Q` |
 //!
 //! which are the definitions (Kullback and Leibler 1951) with the softmax's normalisers taken out of the sums. Every entry
 //! counts: nothing is clipped, floored or smoothed.
@@ -103,6 +104,10 @@ pub struct TokenScore {
     pub ref_top_rank: u32,
     /// Rank of `eval_top` in the (decoded) reference row.
     pub eval_top_rank: u32,
+    /// p\[`ref_top`\]: the probability of the reference's first choice under the reference.
+    pub ref_top_p: f64,
+    /// q\[`eval_top`\]: the probability of the evaluated model's first choice under that model.
+    pub eval_top_p: f64,
     /// Whether every logit of the reference row is a finite number.
     pub ref_finite: bool,
     /// Whether every logit of the evaluated row is a finite number.
@@ -121,6 +126,8 @@ impl TokenScore {
             eval_top: 0,
             ref_top_rank: 0,
             eval_top_rank: 0,
+            ref_top_p: f64::NAN,
+            eval_top_p: f64::NAN,
             ref_finite,
             eval_finite,
         }

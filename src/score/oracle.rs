@@ -96,6 +96,8 @@ pub(super) fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> Toke
         eval_top: eval_top as u32,
         ref_top_rank: rank(eval, ref_top),
         eval_top_rank: rank(&reference, eval_top),
+        ref_top_p: p(&a[ref_top]),
+        eval_top_p: q(&b[eval_top]),
         ref_finite: true,
         eval_finite: true,
     }

@@ -60,6 +60,9 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
         close("entropy", got.ref_entropy, want.ref_entropy, RELATIVE);
         close("ref nll", got.ref_nll, want.ref_nll, RELATIVE);
         close("eval nll", got.eval_nll, want.eval_nll, RELATIVE);
+        close("ref top's p", got.ref_top_p, want.ref_top_p, RELATIVE);
+        close("eval top's p", got.eval_top_p, want.eval_top_p, RELATIVE);
+        assert!(!(got.ref_top_p > 1.0 || got.eval_top_p > 1.0), "{kernel}");
         assert!(!(got.kld < 0.0 || got.reverse_kld < 0.0), "{kernel}");
         let whole = |s: &TokenScore| {
             (
@@ -70,6 +73,7 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
         assert_eq!(whole(&got), whole(&want), "{kernel}");
         let again = kernel.score(reference, eval, next);
         assert_eq!(bits(&got), bits(&again), "{kernel} differs between runs");
+        assert_eq!(top_p(&got), top_p(&again), "{kernel} differs between runs");
         last = Some(got);
     }
     last.unwrap()
@@ -78,6 +82,11 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
 fn bits(score: &TokenScore) -> [u64; 5] {
     let s = score;
     [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll].map(f64::to_bits)
+}
+
+/// Bits of the first choices' probabilities.
+fn top_p(score: &TokenScore) -> [u64; 2] {
+    [score.ref_top_p, score.eval_top_p].map(f64::to_bits)
 }
 
 fn encode(row: &[f32]) -> (f32, f32, Vec<u16>) {
@@ -174,6 +183,7 @@ fn a_single_entry() {
     for (l, m) in [(0.0, 0.0), (1.5, -2.5), (-80_000.0, 1e30), (-0.0, 3e38)] {
         let score = check(Row::F32(&[l]), &[m], Some(0));
         assert_eq!(bits(&score), [0; 5]);
+        assert_eq!((score.ref_top_p, score.eval_top_p), (1.0, 1.0));
         assert_eq!((score.ref_top_rank, score.eval_top_rank), (1, 1));
     }
 }
@@ -282,6 +292,7 @@ fn rows_that_are_not_finite_give_no_numbers() {
                     let score = check(Row::F32(&reference), &eval, Some(0));
                     assert_eq!((score.ref_finite, score.eval_finite), (!in_ref, !in_eval));
                     assert!(bits(&score).into_iter().all(|x| f64::from_bits(x).is_nan()));
+                    assert!(score.ref_top_p.is_nan() && score.eval_top_p.is_nan());
                     assert_eq!((score.ref_top, score.eval_top), (0, 0));
                     assert_eq!((score.ref_top_rank, score.eval_top_rank), (0, 0));
                 }
@@ -318,23 +329,25 @@ fn coded_rows() {
     }
 }
 
-/// Values of numpy 2 and scipy: `log_softmax` of float64 copies of the float32 rows, `entr` and `rel_entr`.
+/// Values of numpy 2 and scipy: `log_softmax` of float64 copies of the float32 rows, `entr` and `rel_entr`; the last two are
+/// `exp(log_softmax(row).max())`.
 #[test]
 fn values_of_scipy() {
     let logit = |i: u32, step: f32, base: f32| ((i * 7919) % 1024) as f32 * step - base;
     let shift = |i: u32| ((i * 104_729) % 256) as f32 / 256.0 - 0.5;
     #[rustfmt::skip]
     let pinned = [
-        (1000, 1.0 / 64.0, 8.0, 3, [0.041_144_368_013_053_99, 0.040_546_429_736_612_57, 5.139_076_124_127_063, 16.921_412_125_423_98, 17.161_294_522_807_616], [994, 829, 29, 12]),
-        (7, 1.0 / 64.0, 8.0, 6, [0.001_545_080_996_881_846, 0.001_419_350_177_942_944, 0.239_772_704_635_572_8, 8.585_221_287_540_286, 8.381_403_938_443_63], [4, 4, 1, 1]),
-        (1000, 2.0, 1024.0, 3, [0.017_247_476_323_740_36, 0.019_521_410_133_556_47, 0.458_448_743_368_190_36, 1_634.145_413_457_869, 1_634.005_108_718_577], [994, 994, 1, 1]),
+        (1000, 1.0 / 64.0, 8.0, 3, [0.041_144_368_013_053_99, 0.040_546_429_736_612_57, 5.139_076_124_127_063, 16.921_412_125_423_98, 17.161_294_522_807_616, 0.015_673_449_302_547_83, 0.020_171_551_217_530_29], [994, 829, 29, 12]),
+        (7, 1.0 / 64.0, 8.0, 6, [0.001_545_080_996_881_846, 0.001_419_350_177_942_944, 0.239_772_704_635_572_8, 8.585_221_287_540_286, 8.381_403_938_443_63, 0.947_459_309_998_526_7, 0.955_551_671_835_103_8], [4, 4, 1, 1]),
+        (1000, 2.0, 1024.0, 3, [0.017_247_476_323_740_36, 0.019_521_410_133_556_47, 0.458_448_743_368_190_36, 1_634.145_413_457_869, 1_634.005_108_718_577, 0.864_664_716_763_387_4, 0.796_311_396_043_650_4], [994, 994, 1, 1]),
     ];
     for (n, step, base, next, floats, ranks) in pinned {
         let reference: Vec<f32> = (0..n).map(|i| logit(i, step, base)).collect();
         let eval: Vec<f32> = (0..n).map(|i| reference[i as usize] + shift(i)).collect();
         for kernel in Kernel::available() {
             let s = kernel.score(Row::F32(&reference), &eval, Some(next));
-            let got = [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll];
+            #[rustfmt::skip]
+            let got = [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll, s.ref_top_p, s.eval_top_p];
             for (got, want) in got.into_iter().zip(floats) {
                 close(kernel.name(), got, want, RELATIVE);
             }

@@ -23,6 +23,7 @@ pub mod proportion;
 pub mod quantile;
 pub mod student;
 pub mod summary;
+pub mod worst;
 
 pub use cluster::ClusteredMean;
 pub use delta_p::DeltaP;
@@ -32,3 +33,4 @@ pub use mean::Running;
 pub use perplexity::Perplexity;
 pub use quantile::QuantileEstimate;
 pub use summary::{Agreement, Cause, ExcludedToken, Summary};
+pub use worst::Worst;
