@@ -3,6 +3,7 @@
 //! Reading runs ahead of the model and writing behind it, a piece at a time; between them a
 //! decode call's rows are scored or encoded in place, in llama.cpp's own output buffer.
 
+mod convert;
 mod evaluate;
 mod in_place;
 mod ordered;
@@ -12,6 +13,7 @@ mod stream;
 mod write;
 mod write_behind;
 
+pub use convert::convert_reference;
 pub use evaluate::evaluate;
 pub use reference_rows::ReferenceRows;
 pub use write::{Target, write_reference};
