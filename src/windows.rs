@@ -191,6 +191,30 @@ impl Plan {
         self
     }
 
+    /// The windows that llama-perplexity cuts: `text` (with the BOS that comes before it, where the
+    /// model wants one: [`with_bos`]) in chunks of `n_ctx` tokens, each decoded with `bos` in the
+    /// place of its first token, and scored from `n_ctx / 2` to the last position that has a next
+    /// token. What is left behind the last whole chunk is left out.
+    #[must_use]
+    pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
+        let first_scored = ScoreFrom::Half.first(n_ctx);
+        let window = |(window, chunk): (usize, &[u32])| {
+            let kept = &chunk[usize::from(bos.is_some())..];
+            WindowHead {
+                window: window as u32,
+                tokens: bos.iter().chain(kept).copied().collect(),
+                first_scored,
+                n_rows: n_ctx.saturating_sub(1 + first_scored),
+            }
+        };
+        let chunks = text.chunks_exact(n_ctx.max(1) as usize);
+        Self {
+            windows: chunks.enumerate().map(window).collect(),
+            seed: None,
+            n_unscored: 0,
+        }
+    }
+
     /// Scored rows of all windows.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
@@ -233,6 +257,13 @@ impl Plan {
         }
         self.windows = taken;
     }
+}
+
+/// A text's tokens as llama-perplexity takes them: with the BOS, where the model wants one, once
+/// before all of them.
+#[must_use]
+pub fn with_bos(tokens: &[u32], bos: Option<u32>) -> Vec<u32> {
+    bos.iter().chain(tokens).copied().collect()
 }
 
 /// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
@@ -367,6 +398,25 @@ mod tests {
             (5, 6),
             "the token after the last row stays"
         );
+    }
+
+    #[test]
+    fn chunks_are_llama_perplexitys() {
+        let stream = with_bos(&text(9), Some(1));
+        let plan = Plan::chunks(&stream, 4, Some(1));
+        let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+        assert_eq!(
+            tokens,
+            [[1, 100, 101, 102], [1, 104, 105, 106]],
+            "a BOS in the place of token 103, and the last two tokens left out"
+        );
+        assert!(
+            plan.windows
+                .iter()
+                .all(|w| (w.first_scored, w.n_rows) == (2, 1))
+        );
+        let plan = Plan::chunks(&with_bos(&text(8), None), 4, None);
+        assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A bounded part of a file: plain bytes, which any thread turns into a gzip member (RFC 1952).
+//! A bounded part of a file: plain bytes, which any thread turns into what the file holds of them:
+//! a gzip member (RFC 1952), or the bytes themselves.
 
 use crate::deflate::deflate;
 use crate::native::member::{self, Tag};
@@ -6,7 +7,7 @@ use crate::native::member::{self, Tag};
 /// A gzip header without any field: deflate, no flags, no time, no level, unknown system.
 const PLAIN_GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 0x08, 0, 0, 0, 0, 0, 0, 0xff];
 
-/// Plain bytes that become one member.
+/// Plain bytes that become one member, or a part of a file without members.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub(crate) plain: Vec<u8>,
@@ -38,6 +39,8 @@ pub(crate) enum Framing {
     Native,
     /// Members without any field.
     Gzip,
+    /// The bytes themselves, as llama.cpp's base file has them.
+    Bare,
 }
 
 /// A compressed piece.
@@ -74,20 +77,21 @@ impl Piece {
     /// Compresses it, or stores it where compressing does not pay. Depends on nothing but the
     /// piece, so pieces may be compressed on any thread, in any order.
     pub fn compress(self) -> Member {
-        let mut bytes = self.packed;
+        let (mut bytes, mut plain) = (self.packed, self.plain);
         match self.framing {
             Framing::Native => {
                 let tag = match self.part {
                     Part::Head { window, .. } => Tag::head(window),
                     Part::Rows { window, piece } => Tag::rows(window, piece),
                 };
-                member::build_in(&mut bytes, tag, &self.plain);
+                member::build_in(&mut bytes, tag, &plain);
             }
-            Framing::Gzip => gzip_in(&mut bytes, &self.plain),
+            Framing::Gzip => gzip_in(&mut bytes, &plain),
+            Framing::Bare => std::mem::swap(&mut bytes, &mut plain),
         }
         Member {
             bytes,
-            plain: self.plain,
+            plain,
             part: self.part,
             framing: self.framing,
         }
@@ -97,10 +101,11 @@ impl Piece {
 impl Member {
     /// What is left of it once it is written, if that is worth keeping.
     pub(crate) fn into_memory(self) -> Option<PieceMemory> {
-        matches!(self.part, Part::Rows { .. }).then(|| PieceMemory {
-            plain: self.plain,
-            packed: self.bytes,
-        })
+        let (plain, packed) = match self.framing {
+            Framing::Bare => (self.bytes, self.plain),
+            Framing::Native | Framing::Gzip => (self.plain, self.bytes),
+        };
+        matches!(self.part, Part::Rows { .. }).then_some(PieceMemory { plain, packed })
     }
 
     /// The bytes it takes in the file.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Named, Result};
 use crate::klpy::KlPyHeader;
+use crate::llamacpp::{self, LlamaCppHeader};
 use crate::native::Header;
 use crate::piece::{Framing, Part, Piece, PieceMemory};
 use crate::{Encoding, MAX_N_VOCAB, WindowHead, rows_per_piece};
@@ -60,7 +61,7 @@ impl WindowEncoder {
         check_n_tokens(head, header.n_ctx)?;
         Self::with_framing(
             Framing::Native,
-            header.encoding,
+            header.encoding.row_bytes(header.n_vocab as usize),
             header.n_vocab,
             header.rows_per_piece,
             head,
@@ -81,12 +82,34 @@ impl WindowEncoder {
         }
         check_n_tokens(head, header.n_ctx)?;
         let rows = rows_per_piece(Encoding::F32, header.n_vocab);
-        Self::with_framing(Framing::Gzip, Encoding::F32, header.n_vocab, rows, head)
+        let row_bytes = Encoding::F32.row_bytes(header.n_vocab as usize);
+        Self::with_framing(Framing::Gzip, row_bytes, header.n_vocab, rows, head)
+    }
+
+    /// An encoder of a window of llama.cpp's base file, and a piece that holds nothing: the tokens
+    /// stand before all rows. Rows are those of [`llamacpp::encode_row`], for the positions
+    /// `n_ctx/2 ..= n_ctx-2`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the counts or the tokens do not fit the header.
+    pub fn llama_cpp(header: &LlamaCppHeader, head: &WindowHead) -> Result<(Self, Piece)> {
+        if head.tokens.len() != header.n_ctx as usize
+            || head.first_scored != header.first_scored()
+            || head.n_rows != header.rows_per_window()
+        {
+            return Err(unwritable(
+                head,
+                "llama.cpp's base file has the rows n_ctx/2 to n_ctx-2 of windows of n_ctx tokens",
+            ));
+        }
+        let rows = rows_per_piece(Encoding::U16, header.n_vocab);
+        let row_bytes = llamacpp::row_bytes(header.n_vocab as usize);
+        Self::with_framing(Framing::Bare, row_bytes, header.n_vocab, rows, head)
     }
 
     fn with_framing(
         framing: Framing,
-        encoding: Encoding,
+        row_bytes: Option<usize>,
         n_vocab: u32,
         rows_per_piece: u32,
         head: &WindowHead,
@@ -96,7 +119,7 @@ impl WindowEncoder {
         }
         let row_bytes = (1..=MAX_N_VOCAB)
             .contains(&n_vocab)
-            .then(|| encoding.row_bytes(n_vocab as usize))
+            .then_some(row_bytes)
             .flatten()
             .ok_or_else(|| unwritable(head, &format!("a vocabulary of {n_vocab}")))?;
         if rows_per_piece == 0 {
@@ -112,9 +135,12 @@ impl WindowEncoder {
                 head.first_scored,
             ],
             Framing::Gzip => &[n_tokens, head.n_rows, n_vocab],
+            Framing::Bare => &[],
         };
         let mut plain: Vec<u8> = bytemuck::cast_slice(counts).to_vec();
-        plain.extend_from_slice(bytemuck::cast_slice(&head.tokens));
+        if framing != Framing::Bare {
+            plain.extend_from_slice(bytemuck::cast_slice(&head.tokens));
+        }
         let mut encoder = Self {
             framing,
             window: head.window,
@@ -147,7 +173,7 @@ impl WindowEncoder {
 
     /// Memory for the next rows: at most `k`, and no more than the piece and the window still
     /// take; how many is the second value (0 once the window is full). The bytes are those rows
-    /// one after the other, each [`Encoding::row_bytes`] long, to be filled before
+    /// one after the other, each as long as the file's rows are, to be filled before
     /// [`WindowEncoder::commit`]. Reserving again before that gives the same rows anew. Where a new
     /// piece begins, `memory` is asked for some to put it in.
     pub fn reserve_rows(

@@ -14,6 +14,8 @@ use crate::windows::ScoreFrom;
 ///
 ///   kl -m fp16.gguf -t wiki.txt -w ref.gz     write the reference, once
 ///   kl -m q4.gguf -r ref.gz                   evaluate a quant against it
+///   kl info ref.gz --verify                   what a file holds, and whether it is whole
+///   kl convert ref.gz b --format llama.cpp    a reference into one of another kind
 #[derive(Parser, Debug)]
 #[command(
     name = "kl",
@@ -192,6 +194,9 @@ pub enum Format {
     /// What kl.py reads and writes
     #[value(name = "kl.py")]
     KlPy,
+    /// llama.cpp's base file: what llama-perplexity reads and writes
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
 }
 
 fn gpu_layers(text: &str) -> Result<u32, String> {

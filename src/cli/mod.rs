@@ -9,7 +9,10 @@ macro_rules! say {
 }
 
 mod args;
+mod conversion;
+mod convert;
 mod direct_file;
+mod info;
 mod output;
 mod paths;
 mod progress;
@@ -22,6 +25,7 @@ mod short_flags;
 mod sidecar;
 mod stop;
 mod text;
+mod verify;
 mod warning;
 mod write;
 
@@ -33,7 +37,7 @@ use clap::Parser;
 
 use crate::engine::follow_log;
 use args::Args;
-use settings::{Command, RunSettings};
+use settings::{Command, RunSettings, UsageError};
 use warning::Warning;
 
 /// Wrong use: flags that do not go together.
@@ -50,31 +54,56 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
-    let args = match Args::try_parse_from(short_flags::expand(args)) {
+    let args = short_flags::expand(args);
+    // No flag's value comes first: `kl -m info` names a file.
+    match args.get(1).and_then(|arg| arg.to_str()) {
+        Some("info") => return subcommand("kl info", &args, info::run),
+        Some("convert") => return subcommand("kl convert", &args, convert::run),
+        _ => {}
+    }
+    let args = match Args::try_parse_from(args) {
         Ok(args) => args,
-        Err(error) => return show_usage(&error),
+        Err(error) => return show_usage(&error, "kl"),
     };
     let command = match Command::try_from(args).and_then(|command| {
         paths::check(&command)?;
         Ok(command)
     }) {
         Ok(command) => command,
-        Err(error) => {
-            say!("kl: {error}");
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(error) => return exit_code(Err(error.into())),
     };
     follow_log(command.run().verbose);
     stop::listen();
-    let done = match command {
+    exit_code(match command {
         Command::Write(settings) => write::run(&settings).map(|()| Outcome::Done),
         Command::Read(settings) => read::run(&settings),
-    };
+    })
+}
+
+/// Runs a subcommand, whose arguments come after its name.
+fn subcommand<A: Parser>(
+    name: &str,
+    args: &[OsString],
+    run: impl Fn(&A) -> anyhow::Result<()>,
+) -> ExitCode {
+    match A::try_parse_from(args.iter().skip(1)) {
+        Ok(args) => {
+            stop::listen();
+            exit_code(run(&args).map(|()| Outcome::Done))
+        }
+        Err(error) => show_usage(&error, name),
+    }
+}
+
+fn exit_code(done: anyhow::Result<Outcome>) -> ExitCode {
     match done {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::ConditionFailed) => ExitCode::from(EXIT_CONDITION),
         Err(error) => {
             say!("kl: {}", one_line(&error));
+            if error.is::<UsageError>() {
+                return ExitCode::from(EXIT_USAGE);
+            }
             if stop::asked() {
                 stop::die();
             }
@@ -90,8 +119,8 @@ enum Outcome {
     ConditionFailed,
 }
 
-/// clap's own words: help and version as they are, an error in one line.
-fn show_usage(error: &clap::Error) -> ExitCode {
+/// clap's own words: help and version as they are, an error in one line. `command` has the help.
+fn show_usage(error: &clap::Error, command: &str) -> ExitCode {
     if !error.use_stderr() {
         // A pipe that closes is no error.
         let _ = error.print();
@@ -107,7 +136,7 @@ fn show_usage(error: &clap::Error) -> ExitCode {
         .collect();
     let said = said.join(" ");
     say!(
-        "kl: {} (kl --help shows the flags)",
+        "kl: {} ({command} --help shows the flags)",
         said.trim().trim_start_matches("error: ")
     );
     ExitCode::from(EXIT_USAGE)

@@ -25,9 +25,14 @@ pub fn check(command: &Command) -> Result<(), UsageError> {
             (inputs, outputs)
         }
     };
+    distinct(&inputs, &outputs)
+}
+
+/// Refuses outputs that are inputs, or that are one.
+pub fn distinct(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageError> {
     let inputs: Vec<PathBuf> = inputs.iter().map(|path| resolved(path)).collect();
     let mut taken: Vec<PathBuf> = Vec::new();
-    for output in &outputs {
+    for output in outputs {
         let written = [
             resolved(output),
             resolved(&partial_path(&follow_links(output))),

@@ -41,14 +41,16 @@ pub struct WriteSettings {
 pub enum WriteKind {
     Native(Encoding),
     KlPy,
+    LlamaCpp,
 }
 
 impl WriteKind {
-    /// How a row is stored.
+    /// How a row is stored; in llama.cpp's base file as log-probabilities.
     pub fn encoding(self) -> Encoding {
         match self {
             Self::Native(encoding) => encoding,
             Self::KlPy => Encoding::F32,
+            Self::LlamaCpp => Encoding::U16,
         }
     }
 }
@@ -207,6 +209,20 @@ fn write_settings(
         (Format::KlPy, Some(Encoding::U16)) => {
             return wrong("--format kl.py stores f32: leave --encoding out");
         }
+        (Format::LlamaCpp, Some(_)) => {
+            return wrong(
+                "--format llama.cpp stores log-probabilities in 16 bits: leave --encoding out",
+            );
+        }
+        (Format::LlamaCpp, None) if args.stride.is_some() || args.max_windows.is_some() => {
+            return wrong(
+                "--format llama.cpp takes all whole windows of a text, which do not overlap: leave --stride and --max-windows out",
+            );
+        }
+        (Format::LlamaCpp, None) => {
+            check_llama_cpp(n_ctx, args.score, &run)?;
+            WriteKind::LlamaCpp
+        }
     };
     Ok(Command::Write(WriteSettings {
         model,
@@ -217,6 +233,28 @@ fn write_settings(
         kind,
         run,
     }))
+}
+
+/// What llama.cpp's base file cannot express.
+fn check_llama_cpp(
+    n_ctx: u32,
+    score: Option<ScoreFrom>,
+    run: &RunSettings,
+) -> Result<(), UsageError> {
+    if score.is_some_and(|score| score.first(n_ctx) != n_ctx / 2) {
+        return wrong(
+            "--format llama.cpp scores the second half of each window: leave --score out",
+        );
+    }
+    if n_ctx < 3 {
+        return wrong("--n-ctx must be at least 3 with --format llama.cpp, to score a position");
+    }
+    if run.max_rows.is_some() {
+        return wrong(
+            "--format llama.cpp holds whole windows in the order of the text: leave --n-tokens out, and give a shorter text",
+        );
+    }
+    Ok(())
 }
 
 fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Command, UsageError> {
@@ -336,6 +374,16 @@ mod tests {
             ("kl -m a -t t -w w --json j", "--json"),
             ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
             ("kl -m a -t t -w w --format kl.py --score half", "--score"),
+            ("kl -m a -t t -w w --format llama.cpp -n 9", "--n-tokens"),
+            ("kl -m a -t t -w w --format llama.cpp -c 2", "--n-ctx"),
+            (
+                "kl -m a -t t -w w --format llama.cpp --score all",
+                "--score",
+            ),
+            (
+                "kl -m a -t t -w w --format llama.cpp --encoding u16",
+                "--encoding",
+            ),
             ("kl -m a -r r -n 0", "--n-tokens"),
             ("kl -m a -r r -n -2", "--n-tokens"),
             ("kl -m a -r r -b 0", "--n-batch"),

@@ -23,6 +23,10 @@ pub enum Warning {
     },
     #[error("the last {0} window(s) end before the first scored position and are left out")]
     Unscored(usize),
+    #[error("the last {0} token(s) make no whole window and are left out")]
+    NoWholeWindow(u64),
+    #[error("{0}")]
+    Conversion(String),
     #[error(
         "the reference says nothing of its tokenizer (only kl's own files do): only the vocabulary's size was compared"
     )]

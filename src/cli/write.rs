@@ -4,7 +4,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{Header, KlPyHeader, KlPyWriter, NativeWriter, TextIdentity, rows_per_piece};
+use kl_formats::{
+    Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter, NativeWriter, TextIdentity,
+    WindowHead, rows_per_piece,
+};
 
 use super::direct_file::DirectFile;
 use super::output::{Existing, PartialFile, folder_of};
@@ -17,7 +20,7 @@ use super::{Warning, stop, text, warn};
 use crate::engine::{Backend, ContextOptions, Model};
 use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
-use crate::windows::{Plan, Windowing};
+use crate::windows::{Plan, Windowing, with_bos};
 
 /// Writes a reference.
 pub fn run(settings: &WriteSettings) -> Result<()> {
@@ -39,19 +42,22 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     }
     text_identity.n_tokens = tokens.len() as u64;
     let windowing = &settings.windowing;
-    check_stride(windowing, model.bos())?;
-    let plan = Plan::cut(&tokens, windowing, model.bos()).limited(settings.run.max_rows);
+    let chunked = match settings.kind {
+        WriteKind::LlamaCpp => with_bos(&tokens, model.bos()),
+        WriteKind::Native(_) | WriteKind::KlPy => Vec::new(),
+    };
+    let plan = match settings.kind {
+        WriteKind::LlamaCpp => Plan::chunks(&chunked, windowing.n_ctx, model.bos()),
+        WriteKind::Native(_) | WriteKind::KlPy => {
+            check_stride(windowing, model.bos())?;
+            Plan::cut(&tokens, windowing, model.bos()).limited(settings.run.max_rows)
+        }
+    };
+    check_plan(settings, &plan, tokens.len())?;
     if plan.n_unscored > 0 {
         warn(&Warning::Unscored(plan.n_unscored));
     }
-    if plan.n_rows() == 0 {
-        bail!(
-            "{}: gives {} tokens, too few for a scored position with --score {}",
-            settings.text.display(),
-            tokens.len(),
-            windowing.score
-        );
-    }
+    let chunked = whole_windows(chunked, &plan);
 
     warn_long_window(plan.longest_window(), &model);
     let options = context_options(
@@ -60,21 +66,28 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         model.n_vocab(),
         Precedent::default(),
     );
-    let size = projected_bytes(settings.kind, &plan, model.n_vocab());
+    let size = projected_bytes(settings.kind, &plan.windows, model.n_vocab());
     announce(settings, &output, &model, &tokens, &plan, size);
     check_free_space(output.path(), &settings.target, size)?;
 
     let mut decoder = model.decoder(&options)?;
-    let header = header(settings, &backend, &model, &plan, text_identity, &options);
     let file = DirectFile::new(output.file()?);
     let target = match settings.kind {
         WriteKind::Native(_) => {
+            let header = header(settings, &backend, &model, &plan, text_identity, &options);
             Target::Native(NativeWriter::create(file, output.path(), &header)?, header)
         }
         WriteKind::KlPy => {
             let header = klpy_header(settings, &model, &options, plan.windows.len() as u32);
             Target::KlPy(KlPyWriter::create(file, output.path(), &header)?, header)
         }
+        WriteKind::LlamaCpp => Target::LlamaCpp(LlamaCppWriter::create(
+            file,
+            output.path(),
+            settings.windowing.n_ctx,
+            model.n_vocab(),
+            &chunked,
+        )?),
     };
     let n_windows = plan.windows.len() as u64;
     let mut progress = Progress::new(
@@ -134,6 +147,32 @@ fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
     }
 }
 
+/// Refuses a text without a scored position.
+fn check_plan(settings: &WriteSettings, plan: &Plan, n_tokens: usize) -> Result<()> {
+    let text = settings.text.display();
+    match settings.kind {
+        _ if plan.n_rows() > 0 => Ok(()),
+        WriteKind::LlamaCpp => bail!(
+            "{text}: gives {n_tokens} tokens, too few for a whole window of {}: lower --n-ctx",
+            settings.windowing.n_ctx
+        ),
+        WriteKind::Native(_) | WriteKind::KlPy => bail!(
+            "{text}: gives {n_tokens} tokens, too few for a scored position with --score {}",
+            settings.windowing.score
+        ),
+    }
+}
+
+/// The tokens of the windows of `plan`, as the text has them. Says how many come behind the last.
+fn whole_windows(mut chunked: Vec<u32>, plan: &Plan) -> Vec<u32> {
+    let n_whole = plan.n_tokens() as usize;
+    if chunked.len() > n_whole {
+        warn(&Warning::NoWholeWindow((chunked.len() - n_whole) as u64));
+    }
+    chunked.truncate(n_whole);
+    chunked
+}
+
 fn header(
     settings: &WriteSettings,
     backend: &Backend,
@@ -178,6 +217,7 @@ fn announce(
     let kind = match settings.kind {
         WriteKind::Native(encoding) => format!("native {encoding}"),
         WriteKind::KlPy => "kl.py".to_owned(),
+        WriteKind::LlamaCpp => "llama.cpp".to_owned(),
     };
     let free =
         fs4::available_space(folder_of(output.path())).map_or_else(|_| "unknown".to_owned(), bytes);
@@ -200,10 +240,10 @@ fn announce(
             .windowing
             .stride
             .map_or(String::new(), |stride| format!(", one every {stride}")),
-        if model.bos().is_some() {
-            ", each with a BOS"
-        } else {
-            ""
+        match (model.bos(), settings.kind) {
+            (None, _) => "",
+            (Some(_), WriteKind::LlamaCpp) => ", each with a BOS for its first token",
+            (Some(_), _) => ", each with a BOS",
         },
         count(plan.n_rows())
     );
@@ -215,30 +255,40 @@ fn announce(
 }
 
 /// What the file can take: rows as they are stored, without what deflate saves.
-fn projected_bytes(kind: WriteKind, plan: &Plan, n_vocab: u32) -> u64 {
+pub(super) fn projected_bytes(kind: WriteKind, windows: &[WindowHead], n_vocab: u32) -> u64 {
     /// Header, index and end.
     const FILE_OVERHEAD: u64 = 64 << 10;
     /// Of a gzip member: its header, extra field and trailer, and its line in the index.
     const MEMBER_OVERHEAD: u64 = 128;
+    if kind == WriteKind::LlamaCpp {
+        let header = LlamaCppHeader {
+            n_ctx: windows.first().map_or(0, |head| head.tokens.len() as u32),
+            n_vocab,
+            n_windows: windows.len() as u32,
+        };
+        return header.file_bytes().unwrap_or(u64::MAX);
+    }
+    let n_rows: u64 = windows.iter().map(|head| u64::from(head.n_rows)).sum();
+    let n_tokens: u64 = windows.iter().map(|head| head.tokens.len() as u64).sum();
     let encoding = kind.encoding();
     let row_bytes = encoding.row_bytes(n_vocab as usize).unwrap_or(usize::MAX) as u64;
-    let row_data = plan.n_rows().saturating_mul(row_bytes);
-    let pieces = plan.n_rows() / u64::from(rows_per_piece(encoding, n_vocab));
-    let members = pieces + 2 * plan.windows.len() as u64;
+    let row_data = n_rows.saturating_mul(row_bytes);
+    let pieces = n_rows / u64::from(rows_per_piece(encoding, n_vocab));
+    let members = pieces + 2 * windows.len() as u64;
     // Stored deflate blocks of 64 KiB cost 5 bytes each: less than a thousandth.
     row_data
-        .saturating_add(row_data / 1000 + 4 * plan.n_tokens())
+        .saturating_add(row_data / 1000 + 4 * n_tokens)
         .saturating_add(FILE_OVERHEAD + MEMBER_OVERHEAD * members)
 }
 
-fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
+pub(super) fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
     // A file system that does not tell is found out by writing.
     let Ok(free) = fs4::available_space(folder_of(partial)) else {
         return Ok(());
     };
     if size > free {
         bail!(
-            "{}: the reference may take {} and the disk has {} free: choose another disk, or take less of the text with -n",
+            "{}: the reference may take {} and the disk has {} free: choose another disk, or take less of the text",
             target.display(),
             bytes(size),
             bytes(free)

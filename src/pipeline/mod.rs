@@ -3,6 +3,7 @@
 //! A decode call's rows are scored or encoded in place, in llama.cpp's own output buffer, beside the
 //! blocks of the reference that they belong to. Writing runs behind the model, a piece at a time.
 
+mod convert;
 mod evaluate;
 mod in_place;
 mod ordered;
@@ -12,6 +13,7 @@ mod stream;
 mod write;
 mod write_behind;
 
+pub use convert::convert_reference;
 pub use evaluate::{ScoredWindow, TopP, evaluate};
 pub use reference_rows::ReferenceRows;
 pub use write::{Target, write_reference};

@@ -14,6 +14,7 @@ use crate::windows::{DEFAULT_SEED, shuffled};
 /// The windows of a reference, to be evaluated one after the other.
 pub struct ReferenceRows {
     rows: Rows,
+    n_vocab: usize,
     /// Windows that will come, where the file says how many it has.
     pub n_windows: Option<u64>,
     /// Rows that will come, where the file says how many it has.
@@ -34,6 +35,7 @@ enum Rows {
 /// One window's rows, beside which the model's are held as they come.
 pub(super) struct Window<'r> {
     pub(super) head: WindowHead,
+    pub(super) n_vocab: usize,
     rows: WindowRows<'r>,
     /// How long reading has taken of its caller's time.
     pub(super) in_reading: Duration,
@@ -55,6 +57,7 @@ impl ReferenceRows {
     #[must_use]
     pub fn new(reference: Reference, bos: Option<u32>, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);
+        let n_vocab = reference.n_vocab() as usize;
         let (rows, n_windows, n_rows) = match reference {
             Reference::Native(reader) => {
                 let windows = reader.windows();
@@ -83,6 +86,7 @@ impl ReferenceRows {
         };
         Self {
             rows,
+            n_vocab,
             n_windows,
             n_rows,
             max_rows,
@@ -121,6 +125,7 @@ impl ReferenceRows {
         };
         Ok(next.map(|(head, rows)| Window {
             head,
+            n_vocab: self.n_vocab,
             rows,
             in_reading: started.elapsed(),
         }))

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    Encoding, Header, KlPyHeader, KlPyWriter, NativeWriter, Piece, WindowEncoder, WindowHead,
+    Encoding, Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter, NativeWriter, Piece,
+    WindowEncoder, WindowHead, llamacpp,
 };
 use rayon::prelude::*;
 
@@ -19,6 +20,8 @@ pub enum Target<W: Write> {
     Native(NativeWriter<W>, Header),
     /// kl.py's.
     KlPy(KlPyWriter<W>, KlPyHeader),
+    /// llama.cpp's base file.
+    LlamaCpp(LlamaCppWriter<W>),
 }
 
 /// Runs `source` over `windows` and writes the rows of their scored positions.
@@ -31,11 +34,30 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     source: &mut S,
     windows: &[WindowHead],
     target: Target<W>,
+    on_step: impl FnMut(Step<&WindowHead>) -> Result<(), Error>,
+) -> Result<(W, Timing), Error> {
+    write_rows(
+        |head, sink| source.decode(head, |rows| sink(rows)),
+        windows,
+        target,
+        on_step,
+    )
+}
+
+/// Where a window's rows go, several at a time, in order.
+pub(super) type Sink<'s> = &'s mut dyn FnMut(&[&[f32]]) -> Result<(), Error>;
+
+/// [`write_reference`] of rows from anywhere: `rows_of` hands those of a window to the sink.
+pub(super) fn write_rows<W: Write + Send + 'static>(
+    mut rows_of: impl FnMut(&WindowHead, Sink<'_>) -> Result<(), Error>,
+    windows: &[WindowHead],
+    target: Target<W>,
     mut on_step: impl FnMut(Step<&WindowHead>) -> Result<(), Error>,
 ) -> Result<(W, Timing), Error> {
     let (layout, writer) = match target {
         Target::Native(writer, header) => (Layout::Native(header), Writer::Native(writer)),
         Target::KlPy(writer, header) => (Layout::KlPy(header), Writer::KlPy(writer)),
+        Target::LlamaCpp(writer) => (Layout::LlamaCpp(*writer.header()), Writer::LlamaCpp(writer)),
     };
     let mut behind = WriteBehind::start(writer);
     let mut timing = Timing::default();
@@ -45,12 +67,12 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
         let waited_before = behind.waited();
         let (mut window, piece) = layout.encoder(head)?;
         behind.send(piece)?;
-        source.decode(head, |mut rows| {
+        rows_of(head, &mut |mut rows| {
             let n_rows = rows.len();
             let sink_started = Instant::now();
             while !rows.is_empty() {
                 let (bytes, n) = window.reserve_rows(rows.len(), || behind.memory());
-                encode_rows(layout.encoding(), &rows[..n], bytes);
+                encode_rows(|row, bytes| layout.encode(row, bytes), &rows[..n], bytes);
                 rows = &rows[n..];
                 if let Some(piece) = window.commit() {
                     behind.send(piece)?;
@@ -72,14 +94,14 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     Ok((output, timing))
 }
 
-fn encode_rows(encoding: Encoding, rows: &[&[f32]], bytes: &mut [u8]) {
+fn encode_rows(encode: impl Fn(&[f32], &mut [u8]) + Sync, rows: &[&[f32]], bytes: &mut [u8]) {
     let row_bytes = bytes.len() / rows.len().max(1);
     if row_bytes > 0 {
         bytes
             .par_chunks_exact_mut(row_bytes)
             .zip(rows)
             .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes))
-            .for_each(|(bytes, row)| encoding.encode(row, bytes));
+            .for_each(|(bytes, row)| encode(row, bytes));
     }
 }
 
@@ -92,13 +114,15 @@ const BYTES_PER_TASK: usize = 1 << 17;
 enum Layout {
     Native(Header),
     KlPy(KlPyHeader),
+    LlamaCpp(LlamaCppHeader),
 }
 
 impl Layout {
-    fn encoding(&self) -> Encoding {
+    fn encode(&self, row: &[f32], bytes: &mut [u8]) {
         match self {
-            Self::Native(header) => header.encoding,
-            Self::KlPy(_) => Encoding::F32,
+            Self::Native(header) => header.encoding.encode(row, bytes),
+            Self::KlPy(_) => Encoding::F32.encode(row, bytes),
+            Self::LlamaCpp(_) => llamacpp::encode_row(row, bytes),
         }
     }
 
@@ -106,6 +130,7 @@ impl Layout {
         match self {
             Self::Native(header) => WindowEncoder::new(header, head),
             Self::KlPy(header) => WindowEncoder::kl_py(header, head),
+            Self::LlamaCpp(header) => WindowEncoder::llama_cpp(header, head),
         }
     }
 }

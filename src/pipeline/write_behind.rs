@@ -4,7 +4,7 @@ use std::io::Write;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kl_formats::{KlPyWriter, Member, NativeWriter, Piece, PieceMemory};
+use kl_formats::{KlPyWriter, LlamaCppWriter, Member, NativeWriter, Piece, PieceMemory};
 
 use super::ordered::{Closed, Submitter, ordered};
 use super::spare::Spare;
@@ -14,6 +14,7 @@ use super::{Error, depth};
 pub(super) enum Writer<W: Write> {
     Native(NativeWriter<W>),
     KlPy(KlPyWriter<W>),
+    LlamaCpp(LlamaCppWriter<W>),
 }
 
 impl<W: Write> Writer<W> {
@@ -21,6 +22,7 @@ impl<W: Write> Writer<W> {
         match self {
             Self::Native(writer) => writer.append(member),
             Self::KlPy(writer) => writer.append(member),
+            Self::LlamaCpp(writer) => writer.append_member(member),
         }
     }
 
@@ -28,6 +30,7 @@ impl<W: Write> Writer<W> {
         match self {
             Self::Native(writer) => writer.finish(),
             Self::KlPy(writer) => writer.finish(),
+            Self::LlamaCpp(writer) => writer.finish(),
         }
     }
 }

@@ -97,7 +97,10 @@ fn describe(model: &ModelInfo) -> String {
     if let Some(architecture) = &model.architecture {
         let _ = write!(text, " ({})", printable(architecture));
     }
-    let _ = write!(text, ", {}, {:.2} BPW", bytes(model.size_bytes), model.bpw);
+    // A reference converted from another program's file knows no size.
+    if model.size_bytes > 0 {
+        let _ = write!(text, ", {}, {:.2} BPW", bytes(model.size_bytes), model.bpw);
+    }
     text
 }
 

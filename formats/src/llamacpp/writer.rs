@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::LlamaCppHeader;
 use crate::error::{Named, Result};
+use crate::piece::{Framing, Member, Part, PieceMemory};
 
 /// Writes a base file to anything that takes bytes.
 ///
@@ -95,6 +96,21 @@ impl<W: Write> LlamaCppWriter<W> {
             ))
         })?;
         self.put(rows)
+    }
+
+    /// Writes the next piece of [`crate::WindowEncoder::llama_cpp`], in the order of the windows and
+    /// of each one's rows. Gives its memory back, for other rows.
+    ///
+    /// # Errors
+    /// As [`LlamaCppWriter::append`], and [`crate::Error::Unwritable`] for another file's piece.
+    pub fn append_member(&mut self, member: Member) -> Result<Option<PieceMemory>> {
+        if member.framing != Framing::Bare {
+            return Err(self.name.unwritable("a member of another kind of file"));
+        }
+        if matches!(member.part, Part::Rows { .. }) {
+            self.append(&member.bytes)?;
+        }
+        Ok(member.into_memory())
     }
 
     /// Flushes, and gives the output back.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::*;
-use crate::{Error, Result, RowBlock, WindowHead};
+use crate::{Error, KlPyHeader, Result, RowBlock, WindowEncoder, WindowHead};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -68,6 +68,50 @@ fn sample() -> Vec<u8> {
         .map(|i| (i * 37 % 101) as f32 / 3.0)
         .collect();
     write(N_CTX, N_VOCAB, &tokens, &logits, 4)
+}
+
+#[test]
+fn pieces_give_the_same_bytes() {
+    let logits: Vec<f32> = (0..4 * N_VOCAB).map(|i| (i * 37 % 101) as f32).collect();
+    let tokens: Vec<u32> = (0..2 * N_CTX).map(|i| i * 7 % N_VOCAB).collect();
+    let path = Path::new("out");
+    let mut writer = LlamaCppWriter::create(Vec::new(), path, N_CTX, N_VOCAB, &tokens).unwrap();
+    let header = *writer.header();
+    let mut rows = logits.chunks(N_VOCAB as usize);
+    for (window, tokens) in (0..).zip(tokens.chunks(N_CTX as usize)) {
+        let head = WindowHead {
+            window,
+            tokens: tokens.to_vec(),
+            first_scored: 3,
+            n_rows: 2,
+        };
+        let (mut encoder, piece) = WindowEncoder::llama_cpp(&header, &head).unwrap();
+        assert!(writer.append_member(piece.compress()).unwrap().is_none());
+        let mut memory = None;
+        while encoder.rows_left() > 0 {
+            let (bytes, n) = encoder.reserve_rows(1, || memory.take());
+            assert_eq!(n, 1);
+            encode_row(rows.next().unwrap(), bytes);
+            if let Some(piece) = encoder.commit() {
+                memory = writer.append_member(piece.compress()).unwrap();
+            }
+        }
+        encoder.finish().unwrap();
+        let shorter = WindowHead { n_rows: 1, ..head };
+        assert!(WindowEncoder::llama_cpp(&header, &shorter).is_err());
+    }
+    let expected = write(N_CTX, N_VOCAB, &tokens, &logits, 1);
+    assert_eq!(writer.finish().unwrap(), expected);
+
+    let kl_py = KlPyHeader {
+        n_ctx: N_CTX,
+        n_vocab: N_VOCAB,
+        ..Default::default()
+    };
+    let sample = window(0, N_CTX, 0, N_VOCAB);
+    let (_, other) = WindowEncoder::kl_py(&kl_py, &sample.head).unwrap();
+    let mut writer = LlamaCppWriter::create(Vec::new(), path, N_CTX, N_VOCAB, &tokens).unwrap();
+    assert!(writer.append_member(other.compress()).is_err());
 }
 
 /// llama-perplexity's file of the test model over `short.txt`, 128 tokens a window.

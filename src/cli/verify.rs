@@ -1,0 +1,138 @@
+//! Whether a file is whole: every byte read, every checksum that there is computed.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+use kl_formats::{
+    Encoding, KlPyReader, LlamaCppReader, NativeReader, Reference, VerifyReport, rows_per_piece,
+    sidecar,
+};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::progress::Progress;
+use super::stop;
+
+/// What was read, and found to be whole.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct Verified {
+    /// Windows read; of a sidecar, those that its records are of.
+    pub n_windows: u64,
+    /// Rows read; of a sidecar, records.
+    pub n_rows: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// What was compared with the bytes.
+    pub checks: Checks,
+}
+
+/// What a format lets be checked.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checks {
+    /// A checksum over every byte.
+    Checksums,
+    /// gzip's own checksums, and the counts.
+    Gzip,
+    /// The file's length and its tokens: a changed logit is not noticed.
+    LengthAndTokens,
+}
+
+/// Reads a reference whole.
+///
+/// # Errors
+/// The first fault, with its window and byte.
+pub fn verify_reference(reference: Reference, file_bytes: u64, quiet: bool) -> Result<Verified> {
+    let n_windows = reference.n_windows().map(u64::from);
+    let progress = Progress::new("verifying", n_windows, reference.n_rows(), quiet);
+    let progress = Mutex::new(progress);
+    let step = |rows: usize| -> Result<()> {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.window(None);
+        progress.rows(rows);
+        Ok(stop::check()?)
+    };
+    let verified = match reference {
+        Reference::Native(reader) => native(&reader, step),
+        Reference::KlPy(reader) => kl_py(reader, step),
+        Reference::LlamaCpp(reader) => llama_cpp(&reader, step),
+    };
+    let progress = progress.into_inner();
+    progress.unwrap_or_else(PoisonError::into_inner).finish();
+    let (n_windows, n_rows, checks) = verified?;
+    Ok(Verified {
+        n_windows,
+        n_rows,
+        file_bytes,
+        checks,
+    })
+}
+
+/// Reads a sidecar whole.
+///
+/// # Errors
+/// The first fault, with its byte.
+pub fn verify_sidecar(path: &Path) -> Result<Verified> {
+    let VerifyReport {
+        n_windows,
+        n_rows,
+        file_bytes,
+    } = sidecar::verify(path)?;
+    Ok(Verified {
+        n_windows: n_windows.into(),
+        n_rows,
+        file_bytes,
+        checks: Checks::Checksums,
+    })
+}
+
+type Counts = (u64, u64, Checks);
+
+fn native(reader: &NativeReader, step: impl Fn(usize) -> Result<()> + Sync) -> Result<Counts> {
+    let windows = reader.windows();
+    first_fault(windows.len(), |place| {
+        reader.verify_window(place)?;
+        step(windows[place].n_rows as usize)
+    })?;
+    let header = reader.header();
+    Ok((header.n_windows.into(), header.n_rows, Checks::Checksums))
+}
+
+/// A stream: one window after the other.
+fn kl_py(mut reader: KlPyReader, step: impl Fn(usize) -> Result<()>) -> Result<Counts> {
+    let (mut n_windows, mut n_rows) = (0, 0);
+    while let Some(head) = reader.next_window()? {
+        n_windows += 1;
+        n_rows += u64::from(head.n_rows);
+        step(head.n_rows as usize)?;
+    }
+    Ok((n_windows, n_rows, Checks::Gzip))
+}
+
+/// Its length was compared with its header when it was opened.
+fn llama_cpp(reader: &LlamaCppReader, step: impl Fn(usize) -> Result<()> + Sync) -> Result<Counts> {
+    let header = reader.header();
+    let n_rows = header.rows_per_window();
+    let per_block = rows_per_piece(Encoding::U16, header.n_vocab);
+    first_fault(reader.n_windows(), |place| {
+        reader.head(place, None)?;
+        let mut block = None;
+        for first in (0..n_rows).step_by(per_block as usize) {
+            let n = per_block.min(n_rows - first);
+            block = Some(reader.block(place, first, n, block)?);
+        }
+        step(n_rows as usize)
+    })?;
+    let n_windows = header.n_windows.into();
+    Ok((n_windows, header.n_rows(), Checks::LengthAndTokens))
+}
+
+/// Looks at `n` windows on all cores. Of several faults the first in the order of the file.
+fn first_fault(n: usize, look: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let fault = (0..n)
+        .into_par_iter()
+        .with_max_len(1)
+        .find_map_first(|place| look(place).err());
+    fault.map_or(Ok(()), Err)
+}
