@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
-use kl_formats::{Reference, SidecarHeader};
+use kl_formats::{Reference, Row, SidecarHeader};
 
+use super::args::Stats;
 use super::progress::Progress;
 use super::reference::{
     check_vocabulary, describe, longest_window, native_header, precedent, summarize,
@@ -18,11 +19,11 @@ use super::setup::{
 };
 use super::sidecar::SidecarFile;
 use super::{Warning, one_line, stop, warn};
-use crate::engine::{Backend, Model, inspect};
-use crate::pipeline::{ReferenceRows, Step, evaluate};
+use crate::engine::{Backend, LogitSource, Model, inspect};
+use crate::pipeline::{self, ReferenceRows, Scored, Step, Timing, evaluate};
 use crate::report::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
-use crate::score::Kernel;
-use crate::stats::{Running, Summary};
+use crate::score::{Kernel, llama_perplexity};
+use crate::stats::{LlamaPerplexity, Running, Summary};
 
 /// A reference's PPL from which on the text is doubted: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -168,31 +169,37 @@ fn evaluate_model(
     let is_reference_model = native_header(&file)
         .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
+    let is_base_file = matches!(file, Reference::LlamaCpp(_));
     let rows = ReferenceRows::new(file, model.bos(), run.max_rows);
-    let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
-    let mut records: Vec<TokenRecord> = Vec::new();
-    let mut mean = Running::default();
+    let progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let n_contexts = match settings.contexts {
         Some(n) => n as usize,
         None if model.is_offloaded() && rows.can_share() => 2,
         None => 1,
     };
     let make = || Ok(model.decoder(&options)?);
-    let timing = evaluate(n_contexts, make, &rows, Kernel::detect(), |step| {
-        match step {
-            Step::Rows(n) => progress.rows(n),
-            Step::Window(window) => {
-                records.extend_from_slice(window);
-                for record in window.iter().filter(|record| !record.is_excluded()) {
-                    mean.push(record.kld);
-                }
-                progress.window(mean.mean());
-            }
-        }
-        stop::check()
-    });
-    progress.finish();
-    let mut timing = timing?;
+    let wants_peers = settings.stats == Stats::LlamaPerplexity;
+    let (records, peers, mut timing) = if wants_peers && is_base_file {
+        // Its own arithmetic on its own rows, which the records do not tell.
+        let score = llama_perplexity::score;
+        let (scored, timing) = score_all(n_contexts, make, &rows, progress, score)?;
+        let peers = LlamaPerplexity::of(
+            scored
+                .iter()
+                .filter(|scored| !scored.record.is_excluded())
+                .filter_map(|scored| scored.extra),
+        );
+        (records(scored), peers, timing)
+    } else {
+        let nothing = |_: Row<'_>, _: &[f32], _| ();
+        let (scored, timing) = score_all(n_contexts, make, &rows, progress, nothing)?;
+        let records = records(scored);
+        let peers = wants_peers.then(|| LlamaPerplexity::of_records(&records));
+        (records, peers.flatten(), timing)
+    };
+    if wants_peers && peers.is_none() {
+        warn(&Warning::NoLlamaPerplexity);
+    }
 
     let sidecar_header = SidecarHeader {
         version: SIDECAR_VERSION,
@@ -237,7 +244,42 @@ fn evaluate_model(
             records.len() as u64,
         ),
         summary,
+        llama_perplexity: peers,
     })
+}
+
+/// Scores all rows, shows how far it is, and stops where it is asked to.
+fn score_all<S: LogitSource, X: Copy + Send>(
+    n_contexts: usize,
+    make: impl Fn() -> Result<S, pipeline::Error> + Sync,
+    rows: &ReferenceRows,
+    mut progress: Progress,
+    extra: impl Fn(Row<'_>, &[f32], Option<u32>) -> X + Sync,
+) -> Result<(Vec<Scored<X>>, Timing)> {
+    let mut all = Vec::new();
+    let mut mean = Running::default();
+    let on_step = |step: Step<&[Scored<X>]>| {
+        match step {
+            Step::Rows(n) => progress.rows(n),
+            Step::Window(window) => {
+                all.extend_from_slice(window);
+                for Scored { record, .. } in window {
+                    if !record.is_excluded() {
+                        mean.push(record.kld);
+                    }
+                }
+                progress.window(mean.mean());
+            }
+        }
+        stop::check()
+    };
+    let timing = evaluate(n_contexts, make, rows, Kernel::detect(), extra, on_step);
+    progress.finish();
+    Ok((all, timing?))
+}
+
+fn records<X>(scored: Vec<Scored<X>>) -> Vec<TokenRecord> {
+    scored.into_iter().map(|scored| scored.record).collect()
 }
 
 fn warn_of_results(summary: &Summary) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, MAX_N_CTX};
 
-use super::args::{Args, Format};
+use super::args::{Args, Format, Stats};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::stats::Confidence;
 use crate::windows::ScoreFrom;
@@ -61,6 +61,7 @@ pub struct ReadSettings {
     /// The window's size if one was given: it has to be the reference's.
     pub n_ctx: Option<u32>,
     pub confidence: Confidence,
+    pub stats: Stats,
     pub json: Option<PathBuf>,
     pub sidecar: Sidecar,
     /// Contexts of a model used in turn; `None`: as suits the device.
@@ -171,6 +172,9 @@ fn write_settings(
     if args.sidecar.is_some() || args.no_sidecar {
         return wrong("--sidecar and --no-sidecar have no use with -w");
     }
+    if args.stats.is_some() {
+        return wrong("--stats belongs to -r: a reference has no statistics");
+    }
     if args.contexts.is_some() {
         return wrong("--contexts belongs to -r: rows are written in their order");
     }
@@ -218,6 +222,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         reference,
         n_ctx: args.n_ctx,
         confidence: args.confidence,
+        stats: args.stats.unwrap_or_default(),
         json: args.json,
         sidecar,
         contexts: args.contexts,
@@ -299,6 +304,7 @@ mod tests {
             ("kl -m a -t t -w w -c 0", "--n-ctx"),
             ("kl -m a -t t -w w -c 64 --score 64", "--score"),
             ("kl -m a -t t -w w --json j", "--json"),
+            ("kl -m a -t t -w w --stats kl", "--stats"),
             ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
             ("kl -m a -t t -w w --format kl.py --score half", "--score"),
             ("kl -m a -r r -n 0", "--n-tokens"),
@@ -333,5 +339,6 @@ mod tests {
         };
         assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
         assert_eq!((read.n_ctx, read.sidecar), (None, Sidecar::ByModel));
+        assert_eq!(read.stats, Stats::Kl);
     }
 }

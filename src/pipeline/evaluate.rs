@@ -6,13 +6,22 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kl_formats::WindowHead;
 use kl_formats::sidecar::TokenRecord;
+use kl_formats::{Row, WindowHead};
 
 use super::reference_rows::{ReferenceRows, Window};
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
+
+/// What was made of one pair of rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Scored<X> {
+    /// What every evaluation measures.
+    pub record: TokenRecord,
+    /// What this one asked for besides.
+    pub extra: X,
+}
 
 /// Runs sources of one model over the windows of a reference and scores every row.
 ///
@@ -21,16 +30,20 @@ use crate::score::{Kernel, TokenScore};
 /// scored the other decodes, and sources see to it that one decodes at a time. The results are the
 /// same, and come in the same order. A source that cannot be made is done without if another can.
 ///
-/// `on_step` is told of every decode call, and gets each window's records, in order of position.
+/// `extra` is computed of each pair of rows besides its record, on the same cores: it gets the
+/// reference's row, the model's and the token that follows. `|_, _, _| ()` costs nothing.
+///
+/// `on_step` is told of every decode call, and gets each window's scores, in order of position.
 ///
 /// # Errors
 /// What the model, the file or `on_step` says.
-pub fn evaluate<S: LogitSource>(
+pub fn evaluate<S: LogitSource, X: Send>(
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
     reference: &ReferenceRows,
     kernel: Kernel,
-    on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+    extra: impl Fn(Row<'_>, &[f32], Option<u32>) -> X + Sync,
+    on_step: impl FnMut(Step<&[Scored<X>]>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     // Windows are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
@@ -40,8 +53,17 @@ pub fn evaluate<S: LogitSource>(
         *numbered += 1;
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
     };
+    let score_row = |row: Row<'_>, evaluated: &[f32], at: Place| Scored {
+        record: record(
+            at.window,
+            at.position,
+            at.next,
+            &kernel.score(row, evaluated, at.next),
+        ),
+        extra: extra(row, evaluated, at.next),
+    };
     let failed = AtomicBool::new(false);
-    let work = |steps: SyncSender<Report>| {
+    let work = |steps: SyncSender<Report<X>>| {
         let started = Instant::now();
         let mut source = match make() {
             Ok(source) => source,
@@ -59,8 +81,8 @@ pub fn evaluate<S: LogitSource>(
         let mut run = || {
             while let Some((number, window)) = next_window()? {
                 let on_rows = |n| tell(Report::Rows(n));
-                let records = evaluate_window(&mut source, window, kernel, &mut timing, on_rows)?;
-                tell(Report::Window(number, records))?;
+                let scored = evaluate_window(&mut source, window, score_row, &mut timing, on_rows)?;
+                tell(Report::Window(number, scored))?;
             }
             Ok(())
         };
@@ -100,16 +122,23 @@ pub fn evaluate<S: LogitSource>(
 }
 
 /// What a thread tells of its windows, which are numbered in the order of the reference.
-enum Report {
+enum Report<X> {
     Rows(usize),
-    Window(u64, Vec<TokenRecord>),
+    Window(u64, Vec<Scored<X>>),
+}
+
+/// Where a row is, and what follows it.
+struct Place {
+    window: u32,
+    position: u32,
+    next: Option<u32>,
 }
 
 /// Hands on what comes, windows in their order.
-fn in_order(
-    reports: Receiver<Report>,
+fn in_order<X>(
+    reports: Receiver<Report<X>>,
     max_rows: u64,
-    mut on_step: impl FnMut(Step<&[TokenRecord]>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&[Scored<X>]>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut limit = Limit(max_rows);
     let mut early = BTreeMap::new();
@@ -117,12 +146,12 @@ fn in_order(
     for report in reports {
         match report {
             Report::Rows(n) => on_step(Step::Rows(n))?,
-            Report::Window(number, records) => drop(early.insert(number, records)),
+            Report::Window(number, scored) => drop(early.insert(number, scored)),
         }
-        while let Some(mut records) = early.remove(&next) {
+        while let Some(mut scored) = early.remove(&next) {
             next += 1;
-            limit.cut(&mut records);
-            on_step(Step::Window(&records))?;
+            limit.cut(&mut scored);
+            on_step(Step::Window(&scored))?;
         }
     }
     Ok(())
@@ -132,42 +161,45 @@ fn in_order(
 struct Limit(u64);
 
 impl Limit {
-    fn cut(&mut self, records: &mut Vec<TokenRecord>) {
-        records.truncate(usize::try_from(self.0).unwrap_or(usize::MAX));
-        self.0 -= records.len() as u64;
+    fn cut<T>(&mut self, rows: &mut Vec<T>) {
+        rows.truncate(usize::try_from(self.0).unwrap_or(usize::MAX));
+        self.0 -= rows.len() as u64;
     }
 }
 
-fn evaluate_window<S: LogitSource>(
+fn evaluate_window<S: LogitSource, T: Send>(
     source: &mut S,
     mut window: Window<'_>,
-    kernel: Kernel,
+    score_row: impl Fn(Row<'_>, &[f32], Place) -> T + Sync,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<Vec<TokenRecord>, Error> {
+) -> Result<Vec<T>, Error> {
     check_tokens(&window.head, source.n_vocab())?;
     let head = window.head.clone();
-    let mut records = Vec::with_capacity(head.n_rows as usize);
+    let mut scored = Vec::with_capacity(head.n_rows as usize);
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
     let in_head = window.in_reading;
     source.decode(&head, |evaluated| {
         let sink_started = Instant::now();
-        let first = head.first_scored as usize + records.len();
-        let scored = window.map(evaluated.len(), |place, row| {
+        let first = head.first_scored as usize + scored.len();
+        let rows = window.map(evaluated.len(), |place, row| {
             let position = first + place;
-            let next = head.tokens.get(position + 1).copied();
-            let score = kernel.score(row, evaluated[place], next);
-            record(head.window, position as u32, next, &score)
+            let at = Place {
+                window: head.window,
+                position: position as u32,
+                next: head.tokens.get(position + 1).copied(),
+            };
+            score_row(row, evaluated[place], at)
         })?;
-        records.extend(scored);
+        scored.extend(rows);
         in_sink += sink_started.elapsed();
         on_rows(evaluated.len())
     })?;
     timing.decode += started.elapsed().saturating_sub(in_sink);
     timing.score += in_sink.saturating_sub(window.in_reading - in_head);
     timing.read += window.in_reading;
-    Ok(records)
+    Ok(scored)
 }
 
 fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {

@@ -12,7 +12,7 @@ mod stream;
 mod write;
 mod write_behind;
 
-pub use evaluate::evaluate;
+pub use evaluate::{Scored, evaluate};
 pub use reference_rows::ReferenceRows;
 pub use write::{Target, write_reference};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kl_formats::native::FORMAT_VERSION;
 use kl_formats::{
     BackendIdentity, Encoding, Header, KlPyHeader, KlPyWriter, ModelIdentity, NativeWriter,
-    Reference, TextIdentity, TokenRecord, WindowHead,
+    Reference, Row, TextIdentity, TokenRecord, WindowHead,
 };
 
 use super::*;
@@ -17,6 +17,9 @@ use crate::windows::{Plan, ScoreFrom};
 
 const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
+
+/// Records alone.
+const NOTHING_MORE: fn(Row<'_>, &[f32], Option<u32>) = |_, _, _| ();
 
 fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
@@ -110,9 +113,10 @@ fn read_with(
         || Ok(fake(seed, n_batch)),
         &blocks,
         Kernel::Portable,
+        NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
-                records.extend_from_slice(window);
+                records.extend(window.iter().map(|scored| scored.record));
             }
             Ok(())
         },
@@ -139,7 +143,7 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
         {
             let position = head.first_scored + place as u32;
             let next = head.tokens.get(position as usize + 1).copied();
-            let score = Kernel::Portable.score(kl_formats::Row::F32(reference), evaluated, next);
+            let score = Kernel::Portable.score(Row::F32(reference), evaluated, next);
             records.push(super::evaluate::record(head.window, position, next, &score));
         }
     }
@@ -187,6 +191,39 @@ fn several_sources_give_what_one_gives_in_the_same_order() {
 }
 
 #[test]
+fn an_extra_sees_the_rows_of_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::Half);
+    write_native(&path, &plan, Encoding::F32, 4, 5);
+    let expected = bits(&expected(&plan, 2));
+    for n_sources in [1, 3] {
+        let mut seen = Vec::new();
+        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, Some(20));
+        let make = || Ok(fake(2, 3));
+        let extra = |row: Row<'_>, evaluated: &[f32], next| {
+            let score = Kernel::Portable.score(row, evaluated, next);
+            (next, score)
+        };
+        evaluate(n_sources, make, &rows, Kernel::Portable, extra, |step| {
+            if let Step::Window(window) = step {
+                seen.extend_from_slice(window);
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen.len(), 20);
+        for scored in &seen {
+            let (record, (next, score)) = (scored.record, scored.extra);
+            assert_eq!(record.next_token(), next);
+            let again = super::evaluate::record(record.window, record.position, next, &score);
+            assert_eq!(bits(&[record]), bits(&[again]));
+            assert!(expected.contains(&format!("{record:?}")));
+        }
+    }
+}
+
+#[test]
 fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
@@ -200,7 +237,7 @@ fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
             _ => Err(Error::WorkerLost),
         };
         let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
-        let done = evaluate(2, make, &rows, Kernel::Portable, |step| {
+        let done = evaluate(2, make, &rows, Kernel::Portable, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
                 n_rows += window.len() as u64;
             }
@@ -267,7 +304,7 @@ fn a_token_outside_the_vocabulary_is_located() {
         seed: 1,
     };
     let make = || Ok(small.clone());
-    let error = evaluate(1, make, &blocks, Kernel::Portable, |_| Ok(())).unwrap_err();
+    let error = evaluate(1, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| Ok(())).unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),
         "{error}"
@@ -282,7 +319,7 @@ fn a_caller_can_stop_either_way() {
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
     let make = || Ok(fake(2, 4));
-    let stopped = evaluate(2, make, &blocks, Kernel::Portable, |_| {
+    let stopped = evaluate(2, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));

@@ -1,5 +1,6 @@
 //! Estimates in; text, tables and JSON out. Nothing here prints.
 
+mod llama_perplexity;
 mod model;
 pub mod number;
 mod table;
