@@ -96,6 +96,10 @@ pub struct Args {
     #[arg(long, value_name = "P", default_value = "0.95")]
     pub confidence: Confidence,
 
+    /// Statistics to report: kl's, or llama-perplexity's own block besides [default: kl]
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub stats: Option<Stats>,
+
     /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
@@ -197,6 +201,18 @@ pub enum Format {
     /// llama.cpp's base file: what llama-perplexity reads and writes
     #[value(name = "llama.cpp")]
     LlamaCpp,
+}
+
+/// Which statistics a report holds.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stats {
+    /// Those of this program
+    #[default]
+    #[value(name = "kl")]
+    Kl,
+    /// Besides, all that llama-perplexity --kl-divergence prints behind its table
+    #[value(name = "llama-perplexity")]
+    LlamaPerplexity,
 }
 
 fn gpu_layers(text: &str) -> Result<u32, String> {

@@ -12,6 +12,7 @@ mod args;
 mod conversion;
 mod convert;
 mod direct_file;
+mod extras;
 mod info;
 mod output;
 mod paths;

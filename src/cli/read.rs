@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
-use kl_formats::{Reference, SidecarHeader};
+use kl_formats::{Reference, Row, SidecarHeader};
 
+use super::extras::Extras;
 use super::progress::Progress;
 use super::reference::{
     check_vocabulary, describe, longest_window, native_header, overlap, precedent, summarize,
@@ -190,9 +191,11 @@ fn evaluate_model(
     let is_reference_model = native_header(&file)
         .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256);
     let of_reference = summarize(&file);
+    let extras = Extras::wanted(settings, &file);
     let rows = ReferenceRows::new(file, model.bos(), run.max_rows).cut_to(compared);
     let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
     let mut records: Vec<TokenRecord> = Vec::new();
+    let mut extra = Vec::new();
     let mut mean = Running::default();
     let mut worst = settings.top_k.map(|n| Worst::new(n as usize));
     let n_contexts = match settings.contexts {
@@ -201,7 +204,8 @@ fn evaluate_model(
         None => 1,
     };
     let make = || Ok(model.decoder(&options)?);
-    let timing = evaluate(n_contexts, make, &rows, Kernel::detect(), |step| {
+    let of_rows = |row: Row<'_>, evaluated: &[f32], next| extras.of(row, evaluated, next);
+    let timing = evaluate(n_contexts, make, &rows, Kernel::detect(), of_rows, |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(window) => {
@@ -215,6 +219,9 @@ fn evaluate_model(
                     }
                 }
                 records.extend_from_slice(&window.records);
+                if extras.any() {
+                    extra.extend_from_slice(&window.extras);
+                }
                 progress.window(mean.mean());
             }
         }
@@ -222,6 +229,7 @@ fn evaluate_model(
     });
     progress.finish();
     let mut timing = timing?;
+    let llama_perplexity = extras.llama_perplexity(settings, &records, &extra);
 
     let sidecar_header = SidecarHeader {
         version: SIDECAR_VERSION,
@@ -277,6 +285,7 @@ fn evaluate_model(
             records.len() as u64,
         ),
         summary,
+        llama_perplexity,
         conditions: Vec::new(),
         top: None,
         tokens: None,

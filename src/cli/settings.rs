@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, MAX_N_CTX};
 
-use super::args::{Args, Format, Vocabulary};
+use super::args::{Args, Format, Stats, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::report::Condition;
 use crate::stats::Confidence;
@@ -63,6 +63,7 @@ pub struct ReadSettings {
     /// The window's size if one was given: it has to be the reference's.
     pub n_ctx: Option<u32>,
     pub confidence: Confidence,
+    pub stats: Stats,
     pub json: Option<PathBuf>,
     /// Whether the JSON holds every token's values.
     pub json_tokens: bool,
@@ -192,6 +193,9 @@ fn write_settings(
     if args.vocab.is_some() {
         return wrong("--vocab belongs to -r: a reference holds whole rows");
     }
+    if args.stats.is_some() {
+        return wrong("--stats belongs to -r: a reference has no statistics");
+    }
     if !args.fail_if.is_empty() || args.top_k.is_some() || args.json_tokens {
         return wrong(
             "--fail-if, --top-k and --json-tokens belong to -r: there are no results until a model is read against the reference",
@@ -287,6 +291,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         reference,
         n_ctx: args.n_ctx,
         confidence: args.confidence,
+        stats: args.stats.unwrap_or_default(),
         json: args.json,
         json_tokens: args.json_tokens,
         top_k: args.top_k,
@@ -372,6 +377,7 @@ mod tests {
             ("kl -m a -t t -w w -c 0", "--n-ctx"),
             ("kl -m a -t t -w w -c 64 --score 64", "--score"),
             ("kl -m a -t t -w w --json j", "--json"),
+            ("kl -m a -t t -w w --stats kl", "--stats"),
             ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
             ("kl -m a -t t -w w --format kl.py --score half", "--score"),
             ("kl -m a -t t -w w --format llama.cpp -n 9", "--n-tokens"),
@@ -426,5 +432,6 @@ mod tests {
         };
         assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
         assert_eq!((read.n_ctx, read.sidecar), (None, Sidecar::ByModel));
+        assert_eq!(read.stats, Stats::Kl);
     }
 }

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::stats::llama_perplexity::MIN_TOKENS;
+
 /// Something the user should know before trusting the numbers.
 #[derive(Debug, Error)]
 pub enum Warning {
@@ -62,4 +64,8 @@ pub enum Warning {
     Overlap { stride: u32, n_ctx: u32 },
     #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]
     FewWindows(u64),
+    #[error(
+        "llama-perplexity gives no statistics of fewer than {MIN_TOKENS} tokens with a next one: --stats llama-perplexity has no effect"
+    )]
+    NoLlamaPerplexity,
 }

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kl_formats::WindowHead;
 use kl_formats::sidecar::TokenRecord;
+use kl_formats::{Row, WindowHead};
 
 use super::reference_rows::{ReferenceRows, Window};
 use super::{Error, Step, Timing};
@@ -16,13 +16,15 @@ use crate::score::{Kernel, TokenScore};
 
 /// What was measured in a window.
 #[derive(Debug)]
-pub struct ScoredWindow {
+pub struct ScoredWindow<X = ()> {
     /// All tokens of the window.
     pub tokens: Vec<u32>,
     /// One a scored position, in their order.
     pub records: Vec<TokenRecord>,
     /// What a record leaves out: one a record, in their order.
     pub top_p: Vec<TopP>,
+    /// What the caller asked for besides: one a record, in their order.
+    pub extras: Vec<X>,
 }
 
 /// The probabilities of both models' first choices at one position, each under its own model.
@@ -41,16 +43,20 @@ pub struct TopP {
 /// scored the other decodes, and sources see to it that one decodes at a time. The results are the
 /// same, and come in the same order. A source that cannot be made is done without if another can.
 ///
+/// `extra` is computed of each pair of rows besides its record, on the same cores: it gets the
+/// reference's row, the model's and the token that follows. `|_, _, _| ()` costs nothing.
+///
 /// `on_step` is told of every decode call, and gets each window's scores, in the reference's order.
 ///
 /// # Errors
 /// What the model, the file or `on_step` says.
-pub fn evaluate<S: LogitSource>(
+pub fn evaluate<S: LogitSource, X: Send>(
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
     reference: &ReferenceRows,
     kernel: Kernel,
-    on_step: impl FnMut(Step<&ScoredWindow>) -> Result<(), Error>,
+    extra: impl Fn(Row<'_>, &[f32], Option<u32>) -> X + Sync,
+    on_step: impl FnMut(Step<&ScoredWindow<X>>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     // A stream has one window under way, whoever reads it.
     let n_sources = if reference.can_share() { n_sources } else { 1 };
@@ -70,7 +76,16 @@ pub fn evaluate<S: LogitSource>(
         make()
     };
     let n_entries = reference.n_entries;
-    let work = |steps: SyncSender<Report>| {
+    let score = |row: Row<'_>, evaluated: &[f32], next: Option<u32>| {
+        let (row, evaluated) = (
+            row.first(n_entries),
+            evaluated.get(..n_entries).unwrap_or(evaluated),
+        );
+        let next = next.filter(|&next| (next as usize) < evaluated.len());
+        let score = kernel.score(row, evaluated, next);
+        (next, score, extra(row, evaluated, next))
+    };
+    let work = |steps: SyncSender<Report<X>>| {
         let started = Instant::now();
         let mut source = match make() {
             Ok(source) => source,
@@ -89,8 +104,7 @@ pub fn evaluate<S: LogitSource>(
         let mut early = SetOnDrop(Some(&failed));
         while let Some((number, window)) = next_window()? {
             let on_rows = |n| tell(Report::Rows(n));
-            let scored =
-                evaluate_window(&mut source, window, n_entries, kernel, &mut timing, on_rows)?;
+            let scored = evaluate_window(&mut source, window, score, &mut timing, on_rows)?;
             tell(Report::Window(number, scored))?;
         }
         early.0 = None;
@@ -139,16 +153,16 @@ impl Drop for SetOnDrop<'_> {
 }
 
 /// What a thread tells of its windows, which are numbered in the order of the reference.
-enum Report {
+enum Report<X> {
     Rows(usize),
-    Window(u64, ScoredWindow),
+    Window(u64, ScoredWindow<X>),
 }
 
 /// Hands on what comes, windows in their order.
-fn in_order(
-    reports: Receiver<Report>,
+fn in_order<X>(
+    reports: Receiver<Report<X>>,
     max_rows: u64,
-    mut on_step: impl FnMut(Step<&ScoredWindow>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&ScoredWindow<X>>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut limit = Limit(max_rows);
     let mut early = BTreeMap::new();
@@ -171,49 +185,51 @@ fn in_order(
 struct Limit(u64);
 
 impl Limit {
-    fn cut(&mut self, scored: &mut ScoredWindow) {
+    fn cut<X>(&mut self, scored: &mut ScoredWindow<X>) {
         let n_rows = usize::try_from(self.0).unwrap_or(usize::MAX);
         scored.records.truncate(n_rows);
         scored.top_p.truncate(n_rows);
+        scored.extras.truncate(n_rows);
         self.0 -= scored.records.len() as u64;
     }
 }
 
-fn evaluate_window<S: LogitSource>(
+fn evaluate_window<S: LogitSource, X: Send>(
     source: &mut S,
     mut window: Window<'_>,
-    n_entries: usize,
-    kernel: Kernel,
+    score: impl Fn(Row<'_>, &[f32], Option<u32>) -> (Option<u32>, TokenScore, X) + Sync,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<ScoredWindow, Error> {
+) -> Result<ScoredWindow<X>, Error> {
     check_tokens(&window.head, source.n_vocab())?;
     let head = window.head.clone();
-    let mut records = Vec::with_capacity(head.n_rows as usize);
-    let mut top_p = Vec::with_capacity(head.n_rows as usize);
+    let n_rows = head.n_rows as usize;
+    let mut scored = ScoredWindow {
+        tokens: head.tokens.clone(),
+        records: Vec::with_capacity(n_rows),
+        top_p: Vec::with_capacity(n_rows),
+        extras: Vec::with_capacity(n_rows),
+    };
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
     let in_head = window.in_reading;
     source.decode(&head, |evaluated| {
         let sink_started = Instant::now();
-        let first = head.first_scored as usize + records.len();
-        let scored = window.map(evaluated.len(), |place, row| {
-            let position = first + place;
-            let evaluated = evaluated[place]
-                .get(..n_entries)
-                .unwrap_or(evaluated[place]);
-            let next = head.tokens.get(position + 1).copied();
-            let next = next.filter(|&next| (next as usize) < evaluated.len());
-            let score = kernel.score(row.first(n_entries), evaluated, next);
-            let top_p = TopP {
+        let first = head.first_scored as usize + scored.records.len();
+        let rows = window.map(evaluated.len(), |place, row| {
+            let next = head.tokens.get(first + place + 1).copied();
+            score(row, evaluated[place], next)
+        })?;
+        for (place, (next, score, extra)) in rows.into_iter().enumerate() {
+            let position = (first + place) as u32;
+            scored
+                .records
+                .push(record(head.window, position, next, &score));
+            scored.top_p.push(TopP {
                 reference: score.ref_top_p,
                 evaluated: score.eval_top_p,
-            };
-            (record(head.window, position as u32, next, &score), top_p)
-        })?;
-        for (record, p) in scored {
-            records.push(record);
-            top_p.push(p);
+            });
+            scored.extras.push(extra);
         }
         in_sink += sink_started.elapsed();
         on_rows(evaluated.len())
@@ -221,11 +237,7 @@ fn evaluate_window<S: LogitSource>(
     timing.decode += started.elapsed().saturating_sub(in_sink);
     timing.score += in_sink.saturating_sub(window.in_reading - in_head);
     timing.read += window.in_reading;
-    Ok(ScoredWindow {
-        tokens: head.tokens,
-        records,
-        top_p,
-    })
+    Ok(scored)
 }
 
 fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {

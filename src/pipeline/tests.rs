@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kl_formats::native::FORMAT_VERSION;
 use kl_formats::{
     BackendIdentity, Encoding, Header, KlPyHeader, KlPyWriter, ModelIdentity, NativeWriter,
-    Reference, TextIdentity, TokenRecord, WindowHead,
+    Reference, Row, TextIdentity, TokenRecord, WindowHead,
 };
 
 use super::*;
@@ -17,6 +17,9 @@ use crate::windows::{Plan, ScoreFrom};
 
 const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
+
+/// Records alone.
+const NOTHING_MORE: fn(Row<'_>, &[f32], Option<u32>) = |_, _, _| ();
 
 fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
@@ -111,6 +114,7 @@ fn read_with(
         || Ok(fake(seed, n_batch)),
         &blocks,
         Kernel::Portable,
+        NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
                 records.extend_from_slice(&window.records);
@@ -140,7 +144,7 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
         {
             let position = head.first_scored + place as u32;
             let next = head.tokens.get(position as usize + 1).copied();
-            let score = Kernel::Portable.score(kl_formats::Row::F32(reference), evaluated, next);
+            let score = Kernel::Portable.score(Row::F32(reference), evaluated, next);
             records.push(super::evaluate::record(head.window, position, next, &score));
         }
     }
@@ -188,6 +192,37 @@ fn several_sources_give_what_one_gives_in_the_same_order() {
 }
 
 #[test]
+fn an_extra_sees_the_rows_of_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r");
+    let plan = plan(ScoreFrom::Half);
+    write_native(&path, &plan, Encoding::F32, 4, 5);
+    for n_sources in [1, 3] {
+        let mut seen = 0;
+        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, Some(20));
+        let make = || Ok(fake(2, 3));
+        let extra = |row: Row<'_>, evaluated: &[f32], next| {
+            let score = Kernel::Portable.score(row, evaluated, next);
+            (next, score)
+        };
+        evaluate(n_sources, make, &rows, Kernel::Portable, extra, |step| {
+            if let Step::Window(window) = step {
+                seen += window.extras.len();
+                for (record, (next, score)) in window.records.iter().zip(&window.extras) {
+                    let again =
+                        super::evaluate::record(record.window, record.position, *next, score);
+                    assert_eq!(record.next_token(), *next);
+                    assert_eq!(bits(&[*record]), bits(&[again]));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, 20);
+    }
+}
+
+#[test]
 fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
@@ -201,7 +236,7 @@ fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
             _ => Err(Error::WorkerLost),
         };
         let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
-        let done = evaluate(2, make, &rows, Kernel::Portable, |step| {
+        let done = evaluate(2, make, &rows, Kernel::Portable, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
                 n_rows += window.records.len() as u64;
             }
@@ -268,7 +303,7 @@ fn a_token_outside_the_vocabulary_is_located() {
         seed: 1,
     };
     let make = || Ok(small.clone());
-    let error = evaluate(1, make, &blocks, Kernel::Portable, |_| Ok(())).unwrap_err();
+    let error = evaluate(1, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| Ok(())).unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),
         "{error}"
@@ -283,7 +318,7 @@ fn a_caller_can_stop_either_way() {
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
     let make = || Ok(fake(2, 4));
-    let stopped = evaluate(2, make, &blocks, Kernel::Portable, |_| {
+    let stopped = evaluate(2, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));

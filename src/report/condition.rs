@@ -236,6 +236,7 @@ fn known() -> Numbers {
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         timing: TimingInfo::new(&Timing::default(), 0.0, 0.0, 0),
+        llama_perplexity: None,
         conditions: Vec::new(),
         top: None,
         tokens: None,

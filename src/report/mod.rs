@@ -1,6 +1,7 @@
 //! Estimates in; text, tables and JSON out. Nothing here prints.
 
 mod condition;
+mod llama_perplexity;
 mod model;
 pub mod number;
 mod table;

@@ -9,7 +9,7 @@ use super::condition::Verdict;
 use super::tokens::TokenColumns;
 use super::top::TopToken;
 use crate::pipeline::Timing;
-use crate::stats::Summary;
+use crate::stats::{LlamaPerplexity, Summary};
 
 /// One run: a reference, and what each model did against it.
 #[derive(Serialize, Debug)]
@@ -99,6 +99,8 @@ pub struct ModelReport {
     /// Every statistic.
     #[serde(flatten)]
     pub summary: Summary,
+    /// llama-perplexity's own statistics; null where they were not asked for, or of too few tokens.
+    pub llama_perplexity: Option<LlamaPerplexity>,
     /// Text of the token at `kld.max_at`.
     pub max_at_text: Option<String>,
     /// The per-token file.

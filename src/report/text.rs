@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use kl_formats::ReferenceKind;
+
+use super::llama_perplexity::llama_perplexity_block;
 use super::model::{ModelInfo, ModelReport, ReferenceInfo};
 use super::number::{bytes, count, duration, kld, percent, printable, significant};
 use super::top::{Choice, TopToken};
@@ -88,7 +91,23 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     {
         largest(&mut out, top);
     }
+    if let Some(statistics) = &report.llama_perplexity {
+        out.title(&format!(
+            "As llama-perplexity prints it; {}\n",
+            how_it_differs(&reference.kind)
+        ));
+        out.0 += &llama_perplexity_block(statistics);
+    }
     out.0
+}
+
+/// Why its numbers are not those above.
+fn how_it_differs(reference_kind: &str) -> &'static str {
+    if reference_kind == ReferenceKind::LlamaCpp.to_string() {
+        "the KLD above renormalises the base's rows and counts every entry, this takes them as stored and skips ln p <= -16"
+    } else {
+        "of true log-probabilities, over the positions above that have a next token"
+    }
 }
 
 /// A model in one line: name, architecture, size, BPW.

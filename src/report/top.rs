@@ -22,7 +22,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// Of a position in a window.
     #[must_use]
-    pub fn new(window: &ScoredWindow, position: u32, top_p: TopP) -> Self {
+    pub fn new<X>(window: &ScoredWindow<X>, position: u32, top_p: TopP) -> Self {
         let end = window.tokens.len().min(position as usize + 1);
         let start = end.saturating_sub(CONTEXT_TOKENS);
         Self {
@@ -105,6 +105,7 @@ mod tests {
             tokens: (0..n_tokens).collect(),
             records: Vec::new(),
             top_p: Vec::new(),
+            extras: Vec::new(),
         }
     }
 

@@ -58,6 +58,7 @@
 
 mod driver;
 mod exp;
+pub mod llama_perplexity;
 mod portable;
 mod vector;
 
@@ -79,6 +80,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use kl_formats::Row;
+
+pub use llama_perplexity::PeerToken;
 
 /// What one pair of rows says about one position.
 ///

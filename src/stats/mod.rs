@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;
+pub mod llama_perplexity;
 pub mod mean;
 #[cfg(test)]
 mod oracle;
@@ -29,6 +30,7 @@ pub use cluster::ClusteredMean;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate, Uncertain};
+pub use llama_perplexity::LlamaPerplexity;
 pub use mean::Running;
 pub use perplexity::Perplexity;
 pub use quantile::QuantileEstimate;

@@ -1,0 +1,215 @@
+//! llama-perplexity's statistics against numpy, and at the edges. `llama_perplexity_oracle.py`,
+//! beside this file, prints the pinned values.
+
+use serde_json::Value;
+
+use super::super::oracle::{assert_close, records};
+use super::*;
+
+const EXACT: [(&str, f64); 43] = [
+    ("/mean_ppl_q/value", 13.346249152965253),
+    ("/mean_ppl_q/err", 0.46072223897095327),
+    ("/mean_ppl_base/value", 12.680416706393089),
+    ("/mean_ppl_base/err", 0.4355270256584974),
+    ("/cor_ln_ppl", 0.9950128347810824),
+    ("/mean_ln_ppl_ratio/value", 0.05117657129494335),
+    ("/mean_ln_ppl_ratio/err", 0.0034433388038877175),
+    ("/mean_ppl_ratio/value", 1.052508719704493),
+    ("/mean_ppl_ratio/err", 0.0036241441159886615),
+    ("/mean_ppl_difference/value", 0.6658324465721641),
+    ("/mean_ppl_difference/err", 0.0513441122312163),
+    ("/mean_kld/value", 0.4476444344900387),
+    ("/mean_kld/err", 0.06326553474322),
+    ("/mean_delta_p/value", -0.008049468211253376),
+    ("/mean_delta_p/err", 0.0010674372909106695),
+    ("/rms_delta_p/value", 0.04502087582077865),
+    ("/rms_delta_p/err", 0.0015699420976298592),
+    ("/same_top_p/value", 0.5322112594312246),
+    ("/same_top_p/err", 0.01202403793447214),
+    ("/maximum_kld", 58.52967441131327),
+    ("/kld_99_9", 34.78714347312104),
+    ("/kld_99", 11.395984191587027),
+    ("/kld_95", 1.2490523715872013),
+    ("/kld_90", 0.48264646322271937),
+    ("/median_kld", 0.009555015308311947),
+    ("/kld_10", 5.509511987794292e-06),
+    ("/kld_5", 1.8941649943271635e-07),
+    ("/kld_1", 2.351104548923706e-10),
+    ("/kld_0_1", 1.139417102601573e-13),
+    ("/minimum_kld", 9.838595526741379e-15),
+    ("/maximum_delta_p", 0.19166195712731415),
+    ("/delta_p_99_9", 0.1761030830341945),
+    ("/delta_p_99", 0.11530500205235407),
+    ("/delta_p_95", 0.05065720208069431),
+    ("/delta_p_90", 0.021882679562480405),
+    ("/delta_p_75", 0.003144770437593824),
+    ("/median_delta_p", -0.0017269024567016702),
+    ("/delta_p_25", -0.012141429774932398),
+    ("/delta_p_10", -0.05240959027626697),
+    ("/delta_p_5", -0.09397102383083007),
+    ("/delta_p_1", -0.17920577313406133),
+    ("/delta_p_0_1", -0.22544698367569602),
+    ("/minimum_delta_p", -0.24187117917037082),
+];
+
+const ROUNDED: [(&str, f64); 37] = [
+    ("/mean_ppl_q/value", 13.34624911459102),
+    ("/mean_ppl_q/err", 0.46072223646738847),
+    ("/mean_ppl_base/value", 12.680416702615554),
+    ("/mean_ppl_base/err", 0.43552702648207053),
+    ("/cor_ln_ppl", 0.9950128341575984),
+    ("/mean_ln_ppl_ratio/value", 0.051176568717564486),
+    ("/mean_ln_ppl_ratio/err", 0.003443339009663334),
+    ("/mean_kld/value", 0.4476444344900387),
+    ("/mean_kld/err", 0.06326553474321998),
+    ("/mean_delta_p/value", -0.0080494680668936),
+    ("/mean_delta_p/err", 0.0010674373159911717),
+    ("/rms_delta_p/value", 0.04502087681896291),
+    ("/rms_delta_p/err", 0.0015699420968171515),
+    ("/maximum_kld", 58.5296745300293),
+    ("/kld_99_9", 34.78715515136719),
+    ("/kld_99", 11.395999908447266),
+    ("/kld_95", 1.2490527629852295),
+    ("/kld_90", 0.48264625668525696),
+    ("/median_kld", 0.009555015712976456),
+    ("/kld_10", 5.509511538548395e-06),
+    ("/kld_5", 1.8941651092063694e-07),
+    ("/kld_1", 2.3511043112378616e-10),
+    ("/kld_0_1", 1.1394172009984022e-13),
+    ("/minimum_kld", 9.838595155318552e-15),
+    ("/maximum_delta_p", 0.19166195392608643),
+    ("/delta_p_99_9", 0.17610378563404083),
+    ("/delta_p_99", 0.11530505865812302),
+    ("/delta_p_95", 0.050657227635383606),
+    ("/delta_p_90", 0.02188265509903431),
+    ("/delta_p_75", 0.0031447727233171463),
+    ("/median_delta_p", -0.0017269006930291653),
+    ("/delta_p_25", -0.012141430750489235),
+    ("/delta_p_10", -0.052409589290618896),
+    ("/delta_p_5", -0.09397102892398834),
+    ("/delta_p_1", -0.1792057752609253),
+    ("/delta_p_0_1", -0.2254469394683838),
+    ("/minimum_delta_p", -0.241871178150177),
+];
+
+fn check(statistics: LlamaPerplexity, pinned: &[(&str, f64)], tolerance: f64) {
+    let json: Value = serde_json::to_value(statistics).unwrap();
+    for &(key, expected) in pinned {
+        let got = json.pointer(key).and_then(Value::as_f64).expect(key);
+        assert_close(got, expected, tolerance);
+    }
+}
+
+/// The records' exact scores, in llama-perplexity's types.
+fn rounded() -> Vec<PeerToken> {
+    let counted = |record: &TokenRecord| Cause::of(record).is_none();
+    let token = |record: TokenRecord| {
+        let (base_nll, eval_nll) = (record.ref_nll as f32, record.eval_nll as f32);
+        let p = |nll: f32| (-f64::from(nll)).exp() as f32;
+        record.next_token().map(|_| PeerToken {
+            kld: record.kld,
+            base_nll,
+            eval_nll,
+            p_diff: p(eval_nll) - p(base_nll),
+            same_top: record.ref_top == record.eval_top,
+        })
+    };
+    records()
+        .into_iter()
+        .filter(counted)
+        .filter_map(token)
+        .collect()
+}
+
+#[test]
+fn exact_scores_give_numpys_statistics() {
+    check(
+        LlamaPerplexity::of_records(&records()).unwrap(),
+        &EXACT,
+        1e-11,
+    );
+}
+
+#[test]
+fn rounded_scores_give_llama_perplexitys_rounding() {
+    check(LlamaPerplexity::of(rounded()).unwrap(), &ROUNDED, 1e-12);
+}
+
+#[test]
+fn a_model_against_itself_has_no_errors() {
+    let mut records = records();
+    for record in &mut records {
+        record.eval_nll = record.ref_nll;
+    }
+    let got = LlamaPerplexity::of_records(&records).unwrap();
+    let exactly = |value| WithError { value, err: 0.0 };
+    assert_eq!(got.mean_ln_ppl_ratio.value, 0.0);
+    assert!(got.mean_ln_ppl_ratio.err < 1e-8);
+    assert!(got.mean_ppl_difference.err < 1e-7);
+    assert_eq!(
+        (got.mean_delta_p, got.rms_delta_p),
+        (exactly(0.0), exactly(0.0))
+    );
+    assert_eq!((got.maximum_delta_p, got.median_delta_p), (0.0, 0.0));
+    assert_close(got.cor_ln_ppl, 1.0, 1e-12);
+}
+
+/// Scores a rounding apart: the products' own rounding is larger than the variance.
+#[test]
+fn an_error_that_rounding_has_eaten_is_still_told() {
+    let mut seen = 0;
+    for step in 1..20 {
+        let nudge =
+            |i: usize| 1e-7 * f64::from(step) * if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+        let tokens = rounded()
+            .into_iter()
+            .enumerate()
+            .map(|(i, token)| PeerToken {
+                eval_nll: (f64::from(token.base_nll) + nudge(i)) as f32,
+                ..token
+            });
+        let tokens: Vec<PeerToken> = tokens.collect();
+        let differences = tokens
+            .iter()
+            .map(|t| f64::from(t.eval_nll) - f64::from(t.base_nll));
+        let n = tokens.len() as f64;
+        let exact = (differences.map(|d| d * d).sum::<f64>() / n / n).sqrt();
+        let got = LlamaPerplexity::of(tokens).unwrap().mean_ln_ppl_ratio.err;
+        assert!(got > 0.0);
+        seen += usize::from((got - exact).abs() < 1e-2 * exact);
+    }
+    assert!(seen > 0, "no variance came out below 0");
+}
+
+#[test]
+fn positions_that_are_not_finite_are_left_out_and_few_give_nothing() {
+    let mut tokens = rounded();
+    let all = LlamaPerplexity::of(tokens.clone());
+    let mut bad = tokens[0];
+    bad.kld = f64::NAN;
+    tokens.push(bad);
+    bad = tokens[0];
+    bad.eval_nll = f32::INFINITY;
+    tokens.push(bad);
+    assert_eq!(LlamaPerplexity::of(tokens.clone()), all);
+    tokens.truncate(MIN_TOKENS);
+    assert!(LlamaPerplexity::of(tokens.clone()).is_some());
+    tokens.truncate(MIN_TOKENS - 1);
+    assert_eq!(LlamaPerplexity::of(tokens), None);
+}
+
+#[test]
+fn what_is_undefined_is_null() {
+    let token = PeerToken {
+        kld: 0.0,
+        base_nll: 1.0,
+        eval_nll: 1e6,
+        p_diff: 0.0,
+        same_top: true,
+    };
+    let got = LlamaPerplexity::of([token; MIN_TOKENS]).unwrap();
+    let json = serde_json::to_value(got).unwrap();
+    assert_eq!(json["cor_ln_ppl"], Value::Null);
+    assert_eq!(json["mean_ppl_q"]["value"], Value::Null);
+    assert_eq!(json["same_top_p"]["err"], 0.0);
+}
