@@ -57,6 +57,8 @@
 
 mod driver;
 mod exp;
+mod ln;
+pub mod logit_metrics;
 mod portable;
 mod vector;
 
@@ -78,6 +80,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use kl_formats::Row;
+
+pub use logit_metrics::{LogitMetrics, SMOOTHING, logit_metrics};
 
 /// What one pair of rows says about one position.
 ///
