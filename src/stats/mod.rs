@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;
+pub mod logit_metrics;
 pub mod mean;
 #[cfg(test)]
 mod oracle;
@@ -28,6 +29,7 @@ pub use cluster::ClusteredMean;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate, Uncertain};
+pub use logit_metrics::{LogitDistances, LogitSummary, Metric, NotAvailable};
 pub use mean::Running;
 pub use perplexity::Perplexity;
 pub use quantile::QuantileEstimate;
