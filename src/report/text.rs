@@ -168,12 +168,12 @@ fn signed_percent(share: f64) -> String {
 }
 
 /// 0.999 as 99.9, without trailing zeros.
-fn significant_percent(share: f64) -> String {
+pub(super) fn significant_percent(share: f64) -> String {
     // Rounded to hide that 100 * 0.999 is 99.9 only nearly.
     format!("{}", (share * 1e10).round() / 1e8)
 }
 
-fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
+pub(super) fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
     format!("[{}, {}]", show(lo), show(hi))
 }
 
@@ -183,10 +183,10 @@ fn kld_at_least_0(value: f64) -> String {
 }
 
 /// Titles, and lines of a name and a value.
-struct Sheet(String);
+pub(super) struct Sheet(pub(super) String);
 
 impl Sheet {
-    fn title(&mut self, title: &str) {
+    pub(super) fn title(&mut self, title: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
@@ -194,15 +194,20 @@ impl Sheet {
         self.0.push('\n');
     }
 
-    fn line(&mut self, name: &str, text: &str) {
+    pub(super) fn line(&mut self, name: &str, text: &str) {
         let _ = writeln!(self.0, "  {name:<NAME_WIDTH$} {text}");
     }
 
-    fn value(&mut self, name: &str, value: &str) {
+    pub(super) fn value(&mut self, name: &str, value: &str) {
         self.line(name, &format!("{value:>12}"));
     }
 
-    fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
+    pub(super) fn estimate(
+        &mut self,
+        name: &str,
+        estimate: &Estimate,
+        show: impl Fn(f64) -> String,
+    ) {
         let interval = match estimate.interval() {
             Some((lo, hi)) => format!("  {}", range(lo, hi, &show)),
             None => String::new(),
