@@ -1,9 +1,9 @@
-//! One pair of rows, every kernel: f32 against f32, and u16 against f32.
+//! One pair of rows, every kernel, and the other metrics: f32 against f32, and u16 against f32.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kl::score::Kernel;
+use kl::score::{Kernel, logit_metrics};
 use kl_formats::Row;
 
 /// Normal logits with the spread of a language model's rows, and the same with noise: a pair with a KL of about 0.01. Both have
@@ -48,6 +48,11 @@ fn score(criterion: &mut Criterion) {
                     bencher.iter(|| kernel.score(black_box(row), black_box(&eval), Some(7)));
                 });
             }
+        }
+        for (encoding, row) in [("f32", Row::F32(&reference)), ("u16", encoded)] {
+            group.bench_function(BenchmarkId::new("logit_metrics", encoding), |bencher| {
+                bencher.iter(|| logit_metrics(black_box(row), black_box(&eval)));
+            });
         }
         group.finish();
     }

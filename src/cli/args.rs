@@ -96,9 +96,11 @@ pub struct Args {
     #[arg(long, value_name = "P", default_value = "0.95")]
     pub confidence: Confidence,
 
-    /// Statistics to report: kl's, or llama-perplexity's own block besides [default: kl]
-    #[arg(long, value_name = "KIND", value_enum)]
-    pub stats: Option<Stats>,
+    /// Statistics to report besides kl's own, comma-separated: llama-perplexity (its own block), and
+    /// logits (distances in logit space, Jensen-Shannon divergence, KLD smoothed as MAX does)
+    /// [default: kl]
+    #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
+    pub stats: Vec<Stats>,
 
     /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
     #[arg(long, value_name = "PATH")]
@@ -213,6 +215,10 @@ pub enum Stats {
     /// Besides, all that llama-perplexity --kl-divergence prints behind its table
     #[value(name = "llama-perplexity")]
     LlamaPerplexity,
+    /// Besides, how far the logits themselves are apart, and symmetric and smoothed divergences;
+    /// takes a second pass over each pair of rows
+    #[value(name = "logits")]
+    Logits,
 }
 
 fn gpu_layers(text: &str) -> Result<u32, String> {

@@ -6,32 +6,40 @@ use super::args::Stats;
 use super::settings::ReadSettings;
 use super::{Warning, warn};
 use crate::score::llama_perplexity::{self, PeerToken};
-use crate::stats::LlamaPerplexity;
+use crate::score::{LogitMetrics, logit_metrics};
+use crate::stats::{LlamaPerplexity, LogitSummary, NotAvailable, TokenLocation};
 
 /// Which passes over a pair of rows there are besides the kernel's.
 #[derive(Clone, Copy)]
 pub struct Extras {
     /// llama-perplexity's own arithmetic on its own rows, which records do not tell.
     peers: bool,
+    /// Distances in logit space.
+    logits: bool,
+    /// Whether the reference's rows are log-probabilities, from which logits cannot be had.
+    no_logits: bool,
 }
 
 /// What they give.
 #[derive(Clone, Copy)]
 pub struct Extra {
     peer: Option<PeerToken>,
+    logits: Option<LogitMetrics>,
 }
 
 impl Extras {
     pub fn wanted(settings: &ReadSettings, reference: &Reference) -> Self {
+        let is_base_file = matches!(reference, Reference::LlamaCpp(_));
         Self {
-            peers: settings.stats == Stats::LlamaPerplexity
-                && matches!(reference, Reference::LlamaCpp(_)),
+            peers: is_base_file && settings.stats.contains(&Stats::LlamaPerplexity),
+            logits: settings.stats.contains(&Stats::Logits),
+            no_logits: is_base_file,
         }
     }
 
     /// Whether there is anything to keep.
     pub fn any(self) -> bool {
-        self.peers
+        self.peers || self.logits
     }
 
     pub fn of(self, row: Row<'_>, evaluated: &[f32], next: Option<u32>) -> Extra {
@@ -40,6 +48,7 @@ impl Extras {
                 true => llama_perplexity::score(row, evaluated, next),
                 false => None,
             },
+            logits: self.logits.then(|| logit_metrics(row, evaluated)),
         }
     }
 
@@ -50,7 +59,7 @@ impl Extras {
         records: &[TokenRecord],
         extras: &[Extra],
     ) -> Option<LlamaPerplexity> {
-        if settings.stats != Stats::LlamaPerplexity {
+        if !settings.stats.contains(&Stats::LlamaPerplexity) {
             return None;
         }
         let statistics = if self.peers {
@@ -64,5 +73,26 @@ impl Extras {
             warn(&Warning::NoLlamaPerplexity);
         }
         statistics
+    }
+
+    /// The distances in logit space, if they are asked for.
+    pub fn logits(
+        self,
+        settings: &ReadSettings,
+        records: &[TokenRecord],
+        extras: &[Extra],
+    ) -> Option<LogitSummary> {
+        let measured = records.iter().zip(extras).filter_map(|(record, extra)| {
+            let metrics = extra.logits.filter(|_| !record.is_excluded())?;
+            Some((metrics, TokenLocation::of(record)))
+        });
+        let (metrics, places): (Vec<_>, Vec<_>) = measured.unzip();
+        let summary = self
+            .logits
+            .then(|| LogitSummary::from_metrics(&metrics, &places, settings.confidence))?;
+        Some(match self.no_logits {
+            true => summary.without_logits(NotAvailable::LogProbabilitiesOnly),
+            false => summary,
+        })
     }
 }

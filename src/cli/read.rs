@@ -230,6 +230,7 @@ fn evaluate_model(
     progress.finish();
     let mut timing = timing?;
     let llama_perplexity = extras.llama_perplexity(settings, &records, &extra);
+    let logits = extras.logits(settings, &records, &extra);
 
     let sidecar_header = SidecarHeader {
         version: SIDECAR_VERSION,
@@ -286,6 +287,7 @@ fn evaluate_model(
         ),
         summary,
         llama_perplexity,
+        logits,
         conditions: Vec::new(),
         top: None,
         tokens: None,

@@ -63,7 +63,7 @@ pub struct ReadSettings {
     /// The window's size if one was given: it has to be the reference's.
     pub n_ctx: Option<u32>,
     pub confidence: Confidence,
-    pub stats: Stats,
+    pub stats: Vec<Stats>,
     pub json: Option<PathBuf>,
     /// Whether the JSON holds every token's values.
     pub json_tokens: bool,
@@ -193,7 +193,7 @@ fn write_settings(
     if args.vocab.is_some() {
         return wrong("--vocab belongs to -r: a reference holds whole rows");
     }
-    if args.stats.is_some() {
+    if !args.stats.is_empty() {
         return wrong("--stats belongs to -r: a reference has no statistics");
     }
     if !args.fail_if.is_empty() || args.top_k.is_some() || args.json_tokens {
@@ -291,7 +291,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         reference,
         n_ctx: args.n_ctx,
         confidence: args.confidence,
-        stats: args.stats.unwrap_or_default(),
+        stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,
         top_k: args.top_k,
@@ -432,6 +432,6 @@ mod tests {
         };
         assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
         assert_eq!((read.n_ctx, read.sidecar), (None, Sidecar::ByModel));
-        assert_eq!(read.stats, Stats::Kl);
+        assert_eq!(read.stats, []);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use kl_formats::{ModelIdentity, TokenRecord};
+use kl_formats::{ModelIdentity, Row, TokenRecord};
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -13,7 +13,8 @@ use thiserror::Error;
 use super::model::{ModelInfo, ModelReport, TimingInfo};
 use super::text::significant_percent;
 use crate::pipeline::Timing;
-use crate::stats::{Confidence, Summary};
+use crate::score::logit_metrics;
+use crate::stats::{Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation};
 
 /// A comparison of one of a model's numbers with a bound. A model that meets it fails.
 #[derive(Clone, Debug)]
@@ -225,18 +226,22 @@ fn known() -> Numbers {
         file_bytes: 0,
         metadata_sha256: String::new(),
     };
+    // More than llama-perplexity asks for, in two windows.
+    let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     numbers(&ModelReport {
         model: ModelInfo::new(Path::new(""), &identity),
         n_vocab_compared: 1,
         is_reference_model: false,
-        summary: Summary::from_records(
-            &[record(0, 0), record(0, 1), record(1, 0)],
-            Confidence::default(),
-        ),
+        summary: Summary::from_records(&records, Confidence::default()),
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         timing: TimingInfo::new(&Timing::default(), 0.0, 0.0, 0),
-        llama_perplexity: None,
+        llama_perplexity: LlamaPerplexity::of_records(&records),
+        logits: Some(LogitSummary::from_metrics(
+            &[logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0, 1.0]); 2],
+            &[&records[0], &records[1]].map(TokenLocation::of),
+            Confidence::default(),
+        )),
         conditions: Vec::new(),
         top: None,
         tokens: None,

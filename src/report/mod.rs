@@ -2,6 +2,7 @@
 
 mod condition;
 mod llama_perplexity;
+mod logit_metrics;
 mod model;
 pub mod number;
 mod table;

@@ -9,7 +9,7 @@ use super::condition::Verdict;
 use super::tokens::TokenColumns;
 use super::top::TopToken;
 use crate::pipeline::Timing;
-use crate::stats::{LlamaPerplexity, Summary};
+use crate::stats::{LlamaPerplexity, LogitSummary, Summary};
 
 /// One run: a reference, and what each model did against it.
 #[derive(Serialize, Debug)]
@@ -101,6 +101,9 @@ pub struct ModelReport {
     pub summary: Summary,
     /// llama-perplexity's own statistics; null where they were not asked for, or of too few tokens.
     pub llama_perplexity: Option<LlamaPerplexity>,
+    /// Distances in logit space and symmetric divergences, where they were asked for.
+    #[serde(flatten)]
+    pub logits: Option<LogitSummary>,
     /// Text of the token at `kld.max_at`.
     pub max_at_text: Option<String>,
     /// The per-token file.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use kl_formats::ReferenceKind;
 
 use super::llama_perplexity::llama_perplexity_block;
+use super::logit_metrics::logit_section;
 use super::model::{ModelInfo, ModelReport, ReferenceInfo};
 use super::number::{bytes, count, duration, kld, percent, printable, significant};
 use super::top::{Choice, TopToken};
@@ -86,6 +87,10 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         "speed",
         &format!("{:.0} scored tokens/s", timing.tokens_per_s),
     );
+    if let Some(logits) = &report.logits {
+        out.0 += "\n";
+        out.0 += &logit_section(logits);
+    }
     if let Some(top) = &report.top
         && !top.is_empty()
     {
@@ -235,7 +240,7 @@ pub(super) fn significant_percent(share: f64) -> String {
     format!("{}", (share * 1e10).round() / 1e8)
 }
 
-fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
+pub(super) fn range(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
     format!("[{}, {}]", show(lo), show(hi))
 }
 
@@ -245,10 +250,10 @@ fn kld_at_least_0(value: f64) -> String {
 }
 
 /// Titles, and lines of a name and a value.
-struct Sheet(String);
+pub(super) struct Sheet(pub(super) String);
 
 impl Sheet {
-    fn title(&mut self, title: &str) {
+    pub(super) fn title(&mut self, title: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
@@ -256,15 +261,20 @@ impl Sheet {
         self.0.push('\n');
     }
 
-    fn line(&mut self, name: &str, text: &str) {
+    pub(super) fn line(&mut self, name: &str, text: &str) {
         let _ = writeln!(self.0, "  {name:<NAME_WIDTH$} {text}");
     }
 
-    fn value(&mut self, name: &str, value: &str) {
+    pub(super) fn value(&mut self, name: &str, value: &str) {
         self.line(name, &format!("{value:>12}"));
     }
 
-    fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
+    pub(super) fn estimate(
+        &mut self,
+        name: &str,
+        estimate: &Estimate,
+        show: impl Fn(f64) -> String,
+    ) {
         let interval = match estimate.interval() {
             Some((lo, hi)) => format!("  {}", range(lo, hi, &show)),
             None => String::new(),

@@ -59,6 +59,8 @@
 mod driver;
 mod exp;
 pub mod llama_perplexity;
+mod ln;
+pub mod logit_metrics;
 mod portable;
 mod vector;
 
@@ -82,6 +84,7 @@ use std::str::FromStr;
 use kl_formats::Row;
 
 pub use llama_perplexity::PeerToken;
+pub use logit_metrics::{LogitMetrics, SMOOTHING, logit_metrics};
 
 /// What one pair of rows says about one position.
 ///

@@ -40,7 +40,7 @@ macro_rules! lanes {
 }
 
 #[inline(always)]
-fn exp(x: [f64; HALF]) -> [f64; HALF] {
+pub(super) fn exp(x: [f64; HALF]) -> [f64; HALF] {
     // Clamped, so that the exponent below stays in its field.
     let clamped = lanes!(HALF, 0.0, |i| if x[i] > UNDERFLOW {
         x[i]

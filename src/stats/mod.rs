@@ -16,6 +16,7 @@ pub mod delta_p;
 pub mod distribution;
 pub mod estimate;
 pub mod llama_perplexity;
+pub mod logit_metrics;
 pub mod mean;
 #[cfg(test)]
 mod oracle;
@@ -31,6 +32,7 @@ pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate, Uncertain};
 pub use llama_perplexity::LlamaPerplexity;
+pub use logit_metrics::{LogitDistances, LogitSummary, Metric, NotAvailable};
 pub use mean::Running;
 pub use perplexity::Perplexity;
 pub use quantile::QuantileEstimate;

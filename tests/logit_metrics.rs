@@ -1,0 +1,79 @@
+//! Distances in logit space, symmetric and smoothed divergences, as a person asks for them.
+
+mod common;
+
+use common::{Session, all_rows};
+use kl_formats::NativeReader;
+
+#[test]
+fn the_logits_of_two_models_are_compared_as_float64_does() {
+    let session = Session::new();
+    session.reference(&["--encoding", "f32"]);
+    session.ok(&[
+        "-m",
+        "@tiny-q2_K.gguf",
+        "-t",
+        "short.txt",
+        "-w",
+        "q2.gz",
+        "-c",
+        "64",
+        "-q",
+        "--encoding",
+        "f32",
+    ]);
+    let rows = |name: &str| {
+        let reader = NativeReader::open(&session.path(name)).unwrap();
+        all_rows(&reader).concat()
+    };
+    let (reference, model) = (rows("ref.gz"), rows("q2.gz"));
+    let n = reference.len() as f64;
+    let (mut mean_abs_diff, mut cosine_distance) = (0.0, 0.0);
+    for (l, m) in reference.iter().zip(&model) {
+        let pairs = || l.iter().zip(m).map(|(&l, &m)| (f64::from(l), f64::from(m)));
+        let sum = |of: fn((f64, f64)) -> f64| pairs().map(of).sum::<f64>();
+        mean_abs_diff += sum(|(l, m)| (l - m).abs()) / l.len() as f64 / n;
+        let norms = sum(|(l, _)| l * l) * sum(|(_, m)| m * m);
+        cosine_distance += (1.0 - sum(|(l, m)| l * m) / norms.sqrt()) / n;
+    }
+
+    let args = ["-m", "@tiny-q2_K.gguf", "-r", "ref.gz", "--stats", "logits"];
+    let json = session.json(&args);
+    let model = &json["models"][0];
+    let is = |number: &serde_json::Value, expected: f64| {
+        let number = number.as_f64().unwrap();
+        assert!(
+            (number / expected - 1.0).abs() < 1e-9,
+            "{number} {expected}"
+        );
+    };
+    is(
+        &model["logits"]["mean_abs_diff"]["mean"]["value"],
+        mean_abs_diff,
+    );
+    is(
+        &model["logits"]["cosine_distance"]["mean"]["value"],
+        cosine_distance,
+    );
+    let kld = model["kld"]["mean"]["value"].as_f64().unwrap();
+    let smoothed = model["smoothed_kld"]["mean"]["value"].as_f64().unwrap();
+    assert!((smoothed / kld - 1.0).abs() < 1e-4, "{smoothed} {kld}");
+    assert!(model["jensen_shannon"]["max"].as_f64().unwrap() > 0.0);
+    assert!(json["models"][0].get("logits_not_available").is_none());
+
+    let run = session.ok(&[&args[..], &["-q"]].concat());
+    assert!(run.stdout.contains("Jensen-Shannon divergence"));
+    let run = session.ok(&[&args[..4], &["-q"]].concat());
+    assert!(!run.stdout.contains("Jensen-Shannon divergence"));
+}
+
+#[test]
+fn a_base_file_has_no_logits_and_says_so() {
+    let session = Session::new();
+    let base = "@peers/llama-perplexity-f16-c128.kld";
+    let json = session.json(&["-m", "@tiny-q2_K.gguf", "-r", base, "--stats", "logits"]);
+    let model = &json["models"][0];
+    assert!(model["logits"].is_null());
+    assert_eq!(model["logits_not_available"], "log_probabilities_only");
+    assert!(model["jensen_shannon"]["mean"]["value"].as_f64().unwrap() > 0.0);
+}
