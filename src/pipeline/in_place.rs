@@ -135,14 +135,9 @@ impl InPlace {
         }
     }
 
-    fn next(&self) -> MutexGuard<'_, Next> {
-        // Places are as good after a panic as before.
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn next_window(&self) -> Result<Option<(WindowHead, WindowRows<'_>)>, Error> {
         let place = {
-            let mut next = self.next();
+            let mut next = locked(&self.next);
             next.prefetch.advance(&*self.file, 0);
             next.order.pop_front()
         };
@@ -189,14 +184,13 @@ impl WindowRows<'_> {
         let blocks = (first / per_block) as u32..end.div_ceil(per_block) as u32;
         // Some rows of the last block are left for the next call.
         let carries = end < self.n_rows && !end.is_multiple_of(per_block);
-        let carried = Mutex::new(self.carried.take());
-        let carried = || carried.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, after) = (Mutex::new(self.carried.take()), Mutex::new(None));
         let (read_ns, all_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         let started = Instant::now();
         let of_block = |number: u32| {
             let started = Instant::now();
             // The lock is let go before a block is read.
-            let here = carried().take_if(|(carried, _)| *carried == number);
+            let here = locked(&before).take_if(|(carried, _)| *carried == number);
             let block = match here {
                 Some((_, block)) => block,
                 None => file.block(place, number, spare.take())?,
@@ -210,7 +204,7 @@ impl WindowRows<'_> {
                 .map(|row| of_row(row - first, block.row(row - start)))
                 .collect();
             if carries && number + 1 == blocks.end {
-                *carried() = Some((number, block));
+                *locked(&after) = Some((number, block));
             } else {
                 spare.give(block);
             }
@@ -223,11 +217,12 @@ impl WindowRows<'_> {
             .with_max_len(1)
             .map(of_block)
             .collect();
-        let left = carried().take();
-        self.carried = left;
+        self.carried = after.into_inner().unwrap_or_else(PoisonError::into_inner);
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         *in_reading += started.elapsed().mul_f64(share.min(1.0));
-        self.of.next().prefetch.advance(&**file, blocks.len());
+        // A carried block counts when it is done with.
+        let n_read = blocks.len() - usize::from(carries);
+        locked(&self.of.next).prefetch.advance(&**file, n_read);
 
         let mut all = Vec::with_capacity(n);
         for block in made {
@@ -235,6 +230,11 @@ impl WindowRows<'_> {
         }
         Ok(all)
     }
+}
+
+/// What is kept here is as good after a panic as before.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(nanoseconds: &AtomicU64, since: Instant) {
@@ -273,5 +273,66 @@ impl Prefetch {
                 self.ahead += 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Condvar;
+
+    /// Two blocks of a row each, which can only be read at the same time.
+    #[derive(Default)]
+    struct Together {
+        reading: Mutex<usize>,
+        both: Condvar,
+    }
+
+    impl BlockFile for Together {
+        fn head(&self, _place: usize) -> kl_formats::Result<WindowHead> {
+            Ok(WindowHead {
+                window: 0,
+                tokens: vec![0, 0],
+                first_scored: 0,
+                n_rows: 2,
+            })
+        }
+
+        fn rows_per_block(&self) -> u32 {
+            1
+        }
+
+        fn n_blocks(&self, _place: usize) -> u32 {
+            2
+        }
+
+        fn block(
+            &self,
+            _place: usize,
+            block: u32,
+            _reuse: Option<RowBlock>,
+        ) -> kl_formats::Result<RowBlock> {
+            let mut reading = locked(&self.reading);
+            *reading += 1;
+            self.both.notify_all();
+            let patience = Duration::from_secs(20);
+            let waited = self.both.wait_timeout_while(reading, patience, |n| *n < 2);
+            assert!(!waited.unwrap().1.timed_out(), "one read at a time");
+            Ok(RowBlock::from_f32(0, block, 1, &[block as f32]))
+        }
+
+        fn prefetch(&self, _place: usize, _block: u32) {}
+    }
+
+    #[test]
+    fn blocks_are_read_side_by_side_and_come_in_order() {
+        let file = InPlace::new(Box::new(Together::default()), vec![0]);
+        let (_, mut rows) = file.next_window().unwrap().unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
+        let of_row = |place: usize, row: Row<'_>| (place, row.get(0));
+        let made = pool
+            .unwrap()
+            .install(|| rows.map(2, of_row, &mut Duration::default()));
+        assert_eq!(made.unwrap(), [(0, 0.0), (1, 1.0)]);
     }
 }
