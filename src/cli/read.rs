@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
 use kl_formats::{Reference, Row, SidecarHeader};
 
-use super::extras::Extras;
+use super::extras::{Extra, Extras};
 use super::progress::Progress;
 use super::reference::{
     check_vocabulary, describe, longest_window, native_header, overlap, precedent, summarize,
@@ -19,8 +19,8 @@ use super::setup::{
 };
 use super::sidecar::SidecarFile;
 use super::{Outcome, Warning, one_line, stop, warn};
-use crate::engine::{Backend, Model, inspect};
-use crate::pipeline::{ReferenceRows, Step, evaluate};
+use crate::engine::{Backend, LogitSource, Model, inspect};
+use crate::pipeline::{self, ReferenceRows, Step, Timing, evaluate};
 use crate::report::{
     Failure, ModelInfo, ModelReport, ReferenceInfo, Report, Surroundings, TimingInfo, TokenColumns,
     TopToken, judge,
@@ -193,42 +193,28 @@ fn evaluate_model(
     let of_reference = summarize(&file);
     let extras = Extras::wanted(settings, &file);
     let rows = ReferenceRows::new(file, model.bos(), run.max_rows).cut_to(compared);
-    let mut progress = Progress::new(&identity.file_name, rows.n_windows, rows.n_rows, run.quiet);
-    let mut records: Vec<TokenRecord> = Vec::new();
-    let mut extra = Vec::new();
-    let mut mean = Running::default();
-    let mut worst = settings.top_k.map(|n| Worst::new(n as usize));
     let n_contexts = match settings.contexts {
         Some(n) => n as usize,
         None if model.is_offloaded() => 2,
         None => 1,
     };
     let make = || Ok(model.decoder(&options)?);
-    let of_rows = |row: Row<'_>, evaluated: &[f32], next| extras.of(row, evaluated, next);
-    let timing = evaluate(n_contexts, make, &rows, Kernel::detect(), of_rows, |step| {
-        match step {
-            Step::Rows(n) => progress.rows(n),
-            Step::Window(window) => {
-                for (record, &top_p) in window.records.iter().zip(&window.top_p) {
-                    if !record.is_excluded() {
-                        mean.push(record.kld);
-                    }
-                    if let Some(worst) = &mut worst {
-                        let around = || Surroundings::new(window, record.position, top_p);
-                        worst.push(record, around);
-                    }
-                }
-                records.extend_from_slice(&window.records);
-                if extras.any() {
-                    extra.extend_from_slice(&window.extras);
-                }
-                progress.window(mean.mean());
-            }
-        }
-        stop::check()
-    });
-    progress.finish();
-    let mut timing = timing?;
+    let Measured {
+        records,
+        extra,
+        worst,
+        mut timing,
+    } = measure(
+        settings,
+        &identity.file_name,
+        &rows,
+        extras,
+        n_contexts,
+        make,
+    )?;
+    if timing.refused > 0 {
+        warn(&Warning::FewerContexts);
+    }
     let llama_perplexity = extras.llama_perplexity(settings, &records, &extra);
     let logits = extras.logits(settings, &records, &extra);
 
@@ -295,6 +281,61 @@ fn evaluate_model(
     report.conditions = judge(&settings.conditions, &report);
     (report.top, report.tokens) = (top, tokens);
     Ok(report)
+}
+
+/// What comes of an evaluation, token by token.
+struct Measured {
+    records: Vec<TokenRecord>,
+    /// One a record, if any were wanted.
+    extra: Vec<Extra>,
+    worst: Option<Worst<Surroundings>>,
+    timing: Timing,
+}
+
+/// Scores all rows, shows how far it is, and stops where it is asked to.
+fn measure<S: LogitSource>(
+    settings: &ReadSettings,
+    name: &str,
+    rows: &ReferenceRows,
+    extras: Extras,
+    n_sources: usize,
+    make: impl Fn() -> Result<S, pipeline::Error> + Sync,
+) -> Result<Measured> {
+    let mut progress = Progress::new(name, rows.n_windows, rows.n_rows, settings.run.quiet);
+    let mut records = Vec::new();
+    let mut extra = Vec::new();
+    let mut worst = settings.top_k.map(|n| Worst::new(n as usize));
+    let mut mean = Running::default();
+    let of_rows = |row: Row<'_>, evaluated: &[f32], next| extras.of(row, evaluated, next);
+    let timing = evaluate(n_sources, make, rows, Kernel::detect(), of_rows, |step| {
+        match step {
+            Step::Rows(n) => progress.rows(n),
+            Step::Window(window) => {
+                for (record, &top_p) in window.records.iter().zip(&window.top_p) {
+                    if !record.is_excluded() {
+                        mean.push(record.kld);
+                    }
+                    if let Some(worst) = &mut worst {
+                        let around = || Surroundings::new(window, record.position, top_p);
+                        worst.push(record, around);
+                    }
+                }
+                records.extend_from_slice(&window.records);
+                if extras.any() {
+                    extra.extend_from_slice(&window.extras);
+                }
+                progress.window(mean.mean());
+            }
+        }
+        stop::check()
+    });
+    progress.finish();
+    Ok(Measured {
+        records,
+        extra,
+        worst,
+        timing: timing?,
+    })
 }
 
 fn warn_of_results(summary: &Summary) {

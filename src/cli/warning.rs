@@ -62,6 +62,10 @@ pub enum Warning {
         "windows overlap, one every {stride} of {n_ctx} tokens: what they share is counted more than once, and intervals are narrower than they should be"
     )]
     Overlap { stride: u32, n_ctx: u32 },
+    #[error(
+        "there was no room for a second context: the model is evaluated with one (--contexts 1 asks for no more)"
+    )]
+    FewerContexts,
     #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]
     FewWindows(u64),
     #[error(

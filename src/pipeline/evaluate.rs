@@ -137,7 +137,10 @@ pub fn evaluate<S: LogitSource, X: Send>(
     match (interrupted, refusal) {
         (Some(error), _) => Err(error),
         (None, Some(error)) if timings.is_empty() => Err(error),
-        _ => Ok(Timing::mean(&timings)),
+        _ => Ok(Timing {
+            refused: n_sources - timings.len(),
+            ..Timing::mean(&timings)
+        }),
     }
 }
 

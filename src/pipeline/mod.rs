@@ -81,6 +81,8 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+    /// Sources that could not be made and were done without.
+    pub refused: usize,
 }
 
 impl Timing {
@@ -94,6 +96,7 @@ impl Timing {
             score: mean(|timing| timing.score),
             read: mean(|timing| timing.read),
             write: mean(|timing| timing.write),
+            refused: 0,
         }
     }
 }

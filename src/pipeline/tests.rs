@@ -242,9 +242,10 @@ fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
             }
             Ok(())
         });
-        done.map(|_| n_rows)
+        done.map(|timing| (n_rows, timing.refused))
     };
-    assert_eq!(run(1).unwrap(), plan(ScoreFrom::All).n_rows());
+    assert_eq!(run(1).unwrap(), (plan(ScoreFrom::All).n_rows(), 1));
+    assert_eq!(run(2).unwrap(), (plan(ScoreFrom::All).n_rows(), 0));
     assert!(matches!(run(0), Err(Error::WorkerLost)));
 }
 
