@@ -71,9 +71,31 @@ fn the_logits_of_two_models_are_compared_as_float64_does() {
 fn a_base_file_has_no_logits_and_says_so() {
     let session = Session::new();
     let base = "@peers/llama-perplexity-f16-c128.kld";
-    let json = session.json(&["-m", "@tiny-q2_K.gguf", "-r", base, "--stats", "logits"]);
-    let model = &json["models"][0];
-    assert!(model["logits"].is_null());
-    assert_eq!(model["logits_not_available"], "log_probabilities_only");
-    assert!(model["jensen_shannon"]["mean"]["value"].as_f64().unwrap() > 0.0);
+    // Nor has what was made of it.
+    session.ok(&[
+        "convert",
+        base,
+        "of-base.gz",
+        "--format",
+        "kl",
+        "--bos",
+        "1",
+        "-q",
+    ]);
+    for reference in [base, "of-base.gz"] {
+        let args = [
+            "-m",
+            "@tiny-q2_K.gguf",
+            "-r",
+            reference,
+            "--stats",
+            "logits",
+        ];
+        let json = session.json(&args);
+        let model = &json["models"][0];
+        assert_eq!(json["reference"]["log_probabilities"], true);
+        assert!(model["logits"].is_null());
+        assert_eq!(model["logits_not_available"], "log_probabilities_only");
+        assert!(model["jensen_shannon"]["mean"]["value"].as_f64().unwrap() > 0.0);
+    }
 }

@@ -78,6 +78,7 @@ pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[Window]) -> He
         },
         seed: Some(7),
         stride: None,
+        log_probabilities: false,
     }
 }
 

@@ -157,6 +157,7 @@ fn logits_md() {
             },
             seed: None,
             stride: None,
+            log_probabilities: false,
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut writer = NativeWriter::create(&file, file.path(), &header).unwrap();

@@ -92,6 +92,12 @@ impl FromStr for Bos {
 pub fn run(args: &ConvertArgs) -> Result<()> {
     let started = Instant::now();
     let kind = kind(args)?;
+    if args.output.as_os_str() == "-" {
+        return Err(UsageError(
+            "OUT needs a file: '-' is understood by -t and --json alone".to_owned(),
+        )
+        .into());
+    }
     paths::distinct(
         std::slice::from_ref(&args.input),
         std::slice::from_ref(&args.output),
@@ -184,8 +190,18 @@ fn windows(reference: &Reference, args: &ConvertArgs) -> Result<Vec<WindowHead>>
                 windows.push(reader.head(place, bos)?);
                 stop::check()?;
             }
-            if args.bos.is_none() {
-                check_first_tokens(&args.input, &windows)?;
+            match args.bos {
+                None => check_first_tokens(&args.input, &windows)?,
+                Some(Bos::Token(bos)) => {
+                    let first = reader
+                        .head(0, None)
+                        .ok()
+                        .and_then(|head| head.tokens.first().copied());
+                    if let Some(first) = first.filter(|&first| first != bos) {
+                        warn(&Warning::OtherBos { bos, first });
+                    }
+                }
+                Some(Bos::None) => {}
             }
         }
         // A stream: its rows are passed over now, and read again later.

@@ -3,6 +3,7 @@
 use kl_formats::{Reference, Row, TokenRecord};
 
 use super::args::Stats;
+use super::reference::native_header;
 use super::settings::ReadSettings;
 use super::{Warning, warn};
 use crate::score::llama_perplexity::{self, PeerToken};
@@ -33,7 +34,8 @@ impl Extras {
         Self {
             peers: is_base_file && settings.stats.contains(&Stats::LlamaPerplexity),
             logits: settings.stats.contains(&Stats::Logits),
-            no_logits: is_base_file,
+            no_logits: is_base_file
+                || native_header(reference).is_some_and(|header| header.log_probabilities),
         }
     }
 

@@ -129,7 +129,7 @@ fn show_usage(error: &clap::Error, command: &str) -> ExitCode {
     }
     let text = error.render().to_string();
     // What is wrong, and what is listed below it, up to the advice.
-    let advice = ["Usage:", "For more information"];
+    let advice = ["Usage:", "For more information", "tip:"];
     let said: Vec<&str> = text
         .lines()
         .map(str::trim)

@@ -49,6 +49,7 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
     let mut report = Report {
         kl_version: env!("CARGO_PKG_VERSION"),
         reference,
+        complete: false,
         models: Vec::new(),
         failed: Vec::new(),
     };
@@ -96,6 +97,8 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
         }
         results.write(&report);
     }
+    report.complete = !stop::asked();
+    results.write(&report);
     results.finish(&report)?;
     stop::check()?;
     match report.failed.as_slice() {

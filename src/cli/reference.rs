@@ -41,6 +41,10 @@ pub fn describe(reference: &Reference) -> ReferenceInfo {
         backend: header.map(|header| header.backend.clone()),
         seed: header.and_then(|header| header.seed),
         stride: header.and_then(|header| header.stride),
+        log_probabilities: match header {
+            Some(header) => header.log_probabilities,
+            None => matches!(reference, Reference::LlamaCpp(_)),
+        },
     }
 }
 

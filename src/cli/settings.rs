@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+
 use kl_formats::{Encoding, MAX_N_CTX};
 
 use super::args::{Args, Format, Stats, Vocabulary};
@@ -281,6 +283,21 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
     if args.json_tokens && args.json.is_none() {
         return wrong("--json-tokens needs --json PATH, the file to put the tokens in");
     }
+    for condition in &args.fail_if {
+        let asked = |name: &str| {
+            let is = |kind: &Stats| {
+                kind.to_possible_value()
+                    .is_some_and(|value| value.get_name() == name)
+            };
+            args.stats.iter().any(is)
+        };
+        if let Some(kind) = condition.needs().filter(|kind| !asked(kind)) {
+            return wrong(&format!(
+                "--fail-if '{}' needs --stats {kind}",
+                condition.expression()
+            ));
+        }
+    }
     let sidecar = match (args.sidecar, args.no_sidecar) {
         (_, true) => Sidecar::None,
         (Some(path), false) => Sidecar::At(path),
@@ -402,6 +419,10 @@ mod tests {
             ("kl -m a -t t -w w --stride 0", "--stride"),
             ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
             ("kl -m a -r r --json-tokens", "--json PATH"),
+            (
+                "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
+                "--stats logits",
+            ),
             ("kl -m a -t t -w w --fail-if kld.mean>1", "--fail-if"),
             ("kl -m a -t t -w w --top-k 3", "--top-k"),
             ("kl -m a -t t -w w --json-tokens", "--json-tokens"),

@@ -63,6 +63,10 @@ pub enum Warning {
     )]
     Overlap { stride: u32, n_ctx: u32 },
     #[error(
+        "--bos {bos} is not the token that the file's text begins with, {first}: if that one is the BOS, every window is evaluated with a wrong beginning"
+    )]
+    OtherBos { bos: u32, first: u32 },
+    #[error(
         "there was no room for a second context: the model is evaluated with one (--contexts 1 asks for no more)"
     )]
     FewerContexts,

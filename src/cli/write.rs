@@ -199,6 +199,7 @@ fn header(
         backend: backend_identity(backend, &settings.run, options),
         seed: plan.seed,
         stride: settings.windowing.stride,
+        log_probabilities: false,
     }
 }
 

@@ -75,6 +75,7 @@ fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
         },
         seed: plan.seed,
         stride: None,
+        log_probabilities: false,
     }
 }
 

@@ -117,6 +117,25 @@ impl fmt::Display for Verdict {
     }
 }
 
+impl Condition {
+    /// The statistics that have to be asked for to have this number.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let section = self.name.split('.').next().unwrap_or_default();
+        match section {
+            "logits" | "jensen_shannon" | "smoothed_kld" => Some("logits"),
+            "llama_perplexity" => Some("llama-perplexity"),
+            _ => None,
+        }
+    }
+
+    /// As it was given.
+    #[must_use]
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+}
+
 /// What becomes of `conditions` with the numbers of `report`. One whose number is missing, as a
 /// perplexity where no token has a next one, has failed.
 #[must_use]

@@ -18,6 +18,9 @@ pub struct Report {
     pub kl_version: &'static str,
     /// What was evaluated against.
     pub reference: ReferenceInfo,
+    /// Whether every model was tried: false while some are still to come, and in what an interrupted
+    /// run leaves.
+    pub complete: bool,
     /// The models evaluated, in the order given.
     pub models: Vec<ModelReport>,
     /// The models that could not be.
@@ -51,6 +54,9 @@ pub struct ReferenceInfo {
     pub seed: Option<u64>,
     /// Tokens from the start of a window to that of the next, where windows overlap.
     pub stride: Option<u32>,
+    /// Whether its rows are log-probabilities, floored and not normalised, as llama.cpp's base file
+    /// holds them.
+    pub log_probabilities: bool,
 }
 
 /// A model's name and size.

@@ -99,7 +99,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     if let Some(statistics) = &report.llama_perplexity {
         out.title(&format!(
             "As llama-perplexity prints it; {}\n",
-            how_it_differs(&reference.kind)
+            how_it_differs(reference)
         ));
         out.0 += &llama_perplexity_block(statistics);
     }
@@ -107,9 +107,11 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
 }
 
 /// Why its numbers are not those above.
-fn how_it_differs(reference_kind: &str) -> &'static str {
-    if reference_kind == ReferenceKind::LlamaCpp.to_string() {
+fn how_it_differs(reference: &ReferenceInfo) -> &'static str {
+    if reference.kind == ReferenceKind::LlamaCpp.to_string() {
         "the KLD above renormalises the base's rows and counts every entry, this takes them as stored and skips ln p <= -16"
+    } else if reference.log_probabilities {
+        "of a base file's floored log-probabilities, renormalised, over the positions above that have a next token"
     } else {
         "of true log-probabilities, over the positions above that have a next token"
     }

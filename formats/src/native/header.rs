@@ -56,6 +56,10 @@ pub struct Header {
     /// overlap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stride: Option<u32>,
+    /// Whether the rows are log-probabilities of llama.cpp's base file, floored and not normalised,
+    /// from which logits cannot be had.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log_probabilities: bool,
 }
 
 /// Rows in a piece: about 1 MiB before compression, and at least one.

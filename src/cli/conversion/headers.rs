@@ -64,6 +64,7 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
         },
         seed: None,
         stride: None,
+        log_probabilities: matches!(reference, Reference::LlamaCpp(_)),
     }
 }
 

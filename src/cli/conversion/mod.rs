@@ -140,12 +140,14 @@ impl Conversion {
             "the logits: log-probabilities in 16 bits, floored at 16 below each row's largest, not \
              normalised",
         );
-        self.lose(format!(
-            "{} of {} rows: those of positions {half} to {} stay of each window",
-            count(rows_before - self.n_rows()),
-            count(rows_before),
-            n_ctx - 2
-        ));
+        if rows_before > self.n_rows() {
+            self.lose(format!(
+                "{} of {} rows: those of positions {half} to {} stay of each window",
+                count(rows_before - self.n_rows()),
+                count(rows_before),
+                n_ctx - 2
+            ));
+        }
         let left_out = n_before - self.windows.len();
         if left_out > 0 {
             self.lose(format!(
