@@ -121,7 +121,7 @@ fn every_token_is_kl_pys() {
 #[test]
 fn a_kl_py_file_carries_the_bits_of_a_native_one() {
     let session = Session::new();
-    session.reference(&["--encoding", "f32"]);
+    session.reference(&["--encoding", "f32", "-fa", "off"]);
     fs::rename(session.path("ref.gz"), session.path("native.gz")).unwrap();
     session.reference(&["--format", "kl.py"]);
 

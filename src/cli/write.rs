@@ -17,7 +17,7 @@ use super::setup::{
     Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
 };
 use super::{Warning, stop, text, warn};
-use crate::engine::{Backend, ContextOptions, Model};
+use crate::engine::{Backend, ContextOptions, FlashAttention, Model};
 use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
 use crate::windows::{Plan, Windowing, with_bos};
@@ -60,11 +60,16 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     let chunked = whole_windows(chunked, &plan);
 
     warn_long_window(plan.longest_window(), &model);
+    let precedent = Precedent {
+        // As kl.py leaves it, and as its files are evaluated.
+        flash_attn: matches!(settings.kind, WriteKind::KlPy).then_some(FlashAttention::Off),
+        ..Precedent::default()
+    };
     let options = context_options(
         &settings.run,
         plan.longest_window(),
         model.n_vocab(),
-        Precedent::default(),
+        precedent,
     );
     let size = projected_bytes(settings.kind, &plan.windows, model.n_vocab());
     announce(settings, &output, &model, &tokens, &plan, size);
