@@ -2,31 +2,14 @@
 
 mod common;
 
-use common::{Session, all_rows};
-use kl_formats::NativeReader;
+use common::Session;
 
 #[test]
 fn the_logits_of_two_models_are_compared_as_float64_does() {
     let session = Session::new();
     session.reference(&["--encoding", "f32"]);
-    session.ok(&[
-        "-m",
-        "@tiny-q2_K.gguf",
-        "-t",
-        "short.txt",
-        "-w",
-        "q2.gz",
-        "-c",
-        "64",
-        "-q",
-        "--encoding",
-        "f32",
-    ]);
-    let rows = |name: &str| {
-        let reader = NativeReader::open(&session.path(name)).unwrap();
-        all_rows(&reader).concat()
-    };
-    let (reference, model) = (rows("ref.gz"), rows("q2.gz"));
+    session.reference_of("@tiny-q2_K.gguf", "q2.gz", &["--encoding", "f32"]);
+    let (reference, model) = (session.rows("ref.gz"), session.rows("q2.gz"));
     let n = reference.len() as f64;
     let (mut mean_abs_diff, mut cosine_distance) = (0.0, 0.0);
     for (l, m) in reference.iter().zip(&model) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Session, all_rows, rewrite};
+use common::{Session, rewrite};
 use kl_formats::NativeReader;
 
 /// KL(softmax p ‖ softmax q) of two rows of logits, in float64.
@@ -54,26 +54,11 @@ fn the_common_part_is_renormalised() {
     let json = session.json(&[&args[..], &["common"]].concat());
     assert_eq!(json["models"][0]["n_vocab_compared"], cut);
 
-    session.ok(&[
-        "-m",
-        "@tiny-q2_K.gguf",
-        "-t",
-        "short.txt",
-        "-w",
-        "q2.gz",
-        "-c",
-        "64",
-        "-q",
-        "--encoding",
-        "f32",
-    ]);
-    let rows = |name: &str| {
-        let reader = NativeReader::open(&session.path(name)).unwrap();
-        all_rows(&reader).concat()
-    };
-    let klds: Vec<f64> = rows("short.gz")
+    session.reference_of("@tiny-q2_K.gguf", "q2.gz", &["--encoding", "f32"]);
+    let klds: Vec<f64> = session
+        .rows("short.gz")
         .iter()
-        .zip(rows("q2.gz"))
+        .zip(session.rows("q2.gz"))
         .map(|(p, q)| kld(p, &q[..cut]))
         .collect();
     let expected = klds.iter().sum::<f64>() / klds.len() as f64;

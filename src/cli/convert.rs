@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use kl_formats::{
     Encoding, Header, KlPyHeader, KlPyWriter, LlamaCppWriter, NativeWriter, Reference, WindowHead,
@@ -17,7 +17,7 @@ use super::direct_file::DirectFile;
 use super::output::{Existing, PartialFile};
 use super::progress::Progress;
 use super::settings::{UsageError, WriteKind};
-use super::write::{check_free_space, projected_bytes};
+use super::write::{check_free_space, commit, projected_bytes};
 use super::{Warning, paths, stop, warn};
 use crate::pipeline::{ReferenceRows, Step, Target, convert_reference};
 use crate::report::number::{bytes, count, duration};
@@ -71,6 +71,16 @@ pub enum Bos {
     Token(u32),
 }
 
+impl ConvertArgs {
+    /// The token that stands in the place of each window's first, if one is known to.
+    fn bos_token(&self) -> Option<u32> {
+        match self.bos {
+            Some(Bos::Token(bos)) => Some(bos),
+            Some(Bos::None) | None => None,
+        }
+    }
+}
+
 impl FromStr for Bos {
     type Err = String;
 
@@ -107,7 +117,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
     check_kinds(&reference, kind)?;
     let windows = windows(&reference, args)?;
     let mut conversion = Conversion::plan(&reference, windows, kind)?;
-    if matches!(args.bos, Some(Bos::Token(_))) {
+    if args.bos_token().is_some() {
         conversion.lose("the text's own first token of each window: BOS stands in its place");
     }
     for loss in &conversion.losses {
@@ -124,11 +134,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
         args.quiet,
     );
     let target = target(&reference, &conversion, kind, &output)?;
-    let bos = match args.bos {
-        Some(Bos::Token(bos)) => Some(bos),
-        Some(Bos::None) | None => None,
-    };
-    let rows = ReferenceRows::new(reference, bos, None);
+    let rows = ReferenceRows::new(reference, args.bos_token(), None);
     let done = convert_reference(&rows, &conversion.windows, target, |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
@@ -137,14 +143,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
         stop::check()
     });
     progress.finish();
-    let file = done?
-        .into_file()
-        .with_context(|| format!("{}: cannot be written", output.path().display()))?;
-    let written = file
-        .metadata()
-        .map(|metadata| metadata.len())
-        .unwrap_or(size);
-    output.commit()?;
+    let written = commit(done?, output)?;
     if !args.quiet {
         say!(
             "wrote {}: {}, {} rows in {}",
@@ -182,12 +181,8 @@ fn windows(reference: &Reference, args: &ConvertArgs) -> Result<Vec<WindowHead>>
             }
         }
         Reference::LlamaCpp(reader) => {
-            let bos = match args.bos {
-                Some(Bos::Token(bos)) => Some(bos),
-                Some(Bos::None) | None => None,
-            };
             for place in 0..reader.n_windows() {
-                windows.push(reader.head(place, bos)?);
+                windows.push(reader.head(place, args.bos_token())?);
                 stop::check()?;
             }
             match args.bos {

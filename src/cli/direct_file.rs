@@ -45,18 +45,18 @@ impl DirectFile {
         }
     }
 
-    /// Ends the writing.
+    /// Ends the writing. Gives the bytes of the file.
     ///
     /// # Errors
     /// What the disk says.
-    pub fn into_file(mut self) -> io::Result<File> {
+    pub fn finish(mut self) -> io::Result<u64> {
         self.flush()?;
         let length = self.file.metadata()?.len();
         if length != self.taken {
             let what = format!("it has {length} bytes, and {} were written", self.taken);
             return Err(io::Error::other(what));
         }
-        Ok(self.file)
+        Ok(length)
     }
 
     /// Writes a part of the chunk.
@@ -158,7 +158,7 @@ mod tests {
                         file.flush().unwrap();
                     }
                 }
-                file.into_file().unwrap();
+                assert_eq!(file.finish().unwrap(), bytes.len() as u64);
                 let mut back = Vec::new();
                 io::Read::read_to_end(&mut read, &mut back).unwrap();
                 assert!(back == bytes, "cut to {cut}");

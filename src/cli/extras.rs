@@ -3,7 +3,7 @@
 use kl_formats::{Reference, Row, TokenRecord};
 
 use super::args::Stats;
-use super::reference::native_header;
+use super::reference::holds_log_probabilities;
 use super::settings::ReadSettings;
 use super::{Warning, warn};
 use crate::score::llama_perplexity::{self, PeerToken};
@@ -30,12 +30,11 @@ pub struct Extra {
 
 impl Extras {
     pub fn wanted(settings: &ReadSettings, reference: &Reference) -> Self {
-        let is_base_file = matches!(reference, Reference::LlamaCpp(_));
         Self {
-            peers: is_base_file && settings.stats.contains(&Stats::LlamaPerplexity),
+            peers: matches!(reference, Reference::LlamaCpp(_))
+                && settings.stats.contains(&Stats::LlamaPerplexity),
             logits: settings.stats.contains(&Stats::Logits),
-            no_logits: is_base_file
-                || native_header(reference).is_some_and(|header| header.log_probabilities),
+            no_logits: holds_log_probabilities(reference),
         }
     }
 

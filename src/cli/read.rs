@@ -67,6 +67,7 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
             Err(error) => fail(&mut report, path, &error, several),
         }
     }
+    report.complete = usable.is_empty();
     results.write(&report);
     let backend = start_backend(&settings.run)?;
     let mut usable = usable.into_iter().peekable();
@@ -95,10 +96,9 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
             Err(_) if stop::asked() => break,
             Err(error) => fail(&mut report, path, &error, several),
         }
+        report.complete = is_last;
         results.write(&report);
     }
-    report.complete = !stop::asked();
-    results.write(&report);
     results.finish(&report)?;
     stop::check()?;
     match report.failed.as_slice() {

@@ -19,6 +19,15 @@ pub fn native_header(reference: &Reference) -> Option<&Header> {
     }
 }
 
+/// Whether its rows are log-probabilities, from which logits cannot be had.
+pub fn holds_log_probabilities(reference: &Reference) -> bool {
+    match reference {
+        Reference::Native(reader) => reader.header().log_probabilities,
+        Reference::KlPy(_) => false,
+        Reference::LlamaCpp(_) => true,
+    }
+}
+
 /// For the report.
 pub fn describe(reference: &Reference) -> ReferenceInfo {
     let header = native_header(reference);
@@ -41,10 +50,7 @@ pub fn describe(reference: &Reference) -> ReferenceInfo {
         backend: header.map(|header| header.backend.clone()),
         seed: header.and_then(|header| header.seed),
         stride: header.and_then(|header| header.stride),
-        log_probabilities: match header {
-            Some(header) => header.log_probabilities,
-            None => matches!(reference, Reference::LlamaCpp(_)),
-        },
+        log_probabilities: holds_log_probabilities(reference),
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-
 use kl_formats::{Encoding, MAX_N_CTX};
 
 use super::args::{Args, Format, Stats, Vocabulary};
@@ -220,13 +218,8 @@ fn write_settings(
                 "--format llama.cpp stores log-probabilities in 16 bits: leave --encoding out",
             );
         }
-        (Format::LlamaCpp, None) if args.stride.is_some() || args.max_windows.is_some() => {
-            return wrong(
-                "--format llama.cpp takes all whole windows of a text, which do not overlap: leave --stride and --max-windows out",
-            );
-        }
         (Format::LlamaCpp, None) => {
-            check_llama_cpp(n_ctx, args.score, &run)?;
+            check_llama_cpp(&windowing, args.score, &run)?;
             WriteKind::LlamaCpp
         }
     };
@@ -243,10 +236,16 @@ fn write_settings(
 
 /// What llama.cpp's base file cannot express.
 fn check_llama_cpp(
-    n_ctx: u32,
+    windowing: &Windowing,
     score: Option<ScoreFrom>,
     run: &RunSettings,
 ) -> Result<(), UsageError> {
+    let n_ctx = windowing.n_ctx;
+    if windowing.stride.is_some() || windowing.max_windows.is_some() {
+        return wrong(
+            "--format llama.cpp takes all whole windows of a text, which do not overlap: leave --stride and --max-windows out",
+        );
+    }
     if score.is_some_and(|score| score.first(n_ctx) != n_ctx / 2) {
         return wrong(
             "--format llama.cpp scores the second half of each window: leave --score out",
@@ -284,16 +283,14 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         return wrong("--json-tokens needs --json PATH, the file to put the tokens in");
     }
     for condition in &args.fail_if {
-        let asked = |name: &str| {
-            let is = |kind: &Stats| {
-                kind.to_possible_value()
-                    .is_some_and(|value| value.get_name() == name)
-            };
-            args.stats.iter().any(is)
+        let (kind, name) = match condition.section() {
+            "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
+            "llama_perplexity" => (Stats::LlamaPerplexity, "llama-perplexity"),
+            _ => continue,
         };
-        if let Some(kind) = condition.needs().filter(|kind| !asked(kind)) {
+        if !args.stats.contains(&kind) {
             return wrong(&format!(
-                "--fail-if '{}' needs --stats {kind}",
+                "--fail-if '{}' needs --stats {name}",
                 condition.expression()
             ));
         }

@@ -110,14 +110,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     });
     progress.finish();
     let (file, timing) = done?;
-    let file = file
-        .into_file()
-        .with_context(|| format!("{}: cannot be written", output.path().display()))?;
-    let written = file
-        .metadata()
-        .map(|metadata| metadata.len())
-        .unwrap_or(size);
-    output.commit()?;
+    let written = commit(file, output)?;
     drop(decoder);
     model.drop_last();
 
@@ -137,6 +130,15 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         plan.n_tokens() as f64 / wall,
     );
     Ok(())
+}
+
+/// Ends what was written through `file` and gives it its name. Gives its bytes.
+pub fn commit(file: DirectFile, output: PartialFile) -> Result<u64> {
+    let written = file
+        .finish()
+        .with_context(|| format!("{}: cannot be written", output.path().display()))?;
+    output.commit()?;
+    Ok(written)
 }
 
 /// A stride must not leave tokens out.

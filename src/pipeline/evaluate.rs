@@ -1,16 +1,16 @@
 //! A model against a reference: every row of the reference beside the row that the model gives.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowHead};
 
 use super::reference_rows::{ReferenceRows, Window};
-use super::{Error, Step, Timing};
+use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
 
@@ -63,7 +63,7 @@ pub fn evaluate<S: LogitSource, X: Send>(
     // Windows are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
     let next_window = || {
-        let mut numbered = numbered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbered = locked(&numbered);
         let window = reference.next_window()?;
         *numbered += 1;
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
@@ -72,7 +72,7 @@ pub fn evaluate<S: LogitSource, X: Send>(
     // One after the other: where memory is short, the first gets all that it needs.
     let making = Mutex::new(());
     let make = || {
-        let _one = making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = locked(&making);
         make()
     };
     let n_entries = reference.n_entries;

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kl_formats::{
@@ -15,8 +15,8 @@ use kl_formats::{
 };
 use rayon::prelude::*;
 
-use super::Error;
 use super::spare::Spare;
+use super::{Error, locked};
 
 /// Blocks that the system is asked to fetch before they are read: with 1 MiB each, 64 MiB.
 const BLOCKS_AHEAD: usize = 64;
@@ -230,11 +230,6 @@ impl WindowRows<'_> {
         }
         Ok(all)
     }
-}
-
-/// What is kept here is as good after a panic as before.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(nanoseconds: &AtomicU64, since: Instant) {

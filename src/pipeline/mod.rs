@@ -18,6 +18,7 @@ pub use evaluate::{ScoredWindow, TopP, evaluate};
 pub use reference_rows::ReferenceRows;
 pub use write::{Target, write_reference};
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::engine::EngineError;
@@ -99,6 +100,11 @@ impl Timing {
             refused: 0,
         }
     }
+}
+
+/// What the pipeline's locks keep is as good after a panic as before.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rows that a thread takes at once: one of a small vocabulary is scored faster than a thread is

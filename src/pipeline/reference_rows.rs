@@ -1,14 +1,14 @@
 //! The reference's side of a run: which of its windows, in which order, and its rows beside those
 //! of the model.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kl_formats::{Reference, Row, WindowHead};
 
-use super::Error;
 use super::in_place::{self, BaseFile, InPlace};
 use super::stream::Stream;
+use super::{Error, locked};
 use crate::windows::{DEFAULT_SEED, shuffled};
 
 /// The windows of a reference, to be evaluated one after the other.
@@ -117,7 +117,7 @@ impl ReferenceRows {
                 .next_window()?
                 .map(|(head, rows)| (head, WindowRows::InPlace(rows))),
             Rows::Stream(stream) => {
-                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut stream = locked(stream);
                 stream
                     .next_window()?
                     .map(|head| (head, WindowRows::Stream(stream)))

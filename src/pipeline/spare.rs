@@ -1,7 +1,9 @@
 //! Memory that has been used and will be again: a block of rows is a megabyte, and taking fresh
 //! memory from the system for each costs more than filling it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use super::locked;
 
 /// Things to use again, shared by those who use them up and those who need them.
 #[derive(Debug)]
@@ -17,8 +19,7 @@ impl<T> Spare<T> {
     }
 
     fn things(&self) -> std::sync::MutexGuard<'_, Vec<T>> {
-        // A list is as good after a panic as before.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

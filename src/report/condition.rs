@@ -118,15 +118,10 @@ impl fmt::Display for Verdict {
 }
 
 impl Condition {
-    /// The statistics that have to be asked for to have this number.
+    /// The key of the model's object that its number is under.
     #[must_use]
-    pub fn needs(&self) -> Option<&'static str> {
-        let section = self.name.split('.').next().unwrap_or_default();
-        match section {
-            "logits" | "jensen_shannon" | "smoothed_kld" => Some("logits"),
-            "llama_perplexity" => Some("llama-perplexity"),
-            _ => None,
-        }
+    pub fn section(&self) -> &str {
+        self.name.split('.').next().unwrap_or_default()
     }
 
     /// As it was given.

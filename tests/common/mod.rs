@@ -121,20 +121,20 @@ impl Session {
 
     /// Writes `ref.gz` of the first `n_tokens` scored tokens of a short text with the f16 model.
     pub fn reference(&self, more: &[&str]) -> PathBuf {
-        let args = [
-            "-m",
-            "@tiny-f16.gguf",
-            "-t",
-            "short.txt",
-            "-w",
-            "ref.gz",
-            "-c",
-            "64",
-            "-q",
-        ];
+        self.reference_of("@tiny-f16.gguf", "ref.gz", more)
+    }
+
+    /// Writes a reference of the short text with another model.
+    pub fn reference_of(&self, model: &str, name: &str, more: &[&str]) -> PathBuf {
+        let args = ["-m", model, "-t", "short.txt", "-w", name, "-c", "64", "-q"];
         self.write("short.txt", short_text());
         self.ok(&[&args, more].concat());
-        self.path("ref.gz")
+        self.path(name)
+    }
+
+    /// All rows of a native reference, one after the other.
+    pub fn rows(&self, name: &str) -> Vec<Vec<f32>> {
+        all_rows(&NativeReader::open(&self.path(name)).unwrap()).concat()
     }
 }
 

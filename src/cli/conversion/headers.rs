@@ -8,6 +8,7 @@ use kl_formats::{
     WindowHead, rows_per_piece,
 };
 
+use super::super::reference::holds_log_probabilities;
 use super::{begin_alike, longest};
 use crate::cli::setup::writer;
 
@@ -64,7 +65,7 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
         },
         seed: None,
         stride: None,
-        log_probabilities: matches!(reference, Reference::LlamaCpp(_)),
+        log_probabilities: holds_log_probabilities(reference),
     }
 }
 
