@@ -92,39 +92,8 @@ pub struct Args {
     #[arg(long, value_name = "u16|f32")]
     pub encoding: Option<kl_formats::Encoding>,
 
-    /// Level of every interval
-    #[arg(long, value_name = "P", default_value = "0.95")]
-    pub confidence: Confidence,
-
-    /// Statistics to report besides kl's own, comma-separated: llama-perplexity (its own block), and
-    /// logits (distances in logit space, Jensen-Shannon divergence, KLD smoothed as MAX does)
-    /// [default: kl]
-    #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
-    pub stats: Vec<Stats>,
-
-    /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
-    #[arg(long, value_name = "PATH")]
-    pub json: Option<PathBuf>,
-
-    /// With --json, every token's values in it too
-    #[arg(long)]
-    pub json_tokens: bool,
-
-    /// With -r, list the N tokens with the largest KLD in their context
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub top_k: Option<u32>,
-
-    /// With -r, exit with 3 if a number of the result is so, as in 'kld.mean > 0.01'; may repeat
-    #[arg(long, value_name = "CONDITION")]
-    pub fail_if: Vec<Condition>,
-
-    /// Per-token file [default: MODEL-FILE-NAME.kls in the current folder]
-    #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]
-    pub sidecar: Option<PathBuf>,
-
-    /// Write no per-token file
-    #[arg(long)]
-    pub no_sidecar: bool,
+    #[command(flatten)]
+    pub results: ResultArgs,
 
     /// Flash attention (-fa) [default: auto; with -r as the reference was written]
     #[arg(long, value_name = "on|off|auto")]
@@ -177,6 +146,44 @@ pub struct Args {
     /// No progress, and nothing else on stderr but warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// What becomes of an evaluation's numbers.
+#[derive(clap::Args, Debug)]
+pub struct ResultArgs {
+    /// Level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// Statistics to report besides kl's own, comma-separated: llama-perplexity (its own block), and
+    /// logits (distances in logit space, Jensen-Shannon divergence, KLD smoothed as MAX does)
+    /// [default: kl]
+    #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
+    pub stats: Vec<Stats>,
+
+    /// Write the whole result as JSON; '-': to stdout, then nothing else goes there
+    #[arg(long, value_name = "PATH")]
+    pub json: Option<PathBuf>,
+
+    /// With --json, every token's values in it too
+    #[arg(long)]
+    pub json_tokens: bool,
+
+    /// With -r, list the N tokens with the largest KLD in their context
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: Option<u32>,
+
+    /// With -r, exit with 3 if a number of the result is so, as in 'kld.mean > 0.01'; may repeat
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Condition>,
+
+    /// Per-token file [default: MODEL-FILE-NAME.kls in the current folder]
+    #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]
+    pub sidecar: Option<PathBuf>,
+
+    /// Write no per-token file
+    #[arg(long)]
+    pub no_sidecar: bool,
 }
 
 /// Which entries of two vocabularies are compared.

@@ -4,7 +4,7 @@ use kl_formats::{Reference, Row, TokenRecord};
 
 use super::args::Stats;
 use super::reference::holds_log_probabilities;
-use super::settings::ReadSettings;
+use super::settings::ResultSettings;
 use super::{Warning, warn};
 use crate::score::llama_perplexity::{self, PeerToken};
 use crate::score::{LogitMetrics, logit_metrics};
@@ -29,7 +29,7 @@ pub struct Extra {
 }
 
 impl Extras {
-    pub fn wanted(settings: &ReadSettings, reference: &Reference) -> Self {
+    pub fn wanted(settings: &ResultSettings, reference: &Reference) -> Self {
         Self {
             peers: matches!(reference, Reference::LlamaCpp(_))
                 && settings.stats.contains(&Stats::LlamaPerplexity),
@@ -56,7 +56,7 @@ impl Extras {
     /// llama-perplexity's statistics, if they are asked for and there are tokens enough.
     pub fn llama_perplexity(
         self,
-        settings: &ReadSettings,
+        settings: &ResultSettings,
         records: &[TokenRecord],
         extras: &[Extra],
     ) -> Option<LlamaPerplexity> {
@@ -79,7 +79,7 @@ impl Extras {
     /// The distances in logit space, if they are asked for.
     pub fn logits(
         self,
-        settings: &ReadSettings,
+        settings: &ResultSettings,
         records: &[TokenRecord],
         extras: &[Extra],
     ) -> Option<LogitSummary> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::output::{folder_of, follow_links, partial_path};
-use super::settings::{Command, ReadSettings, Sidecar, UsageError};
+use super::settings::{Command, ResultSettings, Sidecar, UsageError};
 
 /// Refuses a call that would write over what it reads or has just written, `--force` or not.
 pub fn check(command: &Command) -> Result<(), UsageError> {
@@ -19,9 +19,9 @@ pub fn check(command: &Command) -> Result<(), UsageError> {
             let mut outputs: Vec<PathBuf> = settings
                 .models
                 .iter()
-                .filter_map(|model| sidecar_path(settings, model))
+                .filter_map(|model| sidecar_path(&settings.results, model))
                 .collect();
-            outputs.extend(settings.json.clone());
+            outputs.extend(settings.results.json.clone());
             (inputs, outputs)
         }
     };
@@ -55,8 +55,8 @@ pub fn distinct(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageErro
     Ok(())
 }
 
-/// Where the sidecar of `model` goes.
-pub fn sidecar_path(settings: &ReadSettings, model: &Path) -> Option<PathBuf> {
+/// Where the sidecar of `model`, or of a file in its place, goes.
+pub fn sidecar_path(settings: &ResultSettings, model: &Path) -> Option<PathBuf> {
     match &settings.sidecar {
         Sidecar::None => None,
         Sidecar::At(path) => Some(path.clone()),

@@ -7,7 +7,7 @@ use anyhow::{Context, Error, Result};
 
 use super::output::{Existing, PartialFile};
 use super::print_result;
-use super::settings::ReadSettings;
+use super::settings::ResultSettings;
 use crate::report::{ModelReport, ReferenceInfo, Report, summary_table, text_report};
 
 /// Results on their way out.
@@ -32,12 +32,12 @@ enum Json<'s> {
 
 impl<'s> Results<'s> {
     /// Checks that the JSON can be written before any model is loaded.
-    pub fn new(settings: &'s ReadSettings) -> Result<Self> {
+    pub fn new(settings: &'s ResultSettings) -> Result<Self> {
         let json = match settings.json.as_deref() {
             None => Json::None,
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
-                let ours = settings.run.force;
+                let ours = settings.force;
                 drop(create_json(path, ours)?);
                 Json::File { path, ours }
             }

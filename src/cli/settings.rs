@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kl_formats::{Encoding, MAX_N_CTX};
 
-use super::args::{Args, Format, Stats, Vocabulary};
+use super::args::{Args, Format, ResultArgs, Stats, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::report::Condition;
 use crate::stats::Confidence;
@@ -62,6 +62,16 @@ pub struct ReadSettings {
     pub reference: PathBuf,
     /// The window's size if one was given: it has to be the reference's.
     pub n_ctx: Option<u32>,
+    pub vocabulary: Vocabulary,
+    /// Contexts of a model used in turn; `None`: as suits the device.
+    pub contexts: Option<u32>,
+    pub results: ResultSettings,
+    pub run: RunSettings,
+}
+
+/// What becomes of the numbers of an evaluation.
+#[derive(Debug)]
+pub struct ResultSettings {
     pub confidence: Confidence,
     pub stats: Vec<Stats>,
     pub json: Option<PathBuf>,
@@ -72,10 +82,8 @@ pub struct ReadSettings {
     /// What fails a model.
     pub conditions: Vec<Condition>,
     pub sidecar: Sidecar,
-    pub vocabulary: Vocabulary,
-    /// Contexts of a model used in turn; `None`: as suits the device.
-    pub contexts: Option<u32>,
-    pub run: RunSettings,
+    pub force: bool,
+    pub quiet: bool,
 }
 
 /// Where the per-token file goes.
@@ -125,7 +133,7 @@ impl TryFrom<Args> for Command {
         for (path, flag) in [
             (&args.write_path, "-w"),
             (&args.read_path, "-r"),
-            (&args.sidecar, "--sidecar"),
+            (&args.results.sidecar, "--sidecar"),
         ] {
             if path.as_deref().is_some_and(|path| path.as_os_str() == "-") {
                 return wrong(&format!(
@@ -182,21 +190,27 @@ fn write_settings(
     if windowing.score.first(n_ctx) >= n_ctx {
         return wrong("--score leaves no position to score: it must be less than --n-ctx");
     }
-    if args.json.is_some() {
+    if args.results.json.is_some() {
         return wrong(
             "--json has no use with -w: there are no results until a model is read against the reference",
         );
     }
-    if args.sidecar.is_some() || args.no_sidecar {
+    if args.results.sidecar.is_some() || args.results.no_sidecar {
         return wrong("--sidecar and --no-sidecar have no use with -w");
     }
     if args.vocab.is_some() {
         return wrong("--vocab belongs to -r: a reference holds whole rows");
     }
-    if !args.stats.is_empty() {
+    if !args.results.stats.is_empty() {
         return wrong("--stats belongs to -r: a reference has no statistics");
     }
-    if !args.fail_if.is_empty() || args.top_k.is_some() || args.json_tokens {
+    let ResultArgs {
+        fail_if,
+        top_k,
+        json_tokens,
+        ..
+    } = &args.results;
+    if !fail_if.is_empty() || top_k.is_some() || *json_tokens {
         return wrong(
             "--fail-if, --top-k and --json-tokens belong to -r: there are no results until a model is read against the reference",
         );
@@ -274,7 +288,25 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
     if args.parse_special || args.encoding.is_some() || args.format != Format::Kl {
         return wrong("--parse-special, --encoding and --format belong to -w");
     }
-    if args.sidecar.is_some() && args.model.len() > 1 {
+    Ok(Command::Read(ReadSettings {
+        results: result_settings(args.results, args.model.len(), args.force, args.quiet)?,
+        models: args.model,
+        reference,
+        n_ctx: args.n_ctx,
+        vocabulary: args.vocab.unwrap_or_default(),
+        contexts: args.contexts,
+        run,
+    }))
+}
+
+/// `n`: how many models, or files in their place, are evaluated.
+pub(super) fn result_settings(
+    args: ResultArgs,
+    n: usize,
+    force: bool,
+    quiet: bool,
+) -> Result<ResultSettings, UsageError> {
+    if args.sidecar.is_some() && n > 1 {
         return wrong(
             "--sidecar names one file and several models were given: leave it out to get one for each",
         );
@@ -300,10 +332,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         (Some(path), false) => Sidecar::At(path),
         (None, false) => Sidecar::ByModel,
     };
-    Ok(Command::Read(ReadSettings {
-        models: args.model,
-        reference,
-        n_ctx: args.n_ctx,
+    Ok(ResultSettings {
         confidence: args.confidence,
         stats: args.stats,
         json: args.json,
@@ -311,10 +340,9 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         top_k: args.top_k,
         conditions: args.fail_if,
         sidecar,
-        vocabulary: args.vocab.unwrap_or_default(),
-        contexts: args.contexts,
-        run,
-    }))
+        force,
+        quiet,
+    })
 }
 
 fn run_settings(args: &mut Args) -> Result<RunSettings, UsageError> {
@@ -449,7 +477,7 @@ mod tests {
             panic!("read")
         };
         assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
-        assert_eq!((read.n_ctx, read.sidecar), (None, Sidecar::ByModel));
-        assert_eq!(read.stats, []);
+        assert_eq!((read.n_ctx, read.results.sidecar), (None, Sidecar::ByModel));
+        assert_eq!(read.results.stats, []);
     }
 }

@@ -9,7 +9,7 @@ use kl_formats::{SidecarHeader, SidecarWriter, is_sidecar};
 
 use super::output::{Existing, PartialFile, flushed};
 use super::paths::sidecar_path;
-use super::settings::ReadSettings;
+use super::settings::ResultSettings;
 
 /// A sidecar, created before its model is loaded.
 pub struct SidecarFile {
@@ -20,12 +20,12 @@ pub struct SidecarFile {
 impl SidecarFile {
     /// Creates it where the settings say. A sidecar of an earlier run is replaced; any other file
     /// is refused unless `--force`.
-    pub fn create(settings: &ReadSettings, model: &Path) -> Result<Option<Self>> {
+    pub fn create(settings: &ResultSettings, model: &Path) -> Result<Option<Self>> {
         let Some(path) = sidecar_path(settings, model) else {
             return Ok(None);
         };
         let existing = Existing {
-            replace_target: settings.run.force || is_sidecar(&path),
+            replace_target: settings.force || is_sidecar(&path),
             replace_partial: true,
         };
         Ok(Some(Self {
