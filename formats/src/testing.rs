@@ -9,7 +9,7 @@ use crate::*;
 /// A folder that goes away, and a file in it to write again and again.
 pub(crate) struct Scratch {
     _folder: tempfile::TempDir,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Scratch {

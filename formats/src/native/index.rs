@@ -34,6 +34,12 @@ impl WindowEntry {
         self.offsets.first().copied().unwrap_or(0)
     }
 
+    /// Whether its counts can be those of a window of this file.
+    pub(super) fn fits(&self, header: &Header) -> bool {
+        let end = self.first_scored.checked_add(self.n_rows);
+        self.n_tokens <= header.n_ctx && end.is_some_and(|end| end <= self.n_tokens)
+    }
+
     /// Members of rows.
     pub fn n_pieces(&self) -> u32 {
         // Their number was checked against `n_rows`, a u32.
@@ -105,9 +111,6 @@ pub(super) fn decode(
         if !seen.insert(window) {
             return what("comes twice");
         }
-        if n_tokens > header.n_ctx || first_scored.checked_add(rows).is_none_or(|n| n > n_tokens) {
-            return what("has counts that do not fit its tokens");
-        }
         if u64::from(n_members) != u64::from(rows.div_ceil(header.rows_per_piece)) + 1 {
             return what("has members that do not fit its rows");
         }
@@ -131,13 +134,17 @@ pub(super) fn decode(
             offsets.push(offset);
         }
         n_rows += u64::from(rows); // at most 2^32 times 2^32
-        entries.push(WindowEntry {
+        let entry = WindowEntry {
             window,
             n_tokens,
             n_rows: rows,
             first_scored,
             offsets,
-        });
+        };
+        if !entry.fits(header) {
+            return what("has counts that do not fit its tokens");
+        }
+        entries.push(entry);
     }
     if !bytes.is_empty() {
         return Err(format!("the index is {} bytes too long", bytes.len()));

@@ -1,10 +1,11 @@
 //! The reading side: any window, any piece, from any thread.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::member::{self, END_BYTES, HEAD_BYTES, MIN_BYTES, MemberHead, Tag};
 use super::{Header, MAX_HEADER_BYTES, WindowEntry, index, walk};
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::row::{Layout, Shape};
 use crate::source::Source;
 use crate::{RowBlock, WindowHead};
@@ -75,6 +76,58 @@ impl NativeReader {
             windows,
             index_offset: end.index_offset,
         })
+    }
+
+    /// Opens what a writer that was cut off has left, as if the file ended behind its last whole
+    /// window: whatever comes after the first byte that is missing or damaged is not there. Every
+    /// byte of what is there is read and checked, as [`NativeReader::verify_window`] does.
+    ///
+    /// # Errors
+    /// A file without a whole header: [`crate::Error::Truncated`], and the other errors of
+    /// [`NativeReader::open`] about a header; [`crate::Error::Io`].
+    pub fn open_cut_off(path: &Path) -> Result<Self> {
+        let source = Source::open(path)?;
+        let (header, start) = open_header(&source)?;
+        let walked = walk::walk(&source, &header, start)?;
+        let mut reader = Self {
+            source,
+            header,
+            windows: walked.whole,
+            index_offset: walked.whole_until,
+        };
+        let n_whole = reader.count_whole_windows()?;
+        if let Some(damaged) = reader.windows.get(n_whole) {
+            reader.index_offset = damaged.offset();
+            reader.windows.truncate(n_whole);
+        }
+        Ok(reader)
+    }
+
+    /// Windows before the first that is damaged, or that no writer of this header writes.
+    fn count_whole_windows(&self) -> Result<usize> {
+        let (mut seen, mut n_rows) = (HashSet::new(), 0u64);
+        for (i, entry) in self.windows.iter().enumerate() {
+            n_rows += u64::from(entry.n_rows);
+            let fits = seen.insert(entry.window)
+                && i < self.header.n_windows as usize
+                && n_rows <= self.header.n_rows
+                && entry.fits(&self.header);
+            if !fits {
+                return Ok(i);
+            }
+            match self.verify_window(i) {
+                Ok(_) => {}
+                Err(Error::Corrupt { .. } | Error::Truncated { .. }) => return Ok(i),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.windows.len())
+    }
+
+    /// Where the windows end, in bytes of the file: the index follows, or what is still to be
+    /// written.
+    pub fn windows_end(&self) -> u64 {
+        self.index_offset
     }
 
     /// The file's path.

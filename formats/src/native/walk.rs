@@ -1,8 +1,8 @@
 //! A file without a good end: how far it is whole.
 
-use super::Header;
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
 use super::reader::unpack_at;
+use super::{Header, WindowEntry};
 use crate::Error;
 use crate::source::Source;
 
@@ -17,28 +17,33 @@ pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
 
 /// What was seen before the first member that is not whole.
 #[derive(Default)]
-struct Walked {
+pub(super) struct Walked {
+    /// Windows seen whole, as far as the lengths of their members tell.
+    pub(super) whole: Vec<WindowEntry>,
+    /// Where the last of those ends: there an interrupted write goes on.
+    pub(super) whole_until: u64,
     /// Where the walk stopped.
     offset: u64,
-    /// Windows seen whole.
-    whole: u32,
-    /// Where the last of those ends: there an interrupted write may go on.
-    whole_until: u64,
     /// The window that the walk stopped in.
     within: Option<Window>,
     /// Whether the index was seen.
     index: bool,
     /// Whether the walk stopped because bytes were missing.
     cut: bool,
+    /// What is wrong with the window's head that the walk stopped at.
+    damage: Option<Error>,
 }
 
 struct Window {
-    number: u32,
+    entry: WindowEntry,
     pieces: u32,
-    pieces_seen: u32,
 }
 
-fn walk(source: &Source, header: &Header, start: u64) -> crate::Result<Walked> {
+/// Walks members until one is not whole.
+///
+/// # Errors
+/// What the disk says.
+pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Result<Walked> {
     let mut walked = Walked {
         offset: start,
         whole_until: start,
@@ -59,16 +64,18 @@ fn walk(source: &Source, header: &Header, start: u64) -> crate::Result<Walked> {
         };
         if u64::from(head.member_bytes) > left {
             if head.tag.is_head() {
-                walked.within = Some(Window {
-                    number: head.tag.window,
-                    pieces: u32::MAX,
-                    pieces_seen: 0,
-                });
+                walked.enter(&head, [0; 3], u32::MAX);
             }
             walked.cut = true;
             return Ok(walked);
         }
-        walked.take(source, header, head)?;
+        match walked.take(source, header, head) {
+            Err(damage @ Error::Corrupt { .. }) => {
+                walked.damage = Some(damage);
+                return Ok(walked);
+            }
+            taken => taken?,
+        }
     }
 }
 
@@ -78,36 +85,51 @@ impl Walked {
         if head.tag.is_head() {
             // Its counts say how many pieces follow.
             let plain = unpack_at(source, self.offset, &head)?;
-            let n_rows = plain.get(8..12).and_then(|b| b.first_chunk()).copied();
-            let pieces = n_rows
-                .map_or(0, u32::from_le_bytes)
-                .div_ceil(header.rows_per_piece);
-            self.within = Some(Window {
-                number: head.tag.window,
-                pieces,
-                pieces_seen: 0,
-            });
+            let count = |i| {
+                plain
+                    .as_chunks::<4>()
+                    .0
+                    .get(i)
+                    .map(|b| u32::from_le_bytes(*b))
+            };
+            let counts = [count(1), count(2), count(4)].map(Option::unwrap_or_default);
+            let [_, n_rows, _] = counts;
+            self.enter(&head, counts, n_rows.div_ceil(header.rows_per_piece));
         } else if let (true, Some(window)) = (head.tag.is_rows(), &mut self.within) {
-            window.pieces_seen = window.pieces_seen.saturating_add(1);
+            window.entry.offsets.push(self.offset);
         }
         self.index |= head.tag == Tag::INDEX;
         // Not past the file's end: the caller has looked.
         self.offset += u64::from(head.member_bytes);
-        if self
-            .within
-            .as_ref()
-            .is_some_and(|window| window.pieces_seen >= window.pieces)
-        {
-            self.within = None;
-            self.whole = self.whole.saturating_add(1);
+        let is_whole = |window: &mut Window| window.entry.n_pieces() >= window.pieces;
+        if let Some(window) = self.within.take_if(is_whole) {
+            self.whole.push(window.entry);
             self.whole_until = self.offset;
         }
         Ok(())
     }
 
+    /// A window begins, with so many tokens and rows from a first one on.
+    fn enter(&mut self, head: &MemberHead, counts: [u32; 3], pieces: u32) {
+        let [n_tokens, n_rows, first_scored] = counts;
+        self.within = Some(Window {
+            entry: WindowEntry {
+                window: head.tag.window,
+                n_tokens,
+                n_rows,
+                first_scored,
+                offsets: vec![self.offset],
+            },
+            pieces,
+        });
+    }
+
     fn explain(self, source: &Source, header: &Header) -> Error {
+        if let Some(damage) = self.damage {
+            return damage;
+        }
         let name = &source.name;
-        let window = self.within.map(|window| window.number);
+        let window = self.within.map(|window| window.entry.window);
         if !self.cut {
             let what = match self.index {
                 true => "the end member is damaged, or bytes were put behind it",
@@ -118,7 +140,10 @@ impl Walked {
         let what = format!(
             "the file ends after {} bytes with {} of {} windows whole (the rest should begin at \
              byte {})",
-            source.len, self.whole, header.n_windows, self.whole_until
+            source.len,
+            self.whole.len(),
+            header.n_windows,
+            self.whole_until
         );
         name.truncated(window, self.offset, what)
     }

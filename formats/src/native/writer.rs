@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::member::{self, End, Tag};
-use super::{Header, WindowEntry, index};
+use super::{Header, NativeReader, WindowEntry, index};
 use crate::error::{Named, Result};
 use crate::piece::{Framing, Member, Part, PieceMemory};
 
@@ -46,6 +46,24 @@ impl<W: Write> NativeWriter<W> {
         };
         writer.put(&member::build(Tag::HEADER, &lines))?;
         Ok(writer)
+    }
+
+    /// Goes on behind the whole windows of what a writer was cut off in, as
+    /// [`NativeReader::open_cut_off`] gives it. `out` takes what follows
+    /// [`NativeReader::windows_end`], and the file then is what the first writer would have made of
+    /// it, to the byte.
+    pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Self {
+        let entries = cut_off.windows().to_vec();
+        Self {
+            out,
+            name: Named::new(path),
+            header: cut_off.header().clone(),
+            offset: cut_off.windows_end(),
+            seen: entries.iter().map(|entry| entry.window).collect(),
+            n_rows: entries.iter().map(|entry| u64::from(entry.n_rows)).sum(),
+            entries,
+            pieces_left: 0,
+        }
     }
 
     /// Writes the next member: a window's head, then its rows in order, then the next window's.

@@ -1,3 +1,4 @@
+mod cut_off;
 mod damage;
 mod hostile;
 
