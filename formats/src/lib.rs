@@ -49,7 +49,8 @@ pub use piece::{Member, Piece, PieceMemory};
 pub use reference::{Reference, ReferenceKind, sniff};
 pub use row::{Encoding, Row, RowBlock};
 pub use sidecar::{
-    ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, is_sidecar,
+    CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
+    is_sidecar,
 };
 pub use verify::VerifyReport;
 pub use window::WindowHead;

@@ -268,6 +268,8 @@ fn sidecar_md() {
         n_vocab: 5,
         first_scored: 0,
         n_records: 3,
+        n_vocab_compared: None,
+        backend: None,
     };
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = SidecarWriter::create(&file, file.path(), &header).unwrap();

@@ -133,6 +133,8 @@ pub fn report(
         n_vocab: turn.reference.n_vocab,
         first_scored: turn.reference.first_scored.unwrap_or(0),
         n_records: records.len() as u64,
+        n_vocab_compared: Some(subject.compared),
+        backend: None,
     };
     let writing = Instant::now();
     let sidecar = subject.sidecar.map(|file| file.write(&header, &records));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::MAGIC_LINE;
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::{MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
+use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
 
 /// The version of the sidecar that this crate writes, and the only one it reads.
 pub const SIDECAR_VERSION: u32 = 1;
@@ -31,6 +31,12 @@ pub struct SidecarHeader {
     pub first_scored: u32,
     /// Records in the file.
     pub n_records: u64,
+    /// Entries of each row that were compared, from the first on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_vocab_compared: Option<u32>,
+    /// How the model's rows were computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendIdentity>,
 }
 
 /// A reference, as far as it tells.
@@ -44,6 +50,10 @@ pub struct ReferenceSummary {
     pub model: Option<ModelIdentity>,
     /// The text.
     pub text: Option<TextIdentity>,
+    /// What tells the file from another of its kind: SHA-256 (hex) of its length in bytes (u64), its
+    /// first 64 KiB and its last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 impl SidecarHeader {

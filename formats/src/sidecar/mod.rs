@@ -13,7 +13,7 @@ mod tests;
 
 pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
-pub use reader::{SidecarReader, is_sidecar};
+pub use reader::{CutOffSidecar, SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
 pub use verify::verify;
 pub use writer::SidecarWriter;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TokenRecord};
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::source;
 
 /// Reads a sidecar, record after record: an iterator of `Result<TokenRecord>`.
@@ -19,6 +19,15 @@ pub struct SidecarReader {
     start: u64,
     /// Records taken.
     i: u64,
+}
+
+/// What is whole of a sidecar that was cut off.
+#[derive(Debug)]
+pub struct CutOffSidecar {
+    /// The header.
+    pub header: SidecarHeader,
+    /// Its first records.
+    pub records: Vec<TokenRecord>,
 }
 
 /// Whether the file starts as a sidecar does. A file that cannot be read does not.
@@ -36,6 +45,59 @@ impl SidecarReader {
     /// [`crate::Error::NotASidecar`], [`crate::Error::Header`], [`crate::Error::Unsupported`],
     /// [`crate::Error::Truncated`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
+        let (reader, len) = Self::open_header(path)?;
+        let Self {
+            name,
+            header,
+            start,
+            ..
+        } = &reader;
+        let start = *start;
+        let expected = header
+            .n_records
+            .checked_mul(RECORD_BYTES as u64)
+            .and_then(|n| n.checked_add(start));
+        match expected {
+            Some(expected) if expected == len => {}
+            Some(expected) if expected < len => {
+                let what = format!("{} bytes behind the last record", len - expected);
+                return Err(name.corrupt(None, expected, what));
+            }
+            _ => {
+                let whole = len.saturating_sub(start) / RECORD_BYTES as u64;
+                let what = format!(
+                    "the file ends after {whole} whole records of {}",
+                    header.n_records
+                );
+                return Err(name.truncated(None, len, what));
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Opens what a writer that was cut off has left: its records end before the first that is
+    /// missing or damaged.
+    ///
+    /// # Errors
+    /// Those of [`SidecarReader::open`] about a header.
+    pub fn open_cut_off(path: &Path) -> Result<CutOffSidecar> {
+        let (mut reader, _) = Self::open_header(path)?;
+        let mut records = Vec::new();
+        for record in &mut reader {
+            match record {
+                Ok(record) => records.push(record),
+                Err(Error::Corrupt { .. } | Error::Truncated { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(CutOffSidecar {
+            header: reader.header,
+            records,
+        })
+    }
+
+    /// Reads the header; gives the file's length too.
+    fn open_header(path: &Path) -> Result<(Self, u64)> {
         let name = Named::new(path);
         let (file, len) = source::open(&name, "a sidecar")?;
         let mut stream = BufReader::with_capacity(256 << 10, file);
@@ -72,33 +134,15 @@ impl SidecarReader {
         }
         let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
         let header = SidecarHeader::from_json(json, &name)?;
-        let expected = header
-            .n_records
-            .checked_mul(RECORD_BYTES as u64)
-            .and_then(|n| n.checked_add(start));
-        match expected {
-            Some(expected) if expected == len => {}
-            Some(expected) if expected < len => {
-                let what = format!("{} bytes behind the last record", len - expected);
-                return Err(name.corrupt(None, expected, what));
-            }
-            _ => {
-                let whole = len.saturating_sub(start) / RECORD_BYTES as u64;
-                let what = format!(
-                    "the file ends after {whole} whole records of {}",
-                    header.n_records
-                );
-                return Err(name.truncated(None, len, what));
-            }
-        }
-        Ok(Self {
+        let reader = Self {
             name,
             stream,
             header,
             header_crc,
             start,
             i: 0,
-        })
+        };
+        Ok((reader, len))
     }
 
     /// The file's path.

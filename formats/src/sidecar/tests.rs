@@ -20,6 +20,8 @@ fn header(n_records: u64) -> SidecarHeader {
         n_vocab: 5,
         first_scored: 0,
         n_records,
+        n_vocab_compared: None,
+        backend: None,
     }
 }
 
@@ -250,5 +252,50 @@ proptest! {
         if let Ok(found) = read(scratch.file(&changed)) {
             prop_assert_eq!(found, read(scratch.file(&bytes)).unwrap());
         }
+    }
+}
+
+#[test]
+fn a_sidecar_that_was_cut_off_at_any_byte_goes_on_to_the_same_bytes() {
+    let header = header(5);
+    let write = |mut writer: SidecarWriter<Vec<u8>>, records: std::ops::Range<u32>| {
+        for i in records {
+            writer.push(&record(i)).unwrap();
+        }
+        writer.finish().unwrap()
+    };
+    let whole = write(
+        SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap(),
+        0..5,
+    );
+    let start = whole.len() - 5 * RECORD_BYTES;
+    let scratch = Scratch::new();
+    for length in 0..start {
+        let error = SidecarReader::open_cut_off(scratch.file(&whole[..length])).unwrap_err();
+        assert!(!error.to_string().contains('\n'), "{length}: {error}");
+    }
+    let go_on = |left: &[u8], n_whole: usize| {
+        let cut_off = SidecarReader::open_cut_off(scratch.file(left)).unwrap();
+        assert_eq!(cut_off.records.len(), n_whole);
+        // A window begins with every second record: what is kept may be less than what is whole.
+        let n = cut_off.records.len() as u64 / 2 * 2;
+        let place = |out: &mut Vec<u8>, offset: u64| {
+            out.truncate(offset as usize);
+            Ok(())
+        };
+        let path = Path::new("out");
+        SidecarWriter::resume(left.to_vec(), path, &cut_off.header, n, place).unwrap()
+    };
+    for length in start..=whole.len() {
+        let n_whole = (length - start) / RECORD_BYTES;
+        let writer = go_on(&whole[..length], n_whole);
+        assert_eq!(write(writer, n_whole as u32 / 2 * 2..5), whole, "{length}");
+    }
+    for place in start..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[place] ^= 1;
+        let n_whole = (place - start) / RECORD_BYTES;
+        let writer = go_on(&damaged, n_whole);
+        assert_eq!(write(writer, n_whole as u32 / 2 * 2..5), whole, "{place}");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::{SidecarHeader, TokenRecord};
+use super::{RECORD_BYTES, SidecarHeader, TokenRecord};
 use crate::error::{Named, Result};
 
 /// Writes a sidecar to anything that takes bytes. Records are small: give it a buffered output.
@@ -22,19 +22,43 @@ impl<W: Write> SidecarWriter<W> {
     /// # Errors
     /// [`crate::Error::Unwritable`] if the header cannot be, [`crate::Error::Io`].
     pub fn create(out: W, path: &Path, header: &SidecarHeader) -> Result<Self> {
+        let (mut writer, lines) = Self::with_header(out, path, header)?;
+        writer.put(&lines)?;
+        writer.put(&writer.header_crc.to_le_bytes())?;
+        Ok(writer)
+    }
+
+    /// Goes on behind the first `n_records` of a sidecar that was cut off; `place` puts `out` at the
+    /// byte that follows them.
+    ///
+    /// # Errors
+    /// Those of [`SidecarWriter::create`], and what `place` says.
+    pub fn resume(
+        out: W,
+        path: &Path,
+        header: &SidecarHeader,
+        n_records: u64,
+        place: impl FnOnce(&mut W, u64) -> std::io::Result<()>,
+    ) -> Result<Self> {
+        let (mut writer, lines) = Self::with_header(out, path, header)?;
+        let offset = lines.len() as u64 + 4 + n_records * RECORD_BYTES as u64;
+        place(&mut writer.out, offset).map_err(|source| writer.name.io("write", source))?;
+        writer.n_records = n_records;
+        Ok(writer)
+    }
+
+    /// A writer of no record yet, and the header's lines.
+    fn with_header(out: W, path: &Path, header: &SidecarHeader) -> Result<(Self, Vec<u8>)> {
         let name = Named::new(path);
         let lines = header.to_lines(&name)?;
-        let header_crc = crc32fast::hash(&lines);
-        let mut writer = Self {
+        let writer = Self {
             out,
             name,
-            header_crc,
+            header_crc: crc32fast::hash(&lines),
             n_expected: header.n_records,
             n_records: 0,
         };
-        writer.put(&lines)?;
-        writer.put(&header_crc.to_le_bytes())?;
-        Ok(writer)
+        Ok((writer, lines))
     }
 
     /// Writes the next record.
@@ -56,6 +80,15 @@ impl<W: Write> SidecarWriter<W> {
         Ok(())
     }
 
+    /// Hands on what `out` holds back, so that it is kept if the writer is cut off.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`].
+    pub fn flush(&mut self) -> Result<()> {
+        let flushed = self.out.flush();
+        flushed.map_err(|source| self.name.io("write", source))
+    }
+
     /// Checks the count, flushes, and gives the output back.
     ///
     /// # Errors
@@ -67,9 +100,7 @@ impl<W: Write> SidecarWriter<W> {
                 self.n_records, self.n_expected
             )));
         }
-        self.out
-            .flush()
-            .map_err(|source| self.name.io("write", source))?;
+        self.flush()?;
         Ok(self.out)
     }
 
