@@ -60,7 +60,7 @@ fn is_ignored(signal: i32) -> bool {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_ends_a_write_and_leaves_nothing() {
+fn a_signal_ends_a_write_as_it_ends_any_program() {
     use std::os::unix::process::ExitStatusExt;
     let session = Session::new();
     long_text(&session);
@@ -69,7 +69,8 @@ fn a_signal_ends_a_write_and_leaves_nothing() {
         .into_iter()
         .filter(|(_, number)| !is_ignored(*number))
     {
-        let mut child = running_write(&session, &[]);
+        // A kind that cannot be gone on with leaves nothing.
+        let mut child = running_write(&session, &["--format", "kl.py"]);
         signal(&child, name);
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(number), "a shell's loop ends with it");
@@ -141,11 +142,13 @@ fn stopping_keeps_the_models_that_are_done() {
         .unwrap();
     assert!(!child.wait().unwrap().success());
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!(json["models"].as_array().unwrap().len(), 1);
+    let models = json["models"].as_array().unwrap();
+    let is_whole = |model: &&serde_json::Value| model.get("interrupted").is_none();
+    assert_eq!(models.iter().filter(is_whole).count(), 1);
 }
 
 #[test]
-fn a_killed_run_is_named_and_stops_no_loop() {
+fn what_a_killed_run_leaves_is_named_and_not_touched() {
     let session = Session::new();
     long_text(&session);
     let mut child = running_write(&session, &[]);
@@ -166,9 +169,17 @@ fn a_killed_run_is_named_and_stops_no_loop() {
     ];
     session.fails(&args, 1, &["ref.gz.partial", "cut off", "--force"]);
     session.ok(&[&args[..], &["--force"]].concat());
-    // What a killed evaluation leaves is a moment's work.
+    // A killed evaluation's too, which keeps no other model from its own.
     session.write("tiny-q8_0.gguf.kls.partial", "left");
-    session.ok(&["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "-q"]);
+    let models = ["-m", "@tiny-q8_0.gguf", "-m", "@tiny-q2_K.gguf"];
+    let run = session.kl(&[&models[..], &["-r", "ref.gz", "-q"]].concat());
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stderr.contains("tiny-q8_0.gguf.kls.partial"),
+        "{}",
+        run.stderr
+    );
+    assert!(session.path("tiny-q2_K.gguf.kls").exists());
 }
 
 #[test]

@@ -139,6 +139,11 @@ pub struct Args {
     #[arg(long)]
     pub force: bool,
 
+    /// Go on with what a run of the same settings has left when it was cut off: with -w behind the
+    /// last whole window, with -r also past the models that are done
+    #[arg(long)]
+    pub resume: bool,
+
     /// Show llama.cpp's log
     #[arg(short, long)]
     pub verbose: bool,

@@ -112,7 +112,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
         std::slice::from_ref(&args.input),
         std::slice::from_ref(&args.output),
     )?;
-    let output = PartialFile::create(&args.output, Existing::forced(args.force))?;
+    let output = PartialFile::create(&args.output, Existing::asked(args.force, false))?;
     let reference = Reference::open(&args.input)?;
     check_kinds(&reference, kind)?;
     let windows = windows(&reference, args)?;
@@ -238,7 +238,7 @@ fn target(
     kind: WriteKind,
     output: &PartialFile,
 ) -> Result<Target<DirectFile>> {
-    let file = DirectFile::new(output.file()?);
+    let file = output.direct_file(0)?;
     let path = output.path();
     let (n_vocab, windows) = (reference.n_vocab(), &conversion.windows);
     Ok(match kind {

@@ -5,7 +5,7 @@
 //! this buffer to the disk, which needs no processor.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// What places, lengths and memory are multiples of where the page cache is passed by: the largest
 /// block that disks have.
@@ -14,7 +14,8 @@ const ALIGNMENT: usize = 4096;
 /// Bytes that go to the disk at once.
 const CHUNK: usize = 4 << 20;
 
-/// A new file, written from its start.
+/// A file that grows at its end. Dropped before it is finished, it writes what it still holds if it
+/// can: the file is then cut off, and not empty.
 #[derive(Debug)]
 pub struct DirectFile {
     file: File,
@@ -25,24 +26,37 @@ pub struct DirectFile {
     /// Bytes in the chunk.
     filled: usize,
     is_direct: bool,
-    /// Bytes taken, which the file must have in the end.
-    taken: u64,
+    /// Bytes that the file must have in the end.
+    length: u64,
+    /// Whether the disk has refused bytes: what is held belongs behind them.
+    has_failed: bool,
 }
 
 impl DirectFile {
-    /// `file` is empty, and its place the start.
-    pub fn new(file: File) -> Self {
-        let buffer = vec![0u8; CHUNK + ALIGNMENT];
+    /// Goes on behind the first `length` bytes of `file`; what comes after them is dropped.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn new(mut file: File, length: u64) -> io::Result<Self> {
+        let mut buffer = vec![0u8; CHUNK + ALIGNMENT];
         let start = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        file.set_len(length)?;
+        // The last block is not whole: it is written again.
+        let filled = (length % ALIGNMENT as u64) as usize;
+        let block = SeekFrom::Start(length - filled as u64);
+        file.seek(block)?;
+        file.read_exact(&mut buffer[start..start + filled])?;
+        file.seek(block)?;
         let is_direct = set_direct(&file, true);
-        Self {
+        Ok(Self {
             file,
             buffer,
             start,
-            filled: 0,
+            filled,
             is_direct,
-            taken: 0,
-        }
+            length,
+            has_failed: false,
+        })
     }
 
     /// Ends the writing. Gives the bytes of the file.
@@ -52,8 +66,8 @@ impl DirectFile {
     pub fn finish(mut self) -> io::Result<u64> {
         self.flush()?;
         let length = self.file.metadata()?.len();
-        if length != self.taken {
-            let what = format!("it has {length} bytes, and {} were written", self.taken);
+        if length != self.length {
+            let what = format!("it has {length} bytes, and {} were written", self.length);
             return Err(io::Error::other(what));
         }
         Ok(length)
@@ -61,6 +75,12 @@ impl DirectFile {
 
     /// Writes a part of the chunk.
     fn put(&mut self, from: usize, to: usize) -> io::Result<()> {
+        let put = self.put_bytes(from, to);
+        self.has_failed |= put.is_err();
+        put
+    }
+
+    fn put_bytes(&mut self, from: usize, to: usize) -> io::Result<()> {
         let mut bytes = &self.buffer[self.start + from..self.start + to];
         while !bytes.is_empty() {
             match self.file.write(bytes) {
@@ -96,7 +116,7 @@ impl Write for DirectFile {
         let free = self.start + self.filled;
         self.buffer[free..free + n].copy_from_slice(&bytes[..n]);
         self.filled += n;
-        self.taken += n as u64;
+        self.length += n as u64;
         if self.filled == CHUNK {
             self.put(0, CHUNK)?;
             self.filled = 0;
@@ -114,6 +134,14 @@ impl Write for DirectFile {
         }
         self.filled = 0;
         self.file.flush()
+    }
+}
+
+impl Drop for DirectFile {
+    fn drop(&mut self) {
+        if !self.has_failed {
+            let _ = self.flush();
+        }
     }
 }
 
@@ -151,7 +179,7 @@ mod tests {
         for folder in [std::env::temp_dir(), env!("CARGO_MANIFEST_DIR").into()] {
             for cut in [1000, ALIGNMENT, CHUNK, CHUNK + 1, bytes.len()] {
                 let mut read = tempfile::NamedTempFile::new_in(&folder).unwrap();
-                let mut file = DirectFile::new(read.reopen().unwrap());
+                let mut file = DirectFile::new(read.reopen().unwrap(), 0).unwrap();
                 for (i, part) in bytes.chunks(cut).enumerate() {
                     file.write_all(part).unwrap();
                     if i == 3 {
@@ -163,6 +191,32 @@ mod tests {
                 io::Read::read_to_end(&mut read, &mut back).unwrap();
                 assert!(back == bytes, "cut to {cut}");
             }
+        }
+    }
+
+    #[test]
+    fn bytes_go_on_behind_those_that_are_there() {
+        let bytes: Vec<u8> = (0..3 * ALIGNMENT as u32 + 100).map(|i| i as u8).collect();
+        for length in [
+            0,
+            1,
+            ALIGNMENT - 1,
+            ALIGNMENT,
+            ALIGNMENT + 1,
+            2 * ALIGNMENT + 7,
+        ] {
+            let mut read = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            read.write_all(&bytes[..length]).unwrap();
+            read.write_all(b"torn").unwrap();
+            let file = read.reopen().unwrap();
+            let mut file = DirectFile::new(file, length as u64).unwrap();
+            file.write_all(&bytes[length..]).unwrap();
+            // Cut off, and so not finished.
+            drop(file);
+            assert!(
+                std::fs::read(read.path()).unwrap() == bytes,
+                "behind {length}"
+            );
         }
     }
 }

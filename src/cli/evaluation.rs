@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use kl_formats::sidecar::{SIDECAR_VERSION, TokenRecord};
-use kl_formats::{ModelIdentity, ReferenceSummary, Row, SidecarHeader};
+use anyhow::{Result, bail};
+use kl_formats::sidecar::SIDECAR_VERSION;
+use kl_formats::{BackendIdentity, ModelIdentity, ReferenceSummary, Row, SidecarHeader};
 
 use super::extras::{Extra, Extras};
 use super::progress::Progress;
@@ -12,11 +12,12 @@ use super::series::Turn;
 use super::settings::ResultSettings;
 use super::setup::writer;
 use super::sidecar::SidecarFile;
+use super::token_log::TokenLog;
 use super::{Warning, stop, warn};
 use crate::engine::LogitSource;
-use crate::pipeline::{self, ReferenceRows, Step, Timing, evaluate};
+use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
 use crate::report::{
-    ModelInfo, ModelReport, Surroundings, TimingInfo, TokenColumns, TopToken, judge,
+    Interrupted, ModelInfo, ModelReport, Surroundings, TimingInfo, TokenColumns, TopToken, judge,
 };
 use crate::score::Kernel;
 use crate::stats::{Running, Summary, Worst};
@@ -30,6 +31,8 @@ pub struct Subject<'s> {
     pub is_reference_model: bool,
     /// Entries of each row that are compared.
     pub compared: u32,
+    /// How its rows are computed, if they are.
+    pub backend: Option<BackendIdentity>,
     pub of_reference: ReferenceSummary,
     pub extras: Extras,
     pub sidecar: Option<SidecarFile>,
@@ -40,37 +43,114 @@ pub struct Subject<'s> {
     pub loaded: Duration,
 }
 
-/// What comes of an evaluation, token by token.
-pub struct Measured {
-    records: Vec<TokenRecord>,
+/// What comes of an evaluation besides records.
+struct Measured {
     /// One a record, if any were wanted.
     extra: Vec<Extra>,
     worst: Option<Worst<Surroundings>>,
-    timing: Timing,
+    /// `None` where there was nothing to do, or not all was done.
+    timing: Option<Timing>,
+    is_interrupted: bool,
 }
 
-/// Scores all rows, shows how far it is, and stops where it is asked to. `make` makes one of
-/// `n_sources` sources of the rows that are evaluated.
-pub fn measure<S: LogitSource>(
+/// Scores all rows that an earlier run has not scored, and makes sidecar and report. `make` makes
+/// one of `n_sources` sources of the rows that are evaluated.
+///
+/// A sidecar that cannot be written is told to the series' results, and does not lose the numbers.
+/// A run that is interrupted reports on what it has.
+pub fn evaluate<S: LogitSource>(
+    settings: &ResultSettings,
+    mut subject: Subject<'_>,
+    mut rows: ReferenceRows,
+    n_sources: usize,
+    make: impl Fn() -> Result<S, Error> + Sync,
+    turn: Turn<'_, '_>,
+) -> Result<ModelReport> {
+    let header = sidecar_header(&subject, &turn, &rows);
+    let wanted = rows.n_windows;
+    let needs_more = settings.top_k.is_some() || subject.extras.any();
+    let mut log = TokenLog::open(subject.sidecar.take(), &header, needs_more, &mut rows)?;
+    let measured = match measure(settings, &subject, &rows, &mut log, n_sources, make) {
+        Ok(measured) => measured,
+        // What the model could not do may be done another time; a bad reference stays bad.
+        Err(error @ (Error::Engine(_) | Error::Interrupted)) => match log.keep() {
+            Some(kept) => bail!("{error}; {kept}"),
+            None => return Err(error.into()),
+        },
+        Err(error) => {
+            log.discard();
+            return Err(error.into());
+        }
+    };
+    let mut sidecar = None;
+    if measured.is_interrupted {
+        if let Some(kept) = log.keep() {
+            say!("kl: {kept}");
+        }
+    } else {
+        match log.finish(&header) {
+            Ok(path) => sidecar = path,
+            Err(error) => turn.results.fail(error),
+        }
+    }
+    let report = report(settings, &subject, measured, &log, wanted, &turn);
+    Ok(ModelReport {
+        sidecar: sidecar.map(|path| path.display().to_string()),
+        ..report
+    })
+}
+
+fn sidecar_header(
+    subject: &Subject<'_>,
+    turn: &Turn<'_, '_>,
+    rows: &ReferenceRows,
+) -> SidecarHeader {
+    SidecarHeader {
+        version: SIDECAR_VERSION,
+        writer: writer(),
+        model: subject.identity.clone(),
+        model_path: turn.path.display().to_string(),
+        reference: subject.of_reference.clone(),
+        n_ctx: turn.reference.n_ctx,
+        n_vocab: turn.reference.n_vocab,
+        first_scored: turn.reference.first_scored.unwrap_or(0),
+        n_records: rows.n_scored().unwrap_or(0),
+        n_vocab_compared: Some(subject.compared),
+        backend: subject.backend.clone(),
+    }
+}
+
+/// Scores rows, shows how far it is, and stops where it is asked to.
+fn measure<S: LogitSource>(
     settings: &ResultSettings,
     subject: &Subject<'_>,
     rows: &ReferenceRows,
+    log: &mut TokenLog,
     n_sources: usize,
-    make: impl Fn() -> Result<S, pipeline::Error> + Sync,
-) -> Result<Measured> {
+    make: impl Fn() -> Result<S, Error> + Sync,
+) -> Result<Measured, Error> {
     let extras = subject.extras;
+    let mut measured = Measured {
+        extra: Vec::new(),
+        worst: settings.top_k.map(|n| Worst::new(n as usize)),
+        timing: None,
+        is_interrupted: false,
+    };
+    if log.is_whole {
+        return Ok(measured);
+    }
     let mut progress = Progress::new(
         &subject.identity.file_name,
         rows.n_windows,
         rows.n_rows,
         settings.quiet,
     );
-    let mut records = Vec::new();
-    let mut extra = Vec::new();
-    let mut worst = settings.top_k.map(|n| Worst::new(n as usize));
     let mut mean = Running::default();
+    let counted = log.records.iter().filter(|record| !record.is_excluded());
+    counted.for_each(|record| mean.push(record.kld));
     let of_rows = |row: Row<'_>, evaluated: &[f32], next| extras.of(row, evaluated, next);
-    let timing = evaluate(n_sources, make, rows, Kernel::detect(), of_rows, |step| {
+    let kernel = Kernel::detect();
+    let timing = pipeline::evaluate(n_sources, make, rows, kernel, of_rows, |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(window) => {
@@ -78,14 +158,14 @@ pub fn measure<S: LogitSource>(
                     if !record.is_excluded() {
                         mean.push(record.kld);
                     }
-                    if let Some(worst) = &mut worst {
+                    if let Some(worst) = &mut measured.worst {
                         let around = || Surroundings::new(window, record.position, top_p);
                         worst.push(record, around);
                     }
                 }
-                records.extend_from_slice(&window.records);
+                log.push(&window.records);
                 if extras.any() {
-                    extra.extend_from_slice(&window.extras);
+                    measured.extra.extend_from_slice(&window.extras);
                 }
                 progress.window(mean.mean());
             }
@@ -93,91 +173,73 @@ pub fn measure<S: LogitSource>(
         stop::check()
     });
     progress.finish();
-    let timing = timing?;
-    if timing.refused > 0 {
-        warn(&Warning::FewerContexts);
+    match timing {
+        Ok(timing) => {
+            if timing.refused > 0 {
+                warn(&Warning::FewerContexts);
+            }
+            measured.timing = Some(timing);
+        }
+        Err(Error::Interrupted) if !log.records.is_empty() => measured.is_interrupted = true,
+        Err(error) => return Err(error),
     }
-    Ok(Measured {
-        records,
-        extra,
-        worst,
-        timing,
-    })
+    Ok(measured)
 }
 
-/// Writes the sidecar and makes the report. A sidecar that cannot be written is told to the series'
-/// results, and does not lose the numbers.
-pub fn report(
+/// `wanted`: how many windows there are, where that is known.
+fn report(
     settings: &ResultSettings,
-    subject: Subject<'_>,
+    subject: &Subject<'_>,
     measured: Measured,
-    turn: Turn<'_, '_>,
+    log: &TokenLog,
+    wanted: Option<u64>,
+    turn: &Turn<'_, '_>,
 ) -> ModelReport {
-    let Measured {
-        records,
-        extra,
-        worst,
-        mut timing,
-    } = measured;
-    let llama_perplexity = subject.extras.llama_perplexity(settings, &records, &extra);
-    let logits = subject.extras.logits(settings, &records, &extra);
-
-    let model = ModelInfo::new(turn.path, &subject.identity);
-    let header = SidecarHeader {
-        version: SIDECAR_VERSION,
-        writer: writer(),
-        model: subject.identity,
-        model_path: turn.path.display().to_string(),
-        reference: subject.of_reference,
-        n_ctx: turn.reference.n_ctx,
-        n_vocab: turn.reference.n_vocab,
-        first_scored: turn.reference.first_scored.unwrap_or(0),
-        n_records: records.len() as u64,
-        n_vocab_compared: Some(subject.compared),
-        backend: None,
-    };
-    let writing = Instant::now();
-    let sidecar = subject.sidecar.map(|file| file.write(&header, &records));
-    let sidecar = sidecar.transpose().unwrap_or_else(|error| {
-        turn.results.fail(error);
-        None
-    });
-    timing.write = writing.elapsed();
-    let wall_s = subject.started.elapsed().as_secs_f64();
-    let summary = Summary::from_records(&records, settings.confidence);
+    let (records, extra) = (&log.records, &measured.extra);
+    let summary = Summary::from_records(records, settings.confidence);
     warn_of_results(&summary);
     let text = subject.text;
+    let timing = measured.timing.map(|timing| {
+        let timing = Timing {
+            write: log.in_writing,
+            ..timing
+        };
+        let load_s = (subject.loaded + timing.load).as_secs_f64();
+        let wall_s = subject.started.elapsed().as_secs_f64();
+        let n_rows = (records.len() - log.n_resumed) as u64;
+        TimingInfo::new(&timing, load_s, wall_s, n_rows)
+    });
     let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
-    let top = worst.map(|worst| {
+    let mut report = ModelReport {
+        model: ModelInfo::new(turn.path, &subject.identity),
+        is_reference_model: subject.is_reference_model,
+        n_vocab_compared: subject.compared,
+        max_at_text: max_token.map(|token| text(&[token])),
+        sidecar: None,
+        interrupted: measured.is_interrupted.then_some(Interrupted {
+            n_windows: summary.n_windows,
+            of: wanted,
+        }),
+        n_resumed: log.n_resumed as u64,
+        timing,
+        summary,
+        llama_perplexity: subject.extras.llama_perplexity(settings, records, extra),
+        logits: subject.extras.logits(settings, records, extra),
+        conditions: Vec::new(),
+        top: None,
+        tokens: None,
+    };
+    // Conditions are about the numbers above.
+    report.conditions = judge(&settings.conditions, &report);
+    report.top = measured.worst.map(|worst| {
         let worst = worst.into_sorted().into_iter();
         worst
             .map(|(record, around)| TopToken::new(&record, &around, text))
             .collect()
     });
-    let tokens = settings
+    report.tokens = settings
         .json_tokens
-        .then(|| TokenColumns::of(&records, text));
-    let mut report = ModelReport {
-        model,
-        is_reference_model: subject.is_reference_model,
-        n_vocab_compared: subject.compared,
-        max_at_text: max_token.map(|token| text(&[token])),
-        sidecar: sidecar.map(|path| path.display().to_string()),
-        timing: TimingInfo::new(
-            &timing,
-            (subject.loaded + timing.load).as_secs_f64(),
-            wall_s,
-            records.len() as u64,
-        ),
-        summary,
-        llama_perplexity,
-        logits,
-        conditions: Vec::new(),
-        top: None,
-        tokens: None,
-    };
-    report.conditions = judge(&settings.conditions, &report);
-    (report.top, report.tokens) = (top, tokens);
+        .then(|| TokenColumns::of(records, text));
     report
 }
 

@@ -7,6 +7,8 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 
+use super::direct_file::DirectFile;
+
 /// Files under way, to be removed by a process that is told to end at once.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -15,29 +17,46 @@ static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 pub struct Existing {
     /// Replace the target.
     pub replace_target: bool,
-    /// Start anew over what a run that was killed left of this file.
-    pub replace_partial: bool,
+    /// What a run that was cut off has left of this file.
+    pub leftover: Leftover,
+}
+
+/// What becomes of a partial file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftover {
+    /// It is named, and not touched.
+    Refuse,
+    /// The file is begun anew.
+    Replace,
+    /// It is opened as it is, to be gone on with.
+    Resume,
 }
 
 impl Existing {
-    /// As `--force` says, for a file that takes long to write.
-    pub fn forced(force: bool) -> Self {
+    /// As the flags say, for a file that takes long to write.
+    pub fn asked(force: bool, resume: bool) -> Self {
         Self {
             replace_target: force,
-            replace_partial: force,
+            leftover: match (resume, force) {
+                (true, _) => Leftover::Resume,
+                (false, true) => Leftover::Replace,
+                (false, false) => Leftover::Refuse,
+            },
         }
     }
 }
 
 /// A file that is written beside its target, as `<target>.partial`, and takes its name when it is
-/// whole. Dropped before that, it is removed. It is locked while it is written, so that two runs
-/// never write one file.
+/// whole. Dropped before that, it is removed, unless it is [worth keeping](Self::keep_if_cut_off). It
+/// is locked while it is written, so that two runs never write one file.
 #[derive(Debug)]
 pub struct PartialFile {
     file: Option<File>,
     partial: PathBuf,
     target: PathBuf,
     existing: Existing,
+    is_leftover: bool,
+    is_kept: bool,
 }
 
 impl PartialFile {
@@ -62,28 +81,59 @@ impl PartialFile {
         };
         let partial = partial_path(&target);
         let file = open_locked(&partial, &target)?;
-        let leftover = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
-        if leftover && !existing.replace_partial {
-            bail!(
-                "{}: left over from a run that was cut off: remove it, or --force",
+        let mut is_leftover = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        match existing.leftover {
+            Leftover::Refuse if is_leftover => bail!(
+                "{}: left over from a run that was cut off: --resume goes on with it, --force starts anew",
                 partial.display()
-            );
+            ),
+            Leftover::Resume => {}
+            Leftover::Refuse | Leftover::Replace => {
+                is_leftover = false;
+                file.set_len(0)
+                    .with_context(|| format!("{}: cannot be written", partial.display()))?;
+            }
         }
-        file.set_len(0)
-            .with_context(|| format!("{}: cannot be written", partial.display()))?;
-        under_way(|paths| paths.push(partial.clone()));
-        Ok(Self {
+        let output = Self {
             file: Some(file),
             partial,
             target,
             existing,
-        })
+            is_leftover,
+            is_kept: is_leftover,
+        };
+        if !output.is_kept {
+            under_way(|paths| paths.push(output.partial.clone()));
+        }
+        Ok(output)
+    }
+
+    /// Whether it holds what an earlier run has left, to be gone on with.
+    pub fn is_leftover(&self) -> bool {
+        self.is_leftover
+    }
+
+    /// From here on what is written is worth keeping, if the run is cut off.
+    pub fn keep_if_cut_off(&mut self) {
+        self.is_kept = true;
+        under_way(|paths| paths.retain(|path| *path != self.partial));
+    }
+
+    /// Removes it.
+    pub fn discard(mut self) {
+        self.is_kept = false;
     }
 
     /// The handle to write through.
     pub fn file(&self) -> Result<File> {
         let file = self.file.as_ref().context("the file is closed")?;
         file.try_clone()
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))
+    }
+
+    /// What to write through behind the first `length` bytes, past the page cache.
+    pub fn direct_file(&self, length: u64) -> Result<DirectFile> {
+        DirectFile::new(self.file()?, length)
             .with_context(|| format!("{}: cannot be written", self.partial.display()))
     }
 
@@ -127,11 +177,8 @@ impl Drop for PartialFile {
     fn drop(&mut self) {
         under_way(|paths| paths.retain(|path| *path != self.partial));
         // Committed files have left this name, which may by now be another run's.
-        if self
-            .file
-            .as_ref()
-            .is_some_and(|file| is_same_file(file, &self.partial))
-        {
+        let is_here = |file: &File| is_same_file(file, &self.partial);
+        if !self.is_kept && self.file.as_ref().is_some_and(is_here) {
             let _ = fs::remove_file(&self.partial);
         }
     }
@@ -165,6 +212,7 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
     }
     let file = OpenOptions::new()
         .create(true)
+        .read(true)
         .write(true)
         .truncate(false)
         .open(partial)
@@ -259,11 +307,15 @@ mod tests {
 
     const NEW: Existing = Existing {
         replace_target: false,
-        replace_partial: false,
+        leftover: Leftover::Refuse,
     };
     const FORCED: Existing = Existing {
         replace_target: true,
-        replace_partial: true,
+        leftover: Leftover::Replace,
+    };
+    const RESUMED: Existing = Existing {
+        replace_target: false,
+        leftover: Leftover::Resume,
     };
 
     fn refused(target: &Path, existing: Existing) -> String {
@@ -314,6 +366,29 @@ mod tests {
             .commit()
             .unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"", "nothing of what was left");
+    }
+
+    #[test]
+    fn what_is_worth_keeping_is_kept_and_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let mut output = PartialFile::create(&target, RESUMED).unwrap();
+        assert!(!output.is_leftover());
+        output.file().unwrap().write_all(b"half").unwrap();
+        output.keep_if_cut_off();
+        drop(output);
+        let output = PartialFile::create(&target, RESUMED).unwrap();
+        assert!(output.is_leftover());
+        assert_eq!(fs::read(output.path()).unwrap(), b"half");
+        // Nothing was done with it: it is still there.
+        drop(output);
+        let output = PartialFile::create(&target, RESUMED).unwrap();
+        output.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"half");
+        let mut output = PartialFile::create(&folder.path().join("b"), NEW).unwrap();
+        output.keep_if_cut_off();
+        output.discard();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kl_formats::Reference;
 
-use super::evaluation::{Subject, measure, report};
+use super::evaluation::{Subject, evaluate};
 use super::extras::Extras;
 use super::reference::{
     check_vocabulary, describe, longest_window, native_header, overlap, precedent, summarize,
@@ -86,8 +86,9 @@ fn evaluate_model(
         warn_long_window(longest, &model);
     }
     let options = context_options(run, longest, model.n_vocab(), precedent(&file));
+    let here = backend_identity(backend, run, &options);
     if let Some(there) = &turn.reference.backend {
-        warn_of_differences(&backend_identity(backend, run, &options), there);
+        warn_of_differences(&here, there);
     }
 
     let identity = model.identity();
@@ -96,7 +97,8 @@ fn evaluate_model(
             .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256),
         identity,
         compared,
-        of_reference: summarize(&file),
+        backend: Some(here),
+        of_reference: summarize(&file)?,
         extras: Extras::wanted(&settings.results, &file),
         sidecar,
         text: &|tokens| model.text(tokens),
@@ -110,9 +112,8 @@ fn evaluate_model(
         None => 1,
     };
     let make = || Ok(model.decoder(&options)?);
-    let measured = measure(&settings.results, &subject, &rows, n_contexts, make)?;
     let is_last = turn.is_last;
-    let report = report(&settings.results, subject, measured, turn);
+    let report = evaluate(&settings.results, subject, rows, n_contexts, make, turn)?;
     if is_last {
         model.drop_last();
     }

@@ -1,9 +1,12 @@
 //! What a reference says of itself, and whether a model fits it.
 
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use kl_formats::{Encoding, Header, Reference, ReferenceSummary, TokenizerIdentity};
+use anyhow::{Context, Result, bail};
+use kl_formats::{Encoding, Header, Reference, ReferenceSummary, TokenizerIdentity, hex};
+use sha2::{Digest, Sha256};
 
 use super::args::Vocabulary;
 use super::setup::Precedent;
@@ -96,9 +99,12 @@ pub fn precedent(reference: &Reference) -> Precedent {
 }
 
 /// For a sidecar.
-pub fn summarize(reference: &Reference) -> ReferenceSummary {
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn summarize(reference: &Reference) -> Result<ReferenceSummary> {
     let header = native_header(reference);
-    ReferenceSummary {
+    Ok(ReferenceSummary {
         file_name: reference
             .path()
             .file_name()
@@ -106,7 +112,24 @@ pub fn summarize(reference: &Reference) -> ReferenceSummary {
         kind: Some(reference.kind().to_string()),
         model: header.map(|header| header.model.clone()),
         text: header.map(|header| header.text.clone()),
-    }
+        fingerprint: Some(fingerprint(reference.path())?),
+    })
+}
+
+/// SHA-256 of a file's length, its first 64 KiB and its last: in kl's own files headers, index and
+/// the checksums of the last rows, which tell any two apart.
+fn fingerprint(path: &Path) -> Result<String> {
+    const PART: u64 = 64 << 10;
+    let read = || {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut bytes = length.to_le_bytes().to_vec();
+        (&mut file).take(PART).read_to_end(&mut bytes)?;
+        file.seek(SeekFrom::Start(length.saturating_sub(PART)))?;
+        file.take(PART).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(hex(&Sha256::digest(&bytes)))
+    };
+    read().with_context(|| format!("{}: cannot be read", path.display()))
 }
 
 /// How many entries of the rows are compared. Refuses a model whose rows do not mean what the

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result};
 
-use super::output::{Existing, PartialFile};
+use super::output::{Existing, Leftover, PartialFile};
 use super::print_result;
 use super::settings::ResultSettings;
 use crate::report::{ModelReport, ReferenceInfo, Report, summary_table, text_report};
@@ -104,7 +104,7 @@ fn create_json(path: &Path, replace: bool) -> Result<PartialFile> {
         path,
         Existing {
             replace_target: replace,
-            replace_partial: true,
+            leftover: Leftover::Replace,
         },
     )
 }

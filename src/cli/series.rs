@@ -63,6 +63,11 @@ pub fn run(
         }) {
             Ok(model) => {
                 results.show(&model, &report.reference);
+                if model.interrupted.is_some() {
+                    report.models.push(model);
+                    results.write(&report);
+                    break;
+                }
                 tell_conditions(&model, settings.quiet);
                 if model.summary.n_tokens == 0 {
                     let error = anyhow!("{}: no token could be scored", path.display());

@@ -33,6 +33,8 @@ pub struct WriteSettings {
     pub windowing: Windowing,
     pub parse_special: bool,
     pub kind: WriteKind,
+    /// Whether to go on with what an earlier run has left.
+    pub resume: bool,
     pub run: RunSettings,
 }
 
@@ -83,6 +85,8 @@ pub struct ResultSettings {
     pub conditions: Vec<Condition>,
     pub sidecar: Sidecar,
     pub force: bool,
+    /// Whether to go on with what an earlier run has left.
+    pub resume: bool,
     pub quiet: bool,
 }
 
@@ -218,6 +222,11 @@ fn write_settings(
     if args.contexts.is_some() {
         return wrong("--contexts belongs to -r: rows are written in their order");
     }
+    if args.resume && args.format != Format::Kl {
+        return wrong(
+            "--resume goes on with --format kl alone, whose checksums tell what is whole: write that, and kl convert it",
+        );
+    }
     let kind = match (args.format, args.encoding) {
         (Format::Kl, encoding) => WriteKind::Native(encoding.unwrap_or(Encoding::U16)),
         (Format::KlPy, _) if windowing.score != ScoreFrom::All => {
@@ -244,6 +253,7 @@ fn write_settings(
         windowing,
         parse_special: args.parse_special,
         kind,
+        resume: args.resume,
         run,
     }))
 }
@@ -289,7 +299,10 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
         return wrong("--parse-special, --encoding and --format belong to -w");
     }
     Ok(Command::Read(ReadSettings {
-        results: result_settings(args.results, args.model.len(), args.force, args.quiet)?,
+        results: ResultSettings {
+            resume: args.resume,
+            ..result_settings(args.results, args.model.len(), args.force, args.quiet)?
+        },
         models: args.model,
         reference,
         n_ctx: args.n_ctx,
@@ -341,6 +354,7 @@ pub(super) fn result_settings(
         conditions: args.fail_if,
         sidecar,
         force,
+        resume: false,
         quiet,
     })
 }
@@ -418,6 +432,7 @@ mod tests {
             ("kl -m a -t t -w w -c 1", "--n-ctx"),
             ("kl -m a -t t -w w -c 0", "--n-ctx"),
             ("kl -m a -t t -w w -c 64 --score 64", "--score"),
+            ("kl -m a -t t -w w --format kl.py --resume", "kl convert"),
             ("kl -m a -t t -w w --json j", "--json"),
             ("kl -m a -t t -w w --stats kl", "--stats"),
             ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),

@@ -1,7 +1,7 @@
 //! Being asked to stop: Ctrl-C, SIGTERM, SIGHUP.
 //!
-//! The first signal ends the run after the current decode call, the second at once; neither leaves
-//! a part of a file behind. A signal that was ignored when the program began (`nohup`, a script's
+//! The first signal ends the run after the current decode call, the second at once. Of files under way
+//! those stay that `--resume` can go on with. A signal that was ignored when the program began (`nohup`, a script's
 //! background job) stays ignored.
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -37,7 +37,9 @@ fn on_signal(signal: i32) {
 /// Begins to listen. Without a handler a signal ends the program as it always does.
 #[cfg(unix)]
 pub fn listen() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    // A file that meets a limit on its size: with the signal caught, writing fails as on a full disk.
+    let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
     let ignored = ignored_signals();
     let wanted = [SIGINT, SIGTERM, SIGHUP]
         .into_iter()

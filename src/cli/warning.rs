@@ -27,6 +27,10 @@ pub enum Warning {
     Unscored(usize),
     #[error("the last {0} token(s) make no whole window and are left out")]
     NoWholeWindow(u64),
+    #[error(
+        "{0} holds no numbers for --top-k, --stats logits, or llama-perplexity's of a base file: what it has is measured anew"
+    )]
+    MeasuredAnew(String),
     #[error("{0}")]
     Conversion(String),
     #[error(

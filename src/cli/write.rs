@@ -5,18 +5,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::{
-    Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter, NativeWriter, TextIdentity,
-    WindowHead, rows_per_piece,
+    Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter, NativeReader, NativeWriter,
+    TextIdentity, WindowHead, rows_per_piece,
 };
 
 use super::direct_file::DirectFile;
-use super::output::{Existing, PartialFile, folder_of};
+use super::output::{Existing, PartialFile, folder_of, follow_links, partial_path};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
     Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
 };
-use super::{Warning, stop, text, warn};
+use super::{Warning, resume, stop, text, warn};
 use crate::engine::{Backend, ContextOptions, FlashAttention, Model};
 use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
@@ -28,7 +28,12 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     let (text, mut text_identity) = text::read(&settings.text)?;
     stop::check()?;
     // Made before the model is loaded: a bad path fails now, not hours later.
-    let output = PartialFile::create(&settings.target, Existing::forced(settings.run.force))?;
+    let whole = whole_already(settings);
+    let existing = Existing {
+        replace_target: settings.run.force || whole.is_some(),
+        ..Existing::asked(settings.run.force, settings.resume)
+    };
+    let mut output = PartialFile::create(&settings.target, existing)?;
     let backend = start_backend(&settings.run)?;
     let model = Model::load(&backend, &settings.model, &settings.run.model)?;
 
@@ -71,37 +76,67 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         model.n_vocab(),
         precedent,
     );
+    let header = match settings.kind {
+        WriteKind::Native(_) => Some(header(
+            settings,
+            &backend,
+            &model,
+            &plan,
+            text_identity,
+            &options,
+        )),
+        WriteKind::KlPy | WriteKind::LlamaCpp => None,
+    };
+    if let (Some(whole), Some(header)) = (whole, &header) {
+        resume::check_same_run(&whole, header)?;
+        say!("kl: {}: is whole already", settings.target.display());
+        return Ok(());
+    }
+    let remains = match &header {
+        Some(header) => resume::remains(&output, header, &plan)?,
+        None => None,
+    };
+    let (n_whole, length) = remains.as_ref().map_or((0, 0), |remains| {
+        (remains.windows().len(), remains.windows_end())
+    });
+
     let size = projected_bytes(settings.kind, &plan.windows, model.n_vocab());
-    announce(settings, &output, &model, &tokens, &plan, size);
-    check_free_space(output.path(), &settings.target, size)?;
+    announce(settings, &output, &model, &tokens, &plan, size, n_whole);
+    let left = size.saturating_sub(length);
+    check_free_space(output.path(), &settings.target, left)?;
 
     let mut decoder = model.decoder(&options)?;
-    let file = DirectFile::new(output.file()?);
-    let target = match settings.kind {
-        WriteKind::Native(_) => {
-            let header = header(settings, &backend, &model, &plan, text_identity, &options);
-            Target::Native(NativeWriter::create(file, output.path(), &header)?, header)
+    let file = output.direct_file(length)?;
+    let target = match (settings.kind, header) {
+        (WriteKind::Native(_), Some(header)) => {
+            let writer = match &remains {
+                Some(remains) => NativeWriter::resume(file, output.path(), remains),
+                None => NativeWriter::create(file, output.path(), &header)?,
+            };
+            output.keep_if_cut_off();
+            Target::Native(writer, header)
         }
-        WriteKind::KlPy => {
-            let header = klpy_header(settings, &model, &options, plan.windows.len() as u32);
-            Target::KlPy(KlPyWriter::create(file, output.path(), &header)?, header)
-        }
-        WriteKind::LlamaCpp => Target::LlamaCpp(LlamaCppWriter::create(
+        (WriteKind::LlamaCpp, _) => Target::LlamaCpp(LlamaCppWriter::create(
             file,
             output.path(),
             settings.windowing.n_ctx,
             model.n_vocab(),
             &chunked,
         )?),
+        (WriteKind::Native(_) | WriteKind::KlPy, _) => {
+            let header = klpy_header(settings, &model, &options, plan.windows.len() as u32);
+            Target::KlPy(KlPyWriter::create(file, output.path(), &header)?, header)
+        }
     };
-    let n_windows = plan.windows.len() as u64;
+    let windows = plan.windows.get(n_whole..).unwrap_or_default();
+    let n_rows = windows.iter().map(|head| u64::from(head.n_rows)).sum();
     let mut progress = Progress::new(
         "writing",
-        Some(n_windows),
-        Some(plan.n_rows()),
+        Some(windows.len() as u64),
+        Some(n_rows),
         settings.run.quiet,
     );
-    let done = write_reference(&mut decoder, &plan.windows, target, |step| {
+    let done = write_reference(&mut decoder, windows, target, |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(_) => progress.window(None),
@@ -109,7 +144,13 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         stop::check()
     });
     progress.finish();
-    let (file, timing) = done?;
+    let (file, timing) = match done {
+        Ok(done) => done,
+        Err(error) if matches!(settings.kind, WriteKind::Native(_)) => {
+            bail!("{error}{}", resume::keep(output, plan.windows.len()))
+        }
+        Err(error) => return Err(error.into()),
+    };
     let written = commit(file, output)?;
     drop(decoder);
     model.drop_last();
@@ -118,18 +159,27 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         return Ok(());
     }
     let wall = started.elapsed().as_secs_f64();
+    let n_tokens: usize = windows.iter().map(|head| head.tokens.len()).sum();
     say!(
         "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
         settings.target.display(),
         bytes(written),
-        count(plan.n_rows()),
+        count(n_rows),
         duration(wall),
         duration(timing.decode.as_secs_f64()),
         duration(timing.score.as_secs_f64()),
         duration(timing.write.as_secs_f64()),
-        plan.n_tokens() as f64 / wall,
+        n_tokens as f64 / wall,
     );
     Ok(())
+}
+
+/// What `--resume` finds to be whole: the run was not cut off, or has been gone on with already.
+fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
+    let is_cut_off = partial_path(&follow_links(&settings.target)).exists();
+    (settings.resume && !is_cut_off)
+        .then(|| NativeReader::open(&settings.target).ok())
+        .flatten()
 }
 
 /// Ends what was written through `file` and gives it its name. Gives its bytes.
@@ -217,6 +267,7 @@ fn announce(
     tokens: &[u32],
     plan: &Plan,
     size: u64,
+    n_whole: usize,
 ) {
     if settings.run.quiet {
         return;
@@ -260,6 +311,13 @@ fn announce(
         settings.target.display(),
         bytes(size)
     );
+    if n_whole > 0 {
+        say!(
+            "resume   behind the {} windows that {} has whole",
+            count(n_whole as u64),
+            output.path().display()
+        );
+    }
 }
 
 /// What the file can take: rows as they are stored, without what deflate saves.

@@ -135,6 +135,19 @@ impl InPlace {
         }
     }
 
+    /// The window that comes next.
+    pub(super) fn peek(&self) -> Result<Option<WindowHead>, Error> {
+        let place = locked(&self.next).order.front().copied();
+        Ok(place.map(|place| self.file.head(place)).transpose()?)
+    }
+
+    /// Leaves that window out.
+    pub(super) fn skip(&mut self) {
+        let next = self.next.get_mut().unwrap_or_else(PoisonError::into_inner);
+        next.order.pop_front();
+        next.prefetch.order.pop_front();
+    }
+
     pub(super) fn next_window(&self) -> Result<Option<(WindowHead, WindowRows<'_>)>, Error> {
         let place = {
             let mut next = locked(&self.next);

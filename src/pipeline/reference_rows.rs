@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Reference, Row, WindowHead};
+use kl_formats::{Reference, Row, TokenRecord, WindowHead};
 
 use super::in_place::{self, BaseFile, InPlace};
 use super::stream::Stream;
@@ -102,6 +102,57 @@ impl ReferenceRows {
             n_entries: n as usize,
             ..self
         }
+    }
+
+    /// Whether the file says how many rows it has.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.n_rows.is_some()
+    }
+
+    /// Rows that will be scored, where the file says how many it has.
+    #[must_use]
+    pub fn n_scored(&self) -> Option<u64> {
+        self.n_rows.map(|n| n.min(self.max_rows))
+    }
+
+    /// Leaves out the first windows, as far as `records` hold all of theirs: an earlier run over the
+    /// same rows has measured them. Gives how many records that are; none where the file is a
+    /// stream.
+    ///
+    /// # Errors
+    /// Records that are not those of the first windows; a window that cannot be read.
+    pub fn resume_behind(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
+        let Rows::InPlace(rows) = &mut self.rows else {
+            return Ok(0);
+        };
+        let mut n_kept = 0;
+        let mut n_windows = 0;
+        while let Some(head) = rows.peek()? {
+            let n_rows = u64::from(head.n_rows).min(self.max_rows - n_kept as u64) as usize;
+            let measured = records.get(n_kept..).unwrap_or_default();
+            let Some(measured) = measured.get(..n_rows).filter(|_| n_rows > 0) else {
+                break;
+            };
+            let places = measured
+                .iter()
+                .map(|record| (record.window, record.position));
+            let expected = (head.first_scored..).map(|position| (head.window, position));
+            if !places.eq(expected.take(n_rows)) {
+                let found = format!(
+                    "other positions of window {} than were measured",
+                    head.window
+                );
+                return Err(Error::Inconsistent { found });
+            }
+            rows.skip();
+            n_kept += n_rows;
+            n_windows += 1;
+        }
+        self.n_windows = self.n_windows.map(|n| n.saturating_sub(n_windows));
+        self.n_rows = self.n_rows.map(|n| n.saturating_sub(n_kept as u64));
+        self.max_rows -= n_kept as u64;
+        Ok(n_kept)
     }
 
     /// Whether several windows can be under way at once.

@@ -37,7 +37,8 @@ impl<W: Write> Writer<W> {
 
 /// Pieces on their way to the file.
 pub(super) struct WriteBehind<W: Write> {
-    submitter: Submitter<Member>,
+    /// Taken where nothing more is to come.
+    submitter: Option<Submitter<Member>>,
     /// Taken once: by whoever learns how it ended.
     writer: Option<JoinHandle<Result<W, kl_formats::Error>>>,
     waited: Duration,
@@ -58,7 +59,7 @@ impl<W: Write + Send + 'static> WriteBehind<W> {
             writer.finish()
         });
         Self {
-            submitter,
+            submitter: Some(submitter),
             writer: Some(writer),
             waited: Duration::ZERO,
             memory,
@@ -78,7 +79,10 @@ impl<W: Write + Send + 'static> WriteBehind<W> {
     /// Compresses a piece and appends it, later.
     pub(super) fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();
-        let sent = self.submitter.submit(move || piece.compress());
+        let sent = match &self.submitter {
+            Some(submitter) => submitter.submit(move || piece.compress()),
+            None => Err(Closed),
+        };
         self.waited += started.elapsed();
         sent.map_err(|Closed| match join(self.writer.take()) {
             Ok(_) => Error::WorkerLost,
@@ -87,9 +91,18 @@ impl<W: Write + Send + 'static> WriteBehind<W> {
     }
 
     /// Waits until everything is written.
-    pub(super) fn finish(self) -> Result<W, Error> {
-        drop(self.submitter);
-        join(self.writer)
+    pub(super) fn finish(mut self) -> Result<W, Error> {
+        self.submitter = None;
+        join(self.writer.take())
+    }
+}
+
+/// A run that is cut off waits too: what was sent is worth keeping.
+impl<W: Write> Drop for WriteBehind<W> {
+    fn drop(&mut self) {
+        self.submitter = None;
+        // It ends with an error, since windows are missing.
+        let _ = join(self.writer.take());
     }
 }
 

@@ -249,7 +249,9 @@ fn known() -> Numbers {
         summary: Summary::from_records(&records, Confidence::default()),
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
-        timing: TimingInfo::new(&Timing::default(), 0.0, 0.0, 0),
+        interrupted: None,
+        n_resumed: 0,
+        timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(LogitSummary::from_metrics(
             &[logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0, 1.0]); 2],

@@ -11,7 +11,7 @@ mod tokens;
 mod top;
 
 pub use condition::{Condition, ConditionError, Verdict, judge};
-pub use model::{Failure, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
+pub use model::{Failure, Interrupted, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
 pub use table::summary_table;
 pub use text::text_report;
 pub use tokens::TokenColumns;

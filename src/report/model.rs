@@ -114,8 +114,14 @@ pub struct ModelReport {
     pub max_at_text: Option<String>,
     /// The per-token file.
     pub sidecar: Option<String>,
-    /// Where the time went.
-    pub timing: TimingInfo,
+    /// How far the evaluation came, where it was interrupted: the statistics are of that part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Interrupted>,
+    /// Tokens that an earlier run had measured, which this one went on behind.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub n_resumed: u64,
+    /// Where the time went; null where the evaluation was interrupted, or done before.
+    pub timing: Option<TimingInfo>,
     /// What became of the conditions, where there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Verdict>,
@@ -125,6 +131,20 @@ pub struct ModelReport {
     /// What was measured of every token; absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenColumns>,
+}
+
+/// A part of an evaluation.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct Interrupted {
+    /// Windows that were evaluated.
+    pub n_windows: u64,
+    /// Windows that were wanted, where the reference says how many it has.
+    pub of: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's way
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A model that could not be evaluated.

@@ -6,7 +6,7 @@ use kl_formats::ReferenceKind;
 
 use super::llama_perplexity::llama_perplexity_block;
 use super::logit_metrics::logit_section;
-use super::model::{ModelInfo, ModelReport, ReferenceInfo};
+use super::model::{ModelInfo, ModelReport, ReferenceInfo, TimingInfo};
 use super::number::{bytes, count, duration, kld, percent, printable, significant};
 use super::top::{Choice, TopToken};
 use crate::stats::{Agreement, DeltaP, Distribution, Estimate, Perplexity, Uncertain};
@@ -20,7 +20,24 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
     let mut out = Sheet(String::new());
     out.title(&format!("{} against {}", report.model.path, reference.path));
+    if let Some(part) = &report.interrupted {
+        let of = part.of.map(|n| format!(" of {}", count(n)));
+        out.line(
+            "PARTIAL",
+            &format!(
+                "interrupted after {}{} windows: what follows is of these",
+                count(part.n_windows),
+                of.unwrap_or_default()
+            ),
+        );
+    }
     out.line("model", &describe(&report.model));
+    if report.is_reference_model {
+        out.line(
+            "",
+            "the reference's own model: what follows is the noise floor of this set-up",
+        );
+    }
     if let Some(model) = &reference.model {
         out.line("reference model", &describe(model));
     }
@@ -40,6 +57,10 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
             }
         ),
     );
+    if report.n_resumed > 0 {
+        let n = count(report.n_resumed);
+        out.line("", &format!("{n} of these were measured by an earlier run"));
+    }
     if report.n_vocab_compared != reference.n_vocab {
         out.line(
             "vocabulary",
@@ -69,24 +90,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     if let Some(delta_p) = &summary.delta_p {
         delta_ps(&mut out, delta_p);
     }
-    let timing = &report.timing;
-    out.title("Time");
-    out.line(
-        "wall",
-        &format!(
-            "{}: load {}, decode {}, score {}, read {}, write {}",
-            duration(timing.wall_s),
-            duration(timing.load_s),
-            duration(timing.decode_s),
-            duration(timing.score_s),
-            duration(timing.read_s),
-            duration(timing.write_s)
-        ),
-    );
-    out.line(
-        "speed",
-        &format!("{:.0} scored tokens/s", timing.tokens_per_s),
-    );
+    if let Some(timing) = &report.timing {
+        times(&mut out, timing);
+    }
     if let Some(logits) = &report.logits {
         out.0 += "\n";
         out.0 += &logit_section(logits);
@@ -230,6 +236,26 @@ fn largest(out: &mut Sheet, top: &[TopToken]) {
             &format!("{:>12}  reference {reference}, model {model}", ""),
         );
     }
+}
+
+fn times(out: &mut Sheet, timing: &TimingInfo) {
+    out.title("Time");
+    out.line(
+        "wall",
+        &format!(
+            "{}: load {}, decode {}, score {}, read {}, write {}",
+            duration(timing.wall_s),
+            duration(timing.load_s),
+            duration(timing.decode_s),
+            duration(timing.score_s),
+            duration(timing.read_s),
+            duration(timing.write_s)
+        ),
+    );
+    out.line(
+        "speed",
+        &format!("{:.0} scored tokens/s", timing.tokens_per_s),
+    );
 }
 
 fn signed_percent(share: f64) -> String {

@@ -21,6 +21,7 @@ pub use header::{FORMAT_VERSION, Header, rows_per_piece};
 pub use index::WindowEntry;
 pub use reader::NativeReader;
 pub use verify::verify;
+pub use walk::count_windows;
 pub use writer::NativeWriter;
 
 /// The plain stream's first line.

@@ -322,7 +322,7 @@ impl NativeReader {
 }
 
 /// The header, and where it ends.
-fn open_header(source: &Source) -> Result<(Header, u64)> {
+pub(super) fn open_header(source: &Source) -> Result<(Header, u64)> {
     let name = &source.name;
     match source.array_at::<3>(0)? {
         None => return Err(name.not_a_reference(format!("it has {} bytes", source.len))),

@@ -1,7 +1,9 @@
 //! A file without a good end: how far it is whole.
 
+use std::path::Path;
+
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
-use super::reader::unpack_at;
+use super::reader::{open_header, unpack_at};
 use super::{Header, WindowEntry};
 use crate::Error;
 use crate::source::Source;
@@ -13,6 +15,17 @@ pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
         Ok(walked) => walked.explain(source, header),
         Err(error) => error,
     }
+}
+
+/// How many windows a file that is being written, or was cut off, has whole; as far as the lengths of
+/// its members tell, which takes a moment only.
+///
+/// # Errors
+/// Those of [`super::NativeReader::open_cut_off`].
+pub fn count_windows(path: &Path) -> crate::Result<usize> {
+    let source = Source::open(path)?;
+    let (header, start) = open_header(&source)?;
+    Ok(walk(&source, &header, start)?.whole.len())
 }
 
 /// What was seen before the first member that is not whole.

@@ -1,0 +1,129 @@
+//! What a run that was cut off has left, and whether this run is the same one.
+
+use anyhow::{Result, bail};
+use kl_formats::{Error, Header, NativeReader, native};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::output::PartialFile;
+use crate::report::number::count;
+use crate::windows::Plan;
+
+/// The whole windows of a reference that was cut off, if there are any to go on behind.
+///
+/// # Errors
+/// A file that this run would not have begun so: with other settings, or of other tokens.
+pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Option<NativeReader>> {
+    if !output.is_leftover() {
+        return Ok(None);
+    }
+    let cut_off = match NativeReader::open_cut_off(output.path()) {
+        // Not even its header is whole.
+        Err(Error::Truncated { .. }) => return Ok(None),
+        opened => opened?,
+    };
+    check_same_run(&cut_off, header)?;
+    for (place, planned) in plan
+        .windows
+        .iter()
+        .take(cut_off.windows().len())
+        .enumerate()
+    {
+        if cut_off.head(place)? != *planned {
+            bail!(
+                "{}: window {} holds other tokens than this run's: --force starts anew",
+                output.path().display(),
+                planned.window
+            );
+        }
+    }
+    Ok(Some(cut_off))
+}
+
+/// Refuses a reference that was begun with another header than this run's.
+pub fn check_same_run(file: &NativeReader, header: &Header) -> Result<()> {
+    match first_difference(file.header(), header) {
+        Some(difference) => bail!(
+            "{}: is of another run ({difference}): give the same model, text and settings, or --force to start anew",
+            file.path().display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Ends what was cut off: keeps the file if a window in it is whole, and says so for an error's line.
+pub fn keep(output: PartialFile, n_windows: usize) -> String {
+    match native::count_windows(output.path()) {
+        Ok(n) if n > 0 => format!(
+            "; {} keeps {} of {} windows: --resume goes on with it",
+            output.path().display(),
+            count(n as u64),
+            count(n_windows as u64)
+        ),
+        _ => {
+            output.discard();
+            String::new()
+        }
+    }
+}
+
+/// A key that two headers differ in, with both values: rather what was given than what was counted
+/// of it.
+pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option<String> {
+    let there = serde_json::to_value(there).unwrap_or_default();
+    let here = serde_json::to_value(here).unwrap_or_default();
+    let mut found = Vec::new();
+    differences("", &there, &here, &mut found);
+    found.into_iter().min_by_key(|found| {
+        let given = ["model", "text", "reference", "n_ctx"];
+        let is_given = given.iter().any(|key| found.starts_with(key));
+        (!is_given, found.starts_with("n_"))
+    })
+}
+
+fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
+    let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
+        if there != here {
+            found.push(format!("{key}: {there} there, {here} here"));
+        }
+        return;
+    };
+    let only_here = all_here
+        .keys()
+        .filter(|name| !all_there.contains_key(*name));
+    for name in all_there.keys().chain(only_here) {
+        let of = |all: &Map<String, Value>| all.get(name).cloned().unwrap_or_default();
+        let dot = if key.is_empty() { "" } else { "." };
+        let key = format!("{key}{dot}{name}");
+        differences(&key, &of(all_there), &of(all_here), found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_first_difference_is_named_with_both_values() {
+        let header = json!({"n_ctx": 64, "text": {"sha256": "aa", "name": "t"}, "seed": null});
+        assert_eq!(first_difference(&header, &header), None);
+        let mut other = header.clone();
+        other["text"]["sha256"] = json!("bb");
+        assert_eq!(
+            first_difference(&header, &other).unwrap(),
+            "text.sha256: \"aa\" there, \"bb\" here"
+        );
+        other["n_ctx"] = json!(65);
+        assert!(
+            first_difference(&header, &other)
+                .unwrap()
+                .starts_with("text")
+        );
+        let more = json!({"n_ctx": 64, "text": header["text"], "seed": null, "stride": 3});
+        assert_eq!(
+            first_difference(&header, &more).unwrap(),
+            "stride: null there, 3 here"
+        );
+    }
+}
