@@ -229,6 +229,39 @@ fn a_write_that_meets_a_full_disk_again_and_again_is_the_same_file() {
     }
 }
 
+/// On a file system of its own, where the machine lets anybody mount one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_file_system_is_gone_on_with_when_it_has_room() {
+    let may_mount = || Command::new("unshare").args(["-rm", "true"]).output();
+    if !may_mount().is_ok_and(|output| output.status.success()) {
+        eprintln!("no file system of its own here: not tested");
+        return;
+    }
+    let session = session_with_reference();
+    fs::create_dir(session.path("disk")).unwrap();
+    let kl = session.command(&with(&WRITE, &["--resume"]));
+    // Another program takes the room while the reference is written.
+    let script = "mount -t tmpfs -o size=60m none disk && cp long.txt disk && cd disk || exit 9
+        \"$@\" & kl=$!
+        until [ -s ref.gz.partial ]; do sleep 0.01; done
+        cat /dev/zero > taken 2>/dev/null
+        wait $kl && exit 8
+        rm taken && \"$@\" && cmp ref.gz ../ref.gz && ls";
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script, "sh"])
+        .arg(kl.get_program())
+        .args(kl.get_args())
+        .current_dir(session.folder.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{:?}: {stderr}", output.status);
+    assert!(stderr.contains("No space left on device"), "{stderr}");
+    assert!(stderr.contains("ref.gz.partial keeps"), "{stderr}");
+    assert_eq!(output.stdout, b"long.txt\nref.gz\n");
+}
+
 #[test]
 fn numbers_survive_a_disk_without_room_for_them() {
     let session = session_with_reference();
@@ -309,7 +342,10 @@ fn an_interrupted_evaluation_reports_on_what_it_has() {
     assert_eq!(second["n_windows"], done);
     assert_eq!(second["timing"], Value::Null);
     // A run over the same models goes past the first and on with the second.
-    let json = session.json(&with(&models[..2], &with(&READ, &["--resume"])));
+    // Its result is replaced, and nobody else's.
+    let again = with(&models, &["--resume"]);
+    session.ok(&again);
+    let json = session.read_json("j");
     let first = &json["models"][0];
     assert_eq!(
         (&first["timing"], &first["n_resumed"]),
@@ -317,6 +353,8 @@ fn an_interrupted_evaluation_reports_on_what_it_has() {
     );
     assert_eq!(json["models"][1]["n_resumed"], second["n_tokens"]);
     assert_eq!(json["complete"], true);
+    session.write("j", "{}");
+    session.fails(&again, 1, &["j: exists already"]);
 }
 
 #[test]

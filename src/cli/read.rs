@@ -24,7 +24,7 @@ use crate::report::ModelReport;
 
 /// Evaluates every model.
 pub fn run(settings: &ReadSettings) -> Result<Outcome> {
-    let reference = {
+    let (reference, fingerprint) = {
         let file = Reference::open(&settings.reference)?;
         if let Some(n_ctx) = settings.n_ctx {
             check_n_ctx(n_ctx, &file)?;
@@ -33,7 +33,7 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
             let n_ctx = file.n_ctx();
             warn(&Warning::Overlap { stride, n_ctx });
         }
-        describe(&file)
+        (describe(&file), summarize(&file)?.fingerprint)
     };
     let backend = start_backend(&settings.run)?;
     let look_ahead = |path: &Path| {
@@ -46,7 +46,7 @@ pub fn run(settings: &ReadSettings) -> Result<Outcome> {
         reference,
         &settings.models,
         look_ahead,
-        |turn| evaluate_model(settings, &backend, turn),
+        |turn| evaluate_model(settings, &backend, fingerprint.as_deref(), turn),
     )
 }
 
@@ -67,16 +67,24 @@ fn check_n_ctx(n_ctx: u32, reference: &Reference) -> Result<()> {
     Ok(())
 }
 
-/// Runs one model over the reference.
+/// Runs one model over the reference, which has to be the one that the run began with.
 fn evaluate_model(
     settings: &ReadSettings,
     backend: &Backend,
+    fingerprint: Option<&str>,
     turn: Turn<'_, '_>,
 ) -> Result<ModelReport> {
     let (run, path) = (&settings.run, turn.path);
     let sidecar = SidecarFile::create(&settings.results, path)?;
     // Opened anew for each model: a kl.py file can only be read from its start.
     let file = Reference::open(&settings.reference)?;
+    let of_reference = summarize(&file)?;
+    if of_reference.fingerprint.as_deref() != fingerprint {
+        bail!(
+            "{}: was replaced while models were evaluated against it",
+            settings.reference.display()
+        );
+    }
 
     let started = Instant::now();
     let model = Model::load(backend, path, &run.model)?;
@@ -98,7 +106,7 @@ fn evaluate_model(
         identity,
         compared,
         backend: Some(here),
-        of_reference: summarize(&file)?,
+        of_reference,
         extras: Extras::wanted(&settings.results, &file),
         sidecar,
         text: &|tokens| model.text(tokens),

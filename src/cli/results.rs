@@ -1,6 +1,7 @@
 //! Where results go: stdout and the JSON. One that fails does not keep the others from it.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Error, Result};
@@ -37,7 +38,8 @@ impl<'s> Results<'s> {
             None => Json::None,
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
-                let ours = settings.force;
+                // What is gone on with has left its result.
+                let ours = settings.force || (settings.resume && is_result(path));
                 drop(create_json(path, ours)?);
                 Json::File { path, ours }
             }
@@ -97,6 +99,17 @@ impl<'s> Results<'s> {
             self.stdout_closed = print_result(text).err();
         }
     }
+}
+
+/// Whether a file begins as a result's JSON does.
+fn is_result(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut start));
+    let start = start
+        .strip_prefix(b"{")
+        .unwrap_or_default()
+        .trim_ascii_start();
+    read.is_ok() && start.starts_with(b"\"kl_version\"")
 }
 
 fn create_json(path: &Path, replace: bool) -> Result<PartialFile> {

@@ -38,6 +38,12 @@ pub enum EngineError {
         /// What llama.cpp's log said last.
         reason: String,
     },
+    /// The file was replaced or written to meanwhile.
+    #[error("{path}: has changed while it was loaded: wait until it is whole, and try again", path = .path.display())]
+    Changed {
+        /// The model's file.
+        path: PathBuf,
+    },
     /// llama.cpp refused the context: memory, mostly.
     #[error(
         "{path}: llama.cpp could not make a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --n-batch or --n-gpu-layers)",

@@ -1,3 +1,4 @@
+use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -85,6 +86,7 @@ impl<'b> Model<'b> {
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
+        let before = fs::metadata(path).ok();
         let header = inspect(path)?;
         // What an earlier model left there is not this one's fault.
         let _ = last_log_errors();
@@ -116,6 +118,14 @@ impl<'b> Model<'b> {
                 reason: last_log_errors(),
             }
         })?;
+        let when = |metadata: Option<fs::Metadata>| {
+            metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
+        };
+        if when(fs::metadata(path).ok()) != when(before) {
+            return Err(EngineError::Changed {
+                path: path.to_owned(),
+            });
+        }
         let n_layer = inner.n_layer();
         Ok(Self {
             backend,
