@@ -14,6 +14,20 @@
 //! named limit, before memory is taken for it.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// No file can make a reader panic. What may panic says so with `#[expect]`, and why it cannot.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");

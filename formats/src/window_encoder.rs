@@ -176,6 +176,10 @@ impl WindowEncoder {
     /// one after the other, each as long as the file's rows are, to be filled before
     /// [`WindowEncoder::commit`]. Reserving again before that gives the same rows anew. Where a new
     /// piece begins, `memory` is asked for some to put it in.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the piece's memory holds the rows committed and those reserved"
+    )]
     pub fn reserve_rows(
         &mut self,
         k: usize,
@@ -234,6 +238,10 @@ impl WindowEncoder {
         }
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "ranges of rows that are in the piece's memory"
+    )]
     fn checksum(&mut self, filled: Range<usize>) {
         if self.framing == Framing::Native {
             self.crc.update(&self.plain[filled]);

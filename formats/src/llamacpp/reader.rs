@@ -166,6 +166,7 @@ impl LlamaCppReader {
             + u64::from(row) * self.header.row_bytes()
     }
 
+    #[expect(clippy::panic, reason = "the caller's index, as documented")]
     fn number(&self, i: usize) -> u32 {
         let n_windows = self.header.n_windows;
         u32::try_from(i)

@@ -63,8 +63,8 @@ pub fn encode_row(row: &[f32], out: &mut [u8]) {
     let min_log_prob = min - max - log_sum_exp;
     let scale = (max - min) / MAX_CODE;
     let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
-    prefix[..4].copy_from_slice(&one_nan(scale).to_le_bytes());
-    prefix[4..].copy_from_slice(&one_nan(min_log_prob).to_le_bytes());
+    let numbers = [one_nan(scale), one_nan(min_log_prob)];
+    prefix.copy_from_slice(bytemuck::bytes_of(&numbers));
     // The padding stays 0.
     codes.fill(0);
     if scale == 0.0 {

@@ -114,6 +114,10 @@ pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
 }
 
 /// [`build`] in the memory of `bytes`.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the header's room is made in the second line"
+)]
 pub(crate) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
     bytes.clear();
     bytes.resize(HEAD_BYTES, 0);

@@ -163,7 +163,7 @@ impl NativeReader {
 
     /// [`NativeReader::head`], and the bytes it was read from.
     pub(super) fn head_and_bytes(&self, i: usize) -> Result<(WindowHead, Vec<u8>)> {
-        let entry = &self.windows[i];
+        let entry = self.entry(i);
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
         let (offset, head) = self.member(i, 0, Tag::head(entry.window), expected)?;
@@ -208,7 +208,7 @@ impl NativeReader {
     /// # Panics
     /// If `i` is not below the length of [`NativeReader::windows`].
     pub fn n_pieces(&self, i: usize) -> u32 {
-        self.windows[i].n_pieces()
+        self.entry(i).n_pieces()
     }
 
     /// Piece `p` of the rows of the `i`-th window of the file, in the memory of `reuse` if given.
@@ -218,8 +218,9 @@ impl NativeReader {
     ///
     /// # Panics
     /// If there is no such window or piece.
+    #[expect(clippy::panic, reason = "the caller's index, as documented")]
     pub fn piece(&self, i: usize, p: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        let entry = &self.windows[i];
+        let entry = self.entry(i);
         let rows_per_piece = self.header.rows_per_piece;
         let first_row = p
             .checked_mul(rows_per_piece)
@@ -289,7 +290,7 @@ impl NativeReader {
             || u64::from(head.plain_bytes) != plain_bytes
         {
             return Err(self.source.name.corrupt(
-                Some(self.windows[i].window),
+                Some(self.entry(i).window),
                 offset,
                 "a member is not as long as the index and the header say",
             ));
@@ -299,10 +300,20 @@ impl NativeReader {
 
     /// Where member `m` of the `i`-th window starts and ends. The index has been checked: they are
     /// in order.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the caller's index: the index has a place for each piece"
+    )]
     fn extent(&self, i: usize, m: usize) -> (u64, u64) {
-        let offsets = &self.windows[i].offsets;
+        let offsets = &self.entry(i).offsets;
         let next = offsets.get(m + 1).copied();
         (offsets[m], next.unwrap_or_else(|| self.window_end(i)))
+    }
+
+    /// The `i`-th window of the file, which must be there.
+    #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
+    pub(super) fn entry(&self, i: usize) -> &WindowEntry {
+        &self.windows[i]
     }
 
     /// Where the `i`-th window of the file ends.
@@ -317,7 +328,7 @@ impl NativeReader {
 
     /// Names the window in an error that does not.
     fn in_window(&self, i: usize, error: crate::Error) -> crate::Error {
-        error.in_window(self.windows[i].window)
+        error.in_window(self.entry(i).window)
     }
 }
 

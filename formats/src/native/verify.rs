@@ -55,7 +55,7 @@ impl NativeReader {
             crc.update(block.bytes().get(..bytes).unwrap_or_default());
             reuse = Some(block);
         }
-        let (start, end) = (self.windows()[i].offset(), self.window_end(i));
+        let (start, end) = (self.entry(i).offset(), self.window_end(i));
         if crc.finalize() != CRC_OF_WHOLE {
             let what = "the checksum behind the block does not match";
             let name = self.name();

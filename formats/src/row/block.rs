@@ -117,10 +117,14 @@ impl RowBlock {
     ///
     /// # Panics
     /// If `i` is not below [`RowBlock::n_rows`].
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "every constructor made room for all rows, in words: neither can fail"
+    )]
     pub fn row(&self, i: usize) -> Row<'_> {
         assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
         let bytes = self.bytes();
-        // Every constructor made room for all rows, in words: neither can fail.
         self.layout
             .view(&bytes[i * self.row_bytes..][..self.row_bytes], self.n_vocab)
             .expect("a row of a block is aligned and whole")

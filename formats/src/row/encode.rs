@@ -108,8 +108,7 @@ fn encode_u16(row: &[f32], out: &mut [u8]) {
     } else {
         (f32::NAN, f32::NAN)
     };
-    prefix[..4].copy_from_slice(&min.to_le_bytes());
-    prefix[4..].copy_from_slice(&step.to_le_bytes());
+    prefix.copy_from_slice(bytemuck::bytes_of(&[min, step]));
     if !decodes || step == 0.0 {
         codes.fill([0; 2]);
     } else if inverse.is_finite() && (max - min).is_finite() {
@@ -142,10 +141,11 @@ pub(crate) fn finite_range(row: &[f32]) -> Option<(f32, f32)> {
     let first = *row.first()?;
     let (mut min, mut max, mut bad) = ([first; LANES], [first; LANES], [0u32; LANES]);
     let mut step = |lanes: &[f32]| {
-        for (i, &x) in lanes.iter().enumerate().take(LANES) {
-            min[i] = if x < min[i] { x } else { min[i] };
-            max[i] = if x > max[i] { x } else { max[i] };
-            bad[i] |= u32::from(x.to_bits() & EXPONENT == EXPONENT);
+        let found = min.iter_mut().zip(&mut max).zip(&mut bad);
+        for (((min, max), bad), &x) in found.zip(lanes) {
+            *min = if x < *min { x } else { *min };
+            *max = if x > *max { x } else { *max };
+            *bad |= u32::from(x.to_bits() & EXPONENT == EXPONENT);
         }
     };
     let (whole, rest) = row.as_chunks::<LANES>();

@@ -60,6 +60,7 @@ impl Row<'_> {
     ///
     /// # Panics
     /// If `i` is not below [`Row::len`].
+    #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
     pub fn get(&self, i: usize) -> f32 {
         match *self {
             Row::F32(logits) => logits[i],
