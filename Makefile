@@ -31,6 +31,9 @@ test: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	cargo test --release --locked --workspace --doc
 	cargo test --release --locked --workspace --lib --bins --tests
+	# The fuzz targets are a workspace of their own: see fuzz/README.md.
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 
 # For instance: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build

@@ -32,6 +32,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
+mod checksum;
 mod deflate;
 mod error;
 mod header_lines;

@@ -1,6 +1,7 @@
 //! A bounded part of a file: plain bytes, which any thread turns into what the file holds of them:
 //! a gzip member (RFC 1952), or the bytes themselves.
 
+use crate::checksum;
 use crate::deflate::deflate;
 use crate::native::member::{self, Tag};
 
@@ -127,6 +128,12 @@ fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&PLAIN_GZIP_HEADER);
     deflate(plain, bytes);
     bytes.extend_from_slice(&trailer(plain));
+}
+
+/// Whether a member's last 8 bytes are those of `plain`.
+pub(crate) fn is_trailer(bytes: &[u8; 8], plain: &[u8]) -> bool {
+    let [crc, length] = bytemuck::cast::<_, [u32; 2]>(*bytes);
+    checksum::matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
 }
 
 /// A member's last 8 bytes: CRC-32 and length of the plain bytes.

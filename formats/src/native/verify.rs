@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::NativeReader;
 use super::reader::CRC_BYTES;
+use crate::checksum;
 use crate::error::Result;
 use crate::{RowBlock, VerifyReport};
 
@@ -56,7 +57,7 @@ impl NativeReader {
             reuse = Some(block);
         }
         let (start, end) = (self.entry(i).offset(), self.window_end(i));
-        if crc.finalize() != CRC_OF_WHOLE {
+        if !checksum::matches(crc.finalize(), CRC_OF_WHOLE) {
             let what = "the checksum behind the block does not match";
             let name = self.name();
             return Err(name.corrupt(Some(head.window), start, what));

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TokenRecord};
+use crate::checksum;
 use crate::error::{Error, Named, Result};
 use crate::source;
 
@@ -129,7 +130,7 @@ impl SidecarReader {
         stream.read_exact(&mut crc).map_err(io)?;
         let header_crc = crc32fast::hash(&lines);
         let start = lines.len() as u64 + 4;
-        if header_crc.to_le_bytes() != crc {
+        if !checksum::matches(header_crc, u32::from_le_bytes(crc)) {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
         let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();

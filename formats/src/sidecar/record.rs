@@ -3,6 +3,8 @@
 use bincode::Options;
 use serde::{Deserialize, Serialize};
 
+use crate::checksum;
+
 /// Bytes of a record: 72 of fields, 4 of checksum.
 pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
@@ -61,14 +63,15 @@ impl TokenRecord {
         let mut bytes = [0; RECORD_BYTES];
         let (fields, crc) = bytes.split_at_mut(FIELD_BYTES);
         options().serialize_into(&mut *fields, &self).ok()?;
-        crc.copy_from_slice(&checksum(fields, i, header_crc).to_le_bytes());
+        crc.copy_from_slice(&crc_of(fields, i, header_crc).to_le_bytes());
         Some(bytes)
     }
 
     /// The file's `i`-th record; `None` if its checksum does not match.
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
-        if checksum(fields, i, header_crc).to_le_bytes() != *crc {
+        let stated = u32::from_le_bytes(*crc);
+        if !checksum::matches(crc_of(fields, i, header_crc), stated) {
             return None;
         }
         options().deserialize(fields).ok()
@@ -83,7 +86,7 @@ fn options() -> impl Options {
 
 /// CRC-32 of the header's checksum, the record's number (u64) and its fields: a record in another
 /// place, or of another file, is found too.
-fn checksum(fields: &[u8], i: u64, header_crc: u32) -> u32 {
+fn crc_of(fields: &[u8], i: u64, header_crc: u32) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header_crc.to_le_bytes());
     crc.update(&i.to_le_bytes());

@@ -1,0 +1,49 @@
+//! Every file of the fuzzer's corpus, read whole: see `fuzz/README.md`. With
+//! `KL_WRITE_SEEDS=1`, writes the files that a corpus begins with.
+
+#[path = "../../fuzz/src/framing.rs"]
+mod framing;
+#[path = "../../fuzz/src/memory.rs"]
+mod memory;
+#[path = "../../fuzz/src/readers.rs"]
+mod readers;
+#[path = "corpus/seeds.rs"]
+mod seeds;
+
+use std::path::PathBuf;
+
+fn corpus(target: &str) -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    root.join(target)
+}
+
+/// One test for all: what it may allocate is counted for the whole process.
+#[test]
+fn the_corpus_is_read_without_a_panic_or_a_bomb() {
+    if std::env::var_os("KL_WRITE_SEEDS").is_some() {
+        seeds::write(corpus);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    for target in readers::TARGETS {
+        let (mut whole, mut faulty) = (0, 0);
+        for entry in std::fs::read_dir(corpus(target.name)).unwrap() {
+            let from = entry.unwrap().path();
+            eprintln!("{}", from.display());
+            let bytes = (target.frame)(&std::fs::read(from).unwrap());
+            std::fs::write(&path, &bytes).unwrap();
+            match memory::limited(bytes.len(), target.factor, || (target.read)(&path)) {
+                Ok(()) => whole += 1,
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(!message.contains('\n'), "{message:?}");
+                    assert!(message.contains(path.to_str().unwrap()), "{message}");
+                    faulty += 1;
+                }
+            }
+        }
+        eprintln!("{}: {whole} whole, {faulty} faulty", target.name);
+        // A corpus that the format has left behind tries nothing but the first checks.
+        assert!(whole > 0 && faulty > 0, "{}", target.name);
+    }
+}

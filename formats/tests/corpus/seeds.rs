@@ -1,0 +1,259 @@
+//! Small valid files of every kind, made by this crate's own writers.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use kl_formats::*;
+
+const N_VOCAB: u32 = 3;
+
+/// Writes them, and what a broken copy would leave of them, each into its target's corpus.
+pub fn write(corpus: impl Fn(&str) -> PathBuf) {
+    let (u16, f32) = (native(Encoding::U16), native(Encoding::F32));
+    for (target, name, bytes) in [
+        ("native", "u16-parts", parts(&u16)),
+        ("native", "f32-parts", parts(&f32)),
+        ("native", "u16", u16.clone()),
+        ("native", "f32", f32),
+        ("kl_py", "plain", gunzip(&kl_py())),
+        ("kl_py", "gzip", kl_py()),
+        ("llama_cpp", "base", llama_cpp()),
+        ("sidecar", "sidecar", sidecar()),
+        ("gguf", "model", gguf()),
+        ("reference", "native", u16),
+        ("reference", "kl_py", kl_py()),
+        ("reference", "llama_cpp", llama_cpp()),
+    ] {
+        let folder = corpus(target);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), &bytes).unwrap();
+        let cut = &bytes[..bytes.len() * 3 / 4];
+        std::fs::write(folder.join(format!("{name}-cut")), cut).unwrap();
+    }
+}
+
+fn model() -> ModelIdentity {
+    ModelIdentity {
+        file_name: "m".into(),
+        name: None,
+        architecture: Some("a".into()),
+        size_bytes: 1,
+        n_params: 1,
+        file_bytes: 1,
+        metadata_sha256: "0".into(),
+    }
+}
+
+fn text() -> TextIdentity {
+    TextIdentity {
+        name: "-".into(),
+        bytes: 0,
+        sha256: "0".into(),
+        n_tokens: 7,
+    }
+}
+
+fn heads() -> [WindowHead; 3] {
+    [
+        (1, vec![1, 2, 0], 0, 3),
+        (0, vec![2], 1, 0),
+        (2, vec![0, 1], 1, 1),
+    ]
+    .map(|(window, tokens, first_scored, n_rows)| WindowHead {
+        window,
+        tokens,
+        first_scored,
+        n_rows,
+    })
+}
+
+/// A window's members. The rows are made by `encode`.
+fn members(
+    (mut encoder, head): (WindowEncoder, Piece),
+    encode: impl Fn(&[f32], &mut [u8]),
+) -> Vec<Member> {
+    let mut members = vec![head.compress()];
+    while encoder.rows_left() > 0 {
+        let i = encoder.rows_left() as f32;
+        let (bytes, _) = encoder.reserve_rows(1, || None);
+        encode(&[i, 0.5, -7.0], bytes);
+        members.extend(encoder.commit().map(Piece::compress));
+    }
+    encoder.finish().unwrap();
+    members
+}
+
+fn native(encoding: Encoding) -> Vec<u8> {
+    let header = Header {
+        format_version: native::FORMAT_VERSION,
+        writer: "kl".into(),
+        model: model(),
+        tokenizer: None,
+        n_ctx: 3,
+        n_vocab: N_VOCAB,
+        add_bos: false,
+        first_scored: 0,
+        n_windows: 3,
+        n_rows: 4,
+        encoding,
+        rows_per_piece: 2,
+        text: text(),
+        backend: BackendIdentity {
+            llama_cpp: "b".into(),
+            devices: Vec::new(),
+            n_gpu_layers: 0,
+            n_batch: 1,
+            n_ubatch: 1,
+            threads: 1,
+            flash_attn: "off".into(),
+            type_k: "f16".into(),
+            type_v: "f16".into(),
+        },
+        seed: None,
+        stride: None,
+        log_probabilities: false,
+    };
+    let mut writer = NativeWriter::create(Vec::new(), Path::new(""), &header).unwrap();
+    for head in heads() {
+        let window = WindowEncoder::new(&header, &head).unwrap();
+        for member in members(window, |row, bytes| encoding.encode(row, bytes)) {
+            writer.append(member).unwrap();
+        }
+    }
+    writer.finish().unwrap()
+}
+
+/// The members of a native file but for index and end, as `framing::members` takes them.
+fn parts(mut file: &[u8]) -> Vec<u8> {
+    let word = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let mut parts = Vec::new();
+    while word(file, 24) < 3 {
+        let member;
+        (member, file) = file.split_at(word(file, 16) as usize);
+        parts.extend([24, 28, 32].map(|at| word(member, at) as u8));
+        let plain = gunzip(member);
+        parts.extend((plain.len() as u16).to_le_bytes());
+        parts.extend(plain);
+    }
+    parts
+}
+
+fn gunzip(bytes: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    MultiGzDecoder::new(bytes).read_to_end(&mut plain).unwrap();
+    plain
+}
+
+fn kl_py() -> Vec<u8> {
+    let header = KlPyHeader {
+        n_ctx: 3,
+        n_vocab: N_VOCAB,
+        n_windows: Some(3),
+        model: Some("m".into()),
+        others: vec![("read_path".into(), "None".into())],
+        ..Default::default()
+    };
+    let mut writer = KlPyWriter::create(Vec::new(), Path::new(""), &header).unwrap();
+    for mut head in heads() {
+        head.first_scored = 0;
+        let window = WindowEncoder::kl_py(&header, &head).unwrap();
+        for member in members(window, |row, bytes| Encoding::F32.encode(row, bytes)) {
+            writer.append(member).unwrap();
+        }
+    }
+    writer.finish().unwrap()
+}
+
+fn llama_cpp() -> Vec<u8> {
+    let (n_ctx, tokens) = (5, [0, 1, 2, 1, 0, 2, 2, 2, 1, 0]);
+    let mut writer =
+        LlamaCppWriter::create(Vec::new(), Path::new(""), n_ctx, N_VOCAB, &tokens).unwrap();
+    let mut row = vec![0; llamacpp::row_bytes(N_VOCAB as usize).unwrap()];
+    for i in 0..4 {
+        llamacpp::encode_row(&[i as f32, 0.5, -7.0], &mut row);
+        writer.append(&row).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn sidecar() -> Vec<u8> {
+    let header = SidecarHeader {
+        version: sidecar::SIDECAR_VERSION,
+        writer: "kl".into(),
+        model: model(),
+        model_path: "m".into(),
+        reference: ReferenceSummary {
+            file_name: Some("r".into()),
+            kind: Some("kl".into()),
+            model: None,
+            text: Some(text()),
+        },
+        n_ctx: 3,
+        n_vocab: N_VOCAB,
+        first_scored: 0,
+        n_records: 2,
+    };
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new(""), &header).unwrap();
+    for (position, token) in [(0, 2), (1, u32::MAX)] {
+        let record = TokenRecord {
+            window: 0,
+            position,
+            token,
+            flags: position,
+            ref_top: 1,
+            eval_top: 1,
+            ref_top_rank: 1,
+            eval_top_rank: 1,
+            kld: 0.5,
+            reverse_kld: 0.25,
+            ref_nll: 1.0,
+            eval_nll: f64::NAN,
+            ref_entropy: 0.75,
+        };
+        writer.push(&record).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// One key of each type that is looked at, and two tensors.
+fn gguf() -> Vec<u8> {
+    let string = |s: &str| [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat();
+    let u32s =
+        |values: &[u32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let array = |kind: u32, n: u64, values: Vec<u8>| {
+        [&kind.to_le_bytes()[..], &n.to_le_bytes(), &values].concat()
+    };
+    let pairs = [
+        ("general.architecture", 8u32, string("llama")),
+        ("general.name", 8, string("")),
+        ("general.alignment", 4, u32s(&[32])),
+        ("llama.context_length", 4, u32s(&[8])),
+        ("llama.attention.causal", 7, vec![1]),
+        ("llama.pooling_type", 4, u32s(&[0])),
+        ("llama.rope.freq_base", 6, vec![0; 4]),
+        ("tokenizer.ggml.model", 8, string("llama")),
+        (
+            "tokenizer.ggml.tokens",
+            9,
+            array(8, 2, [string("a"), string("b")].concat()),
+        ),
+        ("tokenizer.ggml.scores", 9, array(6, 2, vec![0; 8])),
+        ("tokenizer.ggml.token_type", 9, array(5, 2, u32s(&[1, 5]))),
+        ("tokenizer.ggml.add_bos_token", 7, vec![0]),
+        ("tokenizer.chat_template", 8, string("{}")),
+        ("split.no", 2, vec![0, 0]),
+        ("split.count", 2, vec![1, 0]),
+        ("x", 9, array(9, 1, array(0, 3, vec![1, 2, 3]))),
+    ];
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(u32s(&[3, 2, 0, pairs.len() as u32, 0]));
+    for (key, kind, value) in &pairs {
+        bytes.extend([string(key), u32s(&[*kind]), value.clone()].concat());
+    }
+    // Name, dimensions, type, offset: F32 and Q8_0.
+    bytes.extend([string("token_embd.weight"), u32s(&[1, 8, 0, 0, 0, 0])].concat());
+    bytes.extend([string("output.weight"), u32s(&[2, 32, 0, 2, 0, 8, 32, 0])].concat());
+    bytes.resize(bytes.len().next_multiple_of(32) + 32 + 68, 0);
+    bytes
+}

@@ -1,0 +1,72 @@
+//! An allocator that gives no more than was agreed, so that a bomb is a finding: the process ends
+//! with "memory allocation failed".
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Buffers and tables that every reader may take, however short the file.
+const CONSTANT: usize = 4 << 20;
+
+#[global_allocator]
+static LIMITED: Limited = Limited;
+
+static USED: AtomicUsize = AtomicUsize::new(0);
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+struct Limited;
+
+/// What `f` gives, if all that it has allocated at a time is at most `factor` times `bytes`, and
+/// 4 MiB. Other threads count too.
+pub fn limited<T>(bytes: usize, factor: usize, f: impl FnOnce() -> T) -> T {
+    LIMIT.store(USED.load(Relaxed) + CONSTANT + factor * bytes, Relaxed);
+    let value = f();
+    LIMIT.store(usize::MAX, Relaxed);
+    value
+}
+
+// SAFETY: all is the system's allocator's, but for null where the limit is passed, which is allowed.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match take(layout.size()) {
+            // SAFETY: the caller's promises are handed on.
+            true => unsafe { System.alloc(layout) },
+            false => std::ptr::null_mut(),
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match take(layout.size()) {
+            // SAFETY: as above.
+            true => unsafe { System.alloc_zeroed(layout) },
+            false => std::ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        USED.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Both at once, as when it is copied.
+        if !take(size) {
+            return std::ptr::null_mut();
+        }
+        USED.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+/// Counts `bytes` as used, unless they are too many.
+fn take(bytes: usize) -> bool {
+    let used = USED.fetch_add(bytes, Relaxed).saturating_add(bytes);
+    // A panic may say what it has to say.
+    let fits = used <= LIMIT.load(Relaxed) || std::thread::panicking();
+    if !fits {
+        USED.fetch_sub(bytes, Relaxed);
+        LIMIT.store(usize::MAX, Relaxed); // for the message
+    }
+    fits
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Feeds a fuzz target, or all one after the other, until so many bytes have been read: fuzz/README.md.
+#   scripts/fuzz.sh native|kl_py|llama_cpp|sidecar|gguf|reference|all [BYTES]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+targets=${1:?a target, or all}
+export KL_FUZZ_BYTES=${2:-1000000000}
+[[ $targets != all ]] || targets=$(cargo fuzz list)
+
+# Inputs become files: in memory, where there is a file system for it.
+folder=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")" kl-fuzz.XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+
+# cfg(fuzzing) and the sanitizer are cargo-fuzz's own; AddressSanitizer wants a nightly toolchain.
+fuzz() {
+    cargo +nightly fuzz "$1" --target-dir "${CARGO_TARGET_DIR:-target}/fuzz" "${@:2}"
+}
+
+for target in $targets; do
+    fuzz build "$target"
+    # What is new goes to a folder of its own: the corpus that is kept is small.
+    found=$folder/$target
+    mkdir "$found"
+    began=$SECONDS
+    if TMPDIR=$folder fuzz run "$target" "$found" "fuzz/corpus/$target" -- \
+        -max_len=4096 -timeout=20 -rss_limit_mb=2048 >"$folder/log" 2>&1; then
+        echo "$(grep ' runs, ' "$folder/log"), in $((SECONDS - began)) s"
+    else
+        cat "$folder/log"
+        echo "$target: a finding: see fuzz/artifacts/$target"
+        exit 1
+    fi
+    # Keep what reaches anything new: KEEP=1 scripts/fuzz.sh TARGET
+    [[ -z ${KEEP:-} ]] || fuzz cmin "$target" "fuzz/corpus/$target" -- "$found"
+done
