@@ -31,6 +31,8 @@ for target in $targets; do
         echo "$target: a finding: see fuzz/artifacts/$target"
         exit 1
     fi
-    # Keep what reaches anything new: KEEP=1 scripts/fuzz.sh TARGET
-    [[ -z ${KEEP:-} ]] || fuzz cmin "$target" "fuzz/corpus/$target" -- "$found"
+    if [[ -n ${KEEP:-} ]]; then
+        find "$found" -type f -exec cp -t "fuzz/corpus/$target" {} +
+        fuzz cmin "$target" "fuzz/corpus/$target" >"$folder/log" 2>&1 || cat "$folder/log"
+    fi
 done

@@ -98,7 +98,7 @@ impl Cursor {
     }
 
     /// A string's length, no more than the file can hold.
-    fn string_len(&mut self) -> Result<u64> {
+    pub(super) fn string_len(&mut self) -> Result<u64> {
         let n = self.u64()?;
         self.need(n, "a string")?;
         Ok(n)

@@ -5,6 +5,7 @@
 //! infos, padding to the alignment, tensor data. Versions 2 and 3 are read, little-endian.
 
 mod cursor;
+mod limits;
 mod metadata;
 mod tensors;
 
@@ -73,6 +74,9 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;
     let n_pairs = cursor.count("key-value pairs", metadata::MIN_PAIR_BYTES)?;
     let found = metadata::read(&mut cursor, n_pairs)?;
+    if let Some(fault) = limits::fault(&found) {
+        return Err(cursor.corrupt(fault));
+    }
     let n_params = tensors::check(&mut cursor, n_tensors, found.alignment)?;
     let own = |what: &str| {
         found
@@ -97,7 +101,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
                 n_tokens: tokens.n_tokens,
                 sha256: tokens.sha256,
             }),
-        n_padding: found.n_padding,
+        n_padding: found.types.n_padding,
         add_bos: numbers.get("tokenizer.ggml.add_bos_token").map(|&n| n != 0),
         n_tensors,
         n_params,

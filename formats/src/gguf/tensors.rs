@@ -1,6 +1,7 @@
 //! The tensor infos: shapes, types, and whether the data is all there.
 
 use super::cursor::Cursor;
+use super::limits;
 use crate::error::Result;
 
 /// Bytes of the shortest info: a name's length, no dimensions, type, offset.
@@ -11,6 +12,10 @@ const MAX_NAME_BYTES: u64 = 1 << 10;
 
 /// Most dimensions (GGML_MAX_DIMS).
 const MAX_DIMS: u32 = 4;
+
+/// Where a mapped file's tensors may start (ggml's `TENSOR_ALIGNMENT`), whatever the file's own
+/// alignment is.
+const MEMORY_ALIGNMENT: u64 = 32;
 
 /// The tensor whose data ends last.
 struct Last {
@@ -37,6 +42,9 @@ pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resu
             elements = elements.checked_mul(n).ok_or_else(|| too_large(cursor))?;
         }
         let kind = cursor.u32()?;
+        if let Some(fault) = limits::tensor_fault(&name, n_dims, elements, kind) {
+            return Err(cursor.corrupt(format!("tensor {name:?} {fault}")));
+        }
         let offset = cursor.u64()?;
         if !offset.is_multiple_of(alignment) {
             return Err(cursor.corrupt(format!("tensor {name:?} is not aligned")));
@@ -62,11 +70,16 @@ pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resu
         }
     }
     let Some(last) = last else { return Ok(0) };
-    let end = cursor
+    let misplaced = || cursor.corrupt(format!("the place of tensor {:?}", last.name));
+    let start = cursor
         .offset
         .checked_next_multiple_of(alignment)
-        .and_then(|data| data.checked_add(last.end))
-        .ok_or_else(|| cursor.corrupt(format!("the place of tensor {:?}", last.name)))?;
+        .ok_or_else(misplaced)?;
+    if !start.is_multiple_of(MEMORY_ALIGNMENT) {
+        let what = format!("tensor data from byte {start} on, no multiple of {MEMORY_ALIGNMENT}");
+        return Err(cursor.corrupt(what));
+    }
+    let end = start.checked_add(last.end).ok_or_else(misplaced)?;
     if end > cursor.len {
         return Err(cursor.name.truncated(
             None,

@@ -1,3 +1,5 @@
+mod limits;
+
 use std::path::Path;
 
 use proptest::prelude::*;
