@@ -28,12 +28,12 @@ test: setup
 	$(ENV)
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
-	cargo test --release --locked --workspace --doc
-	cargo test --release --locked --workspace --lib --bins --tests
 	# The fuzz targets are a workspace of their own: see fuzz/README.md.
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
+	cargo test --release --locked --workspace --doc
+	cargo test --release --locked --workspace --lib --bins --tests
 
 # For instance: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build

@@ -188,11 +188,14 @@ fn sidecar() -> Vec<u8> {
             kind: Some("kl".into()),
             model: None,
             text: Some(text()),
+            fingerprint: None,
         },
         n_ctx: 3,
         n_vocab: N_VOCAB,
         first_scored: 0,
         n_records: 2,
+        n_vocab_compared: None,
+        backend: None,
     };
     let mut writer = SidecarWriter::create(Vec::new(), Path::new(""), &header).unwrap();
     for (position, token) in [(0, 2), (1, u32::MAX)] {
