@@ -76,6 +76,7 @@ pub const REFERENCE: Target = Target {
 };
 
 fn native(path: &Path) -> Result<()> {
+    cut_off(path);
     let whole = native::verify(path);
     let found = read_native(&NativeReader::open(path)?);
     assert!(
@@ -83,6 +84,16 @@ fn native(path: &Path) -> Result<()> {
         "verify takes a file for whole that cannot be read"
     );
     found
+}
+
+/// What is called whole of a file that was cut off can be read, and gone on behind.
+fn cut_off(path: &Path) {
+    if let Ok(reader) = NativeReader::open_cut_off(path) {
+        assert!(reader.windows_end() <= reader.file_bytes());
+        assert!(native::count_windows(path).is_ok_and(|n| n >= reader.windows().len()));
+        read_native(&reader).expect("whole windows");
+        black_box(NativeWriter::resume(std::io::sink(), path, &reader).file_bytes());
+    }
 }
 
 fn read_native(reader: &NativeReader) -> Result<()> {
@@ -155,6 +166,7 @@ fn read_llama_cpp(reader: &LlamaCppReader) -> Result<()> {
 }
 
 fn sidecar(path: &Path) -> Result<()> {
+    black_box(SidecarReader::open_cut_off(path).ok());
     let is_sidecar = is_sidecar(path);
     let whole = kl_formats::sidecar::verify(path);
     let reader = SidecarReader::open(path)?;
