@@ -517,3 +517,31 @@ fn the_fixtures_model_was_trained() {
     let perplexity = json["models"][0]["perplexity"]["ref"].as_f64().unwrap();
     assert!(perplexity < 50.0, "{perplexity} of a vocabulary of 1024");
 }
+
+#[test]
+fn what_moves_results_is_warned_of_and_the_noise_floor_is_named() {
+    let session = Session::new();
+    session.reference(&["-b", "32"]);
+    let model = ["-m", "@tiny-f16.gguf", "-r", "ref.gz", "-q"];
+    let same = session.ok(&model);
+    assert_eq!(same.stderr, "");
+    assert!(same.stdout.contains("the noise floor"), "{}", same.stdout);
+    let quant = session.ok(&["-m", "@tiny-q8_0.gguf", "-r", "ref.gz", "-q"]);
+    assert!(!quant.stdout.contains("noise floor"));
+    for (flags, said) in [
+        (["-b", "16"], "the batch is 16 here and was 32"),
+        (["-ub", "8"], "the physical batch is 8 here and was 32"),
+        (["-fa", "on"], "flash attention is on here and was auto"),
+        (["-ctk", "q8_0"], "cached keys is q8_0 here and was f16"),
+        (["-ctv", "f32"], "cached values is f32 here and was f16"),
+    ] {
+        let run = session.ok(&[&model[..], &flags].concat());
+        let warned = run.stderr.lines().any(|line| line.contains(said));
+        assert!(warned, "{flags:?}: {}", run.stderr);
+    }
+    // Flags given twice: the last one counts, and this session's is --threads 1.
+    let mut command = session.command(&model);
+    let output = command.args(["--threads", "2"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("threads is 2 here and was 1"), "{stderr}");
+}

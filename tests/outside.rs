@@ -354,3 +354,32 @@ fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
     }
     assert!(String::from_utf8(output.stdout).unwrap().contains("mean"));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_reference_that_is_replaced_between_two_models_is_an_error() {
+    let session = Session::new();
+    long_text(&session);
+    let write = ["-m", "@tiny-f16.gguf", "-t", "long.txt", "-c", "64", "-q"];
+    session.ok(&[&write[..], &["-n", "6000", "-w", "ref.gz"]].concat());
+    session.ok(&[&write[..], &["-n", "5000", "-w", "other.gz"]].concat());
+    let models = ["-m", "@tiny-q8_0.gguf", "-m", "@tiny-q2_K.gguf"];
+    let child = session
+        .command(&[&models[..], &["-r", "ref.gz", "-q"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let partial = session.path("tiny-q8_0.gguf.kls.partial");
+    while fs::metadata(&partial).map_or(0, |metadata| metadata.len()) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The first goes on with the file that it has opened.
+    fs::rename(session.path("other.gz"), session.path("ref.gz")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("ref.gz: was replaced"), "{stderr}");
+    assert!(session.path("tiny-q8_0.gguf.kls").exists());
+    assert!(!session.path("tiny-q2_K.gguf.kls").exists());
+}

@@ -121,6 +121,12 @@ pub fn warn_of_differences(here: &BackendIdentity, there: &BackendIdentity) {
             Some("--n-ubatch"),
         ),
         (
+            "the number of threads",
+            number(here.threads),
+            number(there.threads),
+            Some("--threads"),
+        ),
+        (
             "flash attention",
             here.flash_attn.clone(),
             there.flash_attn.clone(),
