@@ -1,4 +1,16 @@
 //! Flags and commands: the only place that prints or reads the environment.
+//!
+//! What comes from outside must not end it: what could panic is denied, and an exception says why.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
 
 /// A line on stderr. Where nobody reads it any more, the work goes on.
 macro_rules! say {
@@ -11,6 +23,10 @@ macro_rules! say {
 mod args;
 mod conversion;
 mod convert;
+#[expect(
+    clippy::indexing_slicing,
+    reason = "places in its own buffer, whose length it keeps"
+)]
 mod direct_file;
 mod evaluation;
 mod extras;

@@ -93,7 +93,11 @@ fn native(reader: &NativeReader, step: impl Fn(usize) -> Result<()> + Sync) -> R
     let windows = reader.windows();
     first_fault(windows.len(), |place| {
         reader.verify_window(place)?;
-        step(windows[place].n_rows as usize)
+        step(
+            windows
+                .get(place)
+                .map_or(0, |window| window.n_rows as usize),
+        )
     })?;
     let header = reader.header();
     Ok((header.n_windows.into(), header.n_rows, Checks::Checksums))
