@@ -134,6 +134,14 @@ fn a_flipped_bit_is_found_with_its_window() {
     let base = fs::read(fixture("peers/llama-perplexity-f16-c128.kld")).unwrap();
     session.write("cut.kld", &base[..base.len() - 1]);
     session.fails(&["info", "cut.kld"], 1, &["1 of 2 windows whole"]);
+    // Pages that never reached the disk.
+    let mut torn = base.clone();
+    let length = torn.len();
+    torn[length - 5000..].fill(0);
+    session.write("torn.kld", torn);
+    session.ok(&["info", "torn.kld"]);
+    let said = ["torn.kld", "window 1", "row 60", "not to 1"];
+    session.fails(&["info", "torn.kld", "--verify", "-q"], 1, &said);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub fn holds_log_probabilities(reference: &Reference) -> bool {
     }
 }
 
-/// For the report.
+/// For the report. What a file that was converted does not know of its origin is left out.
 pub fn describe(reference: &Reference) -> ReferenceInfo {
     let header = native_header(reference);
     let (encoding, first_scored) = match reference {
@@ -46,11 +46,17 @@ pub fn describe(reference: &Reference) -> ReferenceInfo {
         n_vocab: reference.n_vocab(),
         encoding: encoding.to_string(),
         model: header
-            .map(|header| ModelInfo::new(Path::new(&header.model.file_name), &header.model)),
+            .map(|header| &header.model)
+            .filter(|model| !model.file_name.is_empty())
+            .map(|model| ModelInfo::new(Path::new(&model.file_name), model)),
         first_scored,
         n_windows: reference.n_windows(),
-        text: header.map(|header| header.text.clone()),
-        backend: header.map(|header| header.backend.clone()),
+        text: header
+            .map(|header| header.text.clone())
+            .filter(|text| !text.sha256.is_empty()),
+        backend: header
+            .map(|header| header.backend.clone())
+            .filter(|backend| !backend.llama_cpp.is_empty()),
         seed: header.and_then(|header| header.seed),
         stride: header.and_then(|header| header.stride),
         log_probabilities: holds_log_probabilities(reference),

@@ -84,10 +84,6 @@ pub fn backend_identity(
 
 /// Warns where this run differs from the one that wrote the reference in what moves results.
 pub fn warn_of_differences(here: &BackendIdentity, there: &BackendIdentity) {
-    if there.llama_cpp.is_empty() {
-        // Converted from a file that does not say.
-        return;
-    }
     let number = |n: u32| n.to_string();
     for (what, here, there, flag) in [
         (
