@@ -298,6 +298,9 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
     if args.parse_special || args.encoding.is_some() || args.format != Format::Kl {
         return wrong("--parse-special, --encoding and --format belong to -w");
     }
+    if args.resume && args.results.no_sidecar {
+        return wrong("--resume goes on from the sidecar: leave --no-sidecar out");
+    }
     Ok(Command::Read(ReadSettings {
         results: ResultSettings {
             resume: args.resume,
@@ -459,6 +462,7 @@ mod tests {
             ("kl -m a -t t -w w --stride 0", "--stride"),
             ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
             ("kl -m a -r r --json-tokens", "--json PATH"),
+            ("kl -m a -r r --resume --no-sidecar", "--no-sidecar"),
             (
                 "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
                 "--stats logits",
