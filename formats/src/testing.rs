@@ -184,6 +184,13 @@ pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Ve
     rows.chunks(n_vocab).flat_map(decode).collect()
 }
 
+/// A fault is said in one line that names the file.
+pub(crate) fn check_message(error: &Error, path: &Path) {
+    let message = error.to_string();
+    assert!(!message.contains('\n'), "{message:?}");
+    assert!(message.contains(&*path.to_string_lossy()), "{message}");
+}
+
 /// A change to a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
@@ -192,6 +199,9 @@ pub(crate) enum Change {
     Insert(usize, Vec<u8>),
     Delete(usize, usize),
     Copy(usize, usize, usize),
+    Duplicate(usize, usize, usize),
+    Move(usize, usize, usize),
+    Swap(usize, usize, usize),
     Truncate(usize),
 }
 
@@ -204,6 +214,9 @@ pub(crate) fn any_change() -> impl Strategy<Value = Change> {
         (at(), bytes()).prop_map(|(i, b)| Change::Insert(i, b)),
         (at(), 1usize..200).prop_map(|(i, n)| Change::Delete(i, n)),
         (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Copy(i, j, n)),
+        (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Duplicate(i, j, n)),
+        (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Move(i, j, n)),
+        (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Swap(i, j, n)),
         at().prop_map(Change::Truncate),
     ]
 }
@@ -230,6 +243,19 @@ impl Change {
             Change::Copy(from, to, n) => {
                 let copy = bytes[range(*from, *n)].to_vec();
                 bytes.splice(range(*to, *n), copy);
+            }
+            Change::Duplicate(from, to, n) => {
+                let copy = bytes[range(*from, *n)].to_vec();
+                bytes.splice(to % len..to % len, copy);
+            }
+            Change::Move(from, to, n) => {
+                let moved: Vec<u8> = bytes.drain(range(*from, *n)).collect();
+                let to = to % (bytes.len() + 1);
+                bytes.splice(to..to, moved);
+            }
+            Change::Swap(i, j, n) => {
+                let (i, j) = (range(*i, *n), range(*j, *n));
+                i.zip(j).for_each(|(i, j)| bytes.swap(i, j));
             }
             Change::Truncate(n) => bytes.truncate(n % len),
         }

@@ -17,6 +17,16 @@ const ROPE_SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 /// Architectures whose single expert counts as none.
 const ONE_EXPERT_IS_NONE: [&str; 2] = ["hunyuan-dense", "hunyuan_vl"];
 
+/// Architectures that are made of experts.
+const MADE_OF_EXPERTS: [&str; 6] = [
+    "bailingmoe2",
+    "glm4moe",
+    "grovemoe",
+    "lfm2moe",
+    "llada-moe",
+    "smallthinker",
+];
+
 /// What is wrong with the architecture's numbers, if anything.
 pub(super) fn fault(found: &Metadata) -> Option<String> {
     let architecture = found.architecture.as_deref()?;
@@ -81,7 +91,7 @@ fn expert_fault(architecture: &str, number: impl Fn(&str) -> Option<i128>) -> Op
         count("expert_group_used_count"),
     );
     let is_possible = match (n, groups) {
-        (0, _) => used == 0 && groups == 0,
+        (0, _) => used == 0 && groups == 0 && !MADE_OF_EXPERTS.contains(&architecture),
         (1..=MAX_EXPERTS, 0 | 1) => (1..=n).contains(&used) && groups < n,
         (1..=MAX_EXPERTS, 2..) => {
             (1..=n).contains(&used)

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Error;
-use crate::testing::{Scratch, any_change};
+use crate::testing::{Scratch, any_change, check_message};
 
 const U8: u32 = 0;
 const U16: u32 = 2;
@@ -270,6 +270,8 @@ proptest! {
     fn changed_files_never_panic(changes in prop::collection::vec(any_change(), 1..4)) {
         let mut bytes = sample().bytes();
         changes.iter().for_each(|change| change.apply(&mut bytes));
-        let _ = read_bytes(&bytes);
+        let scratch = Scratch::new();
+        let path = scratch.file(&bytes);
+        read(path).err().iter().for_each(|error| check_message(error, path));
     }
 }

@@ -299,7 +299,9 @@ proptest! {
             changes.iter().for_each(|change| change.apply(&mut plain));
             gzip(&plain)
         };
-        let _ = read(Scratch::new().file(&bytes), 3);
+        let scratch = Scratch::new();
+        let path = scratch.file(&bytes);
+        read(path, 3).err().iter().for_each(|error| check_message(error, path));
     }
 
     #[test]
@@ -307,4 +309,27 @@ proptest! {
         let plain = [MAGIC_LINE.as_bytes(), line.as_bytes(), b"\n"].concat();
         let _ = KlPyReader::open(Scratch::new().file(&gzip(&plain)));
     }
+}
+
+/// A gigabyte of tokens or rows in a megabyte of gzip: it is read as it comes, and ends at the
+/// first that cannot be; a header's line of so many bytes ends after 64 KiB.
+#[test]
+fn bombs_end_early() {
+    let scratch = Scratch::new();
+    let bomb = |lines: &str, counts: [u32; 3]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(lines.as_bytes()).unwrap();
+        encoder.write_all(bytemuck::cast_slice(&counts)).unwrap();
+        let zeros = vec![0xff; 1 << 20];
+        (0..40).for_each(|_| encoder.write_all(&zeros).unwrap());
+        encoder.finish().unwrap()
+    };
+    let wide = format!("{MAGIC_LINE}{{'n_ctx': 67108864, 'n_vocab': 16777216}}\n");
+    let tokens = read(scratch.file(&bomb(&wide, [1 << 20, 0, 1 << 24])), 9).unwrap_err();
+    assert!(tokens.to_string().contains("token 4294967295"), "{tokens}");
+    let rows = bomb(&wide, [0, 0, 1 << 24]);
+    let rows = read(scratch.file(&rows), 9).unwrap_err();
+    assert!(rows.to_string().contains("entries"), "{rows}");
+    let line = read(scratch.file(&bomb(MAGIC_LINE, [0; 3])), 9).unwrap_err();
+    assert!(matches!(line, Error::Header { .. }), "{line}");
 }

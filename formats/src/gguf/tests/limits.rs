@@ -126,12 +126,19 @@ fn impossible_experts_are_refused() {
     };
     assert!(with_layers([1, 4, 0]));
     assert!(!with_layers([1, 5, 0]));
-    // One expert of these architectures is none.
-    let mut model = Model::default();
-    model
-        .pair("general.architecture", STRING, &string("hunyuan-dense"))
-        .pair("hunyuan-dense.expert_count", U32, &1u32.to_le_bytes());
-    assert!(read_bytes(&model.bytes()).is_ok());
+    // One expert of the one is none; the other is made of them.
+    for (architecture, n, is_possible) in [
+        ("hunyuan-dense", 1, true),
+        ("hunyuan-dense", 2, false),
+        ("smallthinker", 0, false),
+    ] {
+        let mut model = Model::default();
+        let key = format!("{architecture}.expert_count");
+        model
+            .pair("general.architecture", STRING, &string(architecture))
+            .pair(&key, U32, &u32::to_le_bytes(n));
+        assert_eq!(read_bytes(&model.bytes()).is_ok(), is_possible, "{key} {n}");
+    }
 }
 
 #[test]

@@ -165,9 +165,14 @@ proptest! {
         changes.iter().for_each(|change| change.apply(&mut changed));
         let scratch = Scratch::new();
         // There are no checksums: only the counts and the tokens can be told from right ones.
-        if let Ok(reader) = LlamaCppReader::open(scratch.file(&changed)) {
-            prop_assert_eq!(reader.header().file_bytes(), Some(changed.len() as u64));
-            let _ = read(scratch.file(&changed), 3);
+        let path = scratch.file(&changed);
+        match LlamaCppReader::open(path) {
+            Ok(reader) => {
+                prop_assert_eq!(reader.header().file_bytes(), Some(changed.len() as u64));
+                let found = read(path, 3);
+                found.err().iter().for_each(|error| check_message(error, path));
+            }
+            Err(error) => check_message(&error, path),
         }
     }
 }

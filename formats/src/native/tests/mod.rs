@@ -1,6 +1,7 @@
 mod cut_off;
 mod damage;
 mod hostile;
+mod members;
 
 use std::path::Path;
 

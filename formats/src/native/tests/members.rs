@@ -1,0 +1,289 @@
+//! Members taken apart and put together again otherwise, with all checksums right.
+
+use super::member::{HEAD_BYTES, MemberHead};
+use super::*;
+use crate::Error;
+use crate::native::index;
+
+/// A member: what it says it holds, and the plain bytes.
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    tag: Tag,
+    plain: Vec<u8>,
+}
+
+/// The sample's members up to the index, and the index's entries.
+fn taken_apart() -> (Vec<Part>, Vec<WindowEntry>) {
+    let (header, windows) = sample();
+    let bytes = write(&header, &windows, 3);
+    let reader = NativeReader::open(Scratch::new().file(&bytes)).unwrap();
+    let mut rest = &bytes[..];
+    let mut parts = Vec::new();
+    loop {
+        let head: MemberHead = member::read_head(rest.first_chunk().unwrap()).unwrap();
+        if head.tag == Tag::INDEX {
+            return (parts, reader.windows().to_vec());
+        }
+        let member;
+        (member, rest) = rest.split_at(head.member_bytes as usize);
+        let mut plain = vec![0; head.plain_bytes as usize];
+        head.unpack(&member[HEAD_BYTES..], &mut plain).unwrap();
+        let tag = head.tag;
+        parts.push(Part { tag, plain });
+    }
+}
+
+/// A file of these parts. The entries' places are made right: they are those of the members in
+/// their order.
+fn put_together(parts: &[Part], mut entries: Vec<WindowEntry>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut places = Vec::new();
+    for part in parts {
+        places.push(bytes.len() as u64);
+        bytes.extend(member::build(part.tag, &part.plain));
+    }
+    let mut places = places.into_iter().skip(1);
+    for offset in entries.iter_mut().flat_map(|entry| &mut entry.offsets) {
+        *offset = places.next().unwrap_or(*offset);
+    }
+    with_index(bytes, &index::encode(&entries))
+}
+
+/// The file that ends with this index.
+fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
+    let index_offset = bytes.len() as u64;
+    bytes.extend(member::build(Tag::INDEX, index));
+    let file_bytes = (bytes.len() + member::END_BYTES) as u64;
+    bytes.extend(member::build_end(End {
+        index_offset,
+        file_bytes,
+    }));
+    bytes
+}
+
+/// Nothing else than what was written is read; a fault names the file and, inside a window, the
+/// window. Gives the error, if there is one.
+fn check(bytes: &[u8]) -> Option<Error> {
+    let (header, windows) = sample();
+    let scratch = Scratch::new();
+    let written = read(scratch.file(&write(&header, &windows, 3))).unwrap();
+    let path = scratch.file(bytes);
+    let error = match read(path) {
+        // What the header merely tells is no value.
+        Ok((_, contents)) => {
+            assert_eq!(contents, written.1);
+            return verify(path).err();
+        }
+        Err(error) => error,
+    };
+    check_message(&error, path);
+    assert!(verify(path).is_err(), "{error}");
+    let is_placed = matches!(
+        error,
+        Error::Corrupt {
+            window: Some(_),
+            ..
+        }
+    );
+    assert!(is_placed || NativeReader::open(path).is_err(), "{error}");
+    Some(error)
+}
+
+#[test]
+fn taken_apart_and_put_together_it_is_the_same() {
+    let (parts, entries) = taken_apart();
+    let (header, windows) = sample();
+    assert_eq!(
+        put_together(&parts, entries),
+        write(&header, &windows, 3),
+        "and so what the tests below change is all that is changed"
+    );
+}
+
+#[test]
+fn every_missing_member_is_found() {
+    let (parts, entries) = taken_apart();
+    for i in 0..parts.len() {
+        let mut parts = parts.clone();
+        parts.remove(i);
+        assert!(
+            check(&put_together(&parts, entries.clone())).is_some(),
+            "{i}"
+        );
+    }
+}
+
+#[test]
+fn every_swap_of_two_members_is_found() {
+    let (parts, entries) = taken_apart();
+    for j in 0..parts.len() {
+        for i in 0..j {
+            let mut parts = parts.clone();
+            parts.swap(i, j);
+            let error = check(&put_together(&parts, entries.clone()));
+            assert!(error.is_some(), "{i} {j}");
+        }
+    }
+}
+
+#[test]
+fn windows_may_come_in_any_order() {
+    let (header, mut windows) = sample();
+    windows.rotate_left(1);
+    assert!(check_any_order(&write(&header, &windows, 3)));
+}
+
+/// Whether the windows are the sample's, in whatever order.
+fn check_any_order(bytes: &[u8]) -> bool {
+    let sorted = |path: &Path| {
+        let mut contents = read(path).unwrap().1;
+        contents.sort_by_key(|(head, _)| head.window);
+        contents
+    };
+    let (header, windows) = sample();
+    let scratch = Scratch::new();
+    let expected = sorted(scratch.file(&write(&header, &windows, 3)));
+    sorted(scratch.file(bytes)) == expected
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_are_found() {
+    let (parts, entries) = taken_apart();
+    for (i, part) in parts
+        .iter()
+        .enumerate()
+        .filter(|(_, part)| part.tag.is_head())
+    {
+        let entry = entries.iter().find(|entry| entry.window == part.tag.window);
+        for token in 0..entry.unwrap().n_tokens as usize {
+            for value in [N_VOCAB, u32::MAX] {
+                let mut parts = parts.clone();
+                let at = 20 + 4 * token;
+                parts[i].plain[at..at + 4].copy_from_slice(&value.to_le_bytes());
+                let message = check(&put_together(&parts, entries.clone()))
+                    .unwrap()
+                    .to_string();
+                let what = format!("token {value} at position {token} is outside");
+                assert!(message.contains(&what), "{message}");
+            }
+        }
+    }
+}
+
+/// Values that break what is not checked.
+fn extreme(old: u32) -> impl Strategy<Value = u32> {
+    prop_oneof![
+        prop::sample::select(vec![0, 1, 2, 1 << 16, 1 << 31, u32::MAX - 1, u32::MAX]),
+        Just(old.wrapping_add(1)),
+        Just(old.wrapping_sub(1)),
+        Just(old.rotate_left(16)),
+    ]
+}
+
+/// Sets the u32 at a place, counted in words and modulo the length, to something extreme.
+fn any_extreme() -> impl Strategy<Value = (prop::sample::Index, u32)> {
+    (
+        any::<prop::sample::Index>(),
+        (0..100u32).prop_flat_map(extreme),
+    )
+}
+
+fn set(bytes: &mut [u8], (at, value): (prop::sample::Index, u32)) {
+    let words = bytes.len() / 4;
+    let at = 4 * at.index(words);
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// The header's numbers, by JSON pointer.
+const NUMBERS: [&str; 8] = [
+    "/format_version",
+    "/n_ctx",
+    "/n_vocab",
+    "/first_scored",
+    "/n_windows",
+    "/n_rows",
+    "/rows_per_piece",
+    "/text/n_tokens",
+];
+
+fn number() -> impl Strategy<Value = serde_json::Value> {
+    prop_oneof![
+        (0..100u32).prop_flat_map(extreme).prop_map(Into::into),
+        prop::sample::select(vec![u64::MAX, 1 << 32, 1 << 63]).prop_map(Into::into),
+        prop::sample::select(vec![-1.0, 0.5, 1e300]).prop_map(Into::into),
+        Just(serde_json::Value::Null),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Members dropped, doubled and moved, and other bytes between them.
+    #[test]
+    fn members_out_of_place(
+        moves in prop::collection::vec((0usize..12, 0usize..12, 0..3), 1..4),
+        trailing in prop::collection::vec(any::<u8>(), 0..2),
+    ) {
+        let (whole, entries) = taken_apart();
+        let mut parts = whole.clone();
+        for (from, to, kind) in moves {
+            let part = match kind {
+                0 => parts.remove(from % parts.len()),
+                _ => parts[from % parts.len()].clone(),
+            };
+            if kind < 2 {
+                parts.insert(to % (parts.len() + 1), part);
+            } else {
+                let at = to % parts.len();
+                parts[at] = part;
+            }
+        }
+        let mut bytes = put_together(&parts, entries);
+        bytes.extend(&trailing);
+        let is_same = parts == whole && trailing.is_empty();
+        prop_assert_eq!(check(&bytes).is_none(), is_same);
+    }
+
+    /// Counts and places of the index, wherever it points.
+    #[test]
+    fn extreme_indexes(changes in prop::collection::vec(any_extreme(), 1..4)) {
+        let (parts, entries) = taken_apart();
+        let members = parts.iter().flat_map(|part| member::build(part.tag, &part.plain));
+        let whole = index::encode(&entries);
+        let mut index = whole.clone();
+        changes.into_iter().for_each(|change| set(&mut index, change));
+        let bytes = with_index(members.collect(), &index);
+        prop_assert_eq!(check(&bytes).is_none(), index == whole);
+    }
+
+    /// A window's counts: those before the tokens.
+    #[test]
+    fn extreme_heads(i in 0usize..3, changes in prop::collection::vec(any_extreme(), 1..4)) {
+        let (whole, entries) = taken_apart();
+        let mut parts = whole.clone();
+        let head = parts.iter_mut().filter(|part| part.tag.is_head()).nth(i).unwrap();
+        changes.into_iter().for_each(|change| set(&mut head.plain[..20], change));
+        let is_same = parts == whole;
+        prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);
+    }
+
+    /// The header's numbers. Some merely tell; then nothing else is read than was written.
+    #[test]
+    fn extreme_headers(key in prop::sample::select(&NUMBERS[..]), value in number()) {
+        let (mut parts, entries) = taken_apart();
+        let mut json = serde_json::to_value(sample().0).unwrap();
+        *json.pointer_mut(key).unwrap() = value;
+        parts[0].plain = format!("{MAGIC_LINE}{json}\n").into_bytes();
+        check(&put_together(&parts, entries));
+    }
+
+    /// What members say of themselves.
+    #[test]
+    fn extreme_members(i in 0usize..12, window in 0u32..4, piece in 0u32..4, kind in 0u32..6) {
+        let (mut parts, entries) = taken_apart();
+        let at = i % parts.len();
+        let tag = Tag { kind, window, piece };
+        let is_same = std::mem::replace(&mut parts[at].tag, tag) == tag;
+        prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);
+    }
+}
