@@ -24,7 +24,8 @@ for target in $targets; do
     mkdir "$found"
     began=$SECONDS
     if TMPDIR=$folder fuzz run "$target" "$found" "fuzz/corpus/$target" -- \
-        -max_len=4096 -timeout=20 -rss_limit_mb=2048 >"$folder/log" 2>&1; then
+        -max_len=8192 -len_control=0 -reduce_inputs=0 -timeout=20 -rss_limit_mb=2048 \
+        >"$folder/log" 2>&1; then
         echo "$(grep ' runs, ' "$folder/log"), in $((SECONDS - began)) s"
     else
         cat "$folder/log"

@@ -6,30 +6,37 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use kl_formats::*;
 
-const N_VOCAB: u32 = 3;
+/// Entries of a row: in small files, which change at once, and in files of some kilobytes, which
+/// keep the reader busier.
+const N_VOCAB: [u32; 2] = [3, 121];
 
 /// Writes them, and what a broken copy would leave of them, each into its target's corpus.
 pub fn write(corpus: impl Fn(&str) -> PathBuf) {
-    let (u16, f32) = (native(Encoding::U16), native(Encoding::F32));
-    for (target, name, bytes) in [
-        ("native", "u16-parts", parts(&u16)),
-        ("native", "f32-parts", parts(&f32)),
-        ("native", "u16", u16.clone()),
-        ("native", "f32", f32),
-        ("kl_py", "plain", gunzip(&kl_py())),
-        ("kl_py", "gzip", kl_py()),
-        ("llama_cpp", "base", llama_cpp()),
-        ("sidecar", "sidecar", sidecar()),
-        ("gguf", "model", gguf()),
-        ("reference", "native", u16),
-        ("reference", "kl_py", kl_py()),
-        ("reference", "llama_cpp", llama_cpp()),
-    ] {
-        let folder = corpus(target);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(name), &bytes).unwrap();
-        let cut = &bytes[..bytes.len() * 3 / 4];
-        std::fs::write(folder.join(format!("{name}-cut")), cut).unwrap();
+    for n_vocab in N_VOCAB {
+        let u16 = native(Encoding::U16, n_vocab);
+        let f32 = native(Encoding::F32, n_vocab);
+        for (target, name, bytes) in [
+            ("native", "u16-parts", parts(&u16)),
+            ("native", "f32-parts", parts(&f32)),
+            ("native", "u16", u16.clone()),
+            ("native", "f32", f32),
+            ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
+            ("kl_py", "gzip", kl_py(n_vocab)),
+            ("llama_cpp", "base", llama_cpp(n_vocab)),
+            ("sidecar", "sidecar", sidecar(n_vocab)),
+            ("gguf", "model", gguf(n_vocab)),
+            ("reference", "native", u16),
+            ("reference", "kl_py", kl_py(n_vocab)),
+            ("reference", "llama_cpp", llama_cpp(n_vocab)),
+        ] {
+            let folder = corpus(target);
+            std::fs::create_dir_all(&folder).unwrap();
+            let put = |name: &str, bytes: &[u8]| {
+                std::fs::write(folder.join(format!("{name}-{n_vocab}")), bytes).unwrap();
+            };
+            put(name, &bytes);
+            put(&format!("{name}-cut"), &bytes[..bytes.len() * 3 / 4]);
+        }
     }
 }
 
@@ -68,30 +75,37 @@ fn heads() -> [WindowHead; 3] {
     })
 }
 
-/// A window's members. The rows are made by `encode`.
+/// A row's logits.
+fn row(i: usize, n_vocab: u32) -> Vec<f32> {
+    let logits = (0..n_vocab as usize).map(|token| ((token * 37 + i * 11) % 101) as f32 / 8.0);
+    logits.collect()
+}
+
+/// A window's members.
 fn members(
     (mut encoder, head): (WindowEncoder, Piece),
-    encode: impl Fn(&[f32], &mut [u8]),
+    encoding: Encoding,
+    n_vocab: u32,
 ) -> Vec<Member> {
     let mut members = vec![head.compress()];
     while encoder.rows_left() > 0 {
-        let i = encoder.rows_left() as f32;
+        let i = encoder.rows_left();
         let (bytes, _) = encoder.reserve_rows(1, || None);
-        encode(&[i, 0.5, -7.0], bytes);
+        encoding.encode(&row(i, n_vocab), bytes);
         members.extend(encoder.commit().map(Piece::compress));
     }
     encoder.finish().unwrap();
     members
 }
 
-fn native(encoding: Encoding) -> Vec<u8> {
+fn native(encoding: Encoding, n_vocab: u32) -> Vec<u8> {
     let header = Header {
         format_version: native::FORMAT_VERSION,
         writer: "kl".into(),
         model: model(),
         tokenizer: None,
         n_ctx: 3,
-        n_vocab: N_VOCAB,
+        n_vocab,
         add_bos: false,
         first_scored: 0,
         n_windows: 3,
@@ -117,7 +131,7 @@ fn native(encoding: Encoding) -> Vec<u8> {
     let mut writer = NativeWriter::create(Vec::new(), Path::new(""), &header).unwrap();
     for head in heads() {
         let window = WindowEncoder::new(&header, &head).unwrap();
-        for member in members(window, |row, bytes| encoding.encode(row, bytes)) {
+        for member in members(window, encoding, n_vocab) {
             writer.append(member).unwrap();
         }
     }
@@ -145,10 +159,10 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
-fn kl_py() -> Vec<u8> {
+fn kl_py(n_vocab: u32) -> Vec<u8> {
     let header = KlPyHeader {
         n_ctx: 3,
-        n_vocab: N_VOCAB,
+        n_vocab,
         n_windows: Some(3),
         model: Some("m".into()),
         others: vec![("read_path".into(), "None".into())],
@@ -158,26 +172,26 @@ fn kl_py() -> Vec<u8> {
     for mut head in heads() {
         head.first_scored = 0;
         let window = WindowEncoder::kl_py(&header, &head).unwrap();
-        for member in members(window, |row, bytes| Encoding::F32.encode(row, bytes)) {
+        for member in members(window, Encoding::F32, n_vocab) {
             writer.append(member).unwrap();
         }
     }
     writer.finish().unwrap()
 }
 
-fn llama_cpp() -> Vec<u8> {
+fn llama_cpp(n_vocab: u32) -> Vec<u8> {
     let (n_ctx, tokens) = (5, [0, 1, 2, 1, 0, 2, 2, 2, 1, 0]);
     let mut writer =
-        LlamaCppWriter::create(Vec::new(), Path::new(""), n_ctx, N_VOCAB, &tokens).unwrap();
-    let mut row = vec![0; llamacpp::row_bytes(N_VOCAB as usize).unwrap()];
+        LlamaCppWriter::create(Vec::new(), Path::new(""), n_ctx, n_vocab, &tokens).unwrap();
+    let mut bytes = vec![0; llamacpp::row_bytes(n_vocab as usize).unwrap()];
     for i in 0..4 {
-        llamacpp::encode_row(&[i as f32, 0.5, -7.0], &mut row);
-        writer.append(&row).unwrap();
+        llamacpp::encode_row(&row(i, n_vocab), &mut bytes);
+        writer.append(&bytes).unwrap();
     }
     writer.finish().unwrap()
 }
 
-fn sidecar() -> Vec<u8> {
+fn sidecar(n_vocab: u32) -> Vec<u8> {
     let header = SidecarHeader {
         version: sidecar::SIDECAR_VERSION,
         writer: "kl".into(),
@@ -191,19 +205,20 @@ fn sidecar() -> Vec<u8> {
             fingerprint: None,
         },
         n_ctx: 3,
-        n_vocab: N_VOCAB,
+        n_vocab,
         first_scored: 0,
-        n_records: 2,
+        n_records: n_vocab.min(30).into(),
         n_vocab_compared: None,
         backend: None,
     };
     let mut writer = SidecarWriter::create(Vec::new(), Path::new(""), &header).unwrap();
-    for (position, token) in [(0, 2), (1, u32::MAX)] {
+    for position in 0..n_vocab.min(30) {
+        let token = [2, u32::MAX][position as usize % 2];
         let record = TokenRecord {
             window: 0,
             position,
             token,
-            flags: position,
+            flags: position % 4,
             ref_top: 1,
             eval_top: 1,
             ref_top_rank: 1,
@@ -219,14 +234,15 @@ fn sidecar() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// One key of each type that is looked at, and two tensors.
-fn gguf() -> Vec<u8> {
+/// One key of each type that is looked at, and two tensors. As many tokens as entries.
+fn gguf(n_vocab: u32) -> Vec<u8> {
     let string = |s: &str| [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat();
     let u32s =
         |values: &[u32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
     let array = |kind: u32, n: u64, values: Vec<u8>| {
         [&kind.to_le_bytes()[..], &n.to_le_bytes(), &values].concat()
     };
+    let tokens: Vec<u8> = (0..n_vocab).flat_map(|i| string(&i.to_string())).collect();
     let pairs = [
         ("general.architecture", 8u32, string("llama")),
         ("general.name", 8, string("")),
@@ -236,11 +252,7 @@ fn gguf() -> Vec<u8> {
         ("llama.pooling_type", 4, u32s(&[0])),
         ("llama.rope.freq_base", 6, vec![0; 4]),
         ("tokenizer.ggml.model", 8, string("llama")),
-        (
-            "tokenizer.ggml.tokens",
-            9,
-            array(8, 2, [string("a"), string("b")].concat()),
-        ),
+        ("tokenizer.ggml.tokens", 9, array(8, n_vocab.into(), tokens)),
         ("tokenizer.ggml.scores", 9, array(6, 2, vec![0; 8])),
         ("tokenizer.ggml.token_type", 9, array(5, 2, u32s(&[1, 5]))),
         ("tokenizer.ggml.add_bos_token", 7, vec![0]),
