@@ -32,7 +32,7 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
             eprintln!("{}", from.display());
             let bytes = (target.frame)(&std::fs::read(from).unwrap());
             std::fs::write(&path, &bytes).unwrap();
-            match memory::limited(bytes.len(), target.factor, || (target.read)(&path)) {
+            match memory::limited(target.memory(bytes.len()), || (target.read)(&path)) {
                 Ok(()) => whole += 1,
                 Err(error) => {
                     let message = error.to_string();

@@ -29,7 +29,7 @@ pub fn run(target: &Target, input: &[u8]) {
     let fed = fed.get_or_insert_with(Fed::new);
     let bytes = (target.frame)(input);
     fed.write(&bytes);
-    let found = memory::limited(bytes.len(), target.factor, || (target.read)(&fed.path));
+    let found = memory::limited(target.memory(bytes.len()), || (target.read)(&fed.path));
     if let Err(error) = found {
         let message = error.to_string();
         assert!(!message.contains('\n'), "{message:?}");

@@ -4,9 +4,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Buffers and tables that every reader may take, however short the file.
-const CONSTANT: usize = 4 << 20;
-
 #[global_allocator]
 static LIMITED: Limited = Limited;
 
@@ -15,10 +12,9 @@ static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 struct Limited;
 
-/// What `f` gives, if all that it has allocated at a time is at most `factor` times `bytes`, and
-/// 4 MiB. Other threads count too.
-pub fn limited<T>(bytes: usize, factor: usize, f: impl FnOnce() -> T) -> T {
-    LIMIT.store(USED.load(Relaxed) + CONSTANT + factor * bytes, Relaxed);
+/// What `f` gives, if it never has more than `bytes` allocated. Other threads count too.
+pub fn limited<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
+    LIMIT.store(USED.load(Relaxed) + bytes, Relaxed);
     let value = f();
     LIMIT.store(usize::MAX, Relaxed);
     value

@@ -17,15 +17,30 @@ pub struct Target {
     pub name: &'static str,
     /// Reads everything. An error is fine, a panic is not.
     pub read: ReadAll,
-    /// Bytes of memory that one byte of the file may take.
+    /// Bytes of memory that any file may take, however short.
+    pub constant: usize,
+    /// And those that each of its bytes may take besides.
     pub factor: usize,
     /// Makes the file of an input.
     pub frame: fn(&[u8]) -> Vec<u8>,
 }
 
+impl Target {
+    /// Bytes of memory that a file of so many bytes may take.
+    pub fn memory(&self, file_bytes: usize) -> usize {
+        self.constant + self.factor * file_bytes
+    }
+}
+
 /// Deflate packs 1032 bytes into one. A row takes its packed bytes, its plain ones, and as f32 twice
 /// as many as that: 1 / 1032 + 1 + 2. Tokens are held three times.
 const INFLATED: usize = 4 * 1032;
+
+/// What readers read into, and tables.
+const BUFFERS: usize = 4 << 20;
+
+/// kl.py's header line, 64 KiB at most, as a tree of its values: 18 MiB were seen.
+const LITERAL: usize = 32 << 20;
 
 /// All of them.
 pub const TARGETS: [Target; 6] = [NATIVE, KL_PY, LLAMA_CPP, SIDECAR, GGUF, REFERENCE];
@@ -33,6 +48,7 @@ pub const TARGETS: [Target; 6] = [NATIVE, KL_PY, LLAMA_CPP, SIDECAR, GGUF, REFER
 pub const NATIVE: Target = Target {
     name: "native",
     read: native,
+    constant: BUFFERS,
     factor: INFLATED,
     frame: framing::members,
 };
@@ -40,6 +56,7 @@ pub const NATIVE: Target = Target {
 pub const KL_PY: Target = Target {
     name: "kl_py",
     read: kl_py,
+    constant: LITERAL,
     factor: INFLATED,
     frame: framing::gzip,
 };
@@ -48,6 +65,7 @@ pub const KL_PY: Target = Target {
 pub const LLAMA_CPP: Target = Target {
     name: "llama_cpp",
     read: llama_cpp,
+    constant: BUFFERS,
     factor: 4,
     frame: framing::none,
 };
@@ -56,6 +74,7 @@ pub const LLAMA_CPP: Target = Target {
 pub const SIDECAR: Target = Target {
     name: "sidecar",
     read: sidecar,
+    constant: BUFFERS,
     factor: 8,
     frame: framing::none,
 };
@@ -64,6 +83,7 @@ pub const SIDECAR: Target = Target {
 pub const GGUF: Target = Target {
     name: "gguf",
     read: gguf,
+    constant: BUFFERS,
     factor: 32,
     frame: framing::none,
 };
@@ -71,6 +91,7 @@ pub const GGUF: Target = Target {
 pub const REFERENCE: Target = Target {
     name: "reference",
     read: reference,
+    constant: LITERAL,
     factor: INFLATED,
     frame: framing::none,
 };
