@@ -34,6 +34,6 @@ for target in $targets; do
     fi
     if [[ -n ${KEEP:-} ]]; then
         find "$found" -type f -exec cp -t "fuzz/corpus/$target" {} +
-        fuzz cmin "$target" "fuzz/corpus/$target" >"$folder/log" 2>&1 || cat "$folder/log"
+        fuzz cmin "$target" "fuzz/corpus/$target" -- -use_counters=0 >"$folder/log" 2>&1 || cat "$folder/log"
     fi
 done
