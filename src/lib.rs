@@ -3,6 +3,7 @@
 //! Data flows one way: [`cli`] -> [`windows`] -> [`engine`] -> [`pipeline`] -> [`score`] ->
 //! [`stats`] -> [`report`]; the files are the business of [`kl_formats`].
 
+pub mod chat_template;
 pub mod cli;
 pub mod engine;
 pub mod pipeline;

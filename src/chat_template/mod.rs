@@ -1,0 +1,102 @@
+//! A model's chat template: messages -> the text that the model was trained to answer.
+//!
+//! Templates are Jinja and written for Python's jinja2 as Hugging Face's transformers sets it up:
+//! blocks are trimmed, what is not defined is empty, values look as Python prints them
+//! ([`python`]). A template comes from a model's file, so what it may do is bounded.
+
+mod python;
+
+use kl_formats::hex;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use sha2::{Digest, Sha256};
+
+/// Steps that a template may take for one prompt: about a second's. Templates take some hundreds
+/// a message.
+const FUEL: u64 = 10_000_000;
+
+/// What the template is called in messages.
+const NAME: &str = "chat template";
+
+/// A template, compiled.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    sha256: String,
+    bos: String,
+    eos: String,
+}
+
+/// Why a template cannot be used, or not with these messages: one line, with the template's line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TemplateError(String);
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        Self(error.to_string().replace('\n', " "))
+    }
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `bos` and `eos`: the texts of the model's tokens, empty without one.
+    ///
+    /// # Errors
+    /// What is not Jinja.
+    pub fn new(source: &str, bos: String, eos: String) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        let mut syntax = SyntaxConfig::builder();
+        environment.set_syntax(syntax.trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_formatter(python::print);
+        environment.add_filter("tojson", python::to_json);
+        environment.add_filter("string", python::to_string);
+        environment.add_filter("length", python::length);
+        environment.add_filter("count", python::length);
+        environment.add_test("sequence", python::is_sequence);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", python::strftime_now);
+        environment.add_template_owned(NAME, source.to_owned())?;
+        Ok(Self {
+            environment,
+            sha256: hex(&Sha256::digest(source)),
+            bos,
+            eos,
+        })
+    }
+
+    /// SHA-256 (hex) of the template.
+    #[must_use]
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The text of `messages`, a JSON list, up to where the model is to answer.
+    ///
+    /// # Errors
+    /// What the template refuses, and where it goes wrong.
+    pub fn apply(&self, messages: &str) -> Result<String, TemplateError> {
+        // Straight into the template's values, which keep the order of keys.
+        let messages: Value =
+            serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
+        let template = self.environment.get_template(NAME)?;
+        Ok(template.render(context! {
+            messages,
+            add_generation_prompt => true,
+            bos_token => &self.bos,
+            eos_token => &self.eos,
+            tools => (),
+            documents => (),
+        })?)
+    }
+}
+
+/// How templates refuse messages.
+fn raise_exception(message: &str) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Values as Python prints them, where Jinja's own ways differ.
+
+use std::fmt::Write as _;
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Output, State, Value};
+
+/// The day that `strftime_now` names, whatever day it is: a reference written tomorrow is to hold
+/// the same prompts. It is the one that Llama 3's own template falls back to.
+const DAY: [(char, &str); 14] = [
+    ('d', "26"),
+    ('b', "Jul"),
+    ('B', "July"),
+    ('m', "07"),
+    ('Y', "2024"),
+    ('y', "24"),
+    ('j', "208"),
+    ('a', "Fri"),
+    ('A', "Friday"),
+    ('e', "26"),
+    ('H', "00"),
+    ('M', "00"),
+    ('S', "00"),
+    ('%', "%"),
+];
+
+/// `strftime_now(format)`: the [day](DAY) that it always is.
+pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
+    let mut text = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        // `%-d`: without a leading zero.
+        let (directive, bare) = match chars.next() {
+            Some('-') => (chars.next(), true),
+            directive => (directive, false),
+        };
+        let known = DAY.iter().find(|(letter, _)| directive == Some(*letter));
+        let (_, value) = known.ok_or_else(|| {
+            let what = format!("strftime_now: '{format}' asks for what is not known here");
+            Error::new(ErrorKind::InvalidOperation, what)
+        })?;
+        text.push_str(match (bare, value.trim_start_matches('0')) {
+            (true, "") => "0",
+            (true, trimmed) => trimmed,
+            (false, _) => value,
+        });
+    }
+    Ok(text)
+}
+
+/// How a template prints a value.
+pub(super) fn print(
+    out: &mut Output<'_>,
+    _: &mut State<'_, '_>,
+    value: &Value,
+) -> Result<(), Error> {
+    Ok(out.write_str(&to_string(value))?)
+}
+
+/// `str(value)`.
+pub(super) fn to_string(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => repr(value),
+    }
+}
+
+/// `len(value)`: what is not defined is empty.
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
+    match value.len() {
+        _ if value.is_undefined() => Ok(0),
+        Some(length) => Ok(length),
+        None => {
+            let what = format!("a value of type {} has no length", value.kind());
+            Err(Error::new(ErrorKind::InvalidOperation, what))
+        }
+    }
+}
+
+/// Whether a value has a length and items: for Python a string does, and a dict.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+    )
+}
+
+/// `repr(value)`; characters that only Python's own tables know for unprintable stay.
+fn repr(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::None => "None".to_owned(),
+        ValueKind::Bool if value.is_true() => "True".to_owned(),
+        ValueKind::Bool => "False".to_owned(),
+        ValueKind::Number => number(value),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::Seq if value.is_tuple() => match items(value, repr).as_slice() {
+            [one] => format!("({one},)"),
+            items => format!("({})", items.join(", ")),
+        },
+        ValueKind::Seq => format!("[{}]", items(value, repr).join(", ")),
+        ValueKind::Map => {
+            let pair = |key: &Value| {
+                let value = value.get_item(key).unwrap_or_default();
+                format!("{}: {}", repr(key), repr(&value))
+            };
+            format!("{{{}}}", items(value, pair).join(", "))
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// What `of` makes of the items of a list, or of the keys of a dict.
+fn items(value: &Value, of: impl Fn(&Value) -> String) -> Vec<String> {
+    let items = value.try_iter().into_iter().flatten();
+    items.map(|item| of(&item)).collect()
+}
+
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    let mut out = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+/// Integers as they are; of a float, Rust and Python change to exponents at the same sizes and
+/// write those differently.
+fn number(value: &Value) -> String {
+    let (false, Ok(float)) = (value.is_integer(), f64::try_from(value.clone())) else {
+        return value.to_string();
+    };
+    let text = format!("{float:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) => {
+            let (sign, exponent) = match exponent.strip_prefix('-') {
+                Some(exponent) => ('-', exponent),
+                None => ('+', exponent),
+            };
+            format!("{digits}e{sign}{exponent:0>2}")
+        }
+        None => text,
+    }
+}
+
+/// `tojson`: Python's `json.dumps(value, ensure_ascii=False)`, as transformers has it.
+pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+    let indent = kwargs.get::<Option<u8>>("indent")?;
+    let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?;
+    let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?;
+    let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
+    kwargs.assert_all_used()?;
+    if ensure_ascii == Some(true) {
+        let what = "tojson(ensure_ascii=True) is not known here";
+        return Err(Error::new(ErrorKind::InvalidOperation, what));
+    }
+    let comma = if indent.is_some() { "," } else { ", " };
+    let separators = separators.unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()]);
+    let [comma, colon] = <[String; 2]>::try_from(separators)
+        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "tojson: separators are two"))?;
+    let json = Json {
+        indent,
+        sort_keys: sort_keys == Some(true),
+        comma,
+        colon,
+    };
+    let mut out = String::new();
+    json.write(value, 0, &mut out)?;
+    Ok(out)
+}
+
+/// How JSON is to look.
+struct Json {
+    /// Spaces for each level; `None`: all in one line.
+    indent: Option<u8>,
+    sort_keys: bool,
+    comma: String,
+    colon: String,
+}
+
+impl Json {
+    /// Appends a value that is inside `depth` others.
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&number(value)),
+            ValueKind::String => out.push_str(&escaped(value.as_str().unwrap_or_default())?),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.enclose(['[', ']'], items, depth, out, |item, out| {
+                    self.write(&item, depth + 1, out)
+                })?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.enclose(['{', '}'], keys, depth, out, |key, out| {
+                    // Every key becomes a string, of its own JSON.
+                    let mut name = String::new();
+                    match key.as_str() {
+                        Some(text) => name.push_str(text),
+                        None => self.write(&key, depth, &mut name)?,
+                    }
+                    out.push_str(&escaped(&name)?);
+                    out.push_str(&self.colon);
+                    self.write(&value.get_item(&key)?, depth + 1, out)
+                })?;
+            }
+            kind => {
+                let what = format!("tojson: {kind} is no JSON");
+                return Err(Error::new(ErrorKind::BadSerialization, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends items between brackets.
+    fn enclose(
+        &self,
+        [open, close]: [char; 2],
+        items: Vec<Value>,
+        depth: usize,
+        out: &mut String,
+        mut write: impl FnMut(Value, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        out.push(open);
+        let is_empty = items.is_empty();
+        for (place, item) in items.into_iter().enumerate() {
+            if place > 0 {
+                out.push_str(&self.comma);
+            }
+            self.break_line(depth + 1, out);
+            write(item, out)?;
+        }
+        if !is_empty {
+            self.break_line(depth, out);
+        }
+        out.push(close);
+        Ok(())
+    }
+
+    fn break_line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = self.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', usize::from(indent) * depth));
+        }
+    }
+}
+
+/// A string in JSON: what Python escapes, serde does, and nothing else.
+fn escaped(text: &str) -> Result<String, Error> {
+    serde_json::to_string(text)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}
