@@ -7,14 +7,14 @@ use crate::error::{Named, Result};
 /// Most bytes that both lines may take.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
 
+/// The same with the prompts that a native file may hold.
+pub const MAX_HEADER_BYTES_WITH_PROMPTS: usize = 64 << 20;
+
 /// Both lines.
 pub(crate) fn to_lines(magic: &str, header: &impl Serialize, name: &Named) -> Result<Vec<u8>> {
     let mut lines = magic.as_bytes().to_vec();
     serde_json::to_writer(&mut lines, header)
         .map_err(|e| name.unwritable(format!("the header as JSON: {e}")))?;
     lines.push(b'\n');
-    match lines.len() <= MAX_HEADER_BYTES {
-        true => Ok(lines),
-        false => Err(name.unwritable("a header of more than 1 MiB")),
-    }
+    Ok(lines)
 }

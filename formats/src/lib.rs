@@ -38,6 +38,7 @@ mod error;
 mod header_lines;
 mod identity;
 mod piece;
+mod prompt;
 mod row;
 mod source;
 mod verify;
@@ -61,6 +62,7 @@ pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
 pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};
 pub use piece::{Member, Piece, PieceMemory};
+pub use prompt::{Messages, Prompt, PromptContent};
 pub use reference::{Reference, ReferenceKind, sniff};
 pub use row::{Encoding, Row, RowBlock};
 pub use sidecar::{

@@ -79,6 +79,9 @@ pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[Window]) -> He
         seed: Some(7),
         stride: None,
         log_probabilities: false,
+        prompts: None,
+        chat_template: None,
+        generated: None,
     }
 }
 

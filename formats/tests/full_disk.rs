@@ -105,6 +105,9 @@ fn native(disk: Disk) -> Result<Disk> {
         seed: None,
         stride: None,
         log_probabilities: false,
+        prompts: None,
+        chat_template: None,
+        generated: None,
     };
     let mut writer = NativeWriter::create(disk, Path::new("out"), &header)?;
     for piece in pieces(4, 0, |head| WindowEncoder::new(&header, head)) {

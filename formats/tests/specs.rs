@@ -158,6 +158,9 @@ fn logits_md() {
             seed: None,
             stride: None,
             log_probabilities: false,
+            prompts: None,
+            chat_template: None,
+            generated: None,
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut writer = NativeWriter::create(&file, file.path(), &header).unwrap();

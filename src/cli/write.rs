@@ -257,6 +257,9 @@ fn header(
         seed: plan.seed,
         stride: settings.windowing.stride,
         log_probabilities: false,
+        prompts: None,
+        chat_template: None,
+        generated: None,
     }
 }
 

@@ -76,6 +76,9 @@ fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
         seed: plan.seed,
         stride: None,
         log_probabilities: false,
+        prompts: None,
+        chat_template: None,
+        generated: None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! The header: what the file holds, and what it was made of.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use super::MAGIC_LINE;
+use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::{
-    BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity,
+    BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, TextIdentity,
     TokenizerIdentity,
 };
 
@@ -60,6 +61,16 @@ pub struct Header {
     /// from which logits cannot be had.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
+    /// The prompts, where the windows are such and not parts of a text: window `i` is that of the
+    /// `i`-th. There may be more of them than windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Vec<Prompt>>,
+    /// SHA-256 (hex) of the chat template that was applied to the prompts; `None`: none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// Tokens at each window's end that the model itself put behind its prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<u32>,
 }
 
 /// Rows in a piece: about 1 MiB before compression, and at least one.
@@ -86,30 +97,33 @@ impl Header {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
-        to_lines(MAGIC_LINE, self, name)
+        let lines = to_lines(MAGIC_LINE, self, name)?;
+        let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
+        match Preview::of(json, name)?.too_large(lines.len()) {
+            Some(fault) => Err(name.unwritable(fault)),
+            None => Ok(lines),
+        }
     }
 
     /// From both lines.
     pub(crate) fn from_lines(lines: &[u8], name: &Named) -> Result<Self> {
-        /// Read first: another version may have other fields.
-        #[derive(Deserialize)]
-        struct Version {
-            format_version: u32,
-        }
         let json = lines
             .strip_prefix(MAGIC_LINE.as_bytes())
             .ok_or_else(|| name.not_a_reference("its first line is another file's"))?
             .strip_suffix(b"\n")
             .ok_or_else(|| name.header("the JSON line does not end"))?;
-        let unusable = |e: serde_json::Error| name.header(format!("{e}"));
-        let Version { format_version } = serde_json::from_slice(json).map_err(unusable)?;
+        let preview = Preview::of(json, name)?;
+        let format_version = preview.format_version;
         if format_version != FORMAT_VERSION {
             return Err(name.unsupported(format!(
                 "format version {format_version}, this kl reads {FORMAT_VERSION}: \
                  use the kl that wrote it, or write it anew"
             )));
         }
-        let header: Self = serde_json::from_slice(json).map_err(unusable)?;
+        if let Some(fault) = preview.too_large(lines.len()) {
+            return Err(name.too_large(fault));
+        }
+        let header: Self = serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
         match header.fault() {
             Some(fault) => Err(name.header(fault)),
             None => Ok(header),
@@ -143,6 +157,41 @@ impl Header {
                 "n_rows {}, more than the windows have positions",
                 self.n_rows
             ))
+        } else if let Some(prompts) = &self.prompts
+            && prompts.len() < self.n_windows as usize
+        {
+            Some(format!(
+                "n_windows {}, more than the {} prompts",
+                self.n_windows,
+                prompts.len()
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// What is looked at first, in place: another version may have other fields, and only prompts may
+/// make a header long.
+#[derive(Deserialize)]
+struct Preview<'a> {
+    format_version: u32,
+    #[serde(borrow, default)]
+    prompts: Option<&'a RawValue>,
+}
+
+impl<'a> Preview<'a> {
+    fn of(json: &'a [u8], name: &Named) -> Result<Self> {
+        serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))
+    }
+
+    /// What is too large about a header whose lines have `bytes`.
+    fn too_large(&self, bytes: usize) -> Option<&'static str> {
+        let prompts = self.prompts.map_or(0, |prompts| prompts.get().len());
+        if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
+            Some("a header of more than 64 MiB: give fewer prompts")
+        } else if bytes.saturating_sub(prompts) > MAX_HEADER_BYTES {
+            Some("a header of more than 1 MiB")
         } else {
             None
         }

@@ -16,7 +16,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use crate::header_lines::MAX_HEADER_BYTES;
+pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 pub use header::{FORMAT_VERSION, Header, rows_per_piece};
 pub use index::WindowEntry;
 pub use reader::NativeReader;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::member::{self, END_BYTES, HEAD_BYTES, MIN_BYTES, MemberHead, Tag};
-use super::{Header, MAX_HEADER_BYTES, WindowEntry, index, walk};
+use super::{Header, MAX_HEADER_BYTES_WITH_PROMPTS, WindowEntry, index, walk};
 use crate::error::{Error, Named, Result};
 use crate::row::{Layout, Shape};
 use crate::source::Source;
@@ -354,8 +354,8 @@ pub(super) fn open_header(source: &Source) -> Result<(Header, u64)> {
     if u64::from(head.member_bytes) > source.len {
         return Err(name.truncated(None, source.len, "the file ends within its header"));
     }
-    if head.plain_bytes as usize > MAX_HEADER_BYTES {
-        return Err(name.too_large("a header of more than 1 MiB"));
+    if head.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
+        return Err(name.too_large("a header of more than 64 MiB"));
     }
     let lines = unpack_at(source, 0, &head)?;
     Ok((Header::from_lines(&lines, name)?, head.member_bytes.into()))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::MAGIC_LINE;
+use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
@@ -62,7 +62,11 @@ impl SidecarHeader {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
-        to_lines(MAGIC_LINE, self, name)
+        let lines = to_lines(MAGIC_LINE, self, name)?;
+        match lines.len() <= MAX_HEADER_BYTES {
+            true => Ok(lines),
+            false => Err(name.unwritable("a header of more than 1 MiB")),
+        }
     }
 
     /// From the JSON line, whose checksum has been checked.

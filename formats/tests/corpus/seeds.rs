@@ -127,6 +127,9 @@ fn native(encoding: Encoding, n_vocab: u32) -> Vec<u8> {
         seed: None,
         stride: None,
         log_probabilities: false,
+        prompts: None,
+        chat_template: None,
+        generated: None,
     };
     let mut writer = NativeWriter::create(Vec::new(), Path::new(""), &header).unwrap();
     for head in heads() {

@@ -66,6 +66,9 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
         seed: None,
         stride: None,
         log_probabilities: holds_log_probabilities(reference),
+        prompts: None,
+        chat_template: None,
+        generated: None,
     }
 }
 

@@ -59,6 +59,38 @@ fn hostile_headers_are_refused() {
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
 }
 
+/// Small things that memory holds as large ones may not be many.
+#[test]
+fn nothing_but_prompts_makes_a_header_long() {
+    let scratch = Scratch::new();
+    let many = |json: &mut serde_json::Value| {
+        json["backend"]["devices"] = vec![""; 1 << 19].into();
+        json["prompts"] = serde_json::json!([]);
+    };
+    let error = NativeReader::open(scratch.file(&header_member(many))).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let mut own = sample().0;
+    own.backend.devices = vec![String::new(); 1 << 19];
+    let error = NativeWriter::create(Vec::new(), Path::new("out"), &own).unwrap_err();
+    assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+}
+
+#[test]
+fn prompts_that_are_none_are_refused() {
+    let scratch = Scratch::new();
+    for prompts in [
+        serde_json::json!({}),
+        serde_json::json!([{"n_tokens": 1}]),
+        serde_json::json!([{"prompt": "a"}]),
+        // Fewer than there are windows.
+        serde_json::json!([{"prompt": "a", "n_tokens": 1}]),
+    ] {
+        let member = header_member(|json| json["prompts"] = prompts.clone());
+        let error = NativeReader::open(scratch.file(&member)).unwrap_err();
+        assert!(matches!(error, Error::Header { .. }), "{prompts}: {error}");
+    }
+}
+
 #[test]
 fn hostile_indexes_are_refused() {
     let scratch = Scratch::new();
@@ -190,8 +222,8 @@ fn members_that_lie_about_their_size_are_refused() {
             "{at} {value}: {error}"
         );
     }
-    // A header member that is a bomb: 40 MiB of zeros in 40 KiB.
-    let bomb = member::build(Tag::HEADER, &vec![0; 40 << 20]);
+    // A header member that is a bomb: 65 MiB of zeros in 65 KiB.
+    let bomb = member::build(Tag::HEADER, &vec![0; 65 << 20]);
     assert!(matches!(
         read(scratch.file(&bomb)),
         Err(Error::TooLarge { .. })

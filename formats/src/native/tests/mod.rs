@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::member::{self, End, Tag};
 use super::*;
 use crate::testing::*;
-use crate::{Encoding, Result, RowBlock, WindowEncoder, WindowHead};
+use crate::{Encoding, Prompt, PromptContent, Result, RowBlock, WindowEncoder, WindowHead};
 
 const N_VOCAB: u32 = 5;
 
@@ -56,6 +56,30 @@ fn sample() -> (Header, Vec<Window>) {
         window(1, 4, 2, N_VOCAB),
     ];
     (header(Encoding::U16, N_VOCAB, &windows), windows)
+}
+
+#[test]
+fn prompts_may_take_more_than_the_rest_of_the_header() {
+    let (mut header, windows) = sample();
+    let text = |place: usize| PromptContent::Text("\u{e9}\n".repeat(400_000 * place));
+    let messages = serde_json::from_str(r#"[{"role": "user","content":"a"} ]"#).unwrap();
+    let contents = [text(0), text(1), text(2), PromptContent::Messages(messages)];
+    let prompt = |content| Prompt {
+        content,
+        n_tokens: 3,
+    };
+    header.prompts = Some(contents.map(prompt).into());
+    header.chat_template = Some("ab".into());
+    header.generated = Some(2);
+    let bytes = write(&header, &windows, 9);
+    assert_eq!(read(Scratch::new().file(&bytes)).unwrap().0, header);
+
+    header.prompts = Some(vec![prompt(text(60)); 3]);
+    let error = NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap_err();
+    assert!(
+        error.to_string().contains("64 MiB: give fewer prompts"),
+        "{error}"
+    );
 }
 
 #[test]
