@@ -179,6 +179,18 @@ impl Plan {
         }
     }
 
+    /// Windows that are what they are, without those that have no scored position.
+    #[must_use]
+    pub fn of(mut windows: Vec<WindowHead>) -> Self {
+        let n_given = windows.len();
+        windows.retain(|window| window.n_rows > 0);
+        Self {
+            n_unscored: n_given - windows.len(),
+            windows,
+            seed: None,
+        }
+    }
+
     /// Where `max_rows` is less than what there is, the windows in a seeded random order until it is
     /// reached, the last one cut short, so that exactly `max_rows` are scored.
     #[must_use]

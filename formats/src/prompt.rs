@@ -27,6 +27,29 @@ pub enum PromptContent {
 }
 
 impl PromptContent {
+    /// From a JSON object with `prompt`, a string, or `messages`, a list; what else it has is passed
+    /// over.
+    ///
+    /// # Errors
+    /// What is wrong with it, in a phrase.
+    pub fn from_json(json: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Line {
+            prompt: Option<String>,
+            messages: Option<Messages>,
+        }
+        let line: Line = serde_json::from_str(json).map_err(|error| reason(&error))?;
+        match (line.prompt, line.messages) {
+            (Some(text), None) => Ok(Self::Text(text)),
+            (None, Some(messages)) => match messages.fault() {
+                Some(fault) => Err(fault),
+                None => Ok(Self::Messages(messages)),
+            },
+            (Some(_), Some(_)) => Err("both prompt and messages".to_owned()),
+            (None, None) => Err("neither prompt nor messages".to_owned()),
+        }
+    }
+
     /// What a person knows it by: its text, or that of the user's last message.
     pub fn label(&self) -> String {
         match self {
@@ -57,6 +80,15 @@ impl PartialEq for Messages {
 
 impl Eq for Messages {}
 
+/// What serde says, without the line: there is but one.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
 /// The part of a message that is looked at here; a template may use more.
 #[derive(Deserialize)]
 struct Message<'a> {
@@ -74,11 +106,12 @@ impl Messages {
 
     /// What is wrong with them, if anything: there must be some, each with a `role`, and with a
     /// `content` that is a string or a list of parts.
-    pub fn fault(&self) -> Option<String> {
+    fn fault(&self) -> Option<String> {
         let messages = match self.messages() {
             Ok(messages) => messages,
             Err(error) => {
-                return Some(format!("messages are no list of role and content: {error}"));
+                let reason = reason(&error);
+                return Some(format!("messages is no list of role and content: {reason}"));
             }
         };
         if messages.is_empty() {
@@ -86,7 +119,10 @@ impl Messages {
         }
         messages.iter().enumerate().find_map(|(place, message)| {
             let error = serde_json::from_str::<Text>(message.content.get()).err()?;
-            Some(format!("content of message {place} (from 0): {error}"))
+            Some(format!(
+                "content of message {place} (from 0): {}",
+                reason(&error)
+            ))
         })
     }
 
@@ -259,30 +295,45 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_messages_is_said() {
-        assert_eq!(
-            messages(r#"[{"role":"x","content":"","more":1}]"#).fault(),
-            None
-        );
+    fn what_is_wrong_with_a_line_is_said() {
+        let text = r#"{"id":7,"prompt":"a"}"#;
+        let text = PromptContent::from_json(text).unwrap();
+        assert_eq!(text, PromptContent::Text("a".into()));
+        let chat = r#"{"messages": [{"role":"x","content":"","more":1}] }"#;
+        let chat = PromptContent::from_json(chat).unwrap();
+        let json = r#"[{"role":"x","content":"","more":1}]"#;
+        assert_eq!(chat, PromptContent::Messages(messages(json)));
         for (json, said) in [
-            ("[]", "no message"),
-            ("{}", "no list"),
-            ("[7]", "no list"),
-            (r#"[{"role":"user"}]"#, "missing field `content`"),
-            (r#"[{"content":"a"}]"#, "missing field `role`"),
-            (r#"[{"role":1,"content":"a"}]"#, "expected a"),
+            ("{", "EOF"),
+            ("7", "expected struct"),
+            ("{}", "neither"),
+            (r#"{"prompt":7}"#, "expected a string"),
+            (r#"{"prompt":"a","messages":[]}"#, "both"),
+            (r#"{"messages":[]}"#, "no message"),
+            (r#"{"messages":{}}"#, "no list"),
+            (r#"{"messages":[7]}"#, "no list"),
             (
-                r#"[{"role":"a","content":"a"},{"role":"user","content":7}]"#,
+                r#"{"messages":[{"role":"user"}]}"#,
+                "missing field `content`",
+            ),
+            (r#"{"messages":[{"content":"a"}]}"#, "missing field `role`"),
+            (r#"{"messages":[{"role":1,"content":"a"}]}"#, "expected a"),
+            (
+                r#"{"messages":[{"role":"a","content":"a"},{"role":"user","content":7}]}"#,
                 "message 1",
             ),
-            (r#"[{"role":"user","content":[7]}]"#, "a part of a content"),
             (
-                r#"[{"role":"user","content":[{"text":7}]}]"#,
+                r#"{"messages":[{"role":"user","content":[7]}]}"#,
+                "a part of a content",
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":[{"text":7}]}]}"#,
                 "expected a string",
             ),
         ] {
-            let fault = messages(json).fault().unwrap();
-            assert!(fault.contains(said), "{json}: {fault}");
+            let reason = PromptContent::from_json(json).unwrap_err();
+            assert!(reason.contains(said), "{json}: {reason}");
+            assert!(!reason.contains("line"), "{json}: {reason}");
         }
     }
 }

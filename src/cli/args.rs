@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use kl_formats::MAX_N_CTX;
 
 use crate::engine::{CacheType, FlashAttention, SplitMode};
 use crate::report::Condition;
@@ -33,6 +34,24 @@ pub struct Args {
     #[arg(short, long, value_name = "PATH")]
     pub text_path: Option<PathBuf>,
 
+    /// Prompts to write a reference of, in place of a text: one a line, or JSONL with a prompt or
+    /// messages in each line; '-' reads stdin
+    #[arg(long, value_name = "PATH")]
+    pub prompts_file: Option<PathBuf>,
+
+    /// With --prompts-file, tokenize prompts as they are, not as the model's chat template has them
+    #[arg(long)]
+    pub no_chat_template: bool,
+
+    /// With --prompts-file, the chat template (Jinja) in place of the model's own
+    #[arg(long, value_name = "PATH", conflicts_with = "no_chat_template")]
+    pub chat_template_file: Option<PathBuf>,
+
+    /// With --prompts-file, let the model put N tokens behind each prompt, each the likeliest, and
+    /// score those (with --score all the prompt's own too)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_N_CTX)))]
+    pub generate: Option<u32>,
+
     /// Reference to write
     #[arg(short, long, value_name = "PATH")]
     pub write_path: Option<PathBuf>,
@@ -41,7 +60,8 @@ pub struct Args {
     #[arg(short, long, value_name = "PATH")]
     pub read_path: Option<PathBuf>,
 
-    /// Tokens in a window [default: 512; with -r what the reference says]
+    /// Tokens in a window [default: 512; with --prompts-file those of the longest prompt; with -r what
+    /// the reference says]
     #[arg(short = 'c', long, value_name = "N")]
     pub n_ctx: Option<u32>,
 
@@ -71,7 +91,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub stride: Option<u32>,
 
-    /// Windows to take, from the start of the text [default: all]
+    /// Windows to take, from the start of the text, or prompts [default: all]
     #[arg(long, value_name = "N")]
     pub max_windows: Option<u32>,
 
@@ -80,7 +100,7 @@ pub struct Args {
     #[arg(long, value_name = "all|half|new|N")]
     pub score: Option<ScoreFrom>,
 
-    /// Tokenize special tokens in the text as such
+    /// Tokenize special tokens in the text as such (what a chat template makes is always read so)
     #[arg(long)]
     pub parse_special: bool,
 

@@ -17,10 +17,11 @@ use super::{Warning, stop, warn};
 use crate::engine::LogitSource;
 use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
 use crate::report::{
-    Interrupted, ModelInfo, ModelReport, Surroundings, TimingInfo, TokenColumns, TopToken, judge,
+    Interrupted, ModelInfo, ModelReport, PromptReport, Surroundings, TimingInfo, TokenColumns,
+    TopToken, judge,
 };
 use crate::score::Kernel;
-use crate::stats::{Running, Summary, Worst};
+use crate::stats::{PromptStats, Running, Summary, Worst};
 
 /// A reference's PPL from which on the text is doubted: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -34,6 +35,8 @@ pub struct Subject<'s> {
     /// How its rows are computed, if they are.
     pub backend: Option<BackendIdentity>,
     pub of_reference: ReferenceSummary,
+    /// What its prompts are known by, if the reference is of such.
+    pub prompts: Option<Vec<String>>,
     pub extras: Extras,
     pub sidecar: Option<SidecarFile>,
     /// The text of tokens.
@@ -226,11 +229,16 @@ fn report(
         llama_perplexity: subject.extras.llama_perplexity(settings, records, extra),
         logits: subject.extras.logits(settings, records, extra),
         conditions: Vec::new(),
+        prompts: None,
         top: None,
         tokens: None,
     };
     // Conditions are about the numbers above.
     report.conditions = judge(&settings.conditions, &report);
+    report.prompts = subject.prompts.as_ref().map(|labels| {
+        let metrics = subject.extras.logit_metrics(extra);
+        PromptReport::of_each(labels, PromptStats::of_each(records, metrics.as_deref()))
+    });
     report.top = measured.worst.map(|worst| {
         let worst = worst.into_sorted().into_iter();
         worst

@@ -76,6 +76,16 @@ impl Extras {
         statistics
     }
 
+    /// What was measured in logit space, one a record, if it is asked for.
+    pub fn logit_metrics(self, extras: &[Extra]) -> Option<Vec<LogitMetrics>> {
+        let metrics = extras.iter().map(|extra| extra.logits);
+        self.logits.then(|| {
+            metrics
+                .map(|of| of.unwrap_or(LogitMetrics::EXCLUDED))
+                .collect()
+        })
+    }
+
     /// The distances in logit space, if they are asked for.
     pub fn logits(
         self,

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::print_result;
 use super::verify::{Checks, Verified, verify_reference, verify_sidecar};
+use crate::report::PromptsInfo;
 use crate::report::number::{bytes, count, printable};
 
 /// What a reference of any kind or a sidecar holds.
@@ -72,6 +73,8 @@ struct Info {
     seed: Option<u64>,
     /// Tokens from the start of a window to that of the next, where windows overlap.
     stride: Option<u32>,
+    /// Null where the windows are not prompts.
+    prompts: Option<PromptsInfo>,
     backend: Option<BackendIdentity>,
     /// Whatever else kl.py's header says.
     others: BTreeMap<String, String>,
@@ -152,8 +155,10 @@ fn of_reference(reference: &Reference) -> Info {
     };
     match reference {
         Reference::Native(reader) => {
+            let prompts = PromptsInfo::of(reader.header());
             let header = reader.header().clone();
             Info {
+                prompts,
                 writer: Some(header.writer),
                 model: Some(header.model),
                 tokenizer: header.tokenizer,
@@ -207,6 +212,7 @@ fn text(info: &Info) -> String {
         put("  its model", reference.model.as_ref().map(model));
         put("  its text", reference.text.as_ref().map(text_identity));
     }
+    put("prompts", info.prompts.as_ref().map(prompts));
     put("window", Some(window(info)));
     put("windows", info.n_windows.map(|n| windows(n, info)));
     let unit = if info.kind == "sidecar" {
@@ -279,7 +285,7 @@ fn summary(reference: &ReferenceSummary) -> String {
 
 fn window(info: &Info) -> String {
     let mut window = format!("{} tokens", count(info.n_ctx.into()));
-    if info.kind == "kl.py" {
+    if info.kind == "kl.py" || info.prompts.is_some() {
         window.push_str(" at most");
     }
     if info.add_bos == Some(true) {
@@ -288,7 +294,23 @@ fn window(info: &Info) -> String {
     if let Some(first) = info.first_scored {
         window.push_str(&format!(", scored from position {first}"));
     }
+    let prompts = info.prompts.as_ref();
+    if prompts.is_some_and(|prompts| prompts.generated.is_some()) {
+        window.push_str(" at the earliest");
+    }
     window
+}
+
+fn prompts(prompts: &PromptsInfo) -> String {
+    let template = match &prompts.chat_template {
+        Some(sha256) => format!("in a chat template, sha256 {sha256}"),
+        None => "as they are, in no chat template".to_owned(),
+    };
+    let generated = match prompts.generated {
+        Some(n) => format!(", {n} tokens generated behind each"),
+        None => String::new(),
+    };
+    format!("{}, {template}{generated}", count(prompts.n_prompts))
 }
 
 fn windows(n: u32, info: &Info) -> String {

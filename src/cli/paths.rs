@@ -4,15 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::output::{folder_of, follow_links, partial_path};
-use super::settings::{Command, ResultSettings, Sidecar, UsageError};
+use super::settings::{Command, Input, ResultSettings, Sidecar, TemplateChoice, UsageError};
 
 /// Refuses a call that would write over what it reads or has just written, `--force` or not.
 pub fn check(command: &Command) -> Result<(), UsageError> {
     let (inputs, outputs) = match command {
-        Command::Write(settings) => (
-            vec![settings.model.clone(), settings.text.clone()],
-            vec![settings.target.clone()],
-        ),
+        Command::Write(settings) => {
+            let mut inputs = vec![settings.model.clone(), settings.input.path().to_owned()];
+            if let Input::Prompts(prompts) = &settings.input
+                && let TemplateChoice::File(template) = &prompts.template
+            {
+                inputs.push(template.clone());
+            }
+            (inputs, vec![settings.target.clone()])
+        }
         Command::Read(settings) => {
             let mut inputs = settings.models.clone();
             inputs.push(settings.reference.clone());

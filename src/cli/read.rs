@@ -9,7 +9,8 @@ use kl_formats::Reference;
 use super::evaluation::{Subject, evaluate};
 use super::extras::Extras;
 use super::reference::{
-    check_vocabulary, describe, longest_window, native_header, overlap, precedent, summarize,
+    check_vocabulary, describe, longest_window, native_header, overlap, precedent, prompt_labels,
+    summarize,
 };
 use super::series::{self, Turn};
 use super::settings::ReadSettings;
@@ -107,6 +108,7 @@ fn evaluate_model(
         compared,
         backend: Some(here),
         of_reference,
+        prompts: prompt_labels(&file),
         extras: Extras::wanted(&settings.results, &file),
         sidecar,
         text: &|tokens| model.text(tokens),

@@ -12,7 +12,7 @@ use super::args::Vocabulary;
 use super::setup::Precedent;
 use super::{Warning, warn};
 use crate::engine::{FlashAttention, Model};
-use crate::report::{ModelInfo, ReferenceInfo};
+use crate::report::{ModelInfo, PromptsInfo, ReferenceInfo};
 
 /// The native header, where there is one: the peers' files say little.
 pub fn native_header(reference: &Reference) -> Option<&Header> {
@@ -59,8 +59,20 @@ pub fn describe(reference: &Reference) -> ReferenceInfo {
             .filter(|backend| !backend.llama_cpp.is_empty()),
         seed: header.and_then(|header| header.seed),
         stride: header.and_then(|header| header.stride),
+        prompts: header.and_then(PromptsInfo::of),
         log_probabilities: holds_log_probabilities(reference),
     }
+}
+
+/// What its prompts are known by, if its windows are such.
+pub fn prompt_labels(reference: &Reference) -> Option<Vec<String>> {
+    let prompts = native_header(reference)?.prompts.as_ref()?;
+    Some(
+        prompts
+            .iter()
+            .map(|prompt| prompt.content.label())
+            .collect(),
+    )
 }
 
 /// The stride of windows that overlap and score what they share more than once.

@@ -1,6 +1,6 @@
 //! Flags as given -> what to do: checked once, here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kl_formats::{Encoding, MAX_N_CTX};
 
@@ -28,14 +28,62 @@ pub enum Command {
 #[derive(Debug)]
 pub struct WriteSettings {
     pub model: PathBuf,
-    pub text: PathBuf,
+    pub input: Input,
     pub target: PathBuf,
-    pub windowing: Windowing,
-    pub parse_special: bool,
     pub kind: WriteKind,
     /// Whether to go on with what an earlier run has left.
     pub resume: bool,
     pub run: RunSettings,
+}
+
+/// What a reference is written of.
+#[derive(Debug)]
+pub enum Input {
+    /// A text, cut into windows.
+    Text {
+        path: PathBuf,
+        windowing: Windowing,
+        /// Whether special tokens in it are read as such.
+        parse_special: bool,
+    },
+    /// Prompts, each a window.
+    Prompts(PromptSettings),
+}
+
+impl Input {
+    /// The file, or `-`.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Text { path, .. } => path,
+            Self::Prompts(prompts) => &prompts.path,
+        }
+    }
+}
+
+/// How prompts become windows.
+#[derive(Debug)]
+pub struct PromptSettings {
+    pub path: PathBuf,
+    pub template: TemplateChoice,
+    /// Whether special tokens are read as such where no template is applied.
+    pub parse_special: bool,
+    /// Most tokens that a window may have; `None`: as many as the longest has.
+    pub n_ctx: Option<u32>,
+    /// So many prompts are taken, from the first on.
+    pub max_prompts: Option<u32>,
+    /// Tokens that the model puts behind each.
+    pub generate: Option<u32>,
+    /// The first scored position of each; `None`: the last of the prompt.
+    pub first_scored: Option<u32>,
+}
+
+/// Which chat template is applied.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TemplateChoice {
+    /// The model's own, if it has one.
+    OfModel,
+    File(PathBuf),
+    None,
 }
 
 /// What to write.
@@ -138,62 +186,117 @@ impl TryFrom<Args> for Command {
             (&args.write_path, "-w"),
             (&args.read_path, "-r"),
             (&args.results.sidecar, "--sidecar"),
+            (&args.chat_template_file, "--chat-template-file"),
         ] {
             if path.as_deref().is_some_and(|path| path.as_os_str() == "-") {
                 return wrong(&format!(
-                    "{flag} needs a file: '-' is understood by -t and --json alone"
+                    "{flag} needs a file: '-' is understood by -t, --prompts-file and --json alone"
                 ));
             }
         }
-        match (
-            args.text_path.take(),
-            args.write_path.take(),
-            args.read_path.take(),
-        ) {
+        let input = input(&mut args)?;
+        match (input, args.write_path.take(), args.read_path.take()) {
             (None, None, None) => wrong(
                 "nothing to do: give a text and a file to write its reference to (-t TEXT -w REF), or a reference to evaluate against (-r REF)",
             ),
-            (None, Some(_), None) => {
-                wrong("no text: -w writes a reference of a text, given with -t")
-            }
-            (Some(_), None, None) => {
-                wrong("no output: -t needs -w REF, the file to write the reference to")
-            }
+            (None, Some(_), None) => wrong(
+                "no text: -w writes a reference of a text, given with -t, or of prompts, given with --prompts-file",
+            ),
+            (Some(_), None, None) => wrong(
+                "no output: -t and --prompts-file need -w REF, the file to write the reference to",
+            ),
             (_, Some(_), Some(_)) => wrong("-w and -r exclude each other: write first, then read"),
-            (Some(_), None, Some(_)) => {
-                wrong("-t has no use with -r: the reference holds the tokens of its text")
-            }
-            (Some(text), Some(target), None) => write_settings(args, text, target, run),
+            (Some(_), None, Some(_)) => wrong(
+                "-t has no use with -r, nor has --prompts-file: the reference holds the tokens of its text",
+            ),
+            (Some(input), Some(target), None) => write_settings(args, input, target, run),
             (None, None, Some(reference)) => read_settings(args, reference, run),
         }
     }
 }
 
+/// What there is to read, if anything.
+fn input(args: &mut Args) -> Result<Option<Input>, UsageError> {
+    if args.stride == Some(0) || args.max_windows == Some(0) {
+        return wrong("--stride and --max-windows must be at least 1");
+    }
+    match (args.text_path.take(), args.prompts_file.take()) {
+        (Some(_), Some(_)) => wrong(
+            "-t and --prompts-file exclude each other: a reference is of a text or of prompts",
+        ),
+        (None, Some(path)) => prompts(args, path).map(|prompts| Some(Input::Prompts(prompts))),
+        (text, None) => {
+            if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some()
+            {
+                return wrong(
+                    "--no-chat-template, --chat-template-file and --generate belong to --prompts-file",
+                );
+            }
+            let windowing = Windowing {
+                n_ctx: args.n_ctx.unwrap_or(DEFAULT_N_CTX),
+                stride: args.stride,
+                score: args.score.unwrap_or_default(),
+                max_windows: args.max_windows,
+            };
+            Ok(text.map(|path| Input::Text {
+                path,
+                windowing,
+                parse_special: args.parse_special,
+            }))
+        }
+    }
+}
+
+fn prompts(args: &mut Args, path: PathBuf) -> Result<PromptSettings, UsageError> {
+    if args.stride.is_some() {
+        return wrong("--stride has no use with --prompts-file: each prompt is one window");
+    }
+    if args.format != Format::Kl {
+        return wrong("--prompts-file needs --format kl: no other kind of file can hold prompts");
+    }
+    let first_scored = match (args.score, args.generate) {
+        (None, None) | (Some(ScoreFrom::All), _) => Some(0),
+        (None, Some(_)) => None,
+        (Some(ScoreFrom::Position(first)), None) => Some(first),
+        (Some(_), Some(_)) => {
+            return wrong(
+                "--generate scores what is generated, and with --score all the prompt too: nothing else",
+            );
+        }
+        (Some(ScoreFrom::Half | ScoreFrom::New), None) => {
+            return wrong(
+                "--score with --prompts-file is all or a position: prompts have lengths of their own, and share no text",
+            );
+        }
+    };
+    let template = match (args.chat_template_file.take(), args.no_chat_template) {
+        (Some(path), _) => TemplateChoice::File(path),
+        (None, true) => TemplateChoice::None,
+        (None, false) => TemplateChoice::OfModel,
+    };
+    Ok(PromptSettings {
+        path,
+        template,
+        parse_special: args.parse_special,
+        n_ctx: args.n_ctx,
+        max_prompts: args.max_windows,
+        generate: args.generate,
+        first_scored,
+    })
+}
+
 fn write_settings(
     args: Args,
-    text: PathBuf,
+    input: Input,
     target: PathBuf,
     run: RunSettings,
 ) -> Result<Command, UsageError> {
-    let n_ctx = args.n_ctx.unwrap_or(DEFAULT_N_CTX);
     let [model] = args.model.try_into().map_err(|models: Vec<_>| {
         UsageError(format!(
             "{} models given: a reference is written by one",
             models.len()
         ))
     })?;
-    if args.stride == Some(0) || args.max_windows == Some(0) {
-        return wrong("--stride and --max-windows must be at least 1");
-    }
-    let windowing = Windowing {
-        n_ctx,
-        stride: args.stride,
-        score: args.score.unwrap_or_default(),
-        max_windows: args.max_windows,
-    };
-    if windowing.score.first(n_ctx) >= n_ctx {
-        return wrong("--score leaves no position to score: it must be less than --n-ctx");
-    }
     if args.results.json.is_some() {
         return wrong(
             "--json has no use with -w: there are no results until a model is read against the reference",
@@ -227,11 +330,23 @@ fn write_settings(
             "--resume goes on with --format kl alone, whose checksums tell what is whole: write that, and kl convert it",
         );
     }
-    let kind = match (args.format, args.encoding) {
+    let kind = kind(args.format, args.encoding)?;
+    if let Input::Text { windowing, .. } = &input {
+        check_windowing(windowing, kind, args.score, &run)?;
+    }
+    Ok(Command::Write(WriteSettings {
+        model,
+        input,
+        target,
+        kind,
+        resume: args.resume,
+        run,
+    }))
+}
+
+fn kind(format: Format, encoding: Option<Encoding>) -> Result<WriteKind, UsageError> {
+    Ok(match (format, encoding) {
         (Format::Kl, encoding) => WriteKind::Native(encoding.unwrap_or(Encoding::U16)),
-        (Format::KlPy, _) if windowing.score != ScoreFrom::All => {
-            return wrong("--format kl.py scores all positions: leave --score out");
-        }
         (Format::KlPy, None | Some(Encoding::F32)) => WriteKind::KlPy,
         (Format::KlPy, Some(Encoding::U16)) => {
             return wrong("--format kl.py stores f32: leave --encoding out");
@@ -241,21 +356,27 @@ fn write_settings(
                 "--format llama.cpp stores log-probabilities in 16 bits: leave --encoding out",
             );
         }
-        (Format::LlamaCpp, None) => {
-            check_llama_cpp(&windowing, args.score, &run)?;
-            WriteKind::LlamaCpp
+        (Format::LlamaCpp, None) => WriteKind::LlamaCpp,
+    })
+}
+
+/// What leaves nothing to score, or cannot be expressed by the kind of file.
+fn check_windowing(
+    windowing: &Windowing,
+    kind: WriteKind,
+    score: Option<ScoreFrom>,
+    run: &RunSettings,
+) -> Result<(), UsageError> {
+    if windowing.score.first(windowing.n_ctx) >= windowing.n_ctx {
+        return wrong("--score leaves no position to score: it must be less than --n-ctx");
+    }
+    match kind {
+        WriteKind::KlPy if windowing.score != ScoreFrom::All => {
+            wrong("--format kl.py scores all positions: leave --score out")
         }
-    };
-    Ok(Command::Write(WriteSettings {
-        model,
-        text,
-        target,
-        windowing,
-        parse_special: args.parse_special,
-        kind,
-        resume: args.resume,
-        run,
-    }))
+        WriteKind::LlamaCpp => check_llama_cpp(windowing, score, run),
+        WriteKind::Native(_) | WriteKind::KlPy => Ok(()),
+    }
 }
 
 /// What llama.cpp's base file cannot express.
@@ -472,6 +593,36 @@ mod tests {
             ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
             ("kl -m a -m b -r r --sidecar s", "--sidecar"),
             ("kl -m a -r r --tensor-split 1,1", "--device"),
+            ("kl -m a -w w", "--prompts-file"),
+            ("kl -m a --prompts-file p", "-w REF"),
+            ("kl -m a --prompts-file p -r r", "--prompts-file"),
+            ("kl -m a -t t --prompts-file p -w w", "exclude each other"),
+            ("kl -m a -t t -w w --generate 5", "--prompts-file"),
+            ("kl -m a -t t -w w --no-chat-template", "--prompts-file"),
+            ("kl -m a -r r --chat-template-file c", "--prompts-file"),
+            (
+                "kl -m a --prompts-file p -w w --chat-template-file -",
+                "needs a file",
+            ),
+            ("kl -m a --prompts-file p -w w --score half", "--score"),
+            ("kl -m a --prompts-file p -w w --score new", "--score"),
+            ("kl -m a --prompts-file p -w w --stride 4", "--stride"),
+            (
+                "kl -m a --prompts-file p -w w --generate 2 --score 3",
+                "--generate",
+            ),
+            (
+                "kl -m a --prompts-file p -w w --format kl.py",
+                "--format kl",
+            ),
+            (
+                "kl -m a --prompts-file p -w w --format llama.cpp",
+                "--format kl",
+            ),
+            (
+                "kl -m a --prompts-file p -w w --max-windows 0",
+                "--max-windows",
+            ),
         ] {
             let message = command(line).unwrap_err();
             assert!(message.contains(named), "{line}: {message}");
@@ -484,12 +635,15 @@ mod tests {
         let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
             panic!("write")
         };
+        let Input::Text { windowing, .. } = write.input else {
+            panic!("text")
+        };
         assert_eq!(
-            (write.windowing.n_ctx, write.kind),
+            (windowing.n_ctx, write.kind),
             (512, WriteKind::Native(Encoding::U16))
         );
         assert_eq!(
-            (write.windowing.score, write.run.max_rows),
+            (windowing.score, write.run.max_rows),
             (ScoreFrom::All, None)
         );
         let Command::Read(read) = command("kl -m a -m b -r r -n 100").unwrap() else {
@@ -498,5 +652,51 @@ mod tests {
         assert_eq!((read.models.len(), read.run.max_rows), (2, Some(100)));
         assert_eq!((read.n_ctx, read.results.sidecar), (None, Sidecar::ByModel));
         assert_eq!(read.results.stats, []);
+    }
+    #[test]
+    fn prompts_are_scored_from_where_they_are_said_to_be() {
+        for (flags, n_ctx, generate, first_scored, template) in [
+            ("", None, None, Some(0), TemplateChoice::OfModel),
+            (
+                "-c 64 --score 3",
+                Some(64),
+                None,
+                Some(3),
+                TemplateChoice::OfModel,
+            ),
+            (
+                "--generate 5 --no-chat-template",
+                None,
+                Some(5),
+                None,
+                TemplateChoice::None,
+            ),
+            (
+                "--generate 5 --score all --chat-template-file c",
+                None,
+                Some(5),
+                Some(0),
+                TemplateChoice::File("c".into()),
+            ),
+        ] {
+            let line = format!("kl -m a --prompts-file - -w w {flags}");
+            let Command::Write(write) = command(line.trim()).unwrap() else {
+                panic!("write")
+            };
+            let Input::Prompts(prompts) = write.input else {
+                panic!("prompts")
+            };
+            assert_eq!(
+                (prompts.n_ctx, prompts.generate),
+                (n_ctx, generate),
+                "{line}"
+            );
+            assert_eq!(
+                (prompts.first_scored, prompts.template),
+                (first_scored, template)
+            );
+        }
+        let range = command("kl -m a --prompts-file p -w w --generate 0").unwrap_err();
+        assert!(range.contains("--generate"), "{range}");
     }
 }

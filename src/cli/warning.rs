@@ -25,6 +25,12 @@ pub enum Warning {
     },
     #[error("the last {0} window(s) end before the first scored position and are left out")]
     Unscored(usize),
+    #[error("{0} prompt(s) end before the first scored position and are left out")]
+    UnscoredPrompts(usize),
+    #[error(
+        "the model has no chat template: prompts are taken as they are (--chat-template-file gives one, --no-chat-template asks for this)"
+    )]
+    NoChatTemplate,
     #[error("the last {0} token(s) make no whole window and are left out")]
     NoWholeWindow(u64),
     #[error(

@@ -6,26 +6,26 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use kl_formats::{
     Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter, NativeReader, NativeWriter,
-    TextIdentity, WindowHead, rows_per_piece,
+    WindowHead, rows_per_piece,
 };
 
 use super::direct_file::DirectFile;
+use super::job::{Given, Job};
 use super::output::{Existing, PartialFile, folder_of, follow_links, partial_path};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
     Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
 };
-use super::{Warning, resume, stop, text, warn};
+use super::{resume, stop};
 use crate::engine::{Backend, ContextOptions, FlashAttention, Model};
 use crate::pipeline::{Step, Target, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
-use crate::windows::{Plan, Windowing, with_bos};
 
 /// Writes a reference.
 pub fn run(settings: &WriteSettings) -> Result<()> {
     let started = Instant::now();
-    let (text, mut text_identity) = text::read(&settings.text)?;
+    let given = Given::read(&settings.input)?;
     stop::check()?;
     // Made before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
@@ -36,33 +36,8 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     let mut output = PartialFile::create(&settings.target, existing)?;
     let backend = start_backend(&settings.run)?;
     let model = Model::load(&backend, &settings.model, &settings.run.model)?;
-
-    let tokens = model.tokenize(&text, settings.parse_special)?;
-    if tokens.len() < 2 {
-        bail!(
-            "{}: gives {} token(s): give a text of at least two",
-            settings.text.display(),
-            tokens.len()
-        );
-    }
-    text_identity.n_tokens = tokens.len() as u64;
-    let windowing = &settings.windowing;
-    let chunked = match settings.kind {
-        WriteKind::LlamaCpp => with_bos(&tokens, model.bos()),
-        WriteKind::Native(_) | WriteKind::KlPy => Vec::new(),
-    };
-    let plan = match settings.kind {
-        WriteKind::LlamaCpp => Plan::chunks(&chunked, windowing.n_ctx, model.bos()),
-        WriteKind::Native(_) | WriteKind::KlPy => {
-            check_stride(windowing, model.bos())?;
-            Plan::cut(&tokens, windowing, model.bos()).limited(settings.run.max_rows)
-        }
-    };
-    check_plan(settings, &plan, tokens.len())?;
-    if plan.n_unscored > 0 {
-        warn(&Warning::Unscored(plan.n_unscored));
-    }
-    let chunked = whole_windows(chunked, &plan);
+    let job = given.job(settings.kind, &settings.run, &model)?;
+    let plan = &job.plan;
 
     warn_long_window(plan.longest_window(), &model);
     let precedent = Precedent {
@@ -77,14 +52,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         precedent,
     );
     let header = match settings.kind {
-        WriteKind::Native(_) => Some(header(
-            settings,
-            &backend,
-            &model,
-            &plan,
-            text_identity,
-            &options,
-        )),
+        WriteKind::Native(_) => Some(header(settings, &backend, &model, &job, &options)),
         WriteKind::KlPy | WriteKind::LlamaCpp => None,
     };
     if let (Some(whole), Some(header)) = (whole, &header) {
@@ -93,7 +61,7 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         return Ok(());
     }
     let remains = match &header {
-        Some(header) => resume::remains(&output, header, &plan)?,
+        Some(header) => resume::remains(&output, header, plan)?,
         None => None,
     };
     let (n_whole, length) = remains.as_ref().map_or((0, 0), |remains| {
@@ -101,7 +69,8 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     });
 
     let size = projected_bytes(settings.kind, &plan.windows, model.n_vocab());
-    announce(settings, &output, &model, &tokens, &plan, size, n_whole);
+    let size = size.saturating_add(job.prompt_bytes());
+    announce(settings, &output, &model, &job, size, n_whole);
     let left = size.saturating_sub(length);
     check_free_space(output.path(), &settings.target, left)?;
 
@@ -119,12 +88,12 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         (WriteKind::LlamaCpp, _) => Target::LlamaCpp(LlamaCppWriter::create(
             file,
             output.path(),
-            settings.windowing.n_ctx,
+            job.n_ctx,
             model.n_vocab(),
-            &chunked,
+            &job.chunked,
         )?),
         (WriteKind::Native(_) | WriteKind::KlPy, _) => {
-            let header = klpy_header(settings, &model, &options, plan.windows.len() as u32);
+            let header = klpy_header(settings, &model, &options, &job);
             Target::KlPy(KlPyWriter::create(file, output.path(), &header)?, header)
         }
     };
@@ -191,51 +160,11 @@ pub fn commit(file: DirectFile, output: PartialFile) -> Result<u64> {
     Ok(written)
 }
 
-/// A stride must not leave tokens out.
-fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
-    let longest = windowing.longest_stride(bos);
-    match windowing.stride {
-        Some(stride) if stride > longest => bail!(
-            "--stride {stride} leaves tokens out: windows of {} hold {longest} of the text{}",
-            windowing.n_ctx,
-            if bos.is_some() { " and a BOS" } else { "" }
-        ),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a text without a scored position.
-fn check_plan(settings: &WriteSettings, plan: &Plan, n_tokens: usize) -> Result<()> {
-    let text = settings.text.display();
-    match settings.kind {
-        _ if plan.n_rows() > 0 => Ok(()),
-        WriteKind::LlamaCpp => bail!(
-            "{text}: gives {n_tokens} tokens, too few for a whole window of {}: lower --n-ctx",
-            settings.windowing.n_ctx
-        ),
-        WriteKind::Native(_) | WriteKind::KlPy => bail!(
-            "{text}: gives {n_tokens} tokens, too few for a scored position with --score {}",
-            settings.windowing.score
-        ),
-    }
-}
-
-/// The tokens of the windows of `plan`, as the text has them. Says how many come behind the last.
-fn whole_windows(mut chunked: Vec<u32>, plan: &Plan) -> Vec<u32> {
-    let n_whole = plan.n_tokens() as usize;
-    if chunked.len() > n_whole {
-        warn(&Warning::NoWholeWindow((chunked.len() - n_whole) as u64));
-    }
-    chunked.truncate(n_whole);
-    chunked
-}
-
 fn header(
     settings: &WriteSettings,
     backend: &Backend,
     model: &Model<'_>,
-    plan: &Plan,
-    text: TextIdentity,
+    job: &Job,
     options: &ContextOptions,
 ) -> Header {
     let encoding = settings.kind.encoding();
@@ -244,22 +173,22 @@ fn header(
         writer: writer(),
         model: model.identity(),
         tokenizer: model.tokenizer().cloned(),
-        n_ctx: settings.windowing.n_ctx,
+        n_ctx: job.n_ctx,
         n_vocab: model.n_vocab(),
-        add_bos: model.bos().is_some(),
-        first_scored: settings.windowing.score.first(settings.windowing.n_ctx),
-        n_windows: plan.windows.len() as u32,
-        n_rows: plan.n_rows(),
+        add_bos: job.add_bos,
+        first_scored: job.first_scored,
+        n_windows: job.plan.windows.len() as u32,
+        n_rows: job.plan.n_rows(),
         encoding,
         rows_per_piece: rows_per_piece(encoding, model.n_vocab()),
-        text,
+        text: job.text.clone(),
         backend: backend_identity(backend, &settings.run, options),
-        seed: plan.seed,
-        stride: settings.windowing.stride,
+        seed: job.plan.seed,
+        stride: job.stride,
         log_probabilities: false,
-        prompts: None,
-        chat_template: None,
-        generated: None,
+        prompts: job.prompts.clone(),
+        chat_template: job.chat_template.clone(),
+        generated: job.generated,
     }
 }
 
@@ -267,8 +196,7 @@ fn announce(
     settings: &WriteSettings,
     output: &PartialFile,
     model: &Model<'_>,
-    tokens: &[u32],
-    plan: &Plan,
+    job: &Job,
     size: u64,
     n_whole: usize,
 ) {
@@ -289,26 +217,9 @@ fn announce(
         bytes(identity.size_bytes),
         count(u64::from(model.n_vocab()))
     );
-    say!(
-        "text     {}, {} tokens",
-        settings.text.display(),
-        count(tokens.len() as u64)
-    );
-    say!(
-        "windows  {} of {} tokens{}{}, {} scored positions",
-        count(plan.windows.len() as u64),
-        settings.windowing.n_ctx,
-        settings
-            .windowing
-            .stride
-            .map_or(String::new(), |stride| format!(", one every {stride}")),
-        match (model.bos(), settings.kind) {
-            (None, _) => "",
-            (Some(_), WriteKind::LlamaCpp) => ", each with a BOS for its first token",
-            (Some(_), _) => ", each with a BOS",
-        },
-        count(plan.n_rows())
-    );
+    for (name, text) in job.describe(&settings.input, settings.kind) {
+        say!("{name:<8} {text}");
+    }
     say!(
         "file     {} ({kind}), at most {}; {free} free",
         settings.target.display(),
@@ -370,14 +281,14 @@ fn klpy_header(
     settings: &WriteSettings,
     model: &Model<'_>,
     options: &ContextOptions,
-    n_windows: u32,
+    job: &Job,
 ) -> KlPyHeader {
     KlPyHeader {
-        n_ctx: settings.windowing.n_ctx,
+        n_ctx: job.n_ctx,
         n_vocab: model.n_vocab(),
-        n_windows: Some(n_windows),
+        n_windows: Some(job.plan.windows.len() as u32),
         model: Some(settings.model.display().to_string()),
-        text_path: Some(settings.text.display().to_string()),
+        text_path: Some(settings.input.path().display().to_string()),
         others: vec![("n_batch".to_owned(), options.n_batch.to_string())],
     }
 }

@@ -69,6 +69,16 @@ pub enum EngineError {
         /// llama.cpp's code, and what its log said last.
         reason: String,
     },
+    /// A row of logits that are not finite, where a token was to be generated.
+    #[error("{path}: no token is likeliest behind prompt {window}, position {position}: its logits are not finite", path = .path.display())]
+    NoLikeliest {
+        /// The model's file.
+        path: PathBuf,
+        /// The prompt, in the order of its file, from 0.
+        window: u32,
+        /// The position of the row.
+        position: usize,
+    },
     /// The text is longer than llama.cpp's tokenizer takes.
     #[error("the text has {bytes} bytes and llama.cpp tokenizes at most {max} at once: split the file", max = i32::MAX)]
     TextTooLong {

@@ -1,21 +1,18 @@
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use kl_formats::WindowHead;
 use kl_formats::gguf::{self, GgufSummary};
 use kl_formats::{ModelIdentity, TokenizerIdentity};
-use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
-use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
 
-use super::{ContextOptions, EngineError, LogitSource, ModelOptions, last_log_errors};
+use super::{ContextOptions, Decoder, EngineError, ModelOptions, last_log_errors};
 
 /// llama.cpp, started. There is one in a process.
 pub struct Backend(LlamaBackend);
@@ -137,6 +134,12 @@ impl<'b> Model<'b> {
         })
     }
 
+    /// Its file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether an accelerator computes all layers, so that the CPU is idle meanwhile.
     #[must_use]
     pub fn is_offloaded(&self) -> bool {
@@ -180,6 +183,20 @@ impl<'b> Model<'b> {
         } else {
             None
         }
+    }
+
+    /// The texts of the tokens that begin and end a text, special as they are; empty without one.
+    #[must_use]
+    pub fn bos_and_eos_text(&self) -> (String, String) {
+        let vocab = self.inner.vocab();
+        let text = |LlamaToken(id)| u32::try_from(id).map_or(String::new(), |id| self.piece(id));
+        (text(vocab.bos()), text(vocab.eos()))
+    }
+
+    /// The model's own chat template, `tokenizer.chat_template`.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<String> {
+        self.inner.meta_val_str("tokenizer.chat_template").ok()
     }
 
     /// Tokens of a text, without BOS or EOS.
@@ -264,70 +281,13 @@ impl<'b> Model<'b> {
                 n_ctx: options.n_ctx,
                 reason: last_log_errors(),
             })?;
-        // llama.cpp may have lowered the batch to the context's size.
-        let n_batch = context.n_batch().min(options.n_batch).max(1) as usize;
-        Ok(Decoder {
+        Ok(Decoder::new(
             context,
-            batch: LlamaBatch::new(n_batch, 1),
-            n_batch,
-            n_vocab: self.n_vocab() as usize,
-            path: &self.path,
-            turn: &self.turn,
-        })
-    }
-}
-
-/// A model's context, ready to decode windows.
-pub struct Decoder<'m> {
-    context: LlamaContext<'m>,
-    batch: LlamaBatch<'static>,
-    n_batch: usize,
-    n_vocab: usize,
-    path: &'m Path,
-    turn: &'m Mutex<()>,
-}
-
-impl LogitSource for Decoder<'_> {
-    fn n_vocab(&self) -> usize {
-        self.n_vocab
-    }
-
-    fn decode<E: From<EngineError>>(
-        &mut self,
-        window: &WindowHead,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.context.clear_kv_cache();
-        let scored_start = window.first_scored as usize;
-        let scored_end = scored_start + window.n_rows as usize;
-        // Nothing after the last scored position can change a row.
-        for start in (0..scored_end).step_by(self.n_batch) {
-            let end = scored_end.min(start + self.n_batch);
-            let failed = |reason: String| EngineError::Decode {
-                path: self.path.to_owned(),
-                window: window.window,
-                position: start,
-                reason,
-            };
-            self.batch.clear();
-            for position in start..end {
-                let token = LlamaToken(window.tokens[position] as i32);
-                self.batch
-                    .add(token, position as i32, &[0], position >= scored_start)
-                    .map_err(|error| failed(error.to_string()))?;
-            }
-            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.context
-                .decode(&mut self.batch)
-                .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-            // The first row is had when the accelerator is done.
-            let rows: Vec<&[f32]> = (start.max(scored_start)..end)
-                .map(|position| self.context.get_logits_ith((position - start) as i32))
-                .collect();
-            drop(turn);
-            sink(&rows)?;
-        }
-        Ok(())
+            options.n_batch,
+            self.n_vocab() as usize,
+            &self.path,
+            &self.turn,
+        ))
     }
 }
 

@@ -3,15 +3,17 @@
 //!
 //! What follows it sees one small trait, [`LogitSource`]; [`Fake`] is one without a model.
 
+mod decoder;
 mod error;
 mod fake;
 mod llama;
 mod log;
 mod options;
 
+pub use decoder::Decoder;
 pub use error::EngineError;
 pub use fake::Fake;
-pub use llama::{Backend, Decoder, Model, inspect};
+pub use llama::{Backend, Model, inspect};
 pub use log::{follow_log, last_log_errors};
 pub use options::{
     CACHE_TYPES, CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,

@@ -259,6 +259,7 @@ fn known() -> Numbers {
             Confidence::default(),
         )),
         conditions: Vec::new(),
+        prompts: None,
         top: None,
         tokens: None,
     })

@@ -5,13 +5,17 @@ mod llama_perplexity;
 mod logit_metrics;
 mod model;
 pub mod number;
+mod prompts;
 mod table;
 mod text;
 mod tokens;
 mod top;
 
 pub use condition::{Condition, ConditionError, Verdict, judge};
-pub use model::{Failure, Interrupted, ModelInfo, ModelReport, ReferenceInfo, Report, TimingInfo};
+pub use model::{
+    Failure, Interrupted, ModelInfo, ModelReport, PromptsInfo, ReferenceInfo, Report, TimingInfo,
+};
+pub use prompts::PromptReport;
 pub use table::summary_table;
 pub use text::text_report;
 pub use tokens::TokenColumns;

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use kl_formats::{BackendIdentity, ModelIdentity, TextIdentity};
+use kl_formats::{BackendIdentity, Header, ModelIdentity, TextIdentity};
 use serde::Serialize;
 
 use super::condition::Verdict;
+use super::prompts::PromptReport;
 use super::tokens::TokenColumns;
 use super::top::TopToken;
 use crate::pipeline::Timing;
@@ -54,9 +55,35 @@ pub struct ReferenceInfo {
     pub seed: Option<u64>,
     /// Tokens from the start of a window to that of the next, where windows overlap.
     pub stride: Option<u32>,
+    /// Whether its windows are prompts, and what was made of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<PromptsInfo>,
     /// Whether its rows are log-probabilities, floored and not normalised, as llama.cpp's base file
     /// holds them.
     pub log_probabilities: bool,
+}
+
+/// Prompts that are a reference's windows.
+#[derive(Serialize, Debug, Clone)]
+pub struct PromptsInfo {
+    /// How many there are; windows may be fewer.
+    pub n_prompts: u64,
+    /// SHA-256 of the chat template applied; null: none was.
+    pub chat_template: Option<String>,
+    /// Tokens that the reference's model put behind each; null: none.
+    pub generated: Option<u32>,
+}
+
+impl PromptsInfo {
+    /// From a header; `None` of one of a text.
+    #[must_use]
+    pub fn of(header: &Header) -> Option<Self> {
+        Some(Self {
+            n_prompts: header.prompts.as_ref()?.len() as u64,
+            chat_template: header.chat_template.clone(),
+            generated: header.generated,
+        })
+    }
 }
 
 /// A model's name and size.
@@ -125,6 +152,10 @@ pub struct ModelReport {
     /// What became of the conditions, where there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Verdict>,
+    /// What each prompt gave, in the order of their file; absent where the reference is of a text. All
+    /// other numbers are over all tokens, not means of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Vec<PromptReport>>,
     /// The tokens that diverge most, the worst first; absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopToken>>,

@@ -8,6 +8,7 @@ use super::llama_perplexity::llama_perplexity_block;
 use super::logit_metrics::logit_section;
 use super::model::{ModelInfo, ModelReport, ReferenceInfo, TimingInfo};
 use super::number::{bytes, count, duration, kld, percent, printable, significant};
+use super::prompts::prompt_table;
 use super::top::{Choice, TopToken};
 use crate::stats::{Agreement, DeltaP, Distribution, Estimate, Perplexity, Uncertain};
 
@@ -44,13 +45,9 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     out.line(
         "tokens",
         &format!(
-            "{} in {} windows of {}{}{}",
+            "{} in {}{}",
             count(summary.n_tokens),
-            count(summary.n_windows),
-            reference.n_ctx,
-            reference
-                .stride
-                .map_or(String::new(), |stride| format!(", one every {stride}")),
+            windows(summary.n_windows, reference),
             match summary.n_excluded {
                 0 => String::new(),
                 n => format!("; {} left out: their rows are not finite", count(n)),
@@ -97,6 +94,12 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         out.0 += "\n";
         out.0 += &logit_section(logits);
     }
+    if let Some(prompts) = &report.prompts
+        && !prompts.is_empty()
+    {
+        out.title("Prompts");
+        out.0 += &prompt_table(prompts);
+    }
     if let Some(top) = &report.top
         && !top.is_empty()
     {
@@ -110,6 +113,21 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         out.0 += &llama_perplexity_block(statistics);
     }
     out.0
+}
+
+/// What the tokens are in.
+fn windows(n: u64, reference: &ReferenceInfo) -> String {
+    let (n, n_ctx) = (count(n), reference.n_ctx);
+    let Some(prompts) = &reference.prompts else {
+        let stride = reference.stride;
+        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
+        return format!("{n} windows of {n_ctx}{stride}");
+    };
+    let generated = match prompts.generated {
+        Some(generated) => format!(", {generated} of them generated"),
+        None => String::new(),
+    };
+    format!("{n} prompts of {n_ctx} at most{generated}")
 }
 
 /// Why its numbers are not those above.

@@ -21,6 +21,7 @@ pub mod mean;
 #[cfg(test)]
 mod oracle;
 pub mod perplexity;
+pub mod prompts;
 pub mod proportion;
 pub mod quantile;
 pub mod student;
@@ -35,6 +36,7 @@ pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitDistances, LogitSummary, Metric, NotAvailable};
 pub use mean::Running;
 pub use perplexity::Perplexity;
+pub use prompts::{MeanMax, PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
 pub use summary::{Agreement, Cause, ExcludedToken, Summary};
 pub use worst::Worst;

@@ -101,6 +101,7 @@ impl Conversion {
              computed (the batch stays)",
         );
         self.lose_order(reference);
+        self.lose_prompts(reference);
         Ok(())
     }
 
@@ -159,6 +160,7 @@ impl Conversion {
              computed",
         );
         self.lose_order(reference);
+        self.lose_prompts(reference);
         if !begin_alike(&self.windows) {
             self.lose(
                 "the first token of each window, where the model adds a BOS: llama-perplexity decodes \
@@ -166,6 +168,15 @@ impl Conversion {
             );
         }
         Ok(())
+    }
+
+    /// The prompts, where the windows are such.
+    fn lose_prompts(&mut self, reference: &Reference) {
+        if let Reference::Native(reader) = reference
+            && reader.header().prompts.is_some()
+        {
+            self.lose("the prompts, and which tokens were generated: windows are tokens alone");
+        }
     }
 
     /// The windows' numbers, where they are not those of their places.

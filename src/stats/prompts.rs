@@ -1,0 +1,193 @@
+//! The numbers of each prompt by itself.
+
+use kl_formats::sidecar::TokenRecord;
+use serde::Serialize;
+
+use super::mean::Sum;
+use super::summary::Cause;
+use crate::score::LogitMetrics;
+
+/// What was measured at one prompt; its fields are the JSON's keys. A part is `None` (null) without
+/// tokens that count.
+///
+/// A mean of these means is not the mean over all tokens, where prompts differ in length.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct PromptStats {
+    /// The prompt's number, from 0.
+    pub window: u32,
+    /// Scored tokens that count.
+    pub n_tokens: u64,
+    /// KL(reference ‖ model), in nats.
+    pub kld: Option<MeanMax>,
+    /// KL(model ‖ reference), in nats.
+    pub reverse_kld_mean: Option<f64>,
+    /// The share of tokens where both models have the same first choice.
+    pub ref_top1: Option<f64>,
+    /// Distances in logit space, where they were measured.
+    #[serde(flatten)]
+    pub logits: Option<PromptLogits>,
+}
+
+/// The columns of MAX's table.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct PromptLogits {
+    /// Mean of |l − m| over vocabulary and tokens.
+    pub mean_abs_diff: Option<f64>,
+    /// Mean of 1 − cos of the angle between the two rows.
+    pub cosine_distance: Option<f64>,
+    /// KL(p'‖q') of the smoothed distributions, in nats.
+    pub smoothed_kld: Option<MeanMax>,
+}
+
+/// Of some tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct MeanMax {
+    pub mean: f64,
+    pub max: f64,
+}
+
+impl MeanMax {
+    fn of(samples: impl Iterator<Item = f64>) -> Option<Self> {
+        let (mut n, mut sum, mut max) = (0u64, Sum::default(), f64::NEG_INFINITY);
+        for sample in samples {
+            n += 1;
+            sum.add(sample);
+            max = max.max(sample);
+        }
+        (n > 0).then(|| Self {
+            mean: sum.value() / n as f64,
+            max,
+        })
+    }
+}
+
+impl PromptStats {
+    /// Of each prompt that `records` are of, in the order of their numbers. `metrics`: one a record, if
+    /// they were measured.
+    pub fn of_each(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Vec<Self> {
+        let mut prompts = Vec::new();
+        let mut start = 0;
+        for records in records.chunk_by(|a, b| a.window == b.window) {
+            let end = start + records.len();
+            let metrics = metrics.map(|metrics| metrics.get(start..end).unwrap_or_default());
+            prompts.extend(Self::of(records, metrics));
+            start = end;
+        }
+        prompts.sort_by_key(|prompt| prompt.window);
+        prompts
+    }
+
+    /// Of one prompt's records.
+    fn of(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
+        let window = records.first()?.window;
+        let counts = |record: &&TokenRecord| Cause::of(record).is_none();
+        let counted = || records.iter().filter(counts);
+        let mean = |of: fn(&TokenRecord) -> f64| MeanMax::of(counted().map(of));
+        let same_top =
+            |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
+        Some(Self {
+            window,
+            n_tokens: counted().count() as u64,
+            kld: mean(|record| record.kld),
+            reverse_kld_mean: mean(|record| record.reverse_kld).map(|of| of.mean),
+            ref_top1: MeanMax::of(counted().map(same_top)).map(|of| of.mean),
+            logits: metrics.map(|metrics| {
+                let measured = records.iter().zip(metrics);
+                let counted: Vec<_> = measured
+                    .filter(|(record, metrics)| counts(record) && metrics.is_finite())
+                    .collect();
+                PromptLogits::of(counted.iter().map(|(_, metrics)| *metrics))
+            }),
+        })
+    }
+}
+
+impl PromptLogits {
+    fn of<'m>(metrics: impl Iterator<Item = &'m LogitMetrics> + Clone) -> Self {
+        let of = |value: fn(&LogitMetrics) -> f64| MeanMax::of(metrics.clone().map(value));
+        Self {
+            mean_abs_diff: of(|metrics| metrics.mean_abs_diff).map(|of| of.mean),
+            cosine_distance: of(|metrics| metrics.cosine_distance).map(|of| of.mean),
+            smoothed_kld: of(|metrics| metrics.smoothed_kld),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(window: u32, kld: f64, eval_top: u32) -> TokenRecord {
+        TokenRecord {
+            window,
+            position: 0,
+            token: u32::MAX,
+            flags: 0,
+            ref_top: 7,
+            eval_top,
+            ref_top_rank: 1,
+            eval_top_rank: 1,
+            kld,
+            reverse_kld: 2.0 * kld,
+            ref_nll: f64::NAN,
+            eval_nll: f64::NAN,
+            ref_entropy: 1.0,
+        }
+    }
+
+    fn metrics(x: f64) -> LogitMetrics {
+        LogitMetrics {
+            mean_abs_diff: x,
+            max_abs_diff: 4.0 * x,
+            cosine_distance: 0.5 * x,
+            jensen_shannon: 0.25 * x,
+            smoothed_kld: 2.0 * x,
+        }
+    }
+
+    #[test]
+    fn each_prompt_has_its_own_numbers_in_the_order_of_the_file() {
+        let left_out = TokenRecord {
+            flags: TokenRecord::EVAL_NOT_FINITE,
+            ..record(5, f64::NAN, 7)
+        };
+        let records = [
+            record(5, 0.25, 7),
+            left_out,
+            record(5, 0.75, 8),
+            record(2, 1.0, 7),
+            TokenRecord {
+                window: 3,
+                ..left_out
+            },
+        ];
+        let measured = [
+            metrics(1.0),
+            LogitMetrics::EXCLUDED,
+            metrics(3.0),
+            metrics(4.0),
+            LogitMetrics::EXCLUDED,
+        ];
+        let prompts = PromptStats::of_each(&records, Some(&measured));
+        let expected = json!([
+            {"window": 2, "n_tokens": 1, "kld": {"mean": 1.0, "max": 1.0}, "reverse_kld_mean": 2.0,
+             "ref_top1": 1.0, "mean_abs_diff": 4.0, "cosine_distance": 2.0,
+             "smoothed_kld": {"mean": 8.0, "max": 8.0}},
+            {"window": 3, "n_tokens": 0, "kld": null, "reverse_kld_mean": null, "ref_top1": null,
+             "mean_abs_diff": null, "cosine_distance": null, "smoothed_kld": null},
+            {"window": 5, "n_tokens": 2, "kld": {"mean": 0.5, "max": 0.75}, "reverse_kld_mean": 1.0,
+             "ref_top1": 0.5, "mean_abs_diff": 2.0, "cosine_distance": 1.0,
+             "smoothed_kld": {"mean": 4.0, "max": 6.0}},
+        ]);
+        assert_eq!(serde_json::to_value(prompts).unwrap(), expected);
+        let plain = serde_json::to_value(PromptStats::of_each(&records, None)).unwrap();
+        assert_eq!(
+            plain[0].get("mean_abs_diff"),
+            None,
+            "absent unless measured"
+        );
+        assert!(PromptStats::of_each(&[], None).is_empty());
+    }
+}
