@@ -78,6 +78,31 @@ fn a_signal_ends_a_write_as_it_ends_any_program() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_what_is_generated() {
+    use std::os::unix::process::ExitStatusExt;
+    if is_ignored(2) {
+        return;
+    }
+    let session = Session::new();
+    session.write("prompts.txt", "Once upon a time\n".repeat(9000));
+    let args = "-m @tiny-f16.gguf --prompts-file prompts.txt -w ref.gz --generate 400";
+    let args: Vec<&str> = args.split(' ').collect();
+    let mut child = session
+        .command(&args)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The model has been loaded when its want of a template is said.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(stderr.any(|line| line.unwrap().contains("no chat template")));
+    signal(&child, "-INT");
+    assert!(stderr.any(|line| line.unwrap() == "kl: interrupted"));
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    assert_eq!(session.files(), ["prompts.txt"]);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn what_nohup_ignores_stays_ignored() {

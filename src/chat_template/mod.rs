@@ -58,7 +58,7 @@ impl ChatTemplate {
         environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", python::strftime_now);
-        environment.add_template_owned(NAME, source.to_owned())?;
+        environment.add_template_owned(NAME, without_generation_blocks(source))?;
         Ok(Self {
             environment,
             sha256: hex(&Sha256::digest(source)),
@@ -91,6 +91,18 @@ impl ChatTemplate {
             documents => (),
         })?)
     }
+}
+
+/// transformers' own block marks what the assistant says, for training: here a block like any.
+fn without_generation_blocks(source: &str) -> String {
+    let mut source = source.to_owned();
+    for (tag, plain) in [("generation", "if true"), ("endgeneration", "endif")] {
+        for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
+            let [tag, plain] = [tag, plain].map(|name| format!("{open} {name} {close}"));
+            source = source.replace(&tag, &plain);
+        }
+    }
+    source
 }
 
 /// How templates refuse messages.

@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// The day that `strftime_now` names, whatever day it is: a reference written tomorrow is to hold
-/// the same prompts. It is the one that Llama 3's own template falls back to.
+/// the same prompts. It is the one that Llama 3.1's own template falls back to.
 const DAY: [(char, &str); 14] = [
     ('d', "26"),
     ('b', "Jul"),

@@ -75,6 +75,14 @@ fn a_hostile_template_ends_in_an_error() {
 }
 
 #[test]
+fn a_generation_block_prints_what_it_holds() {
+    let text = apply("a \n{%- generation -%} b {%- endgeneration %} c");
+    assert_eq!(text, Ok("ab c".to_owned()));
+    let text = apply("{% generation %}\nb\n{% endgeneration %}\nc");
+    assert_eq!(text, Ok("b\nc".to_owned()));
+}
+
+#[test]
 fn the_hash_names_the_template() {
     let sha256 = |source| template(source).unwrap().sha256().to_owned();
     assert_ne!(sha256("a"), sha256("b"));
