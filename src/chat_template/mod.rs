@@ -2,7 +2,7 @@
 //!
 //! Templates are Jinja and written for Python's jinja2 as Hugging Face's transformers sets it up:
 //! blocks are trimmed, what is not defined is empty, values look as Python prints them
-//! ([`python`]). A template comes from a model's file, so what it may do is bounded.
+//! (`python`). A template comes from a model's file, so what it may do is bounded.
 
 mod python;
 
