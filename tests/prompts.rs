@@ -451,6 +451,27 @@ fn some_of_the_prompts() {
 }
 
 #[test]
+fn a_write_that_was_cut_off_goes_on() {
+    let session = Session::new();
+    let args = ["--prompts-file", "@prompts.txt", "--generate", "3"];
+    write(&session, "ref.gz", &args);
+    let whole = fs::read(session.path("ref.gz")).unwrap();
+    fs::remove_file(session.path("ref.gz")).unwrap();
+    let left = &whole[..whole.len() * 2 / 3];
+    session.write("ref.gz.partial", left);
+    let other = ["-m", "@tiny-f16.gguf", "-w", "ref.gz", "--encoding", "f32"];
+    let other = [&other[..], &args, &["-q", "--resume", "--score", "all"]].concat();
+    let run = session.fails(&other, 1, &["another run"]);
+    assert!(
+        run.stderr.len() < 1000,
+        "no prompt is long there: {}",
+        run.stderr
+    );
+    write(&session, "ref.gz", &[&args[..], &["--resume"]].concat());
+    assert!(fs::read(session.path("ref.gz")).unwrap() == whole);
+}
+
+#[test]
 fn info_and_the_report_tell_of_prompts() {
     let session = Session::new();
     session.write("chat.jinja", TEMPLATE);

@@ -84,6 +84,7 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
 fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
     let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
         if there != here {
+            let (there, here) = (short(there), short(here));
             found.push(format!("{key}: {there} there, {here} here"));
         }
         return;
@@ -97,6 +98,17 @@ fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) 
         let key = format!("{key}{dot}{name}");
         differences(&key, &of(all_there), &of(all_here), found);
     }
+}
+
+/// The beginning of a value, in JSON: prompts are long.
+fn short(value: &Value) -> String {
+    const MAX_CHARS: usize = 80;
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -119,6 +131,12 @@ mod tests {
             first_difference(&header, &other)
                 .unwrap()
                 .starts_with("text")
+        );
+        let (long, longer) = (json!({"a": "é".repeat(90)}), json!({"a": "é".repeat(91)}));
+        let begins = format!("\"{}...", "é".repeat(79));
+        assert_eq!(
+            first_difference(&long, &longer).unwrap(),
+            format!("a: {begins} there, {begins} here")
         );
         let more = json!({"n_ctx": 64, "text": header["text"], "seed": null, "stride": 3});
         assert_eq!(
