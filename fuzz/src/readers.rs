@@ -119,6 +119,8 @@ fn cut_off(path: &Path) {
 
 fn read_native(reader: &NativeReader) -> Result<()> {
     black_box((reader.path(), reader.file_bytes(), reader.header()));
+    let prompts = reader.header().prompts.iter().flatten();
+    prompts.for_each(|prompt| drop(black_box(prompt.content.label())));
     let mut reuse = None;
     for (i, entry) in reader.windows().iter().enumerate() {
         let head = reader.head(i)?;

@@ -13,11 +13,14 @@ const N_VOCAB: [u32; 2] = [3, 121];
 /// Writes them, and what a broken copy would leave of them, each into its target's corpus.
 pub fn write(corpus: impl Fn(&str) -> PathBuf) {
     for n_vocab in N_VOCAB {
-        let u16 = native(Encoding::U16, n_vocab);
-        let f32 = native(Encoding::F32, n_vocab);
+        let u16 = native(Encoding::U16, n_vocab, None);
+        let f32 = native(Encoding::F32, n_vocab, None);
+        let chats = native(Encoding::U16, n_vocab, Some(prompts()));
         for (target, name, bytes) in [
             ("native", "u16-parts", parts(&u16)),
             ("native", "f32-parts", parts(&f32)),
+            ("native", "prompts-parts", parts(&chats)),
+            ("native", "prompts", chats),
             ("native", "u16", u16.clone()),
             ("native", "f32", f32),
             ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
@@ -98,7 +101,18 @@ fn members(
     members
 }
 
-fn native(encoding: Encoding, n_vocab: u32) -> Vec<u8> {
+fn prompts() -> Vec<Prompt> {
+    let chat = r#"{"messages":[{"role":"user","content":[{"text":"a"}]}],"n_tokens":2}"#;
+    [
+        r#"{"prompt":"a","n_tokens":3}"#,
+        r#"{"prompt":"","n_tokens":1}"#,
+        chat,
+    ]
+    .map(|prompt| serde_json::from_str(prompt).unwrap())
+    .into()
+}
+
+fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
     let header = Header {
         format_version: native::FORMAT_VERSION,
         writer: "kl".into(),
@@ -127,7 +141,7 @@ fn native(encoding: Encoding, n_vocab: u32) -> Vec<u8> {
         seed: None,
         stride: None,
         log_probabilities: false,
-        prompts: None,
+        prompts,
         chat_template: None,
         generated: None,
     };
