@@ -52,20 +52,23 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
     Ok(text)
 }
 
+/// Values within values, as JSON's readers too take them: more would take the stack.
+const MAX_DEPTH: usize = 128;
+
 /// How a template prints a value.
 pub(super) fn print(
     out: &mut Output<'_>,
     _: &mut State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
-    Ok(out.write_str(&to_string(value))?)
+    Ok(out.write_str(&to_string(value)?)?)
 }
 
 /// `str(value)`.
-pub(super) fn to_string(value: &Value) -> String {
+pub(super) fn to_string(value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
-        None => repr(value),
+        Some(text) => Ok(text.to_owned()),
+        None => repr(value, 0),
     }
 }
 
@@ -89,34 +92,47 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     )
 }
 
-/// `repr(value)`; characters that only Python's own tables know for unprintable stay.
-fn repr(value: &Value) -> String {
-    match value.kind() {
+/// `repr(value)` of one inside `depth` others; characters that only Python's own tables know for
+/// unprintable stay.
+fn repr(value: &Value, depth: usize) -> Result<String, Error> {
+    check_depth(depth)?;
+    let item = |item: &Value| repr(item, depth + 1);
+    Ok(match value.kind() {
         ValueKind::None => "None".to_owned(),
         ValueKind::Bool if value.is_true() => "True".to_owned(),
         ValueKind::Bool => "False".to_owned(),
         ValueKind::Number => number(value),
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
-        ValueKind::Seq if value.is_tuple() => match items(value, repr).as_slice() {
+        ValueKind::Seq if value.is_tuple() => match items(value, item)?.as_slice() {
             [one] => format!("({one},)"),
             items => format!("({})", items.join(", ")),
         },
-        ValueKind::Seq => format!("[{}]", items(value, repr).join(", ")),
+        ValueKind::Seq => format!("[{}]", items(value, item)?.join(", ")),
         ValueKind::Map => {
-            let pair = |key: &Value| {
-                let value = value.get_item(key).unwrap_or_default();
-                format!("{}: {}", repr(key), repr(&value))
-            };
-            format!("{{{}}}", items(value, pair).join(", "))
+            let pair =
+                |key: &Value| Ok(format!("{}: {}", item(key)?, item(&value.get_item(key)?)?));
+            format!("{{{}}}", items(value, pair)?.join(", "))
         }
         _ => value.to_string(),
-    }
+    })
 }
 
 /// What `of` makes of the items of a list, or of the keys of a dict.
-fn items(value: &Value, of: impl Fn(&Value) -> String) -> Vec<String> {
-    let items = value.try_iter().into_iter().flatten();
-    items.map(|item| of(&item)).collect()
+fn items(
+    value: &Value,
+    of: impl Fn(&Value) -> Result<String, Error>,
+) -> Result<Vec<String>, Error> {
+    value.try_iter()?.map(|item| of(&item)).collect()
+}
+
+fn check_depth(depth: usize) -> Result<(), Error> {
+    match depth <= MAX_DEPTH {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("a value of more than {MAX_DEPTH} levels cannot be printed"),
+        )),
+    }
 }
 
 fn quoted(text: &str) -> String {
@@ -200,6 +216,7 @@ struct Json {
 impl Json {
     /// Appends a value that is inside `depth` others.
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        check_depth(depth)?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -221,7 +238,7 @@ impl Json {
                     let mut name = String::new();
                     match key.as_str() {
                         Some(text) => name.push_str(text),
-                        None => self.write(&key, depth, &mut name)?,
+                        None => self.write(&key, depth + 1, &mut name)?,
                     }
                     out.push_str(&escaped(&name)?);
                     out.push_str(&self.colon);

@@ -70,6 +70,11 @@ fn a_hostile_template_ends_in_an_error() {
     assert!(apply(recursive).unwrap_err().contains("recursion"));
     let deep = "(".repeat(100_000);
     assert!(apply(&format!("{{{{ {deep}1 }}}}")).is_err());
+    let nested = "{% set ns = namespace(a=[]) %}{% for i in range(2000) %}{% set ns.a = [ns.a] %}{% endfor %}";
+    for printed in ["{{ ns.a }}", "{{ ns.a | tojson }}"] {
+        let message = apply(&format!("{nested}{printed}")).unwrap_err();
+        assert!(message.contains("128 levels"), "{message}");
+    }
     let long = "{{ 'x' * 1000000000000 }}";
     assert!(apply(long).unwrap_err().contains("too large"));
 }
