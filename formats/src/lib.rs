@@ -5,6 +5,8 @@
 //! | [`native`] | `kl`'s own reference of logits, gzip members with an index | `LOGITS.md` |
 //! | [`klpy`] | the reference of kl.py | the module's own text |
 //! | [`llamacpp`] | the base file of llama.cpp's llama-perplexity | `LLAMACPP.md` |
+//! | [`safetensors`] | a folder of them, a file a window, as SGLang's patch writes | `TENSORS.md` |
+//! | [`npz`] | numpy's zip of arrays, as mlx-kld keeps its reference | `TENSORS.md` |
 //! | [`sidecar`] | one record per scored token | `SIDECAR.md` |
 //! | [`gguf`] | what a model file says of itself, read without llama.cpp | GGUF's own |
 //!
@@ -41,6 +43,7 @@ mod piece;
 mod prompt;
 mod row;
 mod source;
+mod tensors;
 mod verify;
 mod window;
 mod window_encoder;
@@ -52,7 +55,9 @@ pub mod gguf;
 pub mod klpy;
 pub mod llamacpp;
 pub mod native;
+pub mod npz;
 pub mod reference;
+pub mod safetensors;
 pub mod sidecar;
 
 pub use error::{Error, Result};
@@ -61,14 +66,17 @@ pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdenti
 pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
 pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};
+pub use npz::NpzReader;
 pub use piece::{Member, Piece, PieceMemory};
 pub use prompt::{Messages, Prompt, PromptContent};
 pub use reference::{Reference, ReferenceKind, sniff};
 pub use row::{Encoding, Row, RowBlock};
+pub use safetensors::SafetensorsReader;
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     is_sidecar,
 };
+pub use tensors::Float;
 pub use verify::VerifyReport;
 pub use window::WindowHead;
 pub use window_encoder::WindowEncoder;

@@ -8,7 +8,9 @@ use flate2::read::GzDecoder;
 
 use crate::error::{Named, Result};
 use crate::native::{self, NativeReader};
-use crate::{KlPyReader, LlamaCppReader, klpy, llamacpp, sidecar, source};
+use crate::{
+    KlPyReader, LlamaCppReader, NpzReader, SafetensorsReader, klpy, llamacpp, npz, sidecar, source,
+};
 
 /// Bytes looked at, raw and plain.
 const LOOK_BYTES: usize = 64;
@@ -22,6 +24,10 @@ pub enum ReferenceKind {
     KlPy,
     /// llama-perplexity with `--save-all-logits`.
     LlamaCpp,
+    /// Another program, a `safetensors` file a window, all in one folder.
+    Safetensors,
+    /// numpy, or a program with it.
+    Npz,
 }
 
 impl fmt::Display for ReferenceKind {
@@ -30,21 +36,30 @@ impl fmt::Display for ReferenceKind {
             ReferenceKind::Native => "kl",
             ReferenceKind::KlPy => "kl.py",
             ReferenceKind::LlamaCpp => "llama.cpp",
+            ReferenceKind::Safetensors => "safetensors",
+            ReferenceKind::Npz => "npz",
         })
     }
 }
 
-/// The kind of reference that the file's first bytes show.
+/// The kind of reference that the file's first bytes show. A folder can only be one of
+/// `safetensors` files.
 ///
 /// # Errors
 /// [`crate::Error::NotAReference`] saying what the file is instead,
 /// [`crate::Error::Unsupported`] for what is no regular file, [`crate::Error::Io`].
 pub fn sniff(path: &Path) -> Result<ReferenceKind> {
     let name = Named::new(path);
+    if path.is_dir() {
+        return Ok(ReferenceKind::Safetensors);
+    }
     let (mut file, _) = source::open(&name, "a reference")?;
     let raw = look(&mut file).map_err(|source| name.io("read", source))?;
     if raw.starts_with(&llamacpp::MAGIC) {
         return Ok(ReferenceKind::LlamaCpp);
+    }
+    if raw.starts_with(&npz::MAGIC) {
+        return Ok(ReferenceKind::Npz);
     }
     let found = if raw.is_empty() {
         "it is empty"
@@ -62,6 +77,8 @@ pub fn sniff(path: &Path) -> Result<ReferenceKind> {
             return Ok(ReferenceKind::KlPy);
         }
         "gzip, but what it holds does not start as a reference does"
+    } else if raw.get(8) == Some(&b'{') {
+        "it seems to be a safetensors file (give the folder that holds 0.safetensors and so on)"
     } else {
         "it starts as no reference does"
     };
@@ -88,6 +105,10 @@ pub enum Reference {
     /// llama.cpp's base file. Its windows' first tokens depend on the model: see
     /// [`LlamaCppReader::head`].
     LlamaCpp(LlamaCppReader),
+    /// A folder of `safetensors` files.
+    Safetensors(SafetensorsReader),
+    /// An `npz` file.
+    Npz(NpzReader),
 }
 
 impl Reference {
@@ -100,6 +121,8 @@ impl Reference {
             ReferenceKind::Native => NativeReader::open(path).map(Reference::Native),
             ReferenceKind::KlPy => KlPyReader::open(path).map(Reference::KlPy),
             ReferenceKind::LlamaCpp => LlamaCppReader::open(path).map(Reference::LlamaCpp),
+            ReferenceKind::Safetensors => SafetensorsReader::open(path).map(Reference::Safetensors),
+            ReferenceKind::Npz => NpzReader::open(path).map(Reference::Npz),
         }
     }
 
@@ -109,7 +132,15 @@ impl Reference {
             Reference::Native(_) => ReferenceKind::Native,
             Reference::KlPy(_) => ReferenceKind::KlPy,
             Reference::LlamaCpp(_) => ReferenceKind::LlamaCpp,
+            Reference::Safetensors(_) => ReferenceKind::Safetensors,
+            Reference::Npz(_) => ReferenceKind::Npz,
         }
+    }
+
+    /// Whether it is one of those that other programs store without a text or a model behind it:
+    /// what `TENSORS.md` specifies.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Reference::Safetensors(_) | Reference::Npz(_))
     }
 
     /// The file's path.
@@ -118,15 +149,19 @@ impl Reference {
             Reference::Native(reader) => reader.path(),
             Reference::KlPy(reader) => reader.path(),
             Reference::LlamaCpp(reader) => reader.path(),
+            Reference::Safetensors(reader) => reader.path(),
+            Reference::Npz(reader) => reader.path(),
         }
     }
 
-    /// Most tokens in a window.
+    /// Most tokens in a window; most rows, of those that other programs store.
     pub fn n_ctx(&self) -> u32 {
         match self {
             Reference::Native(reader) => reader.header().n_ctx,
             Reference::KlPy(reader) => reader.header().n_ctx,
             Reference::LlamaCpp(reader) => reader.header().n_ctx,
+            Reference::Safetensors(reader) => reader.rows_per_window().max().unwrap_or(0),
+            Reference::Npz(reader) => reader.rows_per_window().max().unwrap_or(0),
         }
     }
 
@@ -136,6 +171,8 @@ impl Reference {
             Reference::Native(reader) => reader.header().n_vocab,
             Reference::KlPy(reader) => reader.header().n_vocab,
             Reference::LlamaCpp(reader) => reader.header().n_vocab,
+            Reference::Safetensors(reader) => reader.n_vocab(),
+            Reference::Npz(reader) => reader.n_vocab(),
         }
     }
 
@@ -145,6 +182,8 @@ impl Reference {
             Reference::Native(reader) => Some(reader.header().n_windows),
             Reference::KlPy(reader) => reader.header().n_windows,
             Reference::LlamaCpp(reader) => Some(reader.header().n_windows),
+            Reference::Safetensors(reader) => Some(reader.n_windows() as u32),
+            Reference::Npz(reader) => Some(reader.n_windows() as u32),
         }
     }
 
@@ -154,6 +193,8 @@ impl Reference {
             Reference::Native(reader) => Some(reader.header().n_rows),
             Reference::KlPy(_) => None,
             Reference::LlamaCpp(reader) => Some(reader.header().n_rows()),
+            Reference::Safetensors(reader) => Some(reader.rows_per_window().map(u64::from).sum()),
+            Reference::Npz(reader) => Some(reader.rows_per_window().map(u64::from).sum()),
         }
     }
 }
@@ -210,6 +251,7 @@ mod tests {
             (b"kl_sidecar_v1\n{}", "sidecar"),
             (b"\x1f\x8b\x08", "gzip, but"),
             (b"_logits", "no reference"),
+            (b"\x40\0\0\0\0\0\0\0{\"a\":", "the folder that holds"),
         ] {
             let error = sniff(scratch.file(bytes)).unwrap_err();
             assert!(matches!(error, Error::NotAReference { .. }), "{error}");
@@ -232,13 +274,15 @@ mod tests {
         for (path, what) in [
             (pipe.as_path(), save_first), // and opening it would wait for ever
             (Path::new("/dev/null"), save_first),
-            (folder.path(), "is a folder"),
+            (folder.path(), "is a folder without safetensors files"),
         ] {
-            for error in [sniff(path).unwrap_err(), Reference::open(path).unwrap_err()] {
+            let errors = [sniff(path).err(), Reference::open(path).err()];
+            for error in errors.into_iter().flatten() {
                 assert!(matches!(error, Error::Unsupported { .. }), "{error}");
                 let start = format!("{}: {what}", path.display());
                 assert!(error.to_string().starts_with(&start), "{error}");
             }
+            assert!(Reference::open(path).is_err());
             assert!(!sidecar::is_sidecar(path));
         }
     }

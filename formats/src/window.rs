@@ -10,7 +10,8 @@ use crate::MAX_N_CTX;
 pub struct WindowHead {
     /// Its number in the order of the text, from 0.
     pub window: u32,
-    /// The tokens decoded, an inserted BOS included.
+    /// The tokens decoded, an inserted BOS included. Empty where a `safetensors` folder or an `npz`
+    /// holds none; there may be one more than rows there, which follows the last row's.
     pub tokens: Vec<u32>,
     /// The position of the first row.
     pub first_scored: u32,

@@ -219,7 +219,28 @@ fn reference(path: &Path) -> Result<()> {
         Reference::Native(reader) => read_native(&reader),
         Reference::KlPy(reader) => read_kl_py(reader),
         Reference::LlamaCpp(reader) => read_llama_cpp(&reader),
+        Reference::Safetensors(reader) => read_safetensors(&reader),
+        Reference::Npz(reader) => read_npz(reader),
     }
+}
+
+fn read_safetensors(reader: &SafetensorsReader) -> Result<()> {
+    for i in 0..reader.n_windows() {
+        black_box(reader.head(i));
+        for block in 0..reader.n_blocks(i) {
+            decode(&reader.block(i, block, None)?);
+        }
+    }
+    Ok(())
+}
+
+fn read_npz(mut reader: NpzReader) -> Result<()> {
+    while reader.next_window()?.is_some() {
+        while let Some(block) = reader.next_rows(5)? {
+            decode(&block);
+        }
+    }
+    Ok(())
 }
 
 /// Looks at every row; the first and the last are decoded whole.

@@ -17,6 +17,7 @@ use crate::windows::ScoreFrom;
 ///   kl -m q4.gguf -r ref.gz                   evaluate a quant against it
 ///   kl info ref.gz --verify                   what a file holds, and whether it is whole
 ///   kl convert ref.gz b --format llama.cpp    a reference into one of another kind
+///   kl compare ref.gz other.npz               stored rows against stored rows
 #[derive(Parser, Debug)]
 #[command(
     name = "kl",

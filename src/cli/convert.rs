@@ -14,6 +14,7 @@ use kl_formats::{
 use super::args::Format;
 use super::conversion::{Conversion, check_kinds, headers};
 use super::direct_file::DirectFile;
+use super::heads::heads;
 use super::output::{Existing, PartialFile};
 use super::progress::Progress;
 use super::settings::{UsageError, WriteKind};
@@ -169,48 +170,23 @@ fn kind(args: &ConvertArgs) -> Result<WriteKind, UsageError> {
 
 /// The windows of the file, with their tokens as they were decoded.
 fn windows(reference: &Reference, args: &ConvertArgs) -> Result<Vec<WindowHead>> {
-    let mut windows = Vec::new();
     if args.bos.is_some() && !matches!(reference, Reference::LlamaCpp(_)) {
         bail!("--bos belongs to llama.cpp's base files: leave it out");
     }
-    match reference {
-        Reference::Native(reader) => {
-            for place in 0..reader.windows().len() {
-                windows.push(reader.head(place)?);
-                stop::check()?;
-            }
-        }
-        Reference::LlamaCpp(reader) => {
-            for place in 0..reader.n_windows() {
-                windows.push(reader.head(place, args.bos_token())?);
-                stop::check()?;
-            }
-            match args.bos {
-                None => check_first_tokens(&args.input, &windows)?,
-                Some(Bos::Token(bos)) => {
-                    let first = reader
-                        .head(0, None)
-                        .ok()
-                        .and_then(|head| head.tokens.first().copied());
-                    if let Some(first) = first.filter(|&first| first != bos) {
-                        warn(&Warning::OtherBos { bos, first });
-                    }
+    let windows = heads(reference, args.bos_token(), args.quiet)?;
+    if let Reference::LlamaCpp(reader) = reference {
+        match args.bos {
+            None => check_first_tokens(&args.input, &windows)?,
+            Some(Bos::Token(bos)) => {
+                let first = reader
+                    .head(0, None)
+                    .ok()
+                    .and_then(|head| head.tokens.first().copied());
+                if let Some(first) = first.filter(|&first| first != bos) {
+                    warn(&Warning::OtherBos { bos, first });
                 }
-                Some(Bos::None) => {}
             }
-        }
-        // A stream: its rows are passed over now, and read again later.
-        Reference::KlPy(_) => {
-            let Reference::KlPy(mut reader) = Reference::open(&args.input)? else {
-                bail!("{}: has changed", args.input.display());
-            };
-            if !args.quiet {
-                say!("reading {} for its windows", args.input.display());
-            }
-            while let Some(head) = reader.next_window()? {
-                windows.push(head);
-                stop::check()?;
-            }
+            Some(Bos::None) => {}
         }
     }
     Ok(windows)

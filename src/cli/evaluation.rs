@@ -17,14 +17,17 @@ use super::{Warning, stop, warn};
 use crate::engine::LogitSource;
 use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
 use crate::report::{
-    Interrupted, ModelInfo, ModelReport, PromptReport, Surroundings, TimingInfo, TokenColumns,
-    TopToken, judge,
+    Interrupted, Lacking, ModelInfo, ModelReport, PromptReport, Surroundings, TimingInfo,
+    TokenColumns, TopToken, judge,
 };
 use crate::score::Kernel;
 use crate::stats::{PromptStats, Running, Summary, Worst};
 
 /// A reference's PPL from which on the text is doubted: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+
+/// The text of tokens.
+pub type TextOf<'t> = dyn Fn(&[u32]) -> String + 't;
 
 /// What is evaluated, and how its numbers are to be told.
 pub struct Subject<'s> {
@@ -39,8 +42,12 @@ pub struct Subject<'s> {
     pub prompts: Option<Vec<String>>,
     pub extras: Extras,
     pub sidecar: Option<SidecarFile>,
-    /// The text of tokens.
-    pub text: &'s dyn Fn(&[u32]) -> String,
+    /// Whether a run that is cut off can be gone on with.
+    pub is_resumable: bool,
+    /// The text of tokens, if it is known.
+    pub text: Option<&'s TextOf<'s>>,
+    /// What the rows cannot tell.
+    pub not_available: Vec<Lacking>,
     /// When it began to be loaded, and how long that took.
     pub started: Instant,
     pub loaded: Duration,
@@ -68,11 +75,16 @@ pub fn evaluate<S: LogitSource>(
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
     turn: Turn<'_, '_>,
-) -> Result<ModelReport> {
+) -> Result<ModelReport>
+where
+    Error: From<S::Error>,
+{
     let header = sidecar_header(&subject, &turn, &rows);
     let wanted = rows.n_windows;
     let needs_more = settings.top_k.is_some() || subject.extras.any();
-    let mut log = TokenLog::open(subject.sidecar.take(), &header, needs_more, &mut rows)?;
+    let at_once = subject.is_resumable && rows.is_counted();
+    let sidecar = subject.sidecar.take();
+    let mut log = TokenLog::open(sidecar, &header, needs_more, at_once, &mut rows)?;
     let measured = match measure(settings, &subject, &rows, &mut log, n_sources, make) {
         Ok(measured) => measured,
         // What the model could not do may be done another time; a bad reference stays bad.
@@ -131,7 +143,10 @@ fn measure<S: LogitSource>(
     log: &mut TokenLog,
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
-) -> Result<Measured, Error> {
+) -> Result<Measured, Error>
+where
+    Error: From<S::Error>,
+{
     let extras = subject.extras;
     let mut measured = Measured {
         extra: Vec::new(),
@@ -201,7 +216,10 @@ fn report(
     let (records, extra) = (&log.records, &measured.extra);
     let summary = Summary::from_records(records, settings.confidence);
     warn_of_results(&summary);
-    let text = subject.text;
+    let text = |tokens: &[u32]| match subject.text {
+        Some(text) => text(tokens),
+        None => tokens.iter().map(|token| format!("<{token}>")).collect(),
+    };
     let timing = measured.timing.map(|timing| {
         let timing = Timing {
             write: log.in_writing,
@@ -217,7 +235,7 @@ fn report(
         model: ModelInfo::new(turn.path, &subject.identity),
         is_reference_model: subject.is_reference_model,
         n_vocab_compared: subject.compared,
-        max_at_text: max_token.map(|token| text(&[token])),
+        max_at_text: max_token.and_then(|token| Some(subject.text?(&[token]))),
         sidecar: None,
         interrupted: measured.is_interrupted.then_some(Interrupted {
             n_windows: summary.n_windows,
@@ -228,6 +246,7 @@ fn report(
         summary,
         llama_perplexity: subject.extras.llama_perplexity(settings, records, extra),
         logits: subject.extras.logits(settings, records, extra),
+        not_available: subject.not_available.clone(),
         conditions: Vec::new(),
         prompts: None,
         top: None,

@@ -17,7 +17,7 @@ pub struct Extras {
     peers: bool,
     /// Distances in logit space.
     logits: bool,
-    /// Whether the reference's rows are log-probabilities, from which logits cannot be had.
+    /// Whether rows are log-probabilities, from which logits cannot be had.
     no_logits: bool,
 }
 
@@ -29,12 +29,13 @@ pub struct Extra {
 }
 
 impl Extras {
-    pub fn wanted(settings: &ResultSettings, reference: &Reference) -> Self {
+    /// Of the files that rows come from, the reference first.
+    pub fn wanted(settings: &ResultSettings, files: &[&Reference]) -> Self {
         Self {
-            peers: matches!(reference, Reference::LlamaCpp(_))
+            peers: matches!(files.first(), Some(Reference::LlamaCpp(_)))
                 && settings.stats.contains(&Stats::LlamaPerplexity),
             logits: settings.stats.contains(&Stats::Logits),
-            no_logits: holds_log_probabilities(reference),
+            no_logits: files.iter().any(|file| holds_log_probabilities(file)),
         }
     }
 

@@ -26,7 +26,8 @@ use crate::report::number::{bytes, count, printable};
     args_override_self = true
 )]
 pub struct InfoArgs {
-    /// A reference of kl, kl.py or llama-perplexity, or a sidecar (.kls): recognised by its bytes
+    /// A reference of kl, kl.py or llama-perplexity, a sidecar (.kls), an .npz or a folder of
+    /// N.safetensors: recognised by its bytes
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -48,7 +49,7 @@ pub struct InfoArgs {
 struct Info {
     /// As given.
     path: String,
-    /// `kl`, `kl.py`, `llama.cpp`, or `sidecar`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, or `sidecar`.
     kind: String,
     /// The program that wrote it.
     writer: Option<String>,
@@ -70,6 +71,10 @@ struct Info {
     /// Scored rows; of a sidecar, records.
     n_rows: Option<u64>,
     encoding: Option<String>,
+    /// Whether the rows are log-probabilities; null where the kind of file says it.
+    log_probabilities: Option<bool>,
+    /// Whether token ids are there; null where the kind always has them.
+    holds_tokens: Option<bool>,
     seed: Option<u64>,
     /// Tokens from the start of a window to that of the next, where windows overlap.
     stride: Option<u32>,
@@ -95,9 +100,12 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         (of_reference(&reference), Some(reference))
     };
     info.path = path.display().to_string();
-    info.file_bytes = fs::metadata(path)
-        .with_context(|| format!("{}: cannot be read", path.display()))?
-        .len();
+    info.file_bytes = match &reference {
+        Some(Reference::Safetensors(folder)) => folder.file_bytes(),
+        _ => fs::metadata(path)
+            .with_context(|| format!("{}: cannot be read", path.display()))?
+            .len(),
+    };
     if !args.json {
         print(&text(&info))?;
     }
@@ -188,6 +196,21 @@ fn of_reference(reference: &Reference) -> Info {
             encoding: Some(Encoding::U16.to_string()),
             ..shared
         },
+        Reference::Safetensors(reader) => Info {
+            first_scored: Some(0),
+            encoding: Some(reader.float().to_string()),
+            log_probabilities: Some(reader.log_probabilities()),
+            holds_tokens: Some(reader.holds_tokens()),
+            ..shared
+        },
+        Reference::Npz(reader) => Info {
+            model_path: reader.model().map(str::to_owned),
+            first_scored: Some(0),
+            encoding: Some(reader.float().to_string()),
+            log_probabilities: Some(reader.log_probabilities()),
+            holds_tokens: Some(reader.holds_tokens()),
+            ..shared
+        },
     }
 }
 
@@ -221,6 +244,11 @@ fn text(info: &Info) -> String {
         "rows"
     };
     put(unit, Some(rows(info)));
+    let holds = |holds: bool| if holds { "held" } else { "none" };
+    put(
+        "token ids",
+        info.holds_tokens.map(|ids| holds(ids).to_owned()),
+    );
     put("backend", info.backend.as_ref().map(backend));
     put("batch", info.backend.as_ref().map(batch));
     for (key, value) in &info.others {
@@ -238,6 +266,8 @@ fn kind(kind: &str) -> &str {
         "kl" => "kl's reference",
         "kl.py" => "kl.py's reference",
         "llama.cpp" => "llama.cpp's base file, of log-probabilities",
+        "safetensors" => "folder of safetensors, one a window",
+        "npz" => "npz: numpy's arrays, one a window",
         "sidecar" => "sidecar: one record a token",
         other => other,
     }
@@ -285,7 +315,8 @@ fn summary(reference: &ReferenceSummary) -> String {
 
 fn window(info: &Info) -> String {
     let mut window = format!("{} tokens", count(info.n_ctx.into()));
-    if info.kind == "kl.py" || info.prompts.is_some() {
+    let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
+    if varies || info.prompts.is_some() {
         window.push_str(" at most");
     }
     if info.add_bos == Some(true) {
@@ -330,10 +361,15 @@ fn windows(n: u32, info: &Info) -> String {
 fn rows(info: &Info) -> String {
     let n_rows = info.n_rows.map_or("not known".to_owned(), count);
     let of = format!("{n_rows}, of {} entries", count(info.n_vocab.into()));
-    match &info.encoding {
-        Some(encoding) => format!("{of}, {encoding}"),
-        None => of,
-    }
+    let encoding = info
+        .encoding
+        .as_ref()
+        .map(|encoding| format!(", {encoding}"));
+    let meaning = info.log_probabilities.map(|normalised| match normalised {
+        true => " log-probabilities",
+        false => " logits",
+    });
+    of + &encoding.unwrap_or_default() + meaning.unwrap_or_default()
 }
 
 fn backend(backend: &BackendIdentity) -> String {
@@ -368,6 +404,10 @@ fn verdict(verified: &Verified) -> String {
     let what = match verified.checks {
         Checks::Checksums => "every byte was read, every checksum matches",
         Checks::Gzip => "every byte was read, gzip's checksums match",
+        Checks::Zip => "every row was read, zip's checksums match",
+        Checks::Lengths => {
+            "every row was read, lengths and tokens fit; the format has no checksums"
+        }
         Checks::LengthAndTokens => {
             "every byte was read, length and tokens fit; the format has no checksums"
         }

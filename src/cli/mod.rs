@@ -21,6 +21,7 @@ macro_rules! say {
 }
 
 mod args;
+mod compare;
 mod conversion;
 mod convert;
 #[expect(
@@ -30,6 +31,7 @@ mod convert;
 mod direct_file;
 mod evaluation;
 mod extras;
+mod heads;
 mod info;
 mod job;
 mod output;
@@ -80,8 +82,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = short_flags::expand(args);
     // No flag's value comes first: `kl -m info` names a file.
     match args.get(1).and_then(|arg| arg.to_str()) {
-        Some("info") => return subcommand("kl info", &args, info::run),
-        Some("convert") => return subcommand("kl convert", &args, convert::run),
+        Some("info") => {
+            return subcommand("kl info", &args, |args| {
+                info::run(&args).map(|()| Outcome::Done)
+            });
+        }
+        Some("convert") => {
+            return subcommand("kl convert", &args, |args| {
+                convert::run(&args).map(|()| Outcome::Done)
+            });
+        }
+        Some("compare") => return subcommand("kl compare", &args, compare::run),
         _ => {}
     }
     let args = match Args::try_parse_from(args) {
@@ -107,12 +118,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn subcommand<A: Parser>(
     name: &str,
     args: &[OsString],
-    run: impl Fn(&A) -> anyhow::Result<()>,
+    run: impl Fn(A) -> anyhow::Result<Outcome>,
 ) -> ExitCode {
     match A::try_parse_from(args.iter().skip(1)) {
         Ok(args) => {
             stop::listen();
-            exit_code(run(&args).map(|()| Outcome::Done))
+            exit_code(run(args))
         }
         Err(error) => show_usage(&error, name),
     }

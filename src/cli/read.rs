@@ -27,6 +27,13 @@ use crate::report::ModelReport;
 pub fn run(settings: &ReadSettings) -> Result<Outcome> {
     let (reference, fingerprint) = {
         let file = Reference::open(&settings.reference)?;
+        if file.is_foreign() {
+            bail!(
+                "{}: holds rows of kind {}, which no model is run against: kl compare evaluates stored rows of two files",
+                settings.reference.display(),
+                file.kind()
+            );
+        }
         if let Some(n_ctx) = settings.n_ctx {
             check_n_ctx(n_ctx, &file)?;
         }
@@ -109,9 +116,11 @@ fn evaluate_model(
         backend: Some(here),
         of_reference,
         prompts: prompt_labels(&file),
-        extras: Extras::wanted(&settings.results, &file),
+        extras: Extras::wanted(&settings.results, &[&file]),
         sidecar,
-        text: &|tokens| model.text(tokens),
+        is_resumable: true,
+        text: Some(&|tokens| model.text(tokens)),
+        not_available: Vec::new(),
         started,
         loaded: started.elapsed(),
     };

@@ -18,7 +18,7 @@ use crate::report::{ModelInfo, PromptsInfo, ReferenceInfo};
 pub fn native_header(reference: &Reference) -> Option<&Header> {
     match reference {
         Reference::Native(reader) => Some(reader.header()),
-        Reference::KlPy(_) | Reference::LlamaCpp(_) => None,
+        _ => None,
     }
 }
 
@@ -28,6 +28,8 @@ pub fn holds_log_probabilities(reference: &Reference) -> bool {
         Reference::Native(reader) => reader.header().log_probabilities,
         Reference::KlPy(_) => false,
         Reference::LlamaCpp(_) => true,
+        Reference::Safetensors(reader) => reader.log_probabilities(),
+        Reference::Npz(reader) => reader.log_probabilities(),
     }
 }
 
@@ -35,16 +37,24 @@ pub fn holds_log_probabilities(reference: &Reference) -> bool {
 pub fn describe(reference: &Reference) -> ReferenceInfo {
     let header = native_header(reference);
     let (encoding, first_scored) = match reference {
-        Reference::Native(reader) => (reader.header().encoding, Some(reader.header().first_scored)),
-        Reference::KlPy(_) => (Encoding::F32, None),
-        Reference::LlamaCpp(reader) => (Encoding::U16, Some(reader.header().first_scored())),
+        Reference::Native(reader) => {
+            let header = reader.header();
+            (header.encoding.to_string(), Some(header.first_scored))
+        }
+        Reference::KlPy(_) => (Encoding::F32.to_string(), None),
+        Reference::LlamaCpp(reader) => {
+            let first_scored = reader.header().first_scored();
+            (Encoding::U16.to_string(), Some(first_scored))
+        }
+        Reference::Safetensors(reader) => (reader.float().to_string(), Some(0)),
+        Reference::Npz(reader) => (reader.float().to_string(), Some(0)),
     };
     ReferenceInfo {
         path: reference.path().display().to_string(),
         kind: reference.kind().to_string(),
         n_ctx: reference.n_ctx(),
         n_vocab: reference.n_vocab(),
-        encoding: encoding.to_string(),
+        encoding,
         model: header
             .map(|header| &header.model)
             .filter(|model| !model.file_name.is_empty())
@@ -92,7 +102,7 @@ pub fn overlap(reference: &Reference) -> Option<u32> {
 pub fn longest_window(reference: &Reference) -> u32 {
     let longest = match reference {
         Reference::Native(reader) => reader.windows().iter().map(|window| window.n_tokens).max(),
-        Reference::KlPy(_) | Reference::LlamaCpp(_) => None,
+        _ => None,
     };
     longest.unwrap_or_else(|| reference.n_ctx())
 }
@@ -112,7 +122,7 @@ pub fn precedent(reference: &Reference) -> Precedent {
             flash_attn: Some(FlashAttention::Off),
             ..Precedent::default()
         },
-        Reference::LlamaCpp(_) => Precedent::default(),
+        _ => Precedent::default(),
     }
 }
 
@@ -130,7 +140,11 @@ pub fn summarize(reference: &Reference) -> Result<ReferenceSummary> {
         kind: Some(reference.kind().to_string()),
         model: header.map(|header| header.model.clone()),
         text: header.map(|header| header.text.clone()),
-        fingerprint: Some(fingerprint(reference.path())?),
+        fingerprint: match reference {
+            // A folder: no one file tells it from another.
+            Reference::Safetensors(_) => None,
+            _ => Some(fingerprint(reference.path())?),
+        },
     })
 }
 
@@ -192,7 +206,26 @@ pub fn check_vocabulary(
 
 fn check_tokenizer(reference: &Reference, path: &Path, model: &Model<'_>) -> Result<()> {
     let there = native_header(reference).and_then(|header| header.tokenizer.as_ref());
-    match (there, model.tokenizer()) {
+    if there.is_none() || model.tokenizer().is_none() {
+        warn(&Warning::TokenizerUnknown);
+    }
+    same_tokenizer(reference, there, path, model.tokenizer())
+}
+
+/// Refuses two files that name two tokenizers.
+pub fn check_tokenizers(reference: &Reference, other: &Reference) -> Result<()> {
+    let here = native_header(other).and_then(|header| header.tokenizer.as_ref());
+    let there = native_header(reference).and_then(|header| header.tokenizer.as_ref());
+    same_tokenizer(reference, there, other.path(), here)
+}
+
+fn same_tokenizer(
+    reference: &Reference,
+    there: Option<&TokenizerIdentity>,
+    path: &Path,
+    here: Option<&TokenizerIdentity>,
+) -> Result<()> {
+    match (there, here) {
         (Some(there), Some(here)) if there != here => bail!(
             "{}: its tokenizer ({}) is another than the one {} was written with ({}): the same ids mean other tokens",
             path.display(),
@@ -200,10 +233,8 @@ fn check_tokenizer(reference: &Reference, path: &Path, model: &Model<'_>) -> Res
             reference.path().display(),
             name(there)
         ),
-        (Some(_), Some(_)) => {}
-        _ => warn(&Warning::TokenizerUnknown),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Kind, size and the start of the hash: enough to tell two apart.

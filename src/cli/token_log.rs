@@ -29,7 +29,8 @@ pub struct TokenLog {
 
 impl TokenLog {
     /// Takes up what `--resume` finds, and leaves the windows of it out of `rows`. What is found is
-    /// of no use to a run that `needs_more` than the records of a token.
+    /// of no use to a run that `needs_more` than the records of a token. `at_once`: records are written as they
+    /// come, so that a run that is cut off keeps them.
     ///
     /// # Errors
     /// A sidecar that was cut off in measuring something else; a reference that cannot be read.
@@ -37,6 +38,7 @@ impl TokenLog {
         sidecar: Option<SidecarFile>,
         header: &SidecarHeader,
         needs_more: bool,
+        at_once: bool,
         rows: &mut ReferenceRows,
     ) -> Result<Self> {
         let mut log = Self {
@@ -68,7 +70,7 @@ impl TokenLog {
             None => {}
         }
         // How many records a stream will give is not known before they are there.
-        let begun = match rows.is_counted() {
+        let begun = match at_once {
             true => sidecar.begin(header, log.n_resumed as u64),
             false => Ok(()),
         };

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    Encoding, KlPyReader, LlamaCppReader, NativeReader, Reference, Row, VerifyReport,
-    rows_per_piece, sidecar,
+    Encoding, KlPyReader, LlamaCppReader, NativeReader, NpzReader, Reference, Row,
+    SafetensorsReader, VerifyReport, rows_per_piece, sidecar,
 };
 use rayon::prelude::*;
 use serde::Serialize;
@@ -35,6 +35,10 @@ pub enum Checks {
     Checksums,
     /// gzip's own checksums, and the counts.
     Gzip,
+    /// zip's own checksums of the arrays of rows, and the counts.
+    Zip,
+    /// The lengths of the files and their tokens: a changed logit is not noticed.
+    Lengths,
     /// The file's length and its tokens, and that rows are distributions: a changed logit is not
     /// noticed.
     LengthAndTokens,
@@ -58,6 +62,8 @@ pub fn verify_reference(reference: Reference, file_bytes: u64, quiet: bool) -> R
         Reference::Native(reader) => native(&reader, step),
         Reference::KlPy(reader) => kl_py(reader, step),
         Reference::LlamaCpp(reader) => llama_cpp(&reader, step),
+        Reference::Safetensors(reader) => safetensors(&reader, step),
+        Reference::Npz(reader) => npz(reader, step),
     };
     let progress = progress.into_inner();
     progress.unwrap_or_else(PoisonError::into_inner).finish();
@@ -150,6 +156,35 @@ fn check_sum(path: &Path, place: usize, number: u32, row: Row<'_>) -> Result<()>
         );
     }
     Ok(())
+}
+
+/// The lengths of its files were compared with their headers when it was opened.
+fn safetensors(
+    reader: &SafetensorsReader,
+    step: impl Fn(usize) -> Result<()> + Sync,
+) -> Result<Counts> {
+    first_fault(reader.n_windows(), |place| {
+        let mut block = None;
+        for number in 0..reader.n_blocks(place) {
+            block = Some(reader.block(place, number, block)?);
+        }
+        step(reader.head(place).n_rows as usize)
+    })?;
+    let n_rows = reader.rows_per_window().map(u64::from).sum();
+    Ok((reader.n_windows() as u64, n_rows, Checks::Lengths))
+}
+
+/// A stream: one window after the other.
+fn npz(mut reader: NpzReader, step: impl Fn(usize) -> Result<()>) -> Result<Counts> {
+    let rows_at_once = rows_per_piece(Encoding::F32, reader.n_vocab()) as usize;
+    let (mut n_windows, mut n_rows) = (0, 0);
+    while let Some(head) = reader.next_window()? {
+        while reader.next_rows(rows_at_once)?.is_some() {}
+        n_windows += 1;
+        n_rows += u64::from(head.n_rows);
+        step(head.n_rows as usize)?;
+    }
+    Ok((n_windows, n_rows, Checks::Zip))
 }
 
 /// Looks at `n` windows on all cores. Of several faults the first in the order of the file.

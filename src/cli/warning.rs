@@ -80,6 +80,16 @@ pub enum Warning {
         "there was no room for a second context: the model is evaluated with one (--contexts 1 asks for no more)"
     )]
     FewerContexts,
+    #[error(
+        "only files that both hold token ids can be seen to be of the same tokens: rows are compared by the numbers of their windows"
+    )]
+    TokensUnchecked,
+    #[error("{n} of {of} windows of the reference are not in the other file: they are left out")]
+    LackingWindows { n: usize, of: usize },
+    #[error(
+        "{unused} of {of} windows of the other file are not in the reference: they are left out"
+    )]
+    UnusedWindows { unused: usize, of: usize },
     #[error("only {0} window(s): no interval that allows for correlated tokens; use more text")]
     FewWindows(u64),
     #[error(

@@ -126,6 +126,8 @@ fn likeliest(row: &[f32]) -> Option<u32> {
 }
 
 impl LogitSource for Decoder<'_> {
+    type Error = EngineError;
+
     fn n_vocab(&self) -> usize {
         self.n_vocab
     }

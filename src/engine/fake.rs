@@ -15,6 +15,8 @@ pub struct Fake {
 }
 
 impl LogitSource for Fake {
+    type Error = EngineError;
+
     fn n_vocab(&self) -> usize {
         self.n_vocab
     }

@@ -26,6 +26,9 @@ pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 
 /// A source of rows of logits, a window at a time.
 pub trait LogitSource {
+    /// Why no rows come.
+    type Error;
+
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
@@ -34,8 +37,8 @@ pub trait LogitSource {
     /// [`n_vocab`](Self::n_vocab) raw logits, gone when `sink` returns.
     ///
     /// # Errors
-    /// What the model says where it cannot decode, or what `sink` returned.
-    fn decode<E: From<EngineError>>(
+    /// What the source says where it has no rows, or what `sink` returned.
+    fn decode<E: From<Self::Error>>(
         &mut self,
         window: &WindowHead,
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,

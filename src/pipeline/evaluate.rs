@@ -57,7 +57,10 @@ pub fn evaluate<S: LogitSource, X: Send>(
     kernel: Kernel,
     extra: impl Fn(Row<'_>, &[f32], Option<u32>) -> X + Sync,
     on_step: impl FnMut(Step<&ScoredWindow<X>>) -> Result<(), Error>,
-) -> Result<Timing, Error> {
+) -> Result<Timing, Error>
+where
+    Error: From<S::Error>,
+{
     // A stream has one window under way, whoever reads it.
     let n_sources = if reference.can_share() { n_sources } else { 1 };
     // Windows are numbered as they are taken: one lock for both.
@@ -203,7 +206,10 @@ fn evaluate_window<S: LogitSource, X: Send>(
     score: impl Fn(Row<'_>, &[f32], Option<u32>) -> (Option<u32>, TokenScore, X) + Sync,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<ScoredWindow<X>, Error> {
+) -> Result<ScoredWindow<X>, Error>
+where
+    Error: From<S::Error>,
+{
     check_tokens(&window.head, source.n_vocab())?;
     let head = window.head.clone();
     let n_rows = head.n_rows as usize;

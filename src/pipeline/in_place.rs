@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    Encoding, LlamaCppReader, NativeReader, Row, RowBlock, WindowHead, rows_per_piece,
+    Encoding, LlamaCppReader, NativeReader, Row, RowBlock, SafetensorsReader, WindowHead,
+    rows_per_piece,
 };
 use rayon::prelude::*;
 
@@ -108,6 +109,32 @@ impl BlockFile for BaseFile {
     }
 }
 
+/// A file a window, opened for each block: there is none to ask for what comes next.
+impl BlockFile for SafetensorsReader {
+    fn head(&self, place: usize) -> kl_formats::Result<WindowHead> {
+        Ok(self.head(place))
+    }
+
+    fn rows_per_block(&self) -> u32 {
+        self.rows_per_block()
+    }
+
+    fn n_blocks(&self, place: usize) -> u32 {
+        self.n_blocks(place)
+    }
+
+    fn block(
+        &self,
+        place: usize,
+        block: u32,
+        reuse: Option<RowBlock>,
+    ) -> kl_formats::Result<RowBlock> {
+        self.block(place, block, reuse)
+    }
+
+    fn prefetch(&self, _place: usize, _block: u32) {}
+}
+
 /// The rows of chosen windows, in their order.
 pub(super) struct InPlace {
     file: Box<dyn BlockFile>,
@@ -180,6 +207,11 @@ pub(super) struct WindowRows<'r> {
 }
 
 impl WindowRows<'_> {
+    /// Passes over rows without reading them.
+    pub(super) fn skip(&mut self, n: usize) {
+        self.used = self.n_rows.min(self.used + n);
+    }
+
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,

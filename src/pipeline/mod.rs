@@ -4,18 +4,21 @@
 //! blocks of the reference that they belong to. Writing runs behind the model, a piece at a time.
 
 mod convert;
+mod decoded;
 mod evaluate;
 mod in_place;
 mod ordered;
 mod reference_rows;
 mod spare;
+mod stored;
 mod stream;
 mod write;
 mod write_behind;
 
 pub use convert::convert_reference;
 pub use evaluate::{ScoredWindow, TopP, evaluate};
-pub use reference_rows::ReferenceRows;
+pub use reference_rows::{ReferenceRows, choose_windows, is_shuffled};
+pub use stored::Stored;
 pub use write::{Target, write_reference};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

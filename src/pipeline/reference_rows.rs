@@ -1,6 +1,7 @@
 //! The reference's side of a run: which of its windows, in which order, and its rows beside those
 //! of the model.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,16 @@ use super::stream::Stream;
 use super::{Error, locked};
 use crate::windows::{DEFAULT_SEED, shuffled};
 
+/// Bytes of decoded rows held at once, one row always being allowed.
+const BYTES_AT_ONCE: usize = 16 << 20;
+
 /// The windows of a reference, to be evaluated one after the other.
 pub struct ReferenceRows {
     rows: Rows,
     n_vocab: usize,
+    /// The windows that are still wanted, by their numbers, as they are to be handed out; `None`:
+    /// all, as the file has them.
+    wanted: Option<Mutex<HashMap<u32, WindowHead>>>,
     /// Windows that will come, where the file says how many it has.
     pub n_windows: Option<u64>,
     /// Rows that will come, where the file says how many it has.
@@ -37,6 +44,8 @@ pub(super) struct Window<'r> {
     pub(super) head: WindowHead,
     pub(super) n_vocab: usize,
     rows: WindowRows<'r>,
+    /// Rows that have not been read.
+    left: usize,
     /// How long reading has taken of its caller's time.
     pub(super) in_reading: Duration,
 }
@@ -57,40 +66,52 @@ impl ReferenceRows {
     #[must_use]
     pub fn new(reference: Reference, bos: Option<u32>, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);
-        let n_vocab = reference.n_vocab() as usize;
-        let (rows, n_windows, n_rows) = match reference {
-            Reference::Native(reader) => {
-                let windows = reader.windows();
-                let rows: Vec<u32> = windows.iter().map(|window| window.n_rows).collect();
-                let order = choose_windows(&rows, reader.header().seed.is_some(), max_rows);
-                let (n_windows, n_rows) = count(&rows, &order);
-                let rows = InPlace::new(Box::new(reader), order);
-                (Rows::InPlace(rows), n_windows, n_rows)
-            }
-            Reference::LlamaCpp(reader) => {
-                let rows = vec![reader.header().rows_per_window(); reader.n_windows()];
-                let order = choose_windows(&rows, false, max_rows);
-                let (n_windows, n_rows) = count(&rows, &order);
-                let rows = InPlace::new(Box::new(BaseFile { reader, bos }), order);
-                (Rows::InPlace(rows), n_windows, n_rows)
-            }
+        let rows = rows_per_window(&reference);
+        let order = choose_windows(&rows, is_shuffled(&reference), max_rows);
+        let (n_windows, n_rows) = match &reference {
             Reference::KlPy(reader) => {
                 let n_windows = reader.header().n_windows.map(u64::from);
-                let n_windows = n_windows.filter(|_| max_rows == u64::MAX);
-                (
-                    Rows::Stream(Mutex::new(Stream::start(reader, max_rows))),
-                    n_windows,
-                    None,
-                )
+                (n_windows.filter(|_| max_rows == u64::MAX), None)
             }
+            _ => count(&rows, &order),
         };
         Self {
-            rows,
-            n_vocab,
+            n_vocab: reference.n_vocab() as usize,
+            rows: Rows::new(reference, bos, order, max_rows),
+            wanted: None,
             n_windows,
             n_rows,
             max_rows,
             n_entries: usize::MAX,
+        }
+    }
+
+    /// The windows at these places of `reference`, in their order; of a stream all, in its own.
+    #[must_use]
+    pub fn at_places(reference: Reference, places: Vec<usize>, max_rows: Option<u64>) -> Self {
+        Self {
+            n_vocab: reference.n_vocab() as usize,
+            rows: Rows::new(reference, None, places, u64::MAX),
+            wanted: None,
+            n_windows: None,
+            n_rows: None,
+            max_rows: max_rows.unwrap_or(u64::MAX),
+            n_entries: usize::MAX,
+        }
+    }
+
+    /// Hands out these windows alone, with their numbers in the file and as many rows as there: what
+    /// the file does not say of them, another may have said.
+    #[must_use]
+    pub fn with_heads(self, heads: Vec<WindowHead>) -> Self {
+        let n_rows = heads.iter().map(|head| u64::from(head.n_rows)).sum();
+        Self {
+            n_windows: Some(heads.len() as u64),
+            n_rows: Some(n_rows),
+            wanted: Some(Mutex::new(
+                heads.into_iter().map(|head| (head.window, head)).collect(),
+            )),
+            ..self
         }
     }
 
@@ -162,6 +183,28 @@ impl ReferenceRows {
 
     /// The next window.
     pub(super) fn next_window(&self) -> Result<Option<Window<'_>>, Error> {
+        let Some(wanted) = &self.wanted else {
+            return self.next_of_file();
+        };
+        let mut wanted = locked(wanted);
+        while !wanted.is_empty()
+            && let Some(mut window) = self.next_of_file()?
+        {
+            if let Some(head) = wanted.remove(&window.head.window) {
+                window.head = head;
+                return Ok(Some(window));
+            }
+            window.skip_rest()?;
+        }
+        match wanted.keys().next() {
+            None => Ok(None),
+            Some(number) => Err(Error::Inconsistent {
+                found: format!("no window {number}"),
+            }),
+        }
+    }
+
+    fn next_of_file(&self) -> Result<Option<Window<'_>>, Error> {
         let started = Instant::now();
         let next = match &self.rows {
             Rows::InPlace(rows) => rows
@@ -175,6 +218,7 @@ impl ReferenceRows {
             }
         };
         Ok(next.map(|(head, rows)| Window {
+            left: head.n_rows as usize,
             head,
             n_vocab: self.n_vocab,
             rows,
@@ -183,13 +227,59 @@ impl ReferenceRows {
     }
 }
 
+impl Rows {
+    fn new(reference: Reference, bos: Option<u32>, order: Vec<usize>, max_rows: u64) -> Self {
+        match reference {
+            Reference::Native(reader) => Self::InPlace(InPlace::new(Box::new(reader), order)),
+            Reference::LlamaCpp(reader) => {
+                Self::InPlace(InPlace::new(Box::new(BaseFile { reader, bos }), order))
+            }
+            Reference::Safetensors(reader) => Self::InPlace(InPlace::new(Box::new(reader), order)),
+            Reference::KlPy(reader) => Self::Stream(Mutex::new(Stream::start(reader, max_rows))),
+            Reference::Npz(reader) => Self::Stream(Mutex::new(Stream::start(reader, max_rows))),
+        }
+    }
+}
+
 impl Window<'_> {
+    /// Passes over all rows that are left: a stream has no other way to what comes behind them.
+    pub(super) fn skip_rest(&mut self) -> Result<(), Error> {
+        self.skip(self.left)
+    }
+
+    /// Passes over rows.
+    pub(super) fn skip(&mut self, n: usize) -> Result<(), Error> {
+        if let WindowRows::InPlace(rows) = &mut self.rows {
+            rows.skip(n);
+            self.left = self.left.saturating_sub(n);
+            return Ok(());
+        }
+        self.in_parts(n, |window, n| window.map(n, |_, _| ()).map(drop))
+    }
+
+    /// `n` rows in parts of bounded size.
+    pub(super) fn in_parts<E>(
+        &mut self,
+        n: usize,
+        mut of_part: impl FnMut(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let at_once = (BYTES_AT_ONCE / (4 * self.n_vocab).max(1)).max(1);
+        let mut left = n;
+        while left > 0 {
+            let part = left.min(at_once);
+            of_part(self, part)?;
+            left -= part;
+        }
+        Ok(())
+    }
+
     /// What `of_row` makes of the next `n` rows, each with its place among them, on all cores.
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
     ) -> Result<Vec<T>, Error> {
+        self.left = self.left.saturating_sub(n);
         match &mut self.rows {
             WindowRows::InPlace(rows) => rows.map(n, of_row, &mut self.in_reading),
             WindowRows::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
@@ -203,8 +293,37 @@ fn count(rows: &[u32], order: &[usize]) -> (Option<u64>, Option<u64>) {
     (Some(order.len() as u64), Some(n_rows))
 }
 
+/// Whether the windows of a file come in an order that is random already, or that cannot be
+/// changed.
+#[must_use]
+pub fn is_shuffled(reference: &Reference) -> bool {
+    match reference {
+        Reference::Native(reader) => reader.header().seed.is_some(),
+        Reference::KlPy(_) | Reference::Npz(_) => true,
+        Reference::LlamaCpp(_) | Reference::Safetensors(_) => false,
+    }
+}
+
+/// Rows of each window, in the order of the file; of kl.py's nothing is known.
+fn rows_per_window(reference: &Reference) -> Vec<u32> {
+    match reference {
+        Reference::Native(reader) => reader
+            .windows()
+            .iter()
+            .map(|window| window.n_rows)
+            .collect(),
+        Reference::LlamaCpp(reader) => {
+            vec![reader.header().rows_per_window(); reader.n_windows()]
+        }
+        Reference::Safetensors(reader) => reader.rows_per_window().collect(),
+        Reference::Npz(reader) => reader.rows_per_window().collect(),
+        Reference::KlPy(_) => Vec::new(),
+    }
+}
+
 /// Places of the windows to read, of a file whose windows have so many rows each.
-fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
+#[must_use]
+pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
     let in_order = (0..rows.len()).collect();
     if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
         return in_order;

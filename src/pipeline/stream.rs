@@ -5,10 +5,45 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Encoding, KlPyReader, Row, RowBlock, WindowHead, rows_per_piece};
+use kl_formats::{Encoding, KlPyReader, NpzReader, Row, RowBlock, WindowHead, rows_per_piece};
 use rayon::prelude::*;
 
 use super::{Error, depth};
+
+/// A file that is one stream of windows.
+pub(super) trait WindowStream: Send + 'static {
+    fn n_vocab(&self) -> u32;
+    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>>;
+    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>>;
+}
+
+impl WindowStream for KlPyReader {
+    fn n_vocab(&self) -> u32 {
+        self.header().n_vocab
+    }
+
+    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>> {
+        self.next_window()
+    }
+
+    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>> {
+        self.next_rows(max_rows)
+    }
+}
+
+impl WindowStream for NpzReader {
+    fn n_vocab(&self) -> u32 {
+        self.n_vocab()
+    }
+
+    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>> {
+        self.next_window()
+    }
+
+    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>> {
+        self.next_rows(max_rows)
+    }
+}
 
 /// What a reference holds, in the order of its decoding.
 #[derive(Debug)]
@@ -36,7 +71,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Starts reading, up to the window that brings `max_rows`.
-    pub(super) fn start(reader: KlPyReader, max_rows: u64) -> Self {
+    pub(super) fn start(reader: impl WindowStream, max_rows: u64) -> Self {
         let (sender, events) = sync_channel(depth());
         std::thread::spawn(move || send(reader, max_rows, &sender));
         Self {
@@ -102,7 +137,7 @@ impl Stream {
 }
 
 /// Sends windows and rows, and the end or the error that comes first.
-fn send(reader: KlPyReader, max_rows: u64, sender: &SyncSender<Item>) {
+fn send(reader: impl WindowStream, max_rows: u64, sender: &SyncSender<Item>) {
     let give = |item| sender.send(item).map_err(|_| Closed);
     // Nobody is left to hear of it.
     let _ = match read(reader, max_rows, |event| give(Ok(event))) {
@@ -112,11 +147,11 @@ fn send(reader: KlPyReader, max_rows: u64, sender: &SyncSender<Item>) {
 }
 
 fn read(
-    mut reader: KlPyReader,
+    mut reader: impl WindowStream,
     max_rows: u64,
     give: impl Fn(Event) -> Result<(), Closed>,
 ) -> kl_formats::Result<Result<(), Closed>> {
-    let rows_per_block = rows_per_piece(Encoding::F32, reader.header().n_vocab) as usize;
+    let rows_per_block = rows_per_piece(Encoding::F32, reader.n_vocab()) as usize;
     let mut left = max_rows;
     while left > 0
         && let Some(head) = reader.next_window()?

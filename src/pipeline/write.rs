@@ -35,7 +35,10 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     windows: &[WindowHead],
     target: Target<W>,
     on_step: impl FnMut(Step<&WindowHead>) -> Result<(), Error>,
-) -> Result<(W, Timing), Error> {
+) -> Result<(W, Timing), Error>
+where
+    Error: From<S::Error>,
+{
     write_rows(
         |head, sink| source.decode(head, |rows| sink(rows)),
         windows,

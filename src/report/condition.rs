@@ -258,6 +258,7 @@ fn known() -> Numbers {
             &[&records[0], &records[1]].map(TokenLocation::of),
             Confidence::default(),
         )),
+        not_available: Vec::new(),
         conditions: Vec::new(),
         prompts: None,
         top: None,

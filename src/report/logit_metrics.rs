@@ -160,7 +160,7 @@ KL divergence smoothed with 1e-10, nats
         assert_eq!(
             head,
             "Differences of logits\n  \
-             not available                      the reference holds log-probabilities, not logits"
+             not available                      the stored rows are log-probabilities, not logits"
         );
         let divergences = TEXT.find("Jensen-Shannon").unwrap();
         assert_eq!(rest, &TEXT[divergences..]);

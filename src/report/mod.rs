@@ -13,7 +13,8 @@ mod top;
 
 pub use condition::{Condition, ConditionError, Verdict, judge};
 pub use model::{
-    Failure, Interrupted, ModelInfo, ModelReport, PromptsInfo, ReferenceInfo, Report, TimingInfo,
+    Failure, Interrupted, Lacking, ModelInfo, ModelReport, PromptsInfo, ReferenceInfo, Report,
+    TimingInfo,
 };
 pub use prompts::PromptReport;
 pub use table::summary_table;

@@ -33,13 +33,13 @@ pub struct Report {
 pub struct ReferenceInfo {
     /// As given.
     pub path: String,
-    /// `kl`, `kl.py` or `llama.cpp`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`.
     pub kind: String,
     /// Tokens in a window.
     pub n_ctx: u32,
     /// Entries in a row.
     pub n_vocab: u32,
-    /// `f32` or `u16`.
+    /// `f32` or `u16`; of what other programs store also `f16`, `bf16`, `f64`.
     pub encoding: String,
     /// The model that wrote it.
     pub model: Option<ModelInfo>,
@@ -58,8 +58,8 @@ pub struct ReferenceInfo {
     /// Whether its windows are prompts, and what was made of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<PromptsInfo>,
-    /// Whether its rows are log-probabilities, floored and not normalised, as llama.cpp's base file
-    /// holds them.
+    /// Whether its rows are log-probabilities, as other programs store them, or floored and not
+    /// normalised, as llama.cpp's base file holds them.
     pub log_probabilities: bool,
 }
 
@@ -149,6 +149,9 @@ pub struct ModelReport {
     pub n_resumed: u64,
     /// Where the time went; null where the evaluation was interrupted, or done before.
     pub timing: Option<TimingInfo>,
+    /// What is left out above because the files do not tell it; absent where nothing is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_available: Vec<Lacking>,
     /// What became of the conditions, where there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Verdict>,
@@ -176,6 +179,26 @@ pub struct Interrupted {
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's way
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+/// Numbers that cannot be had.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+pub struct Lacking {
+    /// Which.
+    pub what: &'static str,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl Lacking {
+    /// Where no file says which tokens were seen.
+    #[must_use]
+    pub fn without_tokens() -> Self {
+        Self {
+            what: "perplexity, change of the actual token's probability, context and next token",
+            why: "no file holds token ids",
+        }
+    }
 }
 
 /// A model that could not be evaluated.

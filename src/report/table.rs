@@ -23,13 +23,13 @@ enum Best {
 const COLUMNS: [Column; 9] = [
     Column {
         title: "size",
-        value: |report| Some(report.model.size_bytes as f64),
+        value: |report| is_known(report).then_some(report.model.size_bytes as f64),
         show: |size| bytes(size as u64),
         best: Best::Unranked,
     },
     Column {
         title: "BPW",
-        value: |report| Some(report.model.bpw),
+        value: |report| is_known(report).then_some(report.model.bpw),
         show: |bpw| format!("{bpw:.2}"),
         best: Best::Unranked,
     },
@@ -114,6 +114,11 @@ fn cell(column: &Column, report: &ModelReport, all: &[ModelReport]) -> String {
         Best::Unranked => false,
     };
     format!("{}{}", (column.show)(value), if best { " *" } else { "" })
+}
+
+/// Whether the model's size is: stored rows may not tell it.
+fn is_known(report: &ModelReport) -> bool {
+    report.model.size_bytes > 0
 }
 
 fn quantile(report: &ModelReport, p: f64) -> Option<f64> {

@@ -72,6 +72,12 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         "intervals",
         &format!("at {} %", significant_percent(summary.confidence.level())),
     );
+    for lacking in &report.not_available {
+        out.line(
+            "not available",
+            &format!("{}: {}", lacking.what, lacking.why),
+        );
+    }
     if let Some(kld) = &summary.kld {
         divergence(&mut out, kld, report.max_at_text.as_deref());
     }
@@ -134,7 +140,7 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
 fn how_it_differs(reference: &ReferenceInfo) -> &'static str {
     if reference.kind == ReferenceKind::LlamaCpp.to_string() {
         "the KLD above renormalises the base's rows and counts every entry, this takes them as stored and skips ln p <= -16"
-    } else if reference.log_probabilities {
+    } else if reference.log_probabilities && reference.kind == ReferenceKind::Native.to_string() {
         "of a base file's floored log-probabilities, renormalised, over the positions above that have a next token"
     } else {
         "of true log-probabilities, over the positions above that have a next token"

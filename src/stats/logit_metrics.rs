@@ -64,7 +64,7 @@ impl fmt::Display for NotAvailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LogProbabilitiesOnly => {
-                f.write_str("the reference holds log-probabilities, not logits")
+                f.write_str("the stored rows are log-probabilities, not logits")
             }
         }
     }

@@ -70,7 +70,7 @@ impl Session {
             };
         }
         // Tests run side by side: decode threads that wait for each other would take turns.
-        if !matches!(args.first(), Some(&"info" | &"convert")) {
+        if !matches!(args.first(), Some(&"info" | &"convert" | &"compare")) {
             command.args(["--threads", "1"]);
         }
         command

@@ -135,7 +135,7 @@ fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
 /// Whether the parser can be let at `text`: it takes stack, and time that doubles, for each level
 /// of nesting. Brackets inside strings do not count. A `\N{...}` escape, the one that may hold a
 /// quote, is refused: Python's `repr` never writes it.
-fn is_shallow(text: &str) -> bool {
+pub(crate) fn is_shallow(text: &str) -> bool {
     let mut depth = 0usize;
     let mut quote = None;
     let mut chars = text.chars();

@@ -26,6 +26,7 @@ mod writer;
 mod tests;
 
 pub use header::KlPyHeader;
+pub(crate) use header::is_shallow;
 pub use reader::KlPyReader;
 pub use writer::KlPyWriter;
 

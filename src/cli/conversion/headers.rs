@@ -21,7 +21,8 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
             let header = reader.header();
             (header.model.as_deref(), header.text_path.as_deref(), "off")
         }
-        Reference::LlamaCpp(_) => (None, None, ""),
+        Reference::Npz(reader) => (reader.model(), None, ""),
+        Reference::LlamaCpp(_) | Reference::Safetensors(_) => (None, None, ""),
     };
     let n_vocab = reference.n_vocab();
     let encoding = Encoding::F32;
@@ -76,7 +77,7 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
 pub fn kl_py(reference: &Reference, windows: &[WindowHead]) -> KlPyHeader {
     let from = match reference {
         Reference::Native(reader) => Some(reader.header()),
-        Reference::KlPy(_) | Reference::LlamaCpp(_) => None,
+        _ => None,
     };
     let n_batch = from.map(|header| header.backend.n_batch);
     KlPyHeader {

@@ -77,6 +77,7 @@ impl Conversion {
                     self.lose(format!("kl.py's header entries {}", others.join(", ")));
                 }
             }
+            Reference::Safetensors(_) | Reference::Npz(_) => {}
             Reference::LlamaCpp(_) => self.losses.push(
                 "a base file holds no logits: the rows stay log-probabilities, floored at 16 below \
                  each row's largest, not normalised"
@@ -187,7 +188,7 @@ impl Conversion {
         }
         let overlaps = match reference {
             Reference::Native(reader) => reader.header().stride.is_some(),
-            Reference::KlPy(_) | Reference::LlamaCpp(_) => false,
+            _ => false,
         };
         if overlaps {
             self.lose("that windows overlap, and by how much");
@@ -225,6 +226,13 @@ fn path(reference: &Reference) -> &Path {
 /// # Errors
 /// That it is.
 pub fn check_kinds(reference: &Reference, kind: WriteKind) -> Result<()> {
+    if reference.is_foreign() {
+        bail!(
+            "{}: is a file of kind {}, which kl convert does not read: kl compare takes it as it is",
+            path(reference).display(),
+            reference.kind()
+        );
+    }
     if let (Reference::LlamaCpp(reader), WriteKind::KlPy) = (reference, kind)
         && reader.header().first_scored() != 0
     {

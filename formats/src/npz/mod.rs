@@ -1,0 +1,20 @@
+//! An `.npz` of numpy, a zip of arrays: a window each, as mlx-kld keeps its reference. What is
+//! accepted is specified in `TENSORS.md`, beside this crate's manifest.
+//!
+//! Arrays may be deflated, so their rows can only be read from the first on: [`NpzReader`] is a
+//! stream of windows. The format of an array:
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
+
+mod arrays;
+mod member;
+mod npy;
+mod prompts;
+mod reader;
+
+#[cfg(test)]
+mod tests;
+
+pub use reader::NpzReader;
+
+/// The file's first bytes: a zip's first member.
+pub const MAGIC: [u8; 4] = *b"PK\x03\x04";

@@ -1,0 +1,205 @@
+//! The header of an array: a magic, a version, and a Python dict literal.
+
+use std::io::{self, Read};
+
+use py_literal::Value;
+
+use crate::klpy::is_shallow;
+use crate::tensors::{Float, Integer};
+
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+
+/// Most bytes of the dict; numpy itself refuses to parse more than 10,000.
+const MAX_DICT_BYTES: u32 = 64 << 10;
+
+/// What an array's entries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Float(Float),
+    Integer(Integer),
+    /// Of mlx-kld's `meta_json`.
+    Bytes,
+}
+
+/// An array's header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<u64>,
+    /// Bytes before the first entry.
+    pub(super) bytes: u64,
+}
+
+/// Reads a header. What it says is no array that is read here is an error of
+/// [`io::ErrorKind::Unsupported`].
+pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
+    let mut start = [0; 8];
+    array.read_exact(&mut start)?;
+    let [magic @ .., version, _] = &start;
+    if *magic != MAGIC {
+        return Err(unsupported("is no array of numpy"));
+    }
+    let (length, before) = match version {
+        1 => {
+            let mut length = [0; 2];
+            array.read_exact(&mut length)?;
+            (u16::from_le_bytes(length).into(), 10)
+        }
+        2 | 3 => {
+            let mut length = [0; 4];
+            array.read_exact(&mut length)?;
+            (u32::from_le_bytes(length), 12)
+        }
+        other => {
+            return Err(unsupported(&format!(
+                "is of version {other} of numpy's format, and 1 to 3 are read"
+            )));
+        }
+    };
+    if length > MAX_DICT_BYTES {
+        return Err(unsupported(&format!("has a header of {length} bytes")));
+    }
+    let mut dict = vec![0; length as usize];
+    array.read_exact(&mut dict)?;
+    let (kind, shape) = parse(&dict)?;
+    Ok(Header {
+        kind,
+        shape,
+        bytes: before + u64::from(length),
+    })
+}
+
+fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
+    let text = str::from_utf8(dict).ok().filter(|text| is_shallow(text));
+    let Some(Ok(Value::Dict(entries))) = text.map(|text| text.trim().parse()) else {
+        return Err(unsupported("has a header that is no Python dict"));
+    };
+    let entry = |wanted: &str| {
+        let is_wanted = |key: &Value| matches!(key, Value::String(key) if key == wanted);
+        let found = entries.iter().find(|(key, _)| is_wanted(key));
+        found.map(|(_, value)| value)
+    };
+    let kind = match entry("descr") {
+        Some(Value::String(descr)) => kind(descr)?,
+        _ => return Err(unsupported("holds records, not numbers")),
+    };
+    match entry("fortran_order") {
+        Some(Value::Boolean(false)) => {}
+        _ => {
+            return Err(unsupported(
+                "is in Fortran order: save numpy.ascontiguousarray of it",
+            ));
+        }
+    }
+    let Some(Value::Tuple(shape) | Value::List(shape)) = entry("shape") else {
+        return Err(unsupported("has a header without a shape"));
+    };
+    let size = |value: &Value| match value {
+        Value::Integer(n) => n.try_into().ok(),
+        _ => None,
+    };
+    let shape: Option<Vec<u64>> = shape.iter().map(size).collect();
+    let shape = shape.ok_or_else(|| unsupported("has a shape that is none"))?;
+    Ok((kind, shape))
+}
+
+/// What `descr` means: byte order, type and bytes of an entry.
+fn kind(descr: &str) -> io::Result<Kind> {
+    Ok(match descr {
+        "<f2" => Kind::Float(Float::F16),
+        "<f4" => Kind::Float(Float::F32),
+        "<f8" => Kind::Float(Float::F64),
+        "<i4" => Kind::Integer(Integer::I32),
+        "<i8" => Kind::Integer(Integer::I64),
+        "<u4" => Kind::Integer(Integer::U32),
+        "<u8" => Kind::Integer(Integer::U64),
+        "|u1" => Kind::Bytes,
+        _ if descr.starts_with('>') => {
+            return Err(unsupported(
+                "is big-endian: save it as a little-endian type, as '<f4'",
+            ));
+        }
+        _ if descr.starts_with("|O") => {
+            return Err(unsupported(
+                "holds Python objects, which are not read: save numbers",
+            ));
+        }
+        _ => {
+            return Err(unsupported(&format!(
+                "is of type {descr:?}: rows must be float16, float32 or float64, token ids int32, \
+                 int64 or uint32"
+            )));
+        }
+    })
+}
+
+fn unsupported(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(version: u8, dict: &str) -> Vec<u8> {
+        let length = dict.len();
+        let length = match version {
+            1 => (length as u16).to_le_bytes().to_vec(),
+            _ => (length as u32).to_le_bytes().to_vec(),
+        };
+        [&MAGIC[..], &[version, 0], &length, dict.as_bytes()].concat()
+    }
+
+    #[test]
+    fn headers_of_all_versions() {
+        let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   \n";
+        for (version, before) in [(1, 10), (2, 12), (3, 12)] {
+            let bytes = header(version, dict);
+            let got = read(&mut &bytes[..]).unwrap();
+            assert_eq!((got.kind, got.shape), (Kind::Float(Float::F32), vec![3, 4]));
+            assert_eq!(got.bytes, before + dict.len() as u64);
+            for cut in 0..bytes.len() {
+                let error = read(&mut &bytes[..cut]).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_array_says_what_it_is() {
+        let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}";
+        for (from, to, what) in [
+            ("<f4", ">f4", "big-endian"),
+            ("<f4", "|O", "Python objects"),
+            ("<f4", "<c8", "\"<c8\""),
+            ("'<f4'", "[('a', '<f4')]", "records"),
+            ("False", "True", "Fortran"),
+            ("'fortran_order': False, ", "", "Fortran"),
+            ("(3, 4)", "(3, -4)", "shape"),
+            ("(3, 4)", "('a', 4)", "shape"),
+            ("(3, 4)", "(36893488147419103232, 4)", "shape"),
+            ("(3, 4)", "((((((((3,),),),),),),),)", "no Python dict"),
+            ("'shape'", "'form'", "without a shape"),
+        ] {
+            let dict = good.replace(from, to);
+            let error = read(&mut &header(1, &dict)[..]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{dict}");
+            assert!(error.to_string().contains(what), "{dict}: {error}");
+        }
+        let huge = header(2, &" ".repeat(1 << 20));
+        assert!(
+            read(&mut &huge[..])
+                .unwrap_err()
+                .to_string()
+                .contains("1048576")
+        );
+        let newer = header(4, good);
+        assert!(
+            read(&mut &newer[..])
+                .unwrap_err()
+                .to_string()
+                .contains("version 4")
+        );
+        assert!(read(&mut &b"\x93NUMPX\x01\0\0\0"[..]).is_err());
+    }
+}

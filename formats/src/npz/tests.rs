@@ -1,0 +1,366 @@
+//! Zips that are right, and zips that are not.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use proptest::prelude::*;
+use rawzip::{CompressionMethod, ZipArchiveWriter};
+
+use super::NpzReader;
+use crate::testing::{Scratch, any_change};
+use crate::{Error, Float};
+
+/// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
+fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
+    let mut archive = ZipArchiveWriter::new(Vec::new());
+    for (name, bytes) in members {
+        let method = match deflated {
+            false => CompressionMethod::STORE,
+            true => CompressionMethod::DEFLATE,
+        };
+        let file = archive.new_file(*name).compression_method(method);
+        let (mut entry, config) = file.start().unwrap();
+        let descriptor = if deflated {
+            let encoder = DeflateEncoder::new(&mut entry, Compression::fast());
+            let mut writer = config.wrap(encoder);
+            writer.write_all(bytes).unwrap();
+            let (encoder, descriptor) = writer.finish().unwrap();
+            encoder.finish().unwrap();
+            descriptor
+        } else {
+            let mut writer = config.wrap(&mut entry);
+            writer.write_all(bytes).unwrap();
+            writer.finish().unwrap().1
+        };
+        entry.finish(descriptor).unwrap();
+    }
+    archive.finish().unwrap()
+}
+
+/// An array of numpy.
+fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
+    let dict =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}          \n");
+    let length = (dict.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\0", &length[..], dict.as_bytes(), bytes].concat()
+}
+
+fn logits(n: usize) -> Vec<f32> {
+    (0..n * 5)
+        .map(|i| (i * 37 % 101) as f32 / 8.0 - 6.0)
+        .collect()
+}
+
+/// An array of `n` rows of 5.
+fn rows(n: usize) -> Vec<u8> {
+    npy(
+        "<f4",
+        &format!("({n}, 5)"),
+        bytemuck::cast_slice(&logits(n)),
+    )
+}
+
+fn ids(ids: &[i64]) -> Vec<u8> {
+    npy(
+        "<i8",
+        &format!("({},)", ids.len()),
+        bytemuck::cast_slice(ids),
+    )
+}
+
+fn meta(json: &serde_json::Value) -> Vec<u8> {
+    let json = json.to_string();
+    npy("|u1", &format!("({},)", json.len()), json.as_bytes())
+}
+
+/// Windows with their rows, two at a time.
+fn read(reader: &mut NpzReader) -> crate::Result<Vec<(Vec<u32>, Vec<f32>)>> {
+    let mut windows = Vec::new();
+    while let Some(head) = reader.next_window()? {
+        let mut all = Vec::new();
+        while let Some(block) = reader.next_rows(2)? {
+            for row in block.rows() {
+                all.extend((0..row.len()).map(|i| row.get(i)));
+            }
+        }
+        assert_eq!(all.len(), 5 * head.n_rows as usize);
+        windows.push((head.tokens, all));
+    }
+    Ok(windows)
+}
+
+#[test]
+fn windows_come_in_the_order_of_their_numbers() {
+    let scratch = Scratch::new();
+    for deflated in [false, true] {
+        let members: Vec<(String, Vec<u8>)> = (3..15)
+            .rev()
+            .map(|n| (format!("logits_{n}.npy"), rows(n)))
+            .collect();
+        let members: Vec<(&str, Vec<u8>)> = members
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), bytes.clone()))
+            .collect();
+        let mut reader = NpzReader::open(scratch.file(&zip(&members, deflated))).unwrap();
+        assert_eq!((reader.n_windows(), reader.n_vocab()), (12, 5));
+        assert!(!reader.holds_tokens() && !reader.log_probabilities());
+        assert_eq!((reader.float(), reader.model()), (Float::F32, None));
+        let expected: Vec<_> = (3..15).map(|n| (vec![], logits(n))).collect();
+        assert_eq!(read(&mut reader).unwrap(), expected);
+    }
+}
+
+#[test]
+fn rows_may_be_passed_over() {
+    let scratch = Scratch::new();
+    let bytes = zip(&[("arr_0.npy", rows(3)), ("arr_1.npy", rows(2))], true);
+    let mut reader = NpzReader::open(scratch.file(&bytes)).unwrap();
+    reader.next_window().unwrap().unwrap();
+    reader.next_rows(1).unwrap().unwrap();
+    assert_eq!(reader.next_window().unwrap().unwrap().n_rows, 2);
+    assert_eq!(reader.next_rows(9).unwrap().unwrap().n_rows(), 2);
+    assert!(reader.next_rows(9).unwrap().is_none());
+    assert!(reader.next_window().unwrap().is_none());
+}
+
+#[test]
+fn token_ids_of_arrays_and_of_prompts() {
+    let scratch = Scratch::new();
+    let both = [
+        ("logits_0.npy", rows(2)),
+        ("logits_1.npy", rows(1)),
+        ("token_ids_0.npy", ids(&[4, 0])),
+        ("token_ids_1.npy", ids(&[1, 2])),
+    ];
+    let mut reader = NpzReader::open(scratch.file(&zip(&both, false))).unwrap();
+    let tokens = |reader: &mut NpzReader| {
+        let windows = read(reader).unwrap();
+        windows
+            .into_iter()
+            .map(|(tokens, _)| tokens)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        tokens(&mut reader),
+        [[4, 0], [1, 2]],
+        "the last is one more than rows"
+    );
+    let prompts = serde_json::json!({
+        "reference_model": "org/model",
+        "prompts": [
+            {"prompt": "a", "token_ids": [3, 1], "token_strings": ["a", "b"]},
+            {"prompt": "b", "token_ids": [2], "token_strings": ["c"]},
+        ],
+    });
+    let cache = [
+        ("meta_json.npy", meta(&prompts)),
+        ("logprobs_0.npy", rows(2)),
+        ("logprobs_1.npy", rows(1)),
+    ];
+    let mut reader = NpzReader::open(scratch.file(&zip(&cache, true))).unwrap();
+    assert_eq!(reader.model(), Some("org/model"));
+    assert_eq!(tokens(&mut reader), [vec![3, 1], vec![2]]);
+}
+
+#[test]
+fn what_is_not_read_says_why() {
+    let scratch = Scratch::new();
+    let refused = |members: &[(&str, Vec<u8>)], what: &str| {
+        for deflated in [false, true] {
+            let error = NpzReader::open(scratch.file(&zip(members, deflated))).unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.contains(what) && !text.contains('\n'),
+                "{what}: {text}"
+            );
+        }
+    };
+    let one = ("logits_0.npy", rows(1));
+    let wide = npy("<f4", "(1, 6)", &[0; 24]);
+    refused(&[], "holds no rows");
+    refused(&[("weights.npy", rows(1))], "holds no rows");
+    refused(
+        &[one.clone(), ("logits_2.npy", rows(1))],
+        "none of window 1",
+    );
+    refused(&[one.clone(), one.clone()], "another array of its kind");
+    refused(
+        &[one.clone(), ("logprobs_0.npy", rows(1))],
+        "another array of its kind",
+    );
+    refused(
+        &[one.clone(), ("logits_00.npy", rows(1))],
+        "another array of its kind",
+    );
+    refused(&[one.clone(), ("logits_1.npy", wide)], "rows of 6");
+    refused(
+        &[("logits_0.npy", npy(">f4", "(1, 5)", &[0; 20]))],
+        "big-endian",
+    );
+    refused(
+        &[("logits_0.npy", npy("|O", "(1, 5)", &[0; 20]))],
+        "Python objects",
+    );
+    refused(
+        &[("logits_0.npy", npy("<i4", "(1, 5)", &[0; 20]))],
+        "rows must be",
+    );
+    refused(
+        &[("arr_0.npy", npy("<f4", "(5,)", &[0; 20]))],
+        "its shape is [5]",
+    );
+    refused(
+        &[("arr_0.npy", b"junk and more of it".to_vec())],
+        "no array",
+    );
+    refused(&[("arr_0.npy", Vec::new())], "arr_0.npy");
+    let two = ("logits_1.npy", rows(2));
+    refused(
+        &[one.clone(), two, ("tokens_0.npy", ids(&[1]))],
+        "none for logits_1.npy",
+    );
+    refused(
+        &[one.clone(), ("tokens_5.npy", ids(&[1]))],
+        "none for logits_0.npy",
+    );
+    refused(
+        &[one.clone(), ("tokens_0.npy", ids(&[1, 2, 3]))],
+        "3 token ids for 1 rows",
+    );
+    refused(&[one.clone(), ("tokens_0.npy", ids(&[5]))], "position 0");
+    refused(
+        &[one.clone(), ("tokens_0.npy", rows(1))],
+        "token ids must be",
+    );
+    for (json, what) in [
+        (serde_json::json!({"prompts": []}), None),
+        (serde_json::json!({"prompts": [{"token_ids": [1]}]}), None),
+        (
+            serde_json::json!({"prompts": [{"token_ids": [9]}]}),
+            Some("position 0"),
+        ),
+        (
+            serde_json::json!({"prompts": [{"token_ids": [1]}, {}]}),
+            Some("2 prompts"),
+        ),
+        (
+            serde_json::json!({"format": "sparse_topk", "prompts": []}),
+            Some("sparse"),
+        ),
+        (
+            serde_json::json!({"format": "other", "prompts": []}),
+            Some("\"other\""),
+        ),
+        (serde_json::json!("text"), Some("meta_json")),
+    ] {
+        let members = [("meta_json.npy", meta(&json)), one.clone()];
+        match what {
+            Some(what) => refused(&members, what),
+            None => drop(NpzReader::open(scratch.file(&zip(&members, true))).unwrap()),
+        }
+    }
+    let deep = npy("|u1", "(1048576,)", "[".repeat(1 << 20).as_bytes());
+    refused(&[("meta_json.npy", deep), one], "meta_json");
+    let sparse = [
+        ("lp_0.npy", rows(1)),
+        ("idx_0.npy", ids(&[1])),
+        ("tail_0.npy", rows(1)),
+    ];
+    refused(&sparse, "sparse kind");
+}
+
+/// Shapes that make terabytes, of members that hold little, or much of nothing.
+#[test]
+fn a_shape_takes_no_memory() {
+    let scratch = Scratch::new();
+    let refused = |array: Vec<u8>| {
+        for deflated in [false, true] {
+            let bytes = zip(&[("arr_0.npy", array.clone())], deflated);
+            let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();
+            assert!(!matches!(error, Error::Io { .. }), "{error}");
+        }
+    };
+    refused(npy("<f4", "(67108864, 16777216)", &[0; 20]));
+    refused(npy(
+        "<f8",
+        "(18446744073709551615, 18446744073709551615)",
+        &[],
+    ));
+    refused(npy("<f8", "(4294967296, 536870912)", &[]));
+    // A bomb: 16 MiB of zeros where the shape says 20 bytes.
+    refused(npy("<f4", "(1, 5)", &vec![0; 16 << 20]));
+    // And one whose stated size is that of its shape, in the directory and behind its bytes.
+    let lie = |length: usize, stated: u32| {
+        let whole = npy("<f4", "(1, 5)", &vec![0; length]);
+        let mut bytes = zip(&[("arr_0.npy", whole.clone())], true);
+        let said = (whole.len() as u32).to_le_bytes();
+        let at = bytes.windows(4).rposition(|bytes| bytes == said).unwrap();
+        bytes[at..at + 4].copy_from_slice(&stated.to_le_bytes());
+        bytes
+    };
+    let header = npy("<f4", "(1, 5)", &[]).len() as u32;
+    let mut reader = NpzReader::open(scratch.file(&lie(20, header + 20))).unwrap();
+    assert!(read(&mut reader).is_ok());
+    let error = NpzReader::open(scratch.file(&lie(1 << 20, header + 20))).unwrap_err();
+    assert!(
+        error.to_string().contains("more than its shape says"),
+        "{error}"
+    );
+    let error = NpzReader::open(scratch.file(&lie(16, header + 20))).unwrap_err();
+    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused_at_any_length() {
+    let scratch = Scratch::new();
+    for deflated in [false, true] {
+        let whole = zip(
+            &[("logits_0.npy", rows(2)), ("tokens_0.npy", ids(&[1, 2]))],
+            deflated,
+        );
+        for length in 0..whole.len() {
+            let error = NpzReader::open(scratch.file(&whole[..length])).unwrap_err();
+            assert!(
+                matches!(error, Error::Truncated { .. }),
+                "{length}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_of_a_row_is_noticed() {
+    let scratch = Scratch::new();
+    let mut bytes = zip(&[("logits_0.npy", rows(3))], false);
+    let entry = logits(3)[7].to_le_bytes();
+    let at = bytes.windows(4).position(|bytes| bytes == entry).unwrap();
+    bytes[at] ^= 1;
+    let mut reader = NpzReader::open(scratch.file(&bytes)).unwrap();
+    let error = read(&mut reader).unwrap_err();
+    assert!(error.to_string().contains("checksum"), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Corrupt {
+                window: Some(0),
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn damage_never_panics(change in any_change(), deflated in any::<bool>()) {
+        let scratch = Scratch::new();
+        let json = serde_json::json!({"prompts": [{"token_ids": [1, 2]}]});
+        let members = [("meta_json.npy", meta(&json)), ("logprobs_0.npy", rows(2))];
+        let mut bytes = zip(&members, deflated);
+        change.apply(&mut bytes);
+        if let Ok(mut reader) = NpzReader::open(scratch.file(&bytes)) {
+            let _ = read(&mut reader);
+        }
+    }
+}

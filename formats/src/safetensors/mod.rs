@@ -1,0 +1,23 @@
+//! A folder of `0.safetensors`, `1.safetensors`, ...: a file a window, as SGLang's patch writes
+//! them. What is accepted is specified in `TENSORS.md`, beside this crate's manifest.
+//!
+//! Every place in a file follows from its header, so a [`SafetensorsReader`] reads any rows of any
+//! window, from any threads. The format itself: <https://github.com/huggingface/safetensors>.
+
+mod folder;
+mod header;
+mod reader;
+
+#[cfg(test)]
+mod tests;
+
+pub use reader::SafetensorsReader;
+
+/// Most bytes of a file's header: the format's own limit.
+pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// Names of the tensor that holds the rows.
+const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
+
+/// Names of the tensor that holds the token ids.
+const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];

@@ -1,0 +1,351 @@
+//! Folders that are right, and folders that are not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use half::f16;
+
+use super::SafetensorsReader;
+use crate::testing::bits;
+use crate::{Error, Float};
+
+const N_VOCAB: usize = 5;
+
+/// A folder of files.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn open(&self) -> crate::Result<SafetensorsReader> {
+        SafetensorsReader::open(self.0.path())
+    }
+
+    /// The error of opening it, which is one line that names this file.
+    fn refused(&self, file: &str) -> Error {
+        let error = self.open().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(file) && !text.contains('\n'), "{text}");
+        error
+    }
+}
+
+/// A tensor: name, type, shape, bytes.
+type Tensor<'t> = (&'t str, &'t str, &'t [u64], Vec<u8>);
+
+/// A file as the format's own library writes it.
+fn file(tensors: &[Tensor<'_>]) -> Vec<u8> {
+    let (mut json, mut data) = (serde_json::Map::new(), Vec::new());
+    json.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        let tensor = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        json.insert((*name).to_owned(), tensor);
+        data.extend_from_slice(bytes);
+    }
+    with_header(&serde_json::Value::from(json).to_string(), &data)
+}
+
+fn with_header(json: &str, data: &[u8]) -> Vec<u8> {
+    let length = (json.len() as u64).to_le_bytes();
+    [&length, json.as_bytes(), data].concat()
+}
+
+/// `n` rows of logits.
+fn rows(n: usize) -> Vec<f32> {
+    (0..n * N_VOCAB)
+        .map(|i| (i * 37 % 101) as f32 / 8.0 - 6.0)
+        .collect()
+}
+
+fn f32s(rows: &[f32]) -> Vec<u8> {
+    bytemuck::cast_slice(rows).to_vec()
+}
+
+/// A window of `n` rows without token ids.
+fn window(n: usize) -> Vec<u8> {
+    file(&[("log_probs", "F32", &[n as u64, 5], f32s(&rows(n)))])
+}
+
+#[test]
+fn windows_come_in_the_order_of_their_numbers() {
+    let folder = Folder::new();
+    for n in 1..=12 {
+        folder.put(&format!("{}.safetensors", n + 8), &window(n));
+    }
+    folder.put("config.json", b"{}");
+    let reader = folder.open().unwrap();
+    assert_eq!((reader.n_windows(), reader.n_vocab()), (12, 5));
+    assert!(
+        reader.rows_per_window().eq(1..=12),
+        "9, 10, ... and not 10, 11, ..., 9"
+    );
+    assert!(!reader.holds_tokens() && !reader.log_probabilities());
+    for place in 0..12 {
+        let head = reader.head(place);
+        assert_eq!(
+            (head.window, head.tokens, head.first_scored),
+            (place as u32, vec![], 0)
+        );
+        let block = reader.block(place, 0, None).unwrap();
+        let expected: Vec<u32> = rows(place + 1).iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits(&block), expected);
+    }
+}
+
+#[test]
+fn every_type_of_entry_and_of_id() {
+    let logs: Vec<f32> = [0.5f32, 0.25, 0.125, 0.0625, 0.0625].map(f32::ln).into();
+    let as_f16 = |x: &f32| f16::from_f32(*x).to_le_bytes();
+    let as_bf16 = |x: &f32| half::bf16::from_f32(*x).to_le_bytes();
+    let as_f64 = |x: &f32| f64::from(*x).to_le_bytes();
+    let entries: [(&str, Vec<u8>, Float); 4] = [
+        ("F16", logs.iter().flat_map(as_f16).collect(), Float::F16),
+        ("BF16", logs.iter().flat_map(as_bf16).collect(), Float::Bf16),
+        ("F32", f32s(&logs), Float::F32),
+        ("F64", logs.iter().flat_map(as_f64).collect(), Float::F64),
+    ];
+    let ids: [(&str, &str, Vec<u8>); 3] = [
+        (
+            "input_ids",
+            "I64",
+            bytemuck::cast_slice(&[3i64, 4]).to_vec(),
+        ),
+        (
+            "token_ids",
+            "I32",
+            bytemuck::cast_slice(&[3i32, 4]).to_vec(),
+        ),
+        ("tokens", "U32", bytemuck::cast_slice(&[3u32, 4]).to_vec()),
+    ];
+    for (dtype, bytes, float) in &entries {
+        for (name, id_type, id_bytes) in &ids {
+            let folder = Folder::new();
+            let rows: Tensor<'_> = ("x", dtype, &[1, 1, 5], bytes.clone());
+            let ids: Tensor<'_> = (name, id_type, &[2], id_bytes.clone());
+            folder.put("0.safetensors", &file(&[ids, rows]));
+            let reader = folder.open().unwrap();
+            assert_eq!((reader.float(), reader.log_probabilities()), (*float, true));
+            let head = reader.head(0);
+            assert_eq!((head.tokens, head.n_rows), (vec![3, 4], 1));
+            let block = reader.block(0, 0, None).unwrap();
+            for (i, expected) in logs.iter().enumerate() {
+                assert!((block.row(0).get(i) - expected).abs() < 0.02, "{dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_folder_of_windows() {
+    let folder = Folder::new();
+    folder.put("notes.txt", b"");
+    assert!(
+        folder
+            .refused("")
+            .to_string()
+            .contains("without safetensors files")
+    );
+    folder.put("0.safetensors", &window(1));
+    folder.put("2.safetensors", &window(1));
+    assert!(
+        folder
+            .refused("lacks 1.safetensors")
+            .to_string()
+            .contains("2.safetensors")
+    );
+    folder.put("1.safetensors", &window(1));
+    folder.put("01.safetensors", &window(1));
+    assert!(
+        folder
+            .refused("1.safetensors")
+            .to_string()
+            .contains("number 1 too")
+    );
+    fs::remove_file(folder.0.path().join("01.safetensors")).unwrap();
+    for name in [
+        "model.safetensors",
+        "+3.safetensors",
+        ".safetensors.safetensors",
+    ] {
+        let path = folder.put(name, &window(1));
+        assert!(folder.refused(name).to_string().contains("no number"));
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(folder.open().unwrap().n_windows(), 3);
+    let wide = file(&[("logits", "F32", &[1, 6], f32s(&[0.0; 6]))]);
+    folder.put("3.safetensors", &wide);
+    assert!(
+        folder
+            .refused("3.safetensors")
+            .to_string()
+            .contains("rows of 6")
+    );
+    let with_ids = file(&[
+        ("logits", "F32", &[1, 5], f32s(&rows(1))),
+        ("tokens", "I32", &[1], vec![0; 4]),
+    ]);
+    folder.put("3.safetensors", &with_ids);
+    assert!(
+        folder
+            .refused("3.safetensors")
+            .to_string()
+            .contains("token ids")
+    );
+    assert!(SafetensorsReader::open(Path::new("/no/such/folder")).is_err());
+}
+
+#[test]
+fn tensors_that_are_not_what_is_looked_for() {
+    let folder = Folder::new();
+    let ids = |n: u64| ("tokens", "I32", n, [1u8, 0, 0, 0].repeat(n as usize));
+    let refused = |tensors: &[Tensor<'_>], what: &str| {
+        folder.put("0.safetensors", &file(tensors));
+        let error = folder.refused("0.safetensors").to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    let f = || f32s(&rows(2));
+    refused(&[], "no tensor of rows");
+    refused(&[("x", "F32", &[10], f())], "no tensor of rows");
+    refused(
+        &[("x", "F32", &[2, 5], f()), ("y", "F32", &[2, 5], f())],
+        "2 could be",
+    );
+    refused(
+        &[
+            ("logits", "F32", &[2, 5], f()),
+            ("logprobs", "F32", &[2, 5], f()),
+        ],
+        "leave one",
+    );
+    refused(&[("logits", "I64", &[1, 5], f())], "type I64");
+    refused(&[("logits", "F8_E4M3", &[8, 5], f())], "type F8_E4M3");
+    refused(
+        &[("logits", "F32", &[2, 1, 5], f())],
+        "its shape is [2, 1, 5]",
+    );
+    refused(&[("logits", "F32", &[0, 5], vec![])], "its shape is [0, 5]");
+    refused(&[("logits", "F32", &[1, 0], vec![])], "its shape is [1, 0]");
+    for n in [1, 4] {
+        let (name, dtype, n, bytes) = ids(n);
+        let ids: Tensor<'_> = (name, dtype, &[n], bytes);
+        refused(&[("x", "F32", &[2, 5], f()), ids], "token ids for 2 rows");
+    }
+    refused(
+        &[
+            ("x", "F32", &[2, 5], f()),
+            ("tokens", "F32", &[2], vec![0; 8]),
+        ],
+        "token ids must be",
+    );
+    let beyond = bytemuck::cast_slice(&[4i32, 5]).to_vec();
+    refused(
+        &[("x", "F32", &[2, 5], f()), ("tokens", "I32", &[2], beyond)],
+        "position 1",
+    );
+    let negative = bytemuck::cast_slice(&[-1i64, 0]).to_vec();
+    refused(
+        &[
+            ("x", "F32", &[2, 5], f()),
+            ("tokens", "I64", &[2], negative),
+        ],
+        "position 0",
+    );
+}
+
+#[test]
+fn hostile_headers() {
+    let folder = Folder::new();
+    let refused = |bytes: &[u8], what: &str| {
+        folder.put("0.safetensors", bytes);
+        let error = folder.refused("0.safetensors").to_string();
+        assert!(error.contains(what), "{what}: {error}");
+    };
+    let header = |json: &str, what: &str| refused(&with_header(json, &[0; 40]), what);
+    for length in [100_000_001, u64::MAX] {
+        refused(&[&length.to_le_bytes()[..], b"{}"].concat(), "too large");
+    }
+    refused(
+        &[&99u64.to_le_bytes()[..], b"{}"].concat(),
+        "within its header",
+    );
+    header("", "JSON");
+    header("[]", "JSON");
+    header(&"[".repeat(1 << 20), "JSON");
+    header(&format!("{{\"a\":{}", "{\"a\":".repeat(1 << 20)), "JSON");
+    header(
+        &format!("{{\"__metadata__\":{}", "[".repeat(1 << 20)),
+        "JSON",
+    );
+    let tensor = |shape: &str, offsets: &str| {
+        format!(r#"{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}"#)
+    };
+    let one = |shape: &str, offsets: &str| format!(r#"{{"logits":{}}}"#, tensor(shape, offsets));
+    header(&one("[2,5]", "[40,0]"), "ends before it starts");
+    header(&one("[2,5]", "[4,44]"), "lacks 4 bytes");
+    header(
+        &one("[2,5]", "[18446744073709551575,18446744073709551615]"),
+        "lacks",
+    );
+    header(&one("[2,5]", "[0,39]"), "has 39 bytes");
+    header(&one("[2,5]", "[-1,39]"), "JSON");
+    header(&one("[2,5]", "[0,36893488147419103232]"), "JSON");
+    // 2^62 entries of 4 bytes are 2^64, and 0 modulo that.
+    header(&one("[2147483648,2147483648]", "[0,0]"), "has 0 bytes");
+    header(
+        &one("[4294967296,4294967296,4294967296]", "[0,40]"),
+        "has 40 bytes",
+    );
+    let two = tensor("[1,5]", "[0,20]");
+    header(&format!(r#"{{"a":{two},"a":{two}}}"#), "two entries");
+    header(&format!(r#"{{"a":{two},"\u0061":{two}}}"#), "two entries");
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused_at_any_length() {
+    let whole = file(&[
+        ("tokens", "I32", &[2], vec![0; 8]),
+        ("log_probs", "F32", &[2, 5], f32s(&rows(2))),
+    ]);
+    let folder = Folder::new();
+    for length in 0..whole.len() {
+        folder.put("0.safetensors", &whole[..length]);
+        let error = folder.refused("0.safetensors");
+        assert!(
+            matches!(error, Error::Truncated { .. }),
+            "{length}: {error}"
+        );
+    }
+    folder.put("0.safetensors", &whole);
+    let reader = folder.open().unwrap();
+    folder.put("0.safetensors", &whole[..whole.len() - 1]);
+    let error = reader.block(0, 0, None).unwrap_err();
+    assert!(error.to_string().contains("has changed"), "{error}");
+}
+
+#[test]
+fn rows_that_are_not_finite_do_not_tell_what_they_are() {
+    let mut rows = vec![f32::NAN; 15];
+    let fifth = 0.2f32.ln();
+    rows[10..].fill(fifth);
+    let folder = Folder::new();
+    folder.put(
+        "0.safetensors",
+        &file(&[("x", "F32", &[3, 5], f32s(&rows))]),
+    );
+    assert!(folder.open().unwrap().log_probabilities());
+    rows[10..].fill(f32::NEG_INFINITY);
+    folder.put(
+        "0.safetensors",
+        &file(&[("x", "F32", &[3, 5], f32s(&rows))]),
+    );
+    assert!(!folder.open().unwrap().log_probabilities());
+}

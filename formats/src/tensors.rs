@@ -1,0 +1,273 @@
+//! Arrays of rows as other programs store them: what `safetensors` and `npz` files share. What is
+//! accepted of both is specified in `TENSORS.md`.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowHead};
+
+/// The type of a row's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Float {
+    /// IEEE binary16.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary64, rounded to f32 when read.
+    F64,
+}
+
+impl Float {
+    /// Bytes of an entry.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Float::F16 | Float::Bf16 => 2,
+            Float::F32 => 4,
+            Float::F64 => 8,
+        }
+    }
+
+    /// Little-endian entries to f32: as many as both slices hold.
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        fn each<const N: usize>(bytes: &[u8], out: &mut [f32], of: impl Fn([u8; N]) -> f32) {
+            let (entries, _) = bytes.as_chunks::<N>();
+            out.iter_mut().zip(entries).for_each(|(x, &b)| *x = of(b));
+        }
+        match self {
+            Float::F16 => each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
+            Float::Bf16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+            Float::F32 => each(bytes, out, f32::from_le_bytes),
+            Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
+        }
+    }
+
+    /// How far the logarithm of a sum of probabilities may be from 0 where they were stored as
+    /// rounded logarithms. Each is off by a relative `u` at most (f16: 2^-11, bf16: 2^-8), the sum
+    /// by `u` times the row's entropy, which is at most that of equal chances.
+    fn tolerance(self, n_vocab: usize) -> f64 {
+        const OF_ARITHMETIC: f64 = 1e-3;
+        let u = match self {
+            Float::F16 => 2f64.powi(-11),
+            Float::Bf16 => 2f64.powi(-8),
+            Float::F32 | Float::F64 => 0.0,
+        };
+        OF_ARITHMETIC + u * (n_vocab as f64).ln()
+    }
+}
+
+impl fmt::Display for Float {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Float::F16 => "f16",
+            Float::Bf16 => "bf16",
+            Float::F32 => "f32",
+            Float::F64 => "f64",
+        })
+    }
+}
+
+/// The type of token ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Integer {
+    I32,
+    I64,
+    U32,
+    U64,
+}
+
+impl Integer {
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Integer::I32 | Integer::U32 => 4,
+            Integer::I64 | Integer::U64 => 8,
+        }
+    }
+
+    /// Little-endian ids; what is no u32 becomes `u32::MAX`, which no vocabulary has.
+    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
+        fn each<const N: usize, T: TryInto<u32>>(
+            bytes: &[u8],
+            of: impl Fn([u8; N]) -> T,
+        ) -> Vec<u32> {
+            let (ids, _) = bytes.as_chunks::<N>();
+            let ids = ids.iter().map(|&b| of(b).try_into().unwrap_or(u32::MAX));
+            ids.collect()
+        }
+        match self {
+            Integer::I32 => each(bytes, i32::from_le_bytes),
+            Integer::I64 => each(bytes, i64::from_le_bytes),
+            Integer::U32 => each(bytes, u32::from_le_bytes),
+            Integer::U64 => each(bytes, u64::from_le_bytes),
+        }
+    }
+}
+
+/// An array of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Matrix {
+    pub(crate) float: Float,
+    pub(crate) n_rows: u32,
+    pub(crate) n_vocab: u32,
+}
+
+impl Matrix {
+    /// Of shape [tokens, vocabulary], or of one such in a batch.
+    ///
+    /// # Errors
+    /// What the shape is instead.
+    pub(crate) fn new(float: Float, shape: &[u64]) -> Result<Self, String> {
+        let (&[n_rows, n_vocab] | &[1, n_rows, n_vocab]) = shape else {
+            return Err(format!(
+                "its shape is {shape:?}, not [tokens, vocabulary] or [1, tokens, vocabulary]"
+            ));
+        };
+        let within = |n: u64, max: u32| u32::try_from(n).ok().filter(|n| (1..=max).contains(n));
+        match (within(n_rows, MAX_N_CTX), within(n_vocab, MAX_N_VOCAB)) {
+            (Some(n_rows), Some(n_vocab)) => Ok(Self {
+                float,
+                n_rows,
+                n_vocab,
+            }),
+            _ => Err(format!(
+                "its shape is {shape:?}: tokens must be 1 to {MAX_N_CTX}, the vocabulary 1 to \
+                 {MAX_N_VOCAB}"
+            )),
+        }
+    }
+
+    /// Bytes of a row. No overflow: 2^24 x 8.
+    pub(crate) fn row_bytes(self) -> usize {
+        self.n_vocab as usize * self.float.bytes()
+    }
+
+    /// Bytes of all rows. No overflow: 2^26 x 2^27.
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.n_rows) * self.row_bytes() as u64
+    }
+}
+
+/// How many ids an array of this shape holds: [n], or one such in a batch.
+pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
+    match shape {
+        &[n] | &[1, n] => Some(n),
+        _ => None,
+    }
+}
+
+/// What is wrong with the number of ids of a window, if anything: one a row, and perhaps the one
+/// that follows the last row's.
+pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
+    let n_rows = u64::from(n_rows);
+    (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
+        format!(
+            "{n_ids} token ids for {n_rows} rows: there must be as many, or one more at the end"
+        )
+    })
+}
+
+/// What is wrong with the ids of a window, if anything.
+pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
+    let place = ids.iter().position(|&id| id >= n_vocab)?;
+    Some(format!(
+        "the token id at position {place} is outside the vocabulary of {n_vocab}"
+    ))
+}
+
+/// What stands before a window's rows. `tokens` is empty where the file holds none.
+pub(crate) fn head(place: usize, tokens: &[u32], n_rows: u32) -> WindowHead {
+    WindowHead {
+        window: place as u32, // readers count no more windows than that
+        tokens: tokens.to_vec(),
+        first_scored: 0,
+        n_rows,
+    }
+}
+
+/// Whether the first row of `blocks` that is finite is one of log-probabilities: whether they sum
+/// to 1. `None` if no row is finite.
+pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
+    let row = block.rows().find(Row::is_finite)?;
+    let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
+    let max = entries().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = entries().map(|x| (x - max).exp()).sum();
+    Some((max + sum.ln()).abs() < float.tolerance(row.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_become_f32() {
+        let mut out = [0.0; 2];
+        Float::F16.decode(&[0x00, 0x3c, 0x01, 0xc0], &mut out);
+        assert_eq!(out, [1.0, -2.001_953_1]);
+        Float::Bf16.decode(&[0x80, 0x3f, 0x20, 0xc1], &mut out);
+        assert_eq!(out, [1.0, -10.0]);
+        let numbers = [0.1f64, -1e300];
+        Float::F64.decode(bytemuck::cast_slice(&numbers), &mut out);
+        assert_eq!(out, [0.1, f32::NEG_INFINITY]);
+        Float::F32.decode(&[0, 0, 0x80, 0x3f], &mut out[1..]);
+        assert_eq!(out[1], 1.0);
+    }
+
+    #[test]
+    fn ids_that_are_none_are_in_no_vocabulary() {
+        let ids = [5i64, -1, 1 << 32];
+        let ids = Integer::I64.decode(bytemuck::cast_slice(&ids));
+        assert_eq!(ids, [5, u32::MAX, u32::MAX]);
+        assert!(id_fault(&ids, MAX_N_VOCAB).is_some_and(|what| what.contains("position 1")));
+        assert_eq!(id_fault(&ids[..1], 6), None);
+        assert_eq!(Integer::I32.decode(&[7, 0, 0, 0, 1]), [7]);
+    }
+
+    #[test]
+    fn shapes() {
+        let matrix = Matrix::new(Float::F16, &[3, 5]).unwrap();
+        assert_eq!((matrix.n_rows, matrix.bytes()), (3, 30));
+        assert_eq!(Matrix::new(Float::F16, &[1, 3, 5]), Ok(matrix));
+        for shape in [
+            &[][..],
+            &[3],
+            &[0, 5],
+            &[3, 0],
+            &[2, 3, 5],
+            &[u64::MAX, u64::MAX],
+            &[1 << 33, 5],
+        ] {
+            assert!(Matrix::new(Float::F32, shape).is_err(), "{shape:?}");
+        }
+        assert_eq!(
+            (n_ids(&[4]), n_ids(&[1, 4]), n_ids(&[2, 4])),
+            (Some(4), Some(4), None)
+        );
+    }
+
+    /// Log-probabilities of 50,000 entries, rounded, and what they are made of.
+    #[test]
+    fn log_probabilities_are_told_from_logits() {
+        let n = 50_000;
+        let logits: Vec<f32> = (0..n).map(|i| (i * 7919 % 1000) as f32 / 100.0).collect();
+        let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+        let logs: Vec<f32> = logits.iter().map(|&x| x - sum.ln() as f32).collect();
+        for float in [Float::F16, Float::Bf16, Float::F32, Float::F64] {
+            let stored = |row: &[f32]| {
+                let round = |&x: &f32| match float {
+                    Float::F16 => f16::from_f32(x).to_f32(),
+                    Float::Bf16 => bf16::from_f32(x).to_f32(),
+                    Float::F32 | Float::F64 => x,
+                };
+                let row: Vec<f32> = row.iter().map(round).collect();
+                is_normalised(&RowBlock::from_f32(0, 0, n, &row), float)
+            };
+            assert_eq!(stored(&logs), Some(true), "{float}");
+            assert_eq!(stored(&logits), Some(false), "{float}");
+            let nudged: Vec<f32> = logs.iter().map(|x| x + 0.1).collect();
+            assert_eq!(stored(&nudged), Some(false), "{float}");
+            assert_eq!(stored(&vec![f32::NAN; n]), None);
+        }
+    }
+}

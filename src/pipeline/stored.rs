@@ -1,0 +1,56 @@
+//! Rows that another run has stored, in a model's place.
+
+use std::collections::HashMap;
+
+use kl_formats::WindowHead;
+
+use super::Error;
+use super::decoded::decoded_rows;
+use super::reference_rows::ReferenceRows;
+use super::spare::Spare;
+use crate::engine::LogitSource;
+
+/// A file whose rows are evaluated as a model's are.
+pub struct Stored {
+    rows: ReferenceRows,
+    n_vocab: usize,
+    /// Its own windows, by the numbers of those that they are compared with.
+    windows: HashMap<u32, WindowHead>,
+    spare: Spare<Vec<f32>>,
+}
+
+impl Stored {
+    /// `rows`, whose windows come in the order in which they are asked for. `windows` are the rows
+    /// that are taken of each, by the number of the window that is asked for.
+    #[must_use]
+    pub fn new(rows: ReferenceRows, n_vocab: u32, windows: HashMap<u32, WindowHead>) -> Self {
+        Self {
+            rows,
+            n_vocab: n_vocab as usize,
+            windows,
+            spare: Spare::default(),
+        }
+    }
+}
+
+impl LogitSource for Stored {
+    type Error = Error;
+
+    fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    fn decode<E: From<Error>>(
+        &mut self,
+        window: &WindowHead,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let wanted = self
+            .windows
+            .get(&window.window)
+            .ok_or_else(|| Error::Inconsistent {
+                found: format!("another window {} than before", window.window),
+            })?;
+        decoded_rows(&self.rows, wanted, &self.spare, sink)
+    }
+}
