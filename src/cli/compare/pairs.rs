@@ -331,3 +331,28 @@ fn nothing_in_common(reference: &Side<'_>, other: &Side<'_>) -> Error {
         reference.path.display()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_found_by_its_beginning() {
+        let windows: [&[u32]; 4] = [&[1, 5, 6], &[1, 2, 3, 4], &[1, 5, 6], &[1, 2, 4]];
+        let mut left: BTreeMap<&[u32], VecDeque<usize>> = BTreeMap::new();
+        for (place, tokens) in windows.into_iter().enumerate() {
+            left.entry(tokens).or_default().push_back(place);
+        }
+        assert_eq!(take(&mut left, &[1, 2, 3]), Some(1), "cut short");
+        assert_eq!(take(&mut left, &[1, 2, 3]), None, "taken already");
+        assert_eq!(take(&mut left, &[1, 5, 6]), Some(0), "the first of equals");
+        assert_eq!(
+            take(&mut left, &[1, 5, 6, 7]),
+            Some(2),
+            "with the token behind its last row"
+        );
+        assert_eq!(take(&mut left, &[1, 2, 4, 8, 9]), None, "two tokens more");
+        assert_eq!(take(&mut left, &[1, 2, 4]), Some(3));
+        assert!(left.is_empty());
+    }
+}
