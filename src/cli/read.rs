@@ -10,7 +10,7 @@ use super::evaluation::{Subject, evaluate};
 use super::extras::Extras;
 use super::reference::{
     check_vocabulary, describe, longest_window, native_header, overlap, precedent, prompt_labels,
-    summarize,
+    summarize, summarize_again,
 };
 use super::series::{self, Turn};
 use super::settings::ReadSettings;
@@ -86,13 +86,7 @@ fn evaluate_model(
     let sidecar = SidecarFile::create(&settings.results, path)?;
     // Opened anew for each model: a kl.py file can only be read from its start.
     let file = Reference::open(&settings.reference)?;
-    let of_reference = summarize(&file)?;
-    if of_reference.fingerprint.as_deref() != fingerprint {
-        bail!(
-            "{}: was replaced while models were evaluated against it",
-            settings.reference.display()
-        );
-    }
+    let of_reference = summarize_again(&file, fingerprint)?;
 
     let started = Instant::now();
     let model = Model::load(backend, path, &run.model)?;

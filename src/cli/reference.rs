@@ -148,6 +148,24 @@ pub fn summarize(reference: &Reference) -> Result<ReferenceSummary> {
     })
 }
 
+/// [`summarize`] of a reference that has to be the one that the run began with.
+///
+/// # Errors
+/// A file that cannot be read, or is another.
+pub fn summarize_again(
+    reference: &Reference,
+    fingerprint: Option<&str>,
+) -> Result<ReferenceSummary> {
+    let summary = summarize(reference)?;
+    if summary.fingerprint.as_deref() != fingerprint {
+        bail!(
+            "{}: was replaced while models were evaluated against it",
+            reference.path().display()
+        );
+    }
+    Ok(summary)
+}
+
 /// SHA-256 of a file's length, its first 64 KiB and its last: in kl's own files headers, index and
 /// the checksums of the last rows, which tell any two apart.
 fn fingerprint(path: &Path) -> Result<String> {

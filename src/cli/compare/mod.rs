@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use kl_formats::{ModelIdentity, Reference};
+use kl_formats::{ModelIdentity, Reference, WindowHead};
 
 use super::args::{ResultArgs, Vocabulary};
 use super::evaluation::{Subject, evaluate};
 use super::extras::Extras;
 use super::heads::heads;
 use super::reference::{
-    check_tokenizers, describe, native_header, overlap, prompt_labels, summarize,
+    check_tokenizers, describe, native_header, overlap, prompt_labels, summarize, summarize_again,
 };
 use super::series::{self, Turn};
 use super::settings::{ResultSettings, UsageError, result_settings};
@@ -124,6 +124,10 @@ pub fn run(args: CompareArgs) -> Result<Outcome> {
         warn(&Warning::Overlap { stride, n_ctx });
     }
     let described = describe(&reference);
+    let start = Start {
+        heads: heads(&reference, None, settings.results.quiet)?,
+        fingerprint: summarize(&reference)?.fingerprint,
+    };
     let look_ahead = |path: &Path| {
         drop(SidecarFile::create(&settings.results, path)?);
         Reference::open(path)?;
@@ -134,21 +138,27 @@ pub fn run(args: CompareArgs) -> Result<Outcome> {
         described,
         &settings.others,
         look_ahead,
-        |turn| evaluate_file(&settings, turn),
+        |turn| evaluate_file(&settings, &start, turn),
     )
 }
 
+/// The reference as the run began with it.
+struct Start {
+    heads: Vec<WindowHead>,
+    fingerprint: Option<String>,
+}
+
 /// Compares one file with the reference.
-fn evaluate_file(settings: &Settings, turn: Turn<'_, '_>) -> Result<ModelReport> {
+fn evaluate_file(settings: &Settings, start: &Start, turn: Turn<'_, '_>) -> Result<ModelReport> {
     let started = Instant::now();
     let path = turn.path;
     let sidecar = SidecarFile::create(&settings.results, path)?;
     // Opened anew for each: a stream can only be read from its start.
     let reference = Reference::open(&settings.reference)?;
+    let of_reference = summarize_again(&reference, start.fingerprint.as_deref())?;
     let other = Reference::open(path)?;
     let compared = check_vocabulary(&reference, &other, settings.vocabulary)?;
-    let quiet = settings.results.quiet;
-    let (windows, others) = (heads(&reference, None, quiet)?, heads(&other, None, quiet)?);
+    let others = heads(&other, None, settings.results.quiet)?;
     let Pairs {
         windows,
         taken,
@@ -156,7 +166,7 @@ fn evaluate_file(settings: &Settings, turn: Turn<'_, '_>) -> Result<ModelReport>
         other_places,
         have_tokens,
     } = pair(
-        &Side::new(&reference, &windows),
+        &Side::new(&reference, &start.heads),
         &Side::new(&other, &others),
         settings.max_rows,
     )?;
@@ -167,7 +177,7 @@ fn evaluate_file(settings: &Settings, turn: Turn<'_, '_>) -> Result<ModelReport>
         identity: identity(&other),
         compared,
         backend: native_header(&other).map(|header| header.backend.clone()),
-        of_reference: summarize(&reference)?,
+        of_reference,
         prompts: prompt_labels(&reference),
         extras: Extras::wanted(&settings.results, &[&reference, &other]),
         sidecar,
