@@ -195,11 +195,11 @@ pub struct ResultArgs {
     #[arg(long)]
     pub json_tokens: bool,
 
-    /// With -r, list the N tokens with the largest KLD in their context
+    /// List the N tokens with the largest KLD in their context
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
 
-    /// With -r, exit with 3 if a number of the result is so, as in 'kld.mean > 0.01'; may repeat
+    /// Exit with 3 if a number of the result is so, as in 'kld.mean > 0.01'; may repeat
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
 

@@ -113,7 +113,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
         std::slice::from_ref(&args.input),
         std::slice::from_ref(&args.output),
     )?;
-    let output = PartialFile::create(&args.output, Existing::asked(args.force, false))?;
+    let output = PartialFile::create(&args.output, Existing::asked(args.force, None))?;
     let reference = Reference::open(&args.input)?;
     check_kinds(&reference, kind)?;
     let windows = windows(&reference, args)?;

@@ -24,8 +24,8 @@ pub struct Existing {
 /// What becomes of a partial file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftover {
-    /// It is named, and not touched.
-    Refuse,
+    /// It is named, and not touched; with what to do about it.
+    Refuse(&'static str),
     /// The file is begun anew.
     Replace,
     /// It is opened as it is, to be gone on with.
@@ -33,14 +33,17 @@ pub enum Leftover {
 }
 
 impl Existing {
-    /// As the flags say, for a file that takes long to write.
-    pub fn asked(force: bool, resume: bool) -> Self {
+    /// As the flags say, for a file that takes long to write; `None` where it cannot be gone on with.
+    pub fn asked(force: bool, resume: Option<bool>) -> Self {
         Self {
             replace_target: force,
             leftover: match (resume, force) {
-                (true, _) => Leftover::Resume,
-                (false, true) => Leftover::Replace,
-                (false, false) => Leftover::Refuse,
+                (Some(true), _) => Leftover::Resume,
+                (_, true) => Leftover::Replace,
+                (Some(false), false) => {
+                    Leftover::Refuse("--resume goes on with it, --force starts anew")
+                }
+                (None, false) => Leftover::Refuse("remove it, or --force"),
             },
         }
     }
@@ -83,12 +86,12 @@ impl PartialFile {
         let file = open_locked(&partial, &target)?;
         let mut is_leftover = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
         match existing.leftover {
-            Leftover::Refuse if is_leftover => bail!(
-                "{}: left over from a run that was cut off: --resume goes on with it, --force starts anew",
+            Leftover::Refuse(advice) if is_leftover => bail!(
+                "{}: left over from a run that was cut off: {advice}",
                 partial.display()
             ),
             Leftover::Resume => {}
-            Leftover::Refuse | Leftover::Replace => {
+            Leftover::Refuse(_) | Leftover::Replace => {
                 is_leftover = false;
                 file.set_len(0)
                     .with_context(|| format!("{}: cannot be written", partial.display()))?;
@@ -307,7 +310,7 @@ mod tests {
 
     const NEW: Existing = Existing {
         replace_target: false,
-        leftover: Leftover::Refuse,
+        leftover: Leftover::Refuse("--force"),
     };
     const FORCED: Existing = Existing {
         replace_target: true,

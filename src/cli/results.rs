@@ -39,7 +39,7 @@ impl<'s> Results<'s> {
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
                 // What is gone on with has left its result.
-                let ours = settings.force || (settings.resume && is_result(path));
+                let ours = settings.force || (settings.resume == Some(true) && is_result(path));
                 drop(create_json(path, ours)?);
                 Json::File { path, ours }
             }

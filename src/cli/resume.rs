@@ -31,7 +31,7 @@ pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Opt
     {
         if cut_off.head(place)? != *planned {
             bail!(
-                "{}: window {} holds other tokens than this run's: --force starts anew",
+                "{}: window {} holds other tokens than this run's: start anew with --force alone",
                 output.path().display(),
                 planned.window
             );
@@ -44,7 +44,7 @@ pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Opt
 pub fn check_same_run(file: &NativeReader, header: &Header) -> Result<()> {
     match first_difference(file.header(), header) {
         Some(difference) => bail!(
-            "{}: is of another run ({difference}): give the same model, text and settings, or --force to start anew",
+            "{}: is of another run ({difference}): give the same model, text and settings, or start anew with --force alone",
             file.path().display()
         ),
         None => Ok(()),

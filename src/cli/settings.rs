@@ -133,8 +133,8 @@ pub struct ResultSettings {
     pub conditions: Vec<Condition>,
     pub sidecar: Sidecar,
     pub force: bool,
-    /// Whether to go on with what an earlier run has left.
-    pub resume: bool,
+    /// Whether to go on with what an earlier run has left; `None`: it cannot be.
+    pub resume: Option<bool>,
     pub quiet: bool,
 }
 
@@ -424,7 +424,7 @@ fn read_settings(args: Args, reference: PathBuf, run: RunSettings) -> Result<Com
     }
     Ok(Command::Read(ReadSettings {
         results: ResultSettings {
-            resume: args.resume,
+            resume: Some(args.resume),
             ..result_settings(args.results, args.model.len(), args.force, args.quiet)?
         },
         models: args.model,
@@ -478,7 +478,7 @@ pub(super) fn result_settings(
         conditions: args.fail_if,
         sidecar,
         force,
-        resume: false,
+        resume: None,
         quiet,
     })
 }

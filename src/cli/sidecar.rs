@@ -49,7 +49,7 @@ impl SidecarFile {
             path,
             writer: None,
             n_records: 0,
-            resume: settings.resume,
+            resume: settings.resume == Some(true),
         }))
     }
 
@@ -66,7 +66,7 @@ impl SidecarFile {
             };
             return match first_difference(&cut_off.header, header) {
                 Some(difference) => bail!(
-                    "{}: is of another run ({difference}): give the same model, reference and settings, or --force to start anew",
+                    "{}: is of another run ({difference}): give the same model, reference and settings, or start anew with --force alone",
                     self.output.path().display()
                 ),
                 None => Ok(Some(Remains::CutOff(cut_off.records))),

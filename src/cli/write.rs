@@ -18,8 +18,8 @@ use super::setup::{
     Precedent, backend_identity, context_options, start_backend, warn_long_window, writer,
 };
 use super::{resume, stop};
-use crate::engine::{Backend, ContextOptions, FlashAttention, Model};
-use crate::pipeline::{Step, Target, write_reference};
+use crate::engine::{Backend, ContextOptions, Decoder, FlashAttention, Model};
+use crate::pipeline::{self, Step, Target, Timing, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
 
 /// Writes a reference.
@@ -29,9 +29,10 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
     stop::check()?;
     // Made before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
+    let can_resume = matches!(settings.kind, WriteKind::Native(_));
     let existing = Existing {
         replace_target: settings.run.force || whole.is_some(),
-        ..Existing::asked(settings.run.force, settings.resume)
+        ..Existing::asked(settings.run.force, can_resume.then_some(settings.resume))
     };
     let mut output = PartialFile::create(&settings.target, existing)?;
     let backend = start_backend(&settings.run)?;
@@ -98,14 +99,42 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         }
     };
     let windows = plan.windows.get(n_whole..).unwrap_or_default();
-    let n_rows = windows.iter().map(|head| u64::from(head.n_rows)).sum();
-    let mut progress = Progress::new(
-        "writing",
-        Some(windows.len() as u64),
-        Some(n_rows),
-        settings.run.quiet,
-    );
-    let done = write_reference(&mut decoder, windows, target, |step| {
+    let (file, timing) = match decode(&mut decoder, windows, target, settings.run.quiet) {
+        Ok(done) => done,
+        Err(error) if can_resume => bail!("{error}{}", resume::keep(output, plan.windows.len())),
+        Err(error) => return Err(error.into()),
+    };
+    let written = commit(file, output)?;
+    drop(decoder);
+    model.drop_last();
+    if !settings.run.quiet {
+        let n_tokens: usize = windows.iter().map(|head| head.tokens.len()).sum();
+        let wall = started.elapsed().as_secs_f64();
+        say!(
+            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
+            settings.target.display(),
+            bytes(written),
+            count(n_rows(windows)),
+            duration(wall),
+            duration(timing.decode.as_secs_f64()),
+            duration(timing.score.as_secs_f64()),
+            duration(timing.write.as_secs_f64()),
+            n_tokens as f64 / wall,
+        );
+    }
+    Ok(())
+}
+
+/// Runs the model over `windows`, and shows how far it is.
+fn decode(
+    decoder: &mut Decoder<'_>,
+    windows: &[WindowHead],
+    target: Target<DirectFile>,
+    quiet: bool,
+) -> Result<(DirectFile, Timing), pipeline::Error> {
+    let n_windows = windows.len() as u64;
+    let mut progress = Progress::new("writing", Some(n_windows), Some(n_rows(windows)), quiet);
+    let done = write_reference(decoder, windows, target, |step| {
         match step {
             Step::Rows(n) => progress.rows(n),
             Step::Window(_) => progress.window(None),
@@ -113,34 +142,11 @@ pub fn run(settings: &WriteSettings) -> Result<()> {
         stop::check()
     });
     progress.finish();
-    let (file, timing) = match done {
-        Ok(done) => done,
-        Err(error) if matches!(settings.kind, WriteKind::Native(_)) => {
-            bail!("{error}{}", resume::keep(output, plan.windows.len()))
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let written = commit(file, output)?;
-    drop(decoder);
-    model.drop_last();
+    done
+}
 
-    if settings.run.quiet {
-        return Ok(());
-    }
-    let wall = started.elapsed().as_secs_f64();
-    let n_tokens: usize = windows.iter().map(|head| head.tokens.len()).sum();
-    say!(
-        "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
-        settings.target.display(),
-        bytes(written),
-        count(n_rows),
-        duration(wall),
-        duration(timing.decode.as_secs_f64()),
-        duration(timing.score.as_secs_f64()),
-        duration(timing.write.as_secs_f64()),
-        n_tokens as f64 / wall,
-    );
-    Ok(())
+fn n_rows(windows: &[WindowHead]) -> u64 {
+    windows.iter().map(|head| u64::from(head.n_rows)).sum()
 }
 
 /// What `--resume` finds to be whole: the run was not cut off, or has been gone on with already.
@@ -248,7 +254,7 @@ pub(super) fn projected_bytes(kind: WriteKind, windows: &[WindowHead], n_vocab: 
         };
         return header.file_bytes().unwrap_or(u64::MAX);
     }
-    let n_rows: u64 = windows.iter().map(|head| u64::from(head.n_rows)).sum();
+    let n_rows = n_rows(windows);
     let n_tokens: u64 = windows.iter().map(|head| head.tokens.len() as u64).sum();
     let encoding = kind.encoding();
     let row_bytes = encoding.row_bytes(n_vocab as usize).unwrap_or(usize::MAX) as u64;
