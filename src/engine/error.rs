@@ -31,7 +31,7 @@ pub enum EngineError {
         path: PathBuf,
     },
     /// llama.cpp refused the model.
-    #[error("{path}: llama.cpp could not load the model: {reason}", path = .path.display())]
+    #[error("{path}: llama.cpp could not load the model: {reason}{}", load_advice(.reason), path = .path.display())]
     Load {
         /// The model's file.
         path: PathBuf,
@@ -96,6 +96,14 @@ pub enum EngineError {
     /// The backend could not be started.
     #[error("llama.cpp's backend could not be started: {0}")]
     Backend(String),
+}
+
+/// What to do where a reason speaks of memory.
+fn load_advice(reason: &str) -> &'static str {
+    match reason.contains("alloc") || reason.contains("memory") {
+        true => " (out of memory? lower --n-gpu-layers, or let other programs end)",
+        false => "",
+    }
 }
 
 fn known_devices(known: &[String]) -> String {
