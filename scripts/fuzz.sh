@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Feeds a fuzz target, or all one after the other, until so many bytes have been read: fuzz/README.md.
-#   scripts/fuzz.sh native|kl_py|llama_cpp|sidecar|gguf|reference|all [BYTES]
+#   scripts/fuzz.sh native|kl_py|llama_cpp|safetensors|npz|sidecar|gguf|reference|all [BYTES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,15 @@ for target in $targets; do
         exit 1
     fi
     if [[ -n ${KEEP:-} ]]; then
-        find "$found" -type f -exec cp -t "fuzz/corpus/$target" {} +
-        fuzz cmin "$target" "fuzz/corpus/$target" -- -use_counters=0 >"$folder/log" 2>&1 || cat "$folder/log"
+        # As few inputs as together reach all that these reach, each place once, however often.
+        kept=$folder/kept
+        mkdir "$kept"
+        (
+            unset KL_FUZZ_BYTES
+            TMPDIR=$folder fuzz run "$target" "$kept" "fuzz/corpus/$target" "$found" -- \
+                -set_cover_merge=1 -use_counters=0 >"$folder/log" 2>&1
+        ) || { cat "$folder/log"; exit 1; }
+        rm -r "fuzz/corpus/$target"
+        mv "$kept" "fuzz/corpus/$target"
     fi
 done

@@ -3,6 +3,8 @@
 
 #[path = "../../fuzz/src/framing.rs"]
 mod framing;
+#[path = "../../fuzz/src/given.rs"]
+mod given;
 #[path = "../../fuzz/src/memory.rs"]
 mod memory;
 #[path = "../../fuzz/src/readers.rs"]
@@ -24,15 +26,14 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
         seeds::write(corpus);
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
     for target in readers::TARGETS {
         let (mut whole, mut faulty) = (0, 0);
         for entry in std::fs::read_dir(corpus(target.name)).unwrap() {
             let from = entry.unwrap().path();
             eprintln!("{}", from.display());
-            let bytes = (target.frame)(&std::fs::read(from).unwrap());
-            std::fs::write(&path, &bytes).unwrap();
-            match memory::limited(target.memory(bytes.len()), || (target.read)(&path)) {
+            let given = (target.frame)(&std::fs::read(from).unwrap());
+            let path = given.put(folder.path()).unwrap();
+            match memory::limited(target.memory(given.bytes()), || (target.read)(&path)) {
                 Ok(()) => whole += 1,
                 Err(error) => {
                     let message = error.to_string();

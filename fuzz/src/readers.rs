@@ -7,6 +7,7 @@ use std::path::Path;
 use kl_formats::*;
 
 use super::framing;
+use super::given::Given;
 
 /// A reader of everything.
 pub type ReadAll = fn(&Path) -> Result<()>;
@@ -21,12 +22,12 @@ pub struct Target {
     pub constant: usize,
     /// And those that each of its bytes may take besides.
     pub factor: usize,
-    /// Makes the file of an input.
-    pub frame: fn(&[u8]) -> Vec<u8>,
+    /// Makes the file of an input, or the folder.
+    pub frame: fn(&[u8]) -> Given,
 }
 
 impl Target {
-    /// Bytes of memory that a file of so many bytes may take.
+    /// Bytes of memory that so many bytes of files may take.
     pub fn memory(&self, file_bytes: usize) -> usize {
         self.constant + self.factor * file_bytes
     }
@@ -39,11 +40,20 @@ const INFLATED: usize = 4 * 1032;
 /// What readers read into, and tables.
 const BUFFERS: usize = 4 << 20;
 
-/// kl.py's header line, 64 KiB at most, as a tree of its values: 18 MiB were seen.
+/// kl.py's header line or an npz array's, 64 KiB at most, as a tree of its values: 18 MiB were seen.
 const LITERAL: usize = 32 << 20;
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [NATIVE, KL_PY, LLAMA_CPP, SIDECAR, GGUF, REFERENCE];
+pub const TARGETS: [Target; 8] = [
+    NATIVE,
+    KL_PY,
+    LLAMA_CPP,
+    SAFETENSORS,
+    NPZ,
+    SIDECAR,
+    GGUF,
+    REFERENCE,
+];
 
 pub const NATIVE: Target = Target {
     name: "native",
@@ -68,6 +78,23 @@ pub const LLAMA_CPP: Target = Target {
     constant: BUFFERS,
     factor: 4,
     frame: framing::none,
+};
+
+/// The header is held, its names twice, a size of 2 bytes as one of 8; a row becomes f32.
+pub const SAFETENSORS: Target = Target {
+    name: "safetensors",
+    read: safetensors,
+    constant: BUFFERS,
+    factor: 32,
+    frame: framing::safetensors,
+};
+
+pub const NPZ: Target = Target {
+    name: "npz",
+    read: npz,
+    constant: LITERAL,
+    factor: INFLATED,
+    frame: framing::npz,
 };
 
 /// Records are small and read one after the other; the header's strings are held once more.
@@ -224,22 +251,52 @@ fn reference(path: &Path) -> Result<()> {
     }
 }
 
+fn safetensors(path: &Path) -> Result<()> {
+    read_safetensors(&SafetensorsReader::open(path)?)
+}
+
 fn read_safetensors(reader: &SafetensorsReader) -> Result<()> {
-    for i in 0..reader.n_windows() {
-        black_box(reader.head(i));
-        for block in 0..reader.n_blocks(i) {
-            decode(&reader.block(i, block, None)?);
+    black_box((reader.path(), reader.file_bytes(), reader.float()));
+    black_box(reader.log_probabilities());
+    let mut reuse = None;
+    for (i, rows) in reader.rows_per_window().enumerate() {
+        let head = reader.head(i);
+        assert_eq!((head.window, head.n_rows), (i as u32, rows));
+        assert_eq!(head.tokens.is_empty(), !reader.holds_tokens());
+        let mut n_rows = 0;
+        for number in 0..reader.n_blocks(i) {
+            let block = reader.block(i, number, reuse.take())?;
+            assert_eq!(block.first_row, n_rows);
+            n_rows += block.n_rows() as u32;
+            decode(&block);
+            reuse = Some(block);
         }
+        assert_eq!(n_rows, rows);
     }
     Ok(())
 }
 
+fn npz(path: &Path) -> Result<()> {
+    read_npz(NpzReader::open(path)?)
+}
+
 fn read_npz(mut reader: NpzReader) -> Result<()> {
-    while reader.next_window()?.is_some() {
-        while let Some(block) = reader.next_rows(5)? {
+    black_box((reader.path(), reader.file_bytes(), reader.float()));
+    black_box((reader.log_probabilities(), reader.model()));
+    for i in 0..reader.n_windows() {
+        let head = reader.head(i);
+        assert_eq!(reader.next_window()?, Some(head.clone()));
+        assert_eq!(head.tokens.is_empty(), !reader.holds_tokens());
+        // Of every third window the rows are passed over.
+        let mut n_rows = 0;
+        while i % 3 != 2 && n_rows < head.n_rows {
+            let block = reader.next_rows(5)?.expect("the head's rows");
+            assert_eq!(block.first_row, n_rows);
+            n_rows += block.n_rows() as u32;
             decode(&block);
         }
     }
+    assert_eq!(reader.next_window()?, None);
     Ok(())
 }
 

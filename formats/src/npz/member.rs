@@ -8,6 +8,8 @@ use std::sync::Arc;
 use flate2::bufread::DeflateDecoder;
 use rawzip::{CompressionMethod, FileReader, RangeReader, ZipArchive};
 
+use crate::checksum;
+
 /// How much of the directory is read at once: the longest entry fits.
 const DIRECTORY_BYTES: usize = 256 << 10;
 
@@ -127,7 +129,7 @@ impl Stream {
         if self.n_bytes != self.member.plain_bytes {
             return invalid("holds more or less than the zip says");
         }
-        match self.crc.clone().finalize() == self.member.crc {
+        match checksum::matches(self.crc.clone().finalize(), self.member.crc) {
             true => Ok(()),
             false => invalid("is not what its checksum says"),
         }

@@ -1,10 +1,13 @@
-//! Small valid files of every kind, made by this crate's own writers.
+//! Small valid files of every kind, made by this crate's own writers where it has one.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use kl_formats::*;
+
+use super::framing;
+use super::given::Given;
 
 /// Entries of a row: in small files, which change at once, and in files of some kilobytes, which
 /// keep the reader busier.
@@ -26,11 +29,18 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
             ("kl_py", "gzip", kl_py(n_vocab)),
             ("llama_cpp", "base", llama_cpp(n_vocab)),
+            ("safetensors", "parts", safetensors(n_vocab)),
+            ("safetensors", "file", bare_safetensors(n_vocab)),
+            ("npz", "arrays-parts", arrays(n_vocab)),
+            ("npz", "arrays", npz(&arrays(n_vocab))),
+            ("npz", "prompts-parts", prompted_arrays(n_vocab)),
+            ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
             ("gguf", "model", gguf(n_vocab)),
             ("reference", "native", u16),
             ("reference", "kl_py", kl_py(n_vocab)),
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
+            ("reference", "npz", npz(&arrays(n_vocab))),
         ] {
             let folder = corpus(target);
             std::fs::create_dir_all(&folder).unwrap();
@@ -206,6 +216,101 @@ fn llama_cpp(n_vocab: u32) -> Vec<u8> {
         writer.append(&bytes).unwrap();
     }
     writer.finish().unwrap()
+}
+
+/// `n` rows of f32.
+fn rows(n: usize, n_vocab: u32) -> Vec<u8> {
+    let entries = (0..n).flat_map(|i| row(i, n_vocab));
+    entries.flat_map(f32::to_le_bytes).collect()
+}
+
+/// Two files as `framing::safetensors` takes them, of f32 and of bf16, with ids.
+fn safetensors(n_vocab: u32) -> Vec<u8> {
+    let mut parts = Vec::new();
+    for (n, dtype, entry) in [(3usize, "F32", 4), (2, "BF16", 2)] {
+        let mut data = rows(n * entry / 4, n_vocab);
+        let end = data.len();
+        data.extend([1i64, 2, 0].iter().flat_map(|id| id.to_le_bytes()));
+        let json = serde_json::json!({
+            "__metadata__": {"format": "pt"},
+            "log_probs": {"dtype": dtype, "shape": [1, n, n_vocab], "data_offsets": [0, end]},
+            "input_ids": {"dtype": "I64", "shape": [3], "data_offsets": [end, end + 24]},
+        });
+        let json = json.to_string();
+        parts.extend((json.len() as u16).to_le_bytes());
+        parts.extend((data.len() as u16).to_le_bytes());
+        parts.extend([json.as_bytes(), &data].concat());
+    }
+    parts
+}
+
+/// The first of them, as a file.
+fn bare_safetensors(n_vocab: u32) -> Vec<u8> {
+    match framing::safetensors(&safetensors(n_vocab)) {
+        Given::Folder(mut files) => files.swap_remove(0),
+        Given::File(_) => unreachable!("a folder"),
+    }
+}
+
+/// A member as `framing::npz` takes it: stored, or with the copies that deflate makes.
+fn array(name: &str, descr: &str, shape: &str, data: &[u8], repeats: u8) -> Vec<u8> {
+    let how = if repeats > 0 { 2 | 3 << 2 } else { 0 };
+    let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let mut part = vec![how, repeats, name.len() as u8];
+    part.extend((dict.len() as u16).to_le_bytes());
+    part.extend((data.len() as u16).to_le_bytes());
+    part.extend([name.as_bytes(), dict.as_bytes(), data].concat());
+    part
+}
+
+/// A member of rows of f16 that are mostly copies.
+fn copies(name: &str, n_vocab: u32) -> Vec<u8> {
+    let (row_bytes, copied) = (2 * n_vocab as usize, 258 * 15);
+    let data = &rows(1, n_vocab)[..row_bytes - copied % row_bytes];
+    let n_rows = (data.len() + copied) / row_bytes;
+    array(name, "<f2", &format!("({n_rows}, {n_vocab})"), data, 15)
+}
+
+fn arrays(n_vocab: u32) -> Vec<u8> {
+    let ids = [1i64, 2, 0].map(i64::to_le_bytes).concat();
+    let shape = |n| format!("({n}, {n_vocab})");
+    [
+        array("logits_1.npy", "<f4", &shape(3), &rows(3, n_vocab), 0),
+        array("logits_0.npy", "<f8", &shape(2), &rows(4, n_vocab), 0),
+        array("tokens_0.npy", "<i8", "(3,)", &ids, 0),
+        array("tokens_1.npy", "<i8", "(1, 3)", &ids, 0),
+    ]
+    .concat()
+}
+
+fn prompted_arrays(n_vocab: u32) -> Vec<u8> {
+    let meta = br#"{"reference_model":"m","format":"dense","prompts":[{"token_ids":[]},{}]}"#;
+    let rows = rows(3, n_vocab);
+    [
+        array(
+            "meta_json.npy",
+            "|u1",
+            &format!("({},)", meta.len()),
+            meta,
+            0,
+        ),
+        copies("logprobs_0.npy", n_vocab),
+        array(
+            "logprobs_1.npy",
+            "<f4",
+            &format!("(3, {n_vocab})"),
+            &rows,
+            0,
+        ),
+    ]
+    .concat()
+}
+
+fn npz(parts: &[u8]) -> Vec<u8> {
+    match framing::npz(parts) {
+        Given::File(bytes) => bytes,
+        Given::Folder(_) => unreachable!("a file"),
+    }
 }
 
 fn sidecar(n_vocab: u32) -> Vec<u8> {

@@ -1,0 +1,43 @@
+//! What a reader is given: a file, or a folder of files.
+
+use std::fs;
+use std::io::Result;
+use std::path::{Path, PathBuf};
+
+/// What a target makes of an input.
+pub enum Given {
+    File(Vec<u8>),
+    /// `0.safetensors`, `1.safetensors`; two at most.
+    Folder(Vec<Vec<u8>>),
+}
+
+impl Given {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Given::File(bytes) => bytes.len(),
+            Given::Folder(files) => files.iter().map(Vec::len).sum(),
+        }
+    }
+
+    /// Puts it into a folder that may hold what was given before, and says where it is.
+    pub fn put(&self, folder: &Path) -> Result<PathBuf> {
+        let files = match self {
+            Given::File(bytes) => {
+                let path = folder.join("file");
+                fs::write(&path, bytes)?;
+                return Ok(path);
+            }
+            Given::Folder(files) => files,
+        };
+        for i in 0..2 {
+            let path = folder.join(format!("{i}.safetensors"));
+            match files.get(i) {
+                Some(bytes) => fs::write(path, bytes)?,
+                None if path.exists() => fs::remove_file(path)?,
+                None => {}
+            }
+        }
+        Ok(folder.to_owned())
+    }
+}
