@@ -187,21 +187,8 @@ fn repeated(plain: &mut Vec<u8>, distance: usize, repeats: u8) -> Vec<u8> {
     let pattern = plain[plain.len() - distance..].to_vec();
     plain.extend(pattern.iter().cycle().take(258 * usize::from(repeats)));
     // Each code's first bit first: the last block, of fixed codes; length 258, distance; the end.
-    let copy = [
-        1,
-        1,
-        0,
-        0,
-        0,
-        1,
-        0,
-        1,
-        0,
-        0,
-        0,
-        distance - 1 >> 1,
-        distance - 1 & 1,
-    ];
+    let code = distance - 1;
+    let copy = [1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, code >> 1, code & 1];
     let bits: Vec<u8> = [1, 1, 0]
         .into_iter()
         .chain(copy.repeat(repeats.into()))

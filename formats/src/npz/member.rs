@@ -33,8 +33,8 @@ pub(super) struct Member {
 ///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] for a file without a directory at its end,
-/// [`io::ErrorKind::InvalidData`] for a damaged one, [`io::ErrorKind::Unsupported`] for a member
-/// that is encrypted or packed otherwise than numpy does.
+/// [`io::ErrorKind::InvalidData`] for a damaged one and for members that share bytes,
+/// [`io::ErrorKind::Unsupported`] for a member that is encrypted or packed otherwise than numpy does.
 pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)> {
     let mut buffer = vec![0; DIRECTORY_BYTES];
     let archive = ZipArchive::from_file(file, &mut buffer).map_err(zip_error)?;
@@ -67,7 +67,22 @@ pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)
         let what = "its zip directory has another number of members than it says";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    Ok((Arc::new(archive.into_inner()), members))
+    match overlapping(&members) {
+        Some(member) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{} shares bytes with another member", member.name),
+        )),
+        None => Ok((Arc::new(archive.into_inner()), members)),
+    }
+}
+
+/// A member that begins within another. Many of the same bytes would be a small file of great
+/// arrays, however little each of them takes.
+fn overlapping(members: &[Member]) -> Option<&Member> {
+    let mut by_place: Vec<&Member> = members.iter().collect();
+    by_place.sort_unstable_by_key(|member| (member.start, member.end));
+    let mut pairs = by_place.array_windows();
+    pairs.find_map(|[one, next]| (next.start < one.end).then_some(*next))
 }
 
 fn unsupported(name: &str, what: &str) -> io::Error {

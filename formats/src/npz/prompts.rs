@@ -1,6 +1,10 @@
 //! mlx-kld's `meta_json`: its prompts and their token ids.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
 
 use super::arrays::SPARSE_KIND;
 
@@ -14,21 +18,79 @@ struct Meta {
     #[serde(default)]
     format: Option<String>,
     #[serde(default)]
-    prompts: Vec<Prompt>,
+    prompts: TokenIds,
 }
 
 #[derive(Deserialize)]
 struct Prompt {
     #[serde(default)]
-    token_ids: Vec<i64>,
+    token_ids: Vec<Id>,
+}
+
+/// Made at once: millions of them would take twice as much as `i64`.
+#[derive(Deserialize)]
+#[serde(from = "i64")]
+struct Id(u32);
+
+impl From<i64> for Id {
+    fn from(id: i64) -> Self {
+        Self(u32::try_from(id).unwrap_or(u32::MAX))
+    }
+}
+
+/// The token ids of prompts. A prompt without any takes no memory: deflate makes millions of nothing.
+#[derive(Debug, Default)]
+pub(super) struct TokenIds {
+    pub(super) n_prompts: usize,
+    /// By the prompt's place.
+    ids: BTreeMap<usize, Vec<u32>>,
+}
+
+impl TokenIds {
+    /// Whether no prompt has any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Those of a prompt.
+    pub(super) fn take(&mut self, place: usize) -> Vec<u32> {
+        self.ids.remove(&place).unwrap_or_default()
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenIds {
+    fn deserialize<D: serde::Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Prompts;
+
+        impl<'de> Visitor<'de> for Prompts {
+            type Value = TokenIds;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of prompts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TokenIds, A::Error> {
+                let mut found = TokenIds::default();
+                while let Some(Prompt { token_ids }) = list.next_element()? {
+                    if !token_ids.is_empty() {
+                        let ids = token_ids.into_iter().map(|Id(id)| id).collect();
+                        found.ids.insert(found.n_prompts, ids);
+                    }
+                    found.n_prompts += 1;
+                }
+                Ok(found)
+            }
+        }
+
+        json.deserialize_seq(Prompts)
+    }
 }
 
 /// What it says that is of use.
 #[derive(Debug, Default)]
 pub(super) struct Prompts {
     pub(super) model: Option<String>,
-    /// The token ids of each prompt; of none where no prompt has them.
-    pub(super) token_ids: Option<Vec<Vec<u32>>>,
+    pub(super) token_ids: TokenIds,
 }
 
 impl Prompts {
@@ -46,13 +108,9 @@ impl Prompts {
                 ));
             }
         }
-        let id = |&id: &i64| u32::try_from(id).unwrap_or(u32::MAX);
-        let prompts = meta.prompts.iter().map(|prompt| &prompt.token_ids);
-        let token_ids: Vec<Vec<u32>> = prompts.map(|ids| ids.iter().map(id).collect()).collect();
-        let has_ids = token_ids.iter().any(|ids| !ids.is_empty());
         Ok(Self {
             model: meta.reference_model,
-            token_ids: has_ids.then_some(token_ids),
+            token_ids: meta.prompts,
         })
     }
 }

@@ -9,7 +9,7 @@ use rawzip::FileReader;
 use super::arrays::Arrays;
 use super::member::{self, Member, Stream};
 use super::npy::{self, Kind};
-use super::prompts::{MAX_BYTES, Prompts};
+use super::prompts::{MAX_BYTES, Prompts, TokenIds};
 use crate::error::{Named, Result};
 use crate::row::{Layout, Shape};
 use crate::source;
@@ -199,27 +199,23 @@ impl NpzReader {
     fn add_windows(
         &mut self,
         arrays: Vec<(Member, Option<Member>)>,
-        prompts: Option<Vec<Vec<u32>>>,
+        mut prompts: TokenIds,
     ) -> Result<()> {
         if u32::try_from(arrays.len()).is_err() {
             return Err(self.name.too_large("more than 2^32 windows"));
         }
-        if let Some(prompts) = prompts
-            .as_ref()
-            .filter(|prompts| prompts.len() != arrays.len())
-        {
+        if !prompts.is_empty() && prompts.n_prompts != arrays.len() {
             return Err(self.name.unsupported(format!(
                 "meta_json has {} prompts, and there are rows of {}: save it anew",
-                prompts.len(),
+                prompts.n_prompts,
                 arrays.len()
             )));
         }
-        let mut prompts = prompts.unwrap_or_default().into_iter();
-        for (array, ids) in arrays {
+        for (place, (array, ids)) in arrays.into_iter().enumerate() {
             let matrix = self.matrix(&array)?;
             let tokens = match ids {
                 Some(ids) => self.token_ids(&ids, matrix)?,
-                None => prompts.next().unwrap_or_default(),
+                None => prompts.take(place),
             };
             let window = Window {
                 array,

@@ -235,6 +235,7 @@ fn what_is_not_read_says_why() {
     );
     for (json, what) in [
         (serde_json::json!({"prompts": []}), None),
+        (serde_json::json!({"prompts": [{}, {}, {}]}), None),
         (serde_json::json!({"prompts": [{"token_ids": [1]}]}), None),
         (
             serde_json::json!({"prompts": [{"token_ids": [9]}]}),
@@ -309,6 +310,24 @@ fn a_shape_takes_no_memory() {
     );
     let error = NpzReader::open(scratch.file(&lie(16, header + 20))).unwrap_err();
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+/// Two entries of the directory for one array, whose bytes would be held twice.
+#[test]
+fn members_that_share_bytes_are_refused() {
+    let scratch = Scratch::new();
+    let mut bytes = zip(&[("arr_0.npy", rows(1)), ("arr_1.npy", rows(1))], false);
+    let mut entries = bytes.windows(4).enumerate();
+    let entries = [(); 2].map(|()| entries.find(|(_, four)| *four == b"PK\x01\x02").unwrap().0);
+    // Where an entry has the place of its member.
+    let [first, second] = entries.map(|at| at + 42..at + 46);
+    bytes.copy_within(first, second.start);
+    let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert!(
+        error.to_string().contains("arr_1.npy shares bytes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Small valid files of every kind, made by this crate's own writers where it has one.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
 use flate2::read::MultiGzDecoder;
+use flate2::write::DeflateEncoder;
 use kl_formats::*;
+use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::framing;
 use super::given::Given;
@@ -304,6 +307,46 @@ fn prompted_arrays(n_vocab: u32) -> Vec<u8> {
         ),
     ]
     .concat()
+}
+
+/// Arrays of numpy that are large and packed are small: as many token ids of prompts, or prompts
+/// without any, as take more than the constant that any file may take.
+pub fn bombs() -> [Vec<u8>; 2] {
+    [
+        bomb(r#"{"token_ids":[1"#, ",1", "]}"),
+        bomb("{}", ",{}", ""),
+    ]
+}
+
+/// A row, and these prompts.
+fn bomb(first: &str, others: &str, last: &str) -> Vec<u8> {
+    const JSON_BYTES: usize = 16 << 20;
+    let others = others.repeat(JSON_BYTES / others.len());
+    let json = format!(r#"{{"prompts":[{first}{others}{last}]}}"#);
+    let header = |descr: &str, shape: &str| array("", descr, shape, &[], 0)[7..].to_vec();
+    let arrays = [
+        ("logits_0.npy", header("<f4", "(1, 3)"), rows(1, 3)),
+        (
+            "meta_json.npy",
+            header("|u1", &format!("({},)", json.len())),
+            json.into_bytes(),
+        ),
+    ];
+    let mut zip = ZipArchiveWriter::new(Vec::new());
+    for (name, dict, data) in arrays {
+        let file = zip
+            .new_file(name)
+            .compression_method(CompressionMethod::DEFLATE);
+        let (mut entry, config) = file.start().unwrap();
+        let mut plain = config.wrap(DeflateEncoder::new(&mut entry, Compression::best()));
+        plain.write_all(b"\x93NUMPY\x01\0").unwrap();
+        plain.write_all(&(dict.len() as u16).to_le_bytes()).unwrap();
+        plain.write_all(&[dict, data].concat()).unwrap();
+        let (packed, sums) = plain.finish().unwrap();
+        packed.finish().unwrap();
+        entry.finish(sums).unwrap();
+    }
+    zip.finish().unwrap()
 }
 
 fn npz(parts: &[u8]) -> Vec<u8> {
