@@ -212,7 +212,7 @@ fn the_common_part_of_two_vocabularies() {
     session.fails(
         &["compare", "ref.gz", "long.gz", "--vocab", "tokenizer"],
         2,
-        &["needs a model"],
+        &["'tokenizer'", "same, common"],
     );
 }
 
@@ -235,6 +235,13 @@ fn files_that_do_not_go_together() {
         &["compare", "ref.gz", HALVES],
         1,
         &["safetensors-f16", "32 rows", "ref.gz 64"],
+    );
+    // As many rows, and of other positions.
+    session.reference_of("@tiny-f16.gguf", "half.gz", &["--score", "half"]);
+    session.fails(
+        &["compare", "half.gz", HALVES],
+        1,
+        &["begin at position 0", "half.gz at 32"],
     );
     session.fails(
         &["compare", NPZ, SINGLES],

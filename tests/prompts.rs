@@ -561,6 +561,7 @@ fn every_error_is_one_line_with_the_prompts() {
     let session = Session::new();
     session.write("empty.txt", "");
     session.write("blank.txt", "\n  \n\r\n");
+    session.write("slip.txt", "{\"prompt\": \"a dog\",}\n");
     session.write("mixed.jsonl", "{\"prompt\": \"a dog\"}\n\nplain text\n");
     session.write("neither.jsonl", "{\"text\": \"a dog\"}\n");
     session.write("role.jsonl", "{\"messages\": [{\"content\": \"a dog\"}]}\n");
@@ -574,9 +575,10 @@ fn every_error_is_one_line_with_the_prompts() {
     );
     session.write("broken.jinja", "{% for message in messages %}");
     session.write("wrong.jinja", "\n\n{{ messages.content.x }}");
-    let cases: [(&str, &[&str], &[&str]); 14] = [
+    let cases: [(&str, &[&str], &[&str]); 15] = [
         ("missing", &[], &["missing: cannot be read"]),
         ("empty.txt", &[], &["empty.txt: is empty"]),
+        ("slip.txt", &[], &["slip.txt: line 1", "begins as JSON"]),
         ("blank.txt", &[], &["blank.txt: holds no prompt"]),
         (
             "mixed.jsonl",

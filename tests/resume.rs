@@ -173,12 +173,21 @@ fn a_write_goes_on_with_its_own_settings_alone() {
         fs::read(session.path("ref.gz.partial")).unwrap() == left,
         "not touched"
     );
+    // Another model of the same name and header: requantized, perhaps.
+    fs::create_dir(session.path("other")).unwrap();
+    let mut weights = fs::read(fixture("tiny-f16.gguf")).unwrap();
+    let start = weights.len() / 2;
+    let changed = weights[start..].iter_mut().step_by(2);
+    changed.for_each(|byte| *byte ^= 1);
+    session.write("other/tiny-f16.gguf", weights);
+    let args = replaced("@tiny-f16.gguf", "other/tiny-f16.gguf");
+    session.fails(&args, 1, &["another run", "model.sample_sha256"]);
     // What is no reference at all is somebody else's.
     session.write("ref.gz.partial", "notes");
     session.fails(
         &with(&WRITE, &["--resume"]),
         1,
-        &["ref.gz.partial", "not a reference"],
+        &["ref.gz.partial", "nothing to go on with"],
     );
     assert_eq!(fs::read(session.path("ref.gz.partial")).unwrap(), b"notes");
 }

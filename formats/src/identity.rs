@@ -19,6 +19,24 @@ pub struct ModelIdentity {
     pub file_bytes: u64,
     /// SHA-256 (hex) of the GGUF's header: see [`crate::GgufSummary::metadata_sha256`].
     pub metadata_sha256: String,
+    /// What tells it from another model of the same header: see
+    /// [`crate::GgufSummary::sample_sha256`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_sha256: Option<String>,
+}
+
+impl ModelIdentity {
+    /// Whether both are one model, as far as they tell.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let are_equal = |(here, there)| here == there;
+        let samples = self
+            .sample_sha256
+            .as_ref()
+            .zip(other.sample_sha256.as_ref());
+        !self.metadata_sha256.is_empty()
+            && self.metadata_sha256 == other.metadata_sha256
+            && samples.is_none_or(are_equal)
+    }
 }
 
 /// A tokenizer, as the model file holds it.

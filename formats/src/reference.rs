@@ -64,7 +64,7 @@ pub fn sniff(path: &Path) -> Result<ReferenceKind> {
     let found = if raw.is_empty() {
         "it is empty"
     } else if raw.starts_with(b"GGUF") {
-        "it is a model (give it with -m)"
+        "it is a model (a run evaluates it with -m)"
     } else if raw.starts_with(sidecar::MAGIC_LINE.as_bytes()) {
         "it is a sidecar, the result of an evaluation"
     } else if raw.starts_with(&[0x1f, 0x8b]) {
@@ -247,7 +247,7 @@ mod tests {
         );
         for (bytes, what) in [
             (&b""[..], "empty"),
-            (b"GGUF\x03\0\0\0", "give it with -m"),
+            (b"GGUF\x03\0\0\0", "evaluates it with -m"),
             (b"kl_sidecar_v1\n{}", "sidecar"),
             (b"\x1f\x8b\x08", "gzip, but"),
             (b"_logits", "no reference"),

@@ -38,6 +38,7 @@ pub(crate) fn model() -> ModelIdentity {
         n_params: 7_000_000_000,
         file_bytes: 5,
         metadata_sha256: "00ff".into(),
+        sample_sha256: None,
     }
 }
 

@@ -48,6 +48,7 @@ fn model() -> ModelIdentity {
         n_params: 1,
         file_bytes: 1,
         metadata_sha256: String::new(),
+        sample_sha256: None,
     }
 }
 

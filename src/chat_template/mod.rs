@@ -6,6 +6,8 @@
 
 mod python;
 
+use std::io;
+
 use kl_formats::hex;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
@@ -35,7 +37,10 @@ pub struct TemplateError(String);
 
 impl From<Error> for TemplateError {
     fn from(error: Error) -> Self {
-        Self(error.to_string().replace('\n', " "))
+        // What ended the printing says more than that it ended.
+        let cause = std::error::Error::source(&error).filter(|cause| cause.is::<io::Error>());
+        let what = cause.map_or_else(|| error.to_string(), ToString::to_string);
+        Self(what.replace('\n', " "))
     }
 }
 
@@ -58,7 +63,9 @@ impl ChatTemplate {
         environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", python::strftime_now);
-        environment.add_template_owned(NAME, without_generation_blocks(source))?;
+        // As jinja2 reads it.
+        let lines = source.replace("\r\n", "\n");
+        environment.add_template_owned(NAME, without_generation_blocks(&lines))?;
         Ok(Self {
             environment,
             sha256: hex(&Sha256::digest(source)),
@@ -82,14 +89,37 @@ impl ChatTemplate {
         let messages: Value =
             serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
         let template = self.environment.get_template(NAME)?;
-        Ok(template.render(context! {
+        let values = context! {
             messages,
             add_generation_prompt => true,
             bos_token => &self.bos,
             eos_token => &self.eos,
             tools => (),
             documents => (),
-        })?)
+        };
+        let mut text = Text(Vec::new());
+        template.render_captured_to(values, &mut text)?;
+        String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
+    }
+}
+
+/// What a template prints, which is bounded.
+struct Text(Vec<u8>);
+
+/// Most bytes of a prompt's text.
+const MAX_BYTES: usize = 64 << 20;
+
+impl io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_BYTES {
+            return Err(io::Error::other("it makes more than 64 MiB of a prompt"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

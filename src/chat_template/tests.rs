@@ -77,6 +77,15 @@ fn a_hostile_template_ends_in_an_error() {
     }
     let long = "{{ 'x' * 1000000000000 }}";
     assert!(apply(long).unwrap_err().contains("too large"));
+    let longer = "{% set x = 'x' * 1000000 %}{% for i in range(1000) %}{{ x }}{% endfor %}";
+    let message = apply(longer).unwrap_err();
+    assert!(message.contains("more than 64 MiB"), "{message}");
+}
+
+#[test]
+fn lines_may_end_as_on_windows() {
+    let text = apply("a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n");
+    assert_eq!(text, Ok("a\nb\n".to_owned()));
 }
 
 #[test]

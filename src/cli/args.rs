@@ -203,7 +203,7 @@ pub struct ResultArgs {
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
 
-    /// Per-token file [default: MODEL-FILE-NAME.kls in the current folder]
+    /// Per-token file [default: the model's FILE-NAME.kls in the current folder]
     #[arg(long, value_name = "PATH", conflicts_with = "no_sidecar")]
     pub sidecar: Option<PathBuf>,
 

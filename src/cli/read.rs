@@ -104,7 +104,7 @@ fn evaluate_model(
     let identity = model.identity();
     let subject = Subject {
         is_reference_model: native_header(&file)
-            .is_some_and(|header| header.model.metadata_sha256 == identity.metadata_sha256),
+            .is_some_and(|header| header.model.is_same(&identity)),
         identity,
         compared,
         backend: Some(here),

@@ -20,6 +20,7 @@ pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Opt
     let cut_off = match NativeReader::open_cut_off(output.path()) {
         // Not even its header is whole.
         Err(Error::Truncated { .. }) => return Ok(None),
+        Err(error @ Error::NotAReference { .. }) => bail!(not_begun(output, &error)),
         opened => opened?,
     };
     check_same_run(&cut_off, header)?;
@@ -31,7 +32,7 @@ pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Opt
     {
         if cut_off.head(place)? != *planned {
             bail!(
-                "{}: window {} holds other tokens than this run's: start anew with --force alone",
+                "{}: window {} holds other tokens than this run's: start anew with --force",
                 output.path().display(),
                 planned.window
             );
@@ -40,11 +41,17 @@ pub fn remains(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Opt
     Ok(Some(cut_off))
 }
 
+/// What to do about a file that no run has begun.
+pub fn not_begun(output: &PartialFile, error: &Error) -> String {
+    let path = output.path().display();
+    format!("{path}: is nothing to go on with: remove it, or start anew with --force ({error})")
+}
+
 /// Refuses a reference that was begun with another header than this run's.
 pub fn check_same_run(file: &NativeReader, header: &Header) -> Result<()> {
     match first_difference(file.header(), header) {
         Some(difference) => bail!(
-            "{}: is of another run ({difference}): give the same model, text and settings, or start anew with --force alone",
+            "{}: is of another run ({difference}): give the same model, text and settings, or start anew with --force",
             file.path().display()
         ),
         None => Ok(()),

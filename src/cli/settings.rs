@@ -175,6 +175,11 @@ impl TryFrom<Args> for Command {
     type Error = UsageError;
 
     fn try_from(mut args: Args) -> Result<Self, UsageError> {
+        if args.resume && args.force {
+            return wrong(
+                "--resume goes on with what is there, and --force starts anew: give one of them",
+            );
+        }
         let run = run_settings(&mut args)?;
         if args.n_ctx.is_some_and(|n_ctx| n_ctx < 2) {
             return wrong("--n-ctx must be at least 2: a window of one token predicts nothing");
@@ -584,6 +589,7 @@ mod tests {
             ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
             ("kl -m a -r r --json-tokens", "--json PATH"),
             ("kl -m a -r r --resume --no-sidecar", "--no-sidecar"),
+            ("kl -m a -r r --resume --force", "one of them"),
             (
                 "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
                 "--stats logits",

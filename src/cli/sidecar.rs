@@ -10,7 +10,7 @@ use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, is_sidecar}
 
 use super::output::{Existing, PartialFile, flushed};
 use super::paths::sidecar_path;
-use super::resume::first_difference;
+use super::resume::{first_difference, not_begun};
 use super::settings::ResultSettings;
 use crate::report::number::count;
 
@@ -62,11 +62,12 @@ impl SidecarFile {
             let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
                 // Not even its header is whole.
                 Err(Error::Truncated { .. }) => return Ok(None),
+                Err(error @ Error::NotASidecar { .. }) => bail!(not_begun(&self.output, &error)),
                 opened => opened?,
             };
             return match first_difference(&cut_off.header, header) {
                 Some(difference) => bail!(
-                    "{}: is of another run ({difference}): give the same model, reference and settings, or start anew with --force alone",
+                    "{}: is of another run ({difference}): give the same model, reference and settings, or start anew with --force",
                     self.output.path().display()
                 ),
                 None => Ok(Some(Remains::CutOff(cut_off.records))),
@@ -75,12 +76,12 @@ impl SidecarFile {
         if !self.resume || !is_sidecar(&self.path) {
             return Ok(None);
         }
-        let reader = SidecarReader::open(&self.path)?;
-        match first_difference(reader.header(), header) {
-            // Another run's, which is replaced.
-            Some(_) => Ok(None),
-            None => Ok(Some(Remains::Whole(reader.read_all()?))),
-        }
+        // Another run's, or a damaged one: it is replaced.
+        let same = SidecarReader::open(&self.path)
+            .ok()
+            .filter(|reader| first_difference(reader.header(), header).is_none());
+        let records = same.and_then(|reader| reader.read_all().ok());
+        Ok(records.map(Remains::Whole))
     }
 
     /// What messages call it.

@@ -37,10 +37,7 @@ pub fn read(path: &Path) -> Result<(String, TextIdentity)> {
         fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?
     };
     if bytes.is_empty() {
-        bail!(
-            "{}: is empty: give a text of at least two tokens",
-            path.display()
-        );
+        bail!("{}: is empty: there is nothing to tokenize", path.display());
     }
     let identity = TextIdentity {
         name: name.into_owned(),

@@ -248,6 +248,7 @@ impl<'b> Model<'b> {
             n_params: self.inner.n_params(),
             file_bytes: self.header.file_bytes,
             metadata_sha256: self.header.metadata_sha256.clone(),
+            sample_sha256: Some(self.header.sample_sha256.clone()),
         }
     }
 

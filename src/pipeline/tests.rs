@@ -46,6 +46,7 @@ fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
             n_params: 1,
             file_bytes: 1,
             metadata_sha256: String::new(),
+            sample_sha256: None,
         },
         tokenizer: None,
         n_ctx: N_CTX,

@@ -239,6 +239,7 @@ fn known() -> Numbers {
         n_params: 0,
         file_bytes: 0,
         metadata_sha256: String::new(),
+        sample_sha256: None,
     };
     // More than llama-perplexity asks for, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();

@@ -7,6 +7,7 @@
 mod cursor;
 mod limits;
 mod metadata;
+mod sample;
 mod tensors;
 
 #[cfg(test)]
@@ -58,6 +59,9 @@ pub struct GgufSummary {
     pub metadata_sha256: String,
     /// Whether a `tokenizer.chat_template` is there.
     pub chat_template: bool,
+    /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models whose
+    /// headers are equal.
+    pub sample_sha256: String,
 }
 
 /// Reads a model's header, and checks that its tensors lie within the file.
@@ -107,6 +111,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
         n_params,
         split: split("split.no").zip(split("split.count")),
         metadata_sha256: cursor.sha256(),
+        sample_sha256: sample::sha256(path, file_bytes)?,
         chat_template: found.chat_template,
         architecture: found.architecture,
         name: found.name,

@@ -149,7 +149,7 @@ fn ids(tensors: &[(String, Tensor)], n_rows: u32) -> std::result::Result<Option<
     };
     let (Some(integer), Some(n)) = (integer(&tensor.dtype), n_ids(&tensor.shape)) else {
         return Err(format!(
-            "tensor {key:?} is of type {} and shape {:?}: token ids must be I32, I64 or U32, of \
+            "tensor {key:?} is of type {} and shape {:?}: token ids must be I32, I64, U32 or U64, of \
              shape [tokens]",
             tensor.dtype, tensor.shape
         ));

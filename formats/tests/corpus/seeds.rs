@@ -65,6 +65,7 @@ fn model() -> ModelIdentity {
         n_params: 1,
         file_bytes: 1,
         metadata_sha256: "0".into(),
+        sample_sha256: None,
     }
 }
 

@@ -50,7 +50,7 @@ pub struct CompareArgs {
     /// Which entries of the vocabulary are compared: same (all; sizes must agree) or common (the
     /// first ones that both have, renormalised) [default: same]
     #[arg(long, value_name = "same|common", value_enum)]
-    pub vocab: Option<Vocabulary>,
+    pub vocab: Option<CompareVocabulary>,
 
     #[command(flatten)]
     pub results: ResultArgs,
@@ -62,6 +62,15 @@ pub struct CompareArgs {
     /// No progress, and nothing else on stderr but warnings and errors
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Which entries of two vocabularies are compared, where no model tells which are padding.
+#[derive(clap::ValueEnum, Debug, Clone, Copy)]
+pub enum CompareVocabulary {
+    /// All, of vocabularies of one size
+    Same,
+    /// The first ones, as many as both have
+    Common,
 }
 
 /// The arguments, checked.
@@ -85,13 +94,6 @@ impl TryFrom<CompareArgs> for Settings {
                 return Err(UsageError(what.to_owned()));
             }
         };
-        if args.vocab == Some(Vocabulary::Tokenizer) {
-            return Err(UsageError(
-                "--vocab tokenizer needs a model, and kl compare has none: --vocab common compares \
-                 what both files have"
-                    .to_owned(),
-            ));
-        }
         let n = args.others.len();
         let results = result_settings(args.results, n, args.force, args.quiet)?;
         let sidecars = args
@@ -106,7 +108,10 @@ impl TryFrom<CompareArgs> for Settings {
             reference: args.reference,
             others: args.others,
             max_rows,
-            vocabulary: args.vocab.unwrap_or_default(),
+            vocabulary: match args.vocab {
+                Some(CompareVocabulary::Common) => Vocabulary::Common,
+                Some(CompareVocabulary::Same) | None => Vocabulary::Same,
+            },
             results,
         })
     }
@@ -244,11 +249,12 @@ fn identity(file: &Reference) -> ModelIdentity {
         n_params: 0,
         file_bytes: 0,
         metadata_sha256: String::new(),
+        sample_sha256: None,
     }
 }
 
 /// Whether both files name one model; a converted file names none.
 fn is_same_model(reference: &Reference, other: &Reference) -> bool {
-    let hash = |file| native_header(file).map(|header| header.model.metadata_sha256.as_str());
-    hash(reference).is_some_and(|there| !there.is_empty() && hash(other) == Some(there))
+    let models = native_header(reference).zip(native_header(other));
+    models.is_some_and(|(there, here)| there.model.is_same(&here.model))
 }

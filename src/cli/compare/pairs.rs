@@ -316,6 +316,16 @@ fn same_rows(
             head.n_rows
         );
     }
+    if head.first_scored != theirs.first_scored {
+        bail!(
+            "{}: the rows of its window {} begin at position {}, and those of {} at {}: they are not of the same tokens",
+            other.path.display(),
+            theirs.window,
+            theirs.first_scored,
+            reference.path.display(),
+            head.first_scored
+        );
+    }
     let known = if head.tokens.is_empty() { theirs } else { head };
     let window = WindowHead {
         window: head.window,

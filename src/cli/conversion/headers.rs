@@ -37,6 +37,7 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
             n_params: 0,
             file_bytes: 0,
             metadata_sha256: String::new(),
+            sample_sha256: None,
         },
         tokenizer: None,
         n_ctx: longest(windows).max(1),

@@ -43,7 +43,10 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<Given>, (usize, String)> {
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty())
         .peekable();
-    let is_json = lines.peek().is_some_and(|(_, line)| is_object(line));
+    let is_json = match lines.peek() {
+        Some((place, line)) => is_json(line).map_err(|what| (place + 1, what))?,
+        None => false,
+    };
     let max = max.map_or(usize::MAX, |max| max as usize);
     let prompts = lines.take(max).map(|(place, line)| {
         let line_number = place + 1;
@@ -62,8 +65,20 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<Given>, (usize, String)> {
     prompts.collect()
 }
 
-fn is_object(line: &str) -> bool {
-    line.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(line).is_ok()
+/// Whether a first line is JSONL's. One that begins so and is none is a slip rather than a prompt.
+fn is_json(line: &str) -> Result<bool, String> {
+    let line = line.trim_start();
+    let advice = "a prompt that begins with a bracket is given as {\"prompt\": \"...\"}";
+    if line.starts_with('{') {
+        return match serde_json::from_str::<IgnoredAny>(line) {
+            Ok(_) => Ok(true),
+            Err(error) => Err(format!("begins as JSON and is none: {error}; {advice}")),
+        };
+    }
+    match line.starts_with('[') && serde_json::from_str::<IgnoredAny>(line).is_ok() {
+        true => Err(format!("a list, where an object is expected; {advice}")),
+        false => Ok(false),
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +97,7 @@ mod tests {
         let expected = expected.map(|(line, text)| (line, text.to_owned()));
         assert_eq!(texts(lines, None), expected);
         assert_eq!(texts(lines, Some(2)), expected[..2]);
-        assert_eq!(texts("{not json\n", None), [(1, "{not json".to_owned())]);
+        assert_eq!(texts("[a] b\n", None), [(1, "[a] b".to_owned())]);
         assert_eq!(texts(" \n\n", None), []);
     }
 
@@ -94,6 +109,16 @@ mod tests {
         let (line, what) = parse("{\"prompt\": \"a\"}\nplain\n", None).unwrap_err();
         assert_eq!(line, 2);
         assert!(what.contains("prompt or messages"), "{what}");
+        for slip in [
+            "{\"prompt\": \"a\",}",
+            "{not json",
+            "{\"prompt\": \"a\"} b",
+            "[{}]",
+        ] {
+            let (line, what) = parse(&format!("\n{slip}\nplain\n"), None).unwrap_err();
+            assert_eq!(line, 2);
+            assert!(what.contains("is given as"), "{slip}: {what}");
+        }
         // What is not taken is not looked at.
         assert_eq!(texts("{\"prompt\": \"a\"}\nplain\n", Some(1)).len(), 1);
     }

@@ -180,7 +180,9 @@ impl<'s> PromptFile<'s> {
         if n_tokens < least {
             return Err(self.fault(
                 given,
-                format!("a prompt of {n_tokens} token(s): it must have at least {least}"),
+                format!(
+                    "a prompt of {n_tokens} token(s): it must have at least {least}; leave it out, or give a chat template that makes more of it"
+                ),
             ));
         }
         let most = self.settings.n_ctx.unwrap_or(MAX_N_CTX) as usize;
