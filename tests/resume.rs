@@ -242,18 +242,20 @@ fn a_write_that_meets_a_full_disk_again_and_again_is_the_same_file() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_file_system_is_gone_on_with_when_it_has_room() {
-    let may_mount = || Command::new("unshare").args(["-rm", "true"]).output();
-    if !may_mount().is_ok_and(|output| output.status.success()) {
+    let session = session_with_reference();
+    fs::create_dir(session.path("disk")).unwrap();
+    let mut mount = Command::new("unshare");
+    mount.args(["-rm", "mount", "-t", "tmpfs", "none", "disk"]);
+    let may_mount = mount.current_dir(session.folder.path()).output();
+    if !may_mount.is_ok_and(|output| output.status.success()) {
         eprintln!("no file system of its own here: not tested");
         return;
     }
-    let session = session_with_reference();
-    fs::create_dir(session.path("disk")).unwrap();
     let kl = session.command(&with(&WRITE, &["--resume"]));
     // Another program takes the room while the reference is written.
     let script = "mount -t tmpfs -o size=60m none disk && cp long.txt disk && cd disk || exit 9
         \"$@\" & kl=$!
-        until [ -s ref.gz.partial ]; do sleep 0.01; done
+        until [ -s ref.gz.partial ]; do kill -0 $kl || exit 7; sleep 0.01; done
         cat /dev/zero > taken 2>/dev/null
         wait $kl && exit 8
         rm taken && \"$@\" && cmp ref.gz ../ref.gz && ls";
