@@ -149,7 +149,7 @@ impl Matrix {
     }
 }
 
-/// How many ids an array of this shape holds: [n], or one such in a batch.
+/// How many ids an array of this shape holds: `[n]`, or one such in a batch.
 pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     match shape {
         &[n] | &[1, n] => Some(n),
