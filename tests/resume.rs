@@ -43,7 +43,7 @@ fn session_with_reference() -> Session {
 }
 
 /// Starts a run and ends it by a signal once a file has grown to so many bytes. Gives what it did,
-/// if it was not too fast.
+/// if it was not too fast. Not by SIGINT, which a shell's background jobs are born to ignore.
 fn cut_off(session: &Session, args: &[&str], signal: &str, file: &str, bytes: u64) -> Option<Run> {
     let mut child = session
         .command(args)
@@ -141,7 +141,7 @@ fn an_interrupted_write_says_how_to_go_on() {
 #[test]
 fn a_write_goes_on_with_its_own_settings_alone() {
     let session = session();
-    cut_off(&session, &WRITE, "-INT", "ref.gz.partial", 1).unwrap();
+    cut_off(&session, &WRITE, "-TERM", "ref.gz.partial", 1).unwrap();
     let left = fs::read(session.path("ref.gz.partial")).unwrap();
     session.write(
         "other.txt",
@@ -337,7 +337,7 @@ fn an_interrupted_evaluation_reports_on_what_it_has() {
     let session = session_with_reference();
     let partial = format!("{SIDECAR}.partial");
     let models = with(&["-m", "@tiny-q4_K_M.gguf", "--json", "j"], &READ);
-    let run = cut_off(&session, &models, "-INT", &partial, 60_000).unwrap();
+    let run = cut_off(&session, &models, "-TERM", &partial, 60_000).unwrap();
     assert!(
         run.stderr.contains(&format!("{partial} keeps")),
         "{}",
