@@ -230,10 +230,7 @@ impl Plan {
     /// Scored rows of all windows.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
-        self.windows
-            .iter()
-            .map(|window| u64::from(window.n_rows))
-            .sum()
+        n_rows(&self.windows)
     }
 
     /// Tokens of the longest window: what a context has to hold.
@@ -269,6 +266,12 @@ impl Plan {
         }
         self.windows = taken;
     }
+}
+
+/// Scored rows of windows.
+#[must_use]
+pub fn n_rows(windows: &[WindowHead]) -> u64 {
+    windows.iter().map(|window| u64::from(window.n_rows)).sum()
 }
 
 /// A text's tokens as llama-perplexity takes them: with the BOS, where the model wants one, once

@@ -267,9 +267,9 @@ fn sync_folder(target: &Path) {
     let _ = target;
 }
 
-/// Where the bytes of `target` go until it is whole.
+/// Where the bytes of `target`, or of what it links to, go until it is whole.
 pub fn partial_path(target: &Path) -> PathBuf {
-    let mut name = target.as_os_str().to_owned();
+    let mut name = follow_links(target).into_os_string();
     name.push(".partial");
     name.into()
 }

@@ -38,10 +38,7 @@ pub fn distinct(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageErro
     let inputs: Vec<PathBuf> = inputs.iter().map(|path| resolved(path)).collect();
     let mut taken: Vec<PathBuf> = Vec::new();
     for output in outputs {
-        let written = [
-            resolved(output),
-            resolved(&partial_path(&follow_links(output))),
-        ];
+        let written = [resolved(output), resolved(&partial_path(output))];
         if written.iter().any(|path| inputs.contains(path)) {
             return Err(UsageError(format!(
                 "{}: it, or the .partial beside it, is an input of this run: name another output",

@@ -11,7 +11,7 @@ use kl_formats::{
 
 use super::direct_file::DirectFile;
 use super::job::{Given, Job};
-use super::output::{Existing, PartialFile, folder_of, follow_links, partial_path};
+use super::output::{Existing, PartialFile, folder_of, partial_path};
 use super::progress::Progress;
 use super::settings::{WriteKind, WriteSettings};
 use super::setup::{
@@ -21,6 +21,7 @@ use super::{resume, stop};
 use crate::engine::{Backend, ContextOptions, Decoder, FlashAttention, Model};
 use crate::pipeline::{self, Step, Target, Timing, write_reference};
 use crate::report::number::{bytes, count, duration, printable};
+use crate::windows::n_rows;
 
 /// Writes a reference.
 pub fn run(settings: &WriteSettings) -> Result<()> {
@@ -145,13 +146,9 @@ fn decode(
     done
 }
 
-fn n_rows(windows: &[WindowHead]) -> u64 {
-    windows.iter().map(|head| u64::from(head.n_rows)).sum()
-}
-
 /// What `--resume` finds to be whole: the run was not cut off, or has been gone on with already.
 fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
-    let is_cut_off = partial_path(&follow_links(&settings.target)).exists();
+    let is_cut_off = partial_path(&settings.target).exists();
     (settings.resume && !is_cut_off)
         .then(|| NativeReader::open(&settings.target).ok())
         .flatten()

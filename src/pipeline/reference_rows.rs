@@ -10,7 +10,7 @@ use kl_formats::{Reference, Row, TokenRecord, WindowHead};
 use super::in_place::{self, BaseFile, InPlace};
 use super::stream::Stream;
 use super::{Error, locked};
-use crate::windows::{DEFAULT_SEED, shuffled};
+use crate::windows::{DEFAULT_SEED, n_rows, shuffled};
 
 /// Bytes of decoded rows held at once, one row always being allowed.
 const BYTES_AT_ONCE: usize = 16 << 20;
@@ -104,10 +104,9 @@ impl ReferenceRows {
     /// the file does not say of them, another may have said.
     #[must_use]
     pub fn with_heads(self, heads: Vec<WindowHead>) -> Self {
-        let n_rows = heads.iter().map(|head| u64::from(head.n_rows)).sum();
         Self {
             n_windows: Some(heads.len() as u64),
-            n_rows: Some(n_rows),
+            n_rows: Some(n_rows(&heads)),
             wanted: Some(Mutex::new(
                 heads.into_iter().map(|head| (head.window, head)).collect(),
             )),

@@ -11,6 +11,7 @@ use kl_formats::{
 use super::super::reference::holds_log_probabilities;
 use super::{begin_alike, longest};
 use crate::cli::setup::writer;
+use crate::windows::n_rows;
 
 /// A native file's, in the reference's own encoding.
 pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
@@ -45,7 +46,7 @@ pub fn native(reference: &Reference, windows: &[WindowHead]) -> Header {
         add_bos: windows.len() > 1 && begin_alike(windows),
         first_scored: windows.first().map_or(0, |head| head.first_scored),
         n_windows: windows.len() as u32,
-        n_rows: windows.iter().map(|head| u64::from(head.n_rows)).sum(),
+        n_rows: n_rows(windows),
         encoding,
         rows_per_piece: rows_per_piece(encoding, n_vocab),
         text: TextIdentity {

@@ -10,6 +10,7 @@ use kl_formats::{Encoding, Reference, WindowHead};
 
 use super::settings::WriteKind;
 use crate::report::number::count;
+use crate::windows::n_rows;
 
 /// What will be written.
 #[derive(Debug)]
@@ -40,8 +41,7 @@ impl Conversion {
 
     /// Rows that will be written.
     pub fn n_rows(&self) -> u64 {
-        let rows = self.windows.iter().map(|head| u64::from(head.n_rows));
-        rows.sum()
+        n_rows(&self.windows)
     }
 
     /// Tokens of the longest window.
