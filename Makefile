@@ -1,15 +1,15 @@
-# make demo   the main job on the fixtures
-# make test   what CI runs
-# make build  the program alone: target/release/kl
-# make bench  whole commands against llama-perplexity and a bare decode: see benches/compare.sh
+# make demo   run the main job on the fixtures
+# make test   run everything that CI runs
+# make build  build only the program: target/release/kl
+# make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
-# One profile (release) serves all: each profile compiles llama.cpp anew, which takes minutes.
+# Everything uses one profile (release): each profile compiles llama.cpp again, which takes minutes.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 
-# Every recipe that compiles begins with what the set-up found.
+# Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
 .PHONY: build demo test bench setup clean
@@ -28,14 +28,14 @@ test: setup
 	$(ENV)
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
-	# The fuzz targets are a workspace of their own: see fuzz/README.md.
+	# The fuzz targets are a separate workspace: see fuzz/README.md.
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	cargo test --release --locked --workspace --doc
 	cargo test --release --locked --workspace --lib --bins --tests
 
-# For instance: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
+# Example: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build
 	$(ENV)
 	cargo build --release --locked --example bare_decode

@@ -1,4 +1,4 @@
-"""See compare.sh."""
+"""Times whole commands: see compare.sh."""
 import os
 import shutil
 import statistics
@@ -19,7 +19,7 @@ threads = str(len(os.sched_getaffinity(0)))
 
 
 def run(command):
-    """Wall seconds and peak MiB of a command; its output where it fails."""
+    """Runs a command. Returns wall seconds, peak MiB and output; exits with the output if it fails."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output = process.stdout.read()
@@ -33,7 +33,7 @@ def run(command):
 def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         os.chdir(folder)
-        # Windows in a random order, as many as the peer takes from the front of the text.
+        # As many windows as llama-perplexity reads from the start of the text; kl draws them at random.
         rows = str(chunks * (n_ctx - n_ctx // 2))
         text_flags = ["-t", text, "-c", str(n_ctx), "--score", "half", "-n", rows]
         score = [*text_flags, "-q", "--threads", threads]

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Whole commands side by side: kl, a bare decode of the same tokens, and llama-perplexity.
+# Times whole commands: kl, a bare decode of the same tokens, and llama-perplexity.
 #
 #   benches/compare.sh F16 QUANT TEXT [RUNS]
 #
-# PEER_BIN   the folder of llama-perplexity; without it only kl and the bare decode are timed
-# CHUNKS     windows of N_CTX tokens to take (8)
+# PEER_BIN   folder of llama-perplexity; without it only kl and the bare decode are timed
+# CHUNKS     windows of N_CTX tokens to use (8)
 # N_CTX      tokens in a window (512)
 #
-# Every round runs each command once, so that a slow moment of the machine meets all of them.
+# Every round runs each command once, so that a slow moment of the machine hits all of them.
 # Prints the medians of wall time and peak memory, and the ratios.
 #
-# How to get the peer: the source package of llama-cpp-python on PyPI carries llama.cpp under
+# To get llama-perplexity: the source package of llama-cpp-python on PyPI carries llama.cpp under
 # vendor/llama.cpp:
 #   cmake -S vendor/llama.cpp -B peer -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF \
 #       -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on the fixtures: write a reference, evaluate three quants against it, show the table.
+# Runs the main job on the fixtures: write a reference, evaluate three quants against it, print the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)

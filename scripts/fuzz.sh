@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Feeds a fuzz target, or all one after the other, until so many bytes have been read: fuzz/README.md.
+# Feeds a fuzz target, or all of them in turn, until it has read BYTES bytes: see fuzz/README.md.
 #   scripts/fuzz.sh native|kl_py|llama_cpp|safetensors|npz|sidecar|gguf|reference|all [BYTES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,21 +8,21 @@ targets=${1:?a target, or all}
 export KL_FUZZ_BYTES=${2:-1000000000}
 [[ $targets != all ]] || targets=$(cargo fuzz list)
 
-# Inputs become files: in memory, where there is a file system for it.
+# Inputs become files. Keep them in memory if there is a file system for it.
 folder=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")" kl-fuzz.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 
-# cfg(fuzzing) and the sanitizer are cargo-fuzz's own; AddressSanitizer wants a nightly toolchain.
+# cargo-fuzz sets cfg(fuzzing) and the sanitizer; AddressSanitizer needs a nightly toolchain.
 fuzz() {
     cargo +nightly fuzz "$1" --target-dir "${CARGO_TARGET_DIR:-target}/fuzz" "${@:2}"
 }
 
 for target in $targets; do
     fuzz build "$target"
-    # What is new goes to a folder of its own: the corpus that is kept is small.
+    # New inputs go to a folder of their own, so that the corpus stays small.
     found=$folder/$target
     mkdir "$found"
-    # The header of kl.py's files takes a millisecond to parse: there is more behind it.
+    # The header of a kl.py file takes a millisecond to parse. Longer inputs get past it.
     max_len=8192
     [[ $target != kl_py ]] || max_len=65536
     began=$SECONDS
@@ -36,7 +36,7 @@ for target in $targets; do
         exit 1
     fi
     if [[ -n ${KEEP:-} ]]; then
-        # As few inputs as together reach all that these reach, each place once, however often.
+        # The fewest inputs that reach the same code; how often they reach it does not count.
         kept=$folder/kept
         mkdir "$kept"
         (

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes sure that llama.cpp can be compiled: a C++ compiler, cmake and libclang.
-# What is missing is installed with the system's package manager if this is root (or sudo asks for
-# no password), else cmake and libclang come from PyPI into .tools/. What the build then needs to
-# know is written to .tools/env, which the Makefile sources.
+# Makes sure that llama.cpp can be compiled, which needs a C++ compiler, cmake and libclang.
+# Installs what is missing with the system's package manager, as root or with a sudo that asks for no
+# password; otherwise installs cmake and libclang from PyPI into .tools/. Writes the environment that
+# the build needs to .tools/env, which the Makefile sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools="$PWD/.tools"
@@ -12,14 +12,14 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 have_compiler() { have c++; }
 
-# bindgen loads libclang: it asks LIBCLANG_PATH, then llvm-config, then these folders.
+# bindgen loads libclang. It looks in LIBCLANG_PATH, then asks llvm-config, then tries these folders.
 libclang_folder() {
     local folder
     for folder in "${LIBCLANG_PATH:-}" "$tools/libclang" \
         /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib /usr/local/lib \
         /opt/homebrew/opt/llvm/lib /usr/local/opt/llvm/lib \
         /Library/Developer/CommandLineTools/usr/lib; do
-        # libclang-cpp is another library.
+        # libclang-cpp is a different library.
         if [ -n "$folder" ] && compgen -G "$folder/libclang[.-]*" | grep -qv -e '-cpp'; then
             echo "$folder"
             return 0
@@ -83,11 +83,11 @@ fi
 lacking=$(missing | paste -sd, -)
 if [ -n "$lacking" ]; then
     say "missing: ${lacking//,/, }; installing it with the system's package manager"
-    install_system || say "that is not possible here (no root, or no package manager known)"
+    install_system || say "cannot use the package manager (no root, or none that this script knows)"
 fi
 if [ -n "$(missing | grep -v compiler || true)" ]; then
     say "installing cmake and libclang from PyPI into .tools/"
-    install_from_pypi || say "that failed too (is python3 with venv there?)"
+    install_from_pypi || say "installing from PyPI failed too (it needs python3 with venv)"
 fi
 lacking=$(missing | paste -sd, -)
 if [ -n "$lacking" ]; then
@@ -99,7 +99,7 @@ mkdir -p "$tools"
 {
     echo "export LIBCLANG_PATH='$(libclang_folder)'"
     if [ -x "$tools/bin/cmake" ]; then echo "export PATH='$tools/bin':\"\$PATH\""; fi
-    # PyPI's libclang carries no headers of its own: the compiler's have to do.
+    # PyPI's libclang has no headers of its own, so use the compiler's.
     if [ -e "$tools/libclang" ]; then
         headers=$(c++ -print-file-name=include)
         echo "export BINDGEN_EXTRA_CLANG_ARGS='-I$headers'"
