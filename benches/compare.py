@@ -33,7 +33,7 @@ def run(command):
 def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         os.chdir(folder)
-        # As many windows as llama-perplexity reads from the start of the text; kl draws them at random.
+        # As many windows as llama-perplexity reads; it reads the first ones, kl draws at random.
         rows = str(chunks * (n_ctx - n_ctx // 2))
         text_flags = ["-t", text, "-c", str(n_ctx), "--score", "half", "-n", rows]
         score = [*text_flags, "-q", "--threads", threads]

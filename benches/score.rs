@@ -6,8 +6,9 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use kl::score::{Kernel, logit_metrics};
 use kl_formats::Row;
 
-/// Normal logits with the spread of a language model's rows, and the same with noise: a pair with a KL of about 0.01. Both have
-/// the same top token, as most pairs do: where the tops differ, counting ranks takes a tenth longer.
+/// Normal logits with the spread of a language model's rows, and the same with noise: a pair with a
+/// KL of about 0.01. Both have the same top token, as most pairs do: where they differ, counting
+/// ranks takes a tenth longer.
 fn rows(n: usize) -> (Vec<f32>, Vec<f32>) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut uniform = move || {

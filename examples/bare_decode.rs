@@ -1,5 +1,5 @@
 //! The floor under `kl`'s run time: llama.cpp decodes the windows of a text, with logits at the
-//! scored positions, and nobody looks at them.
+//! scored positions, and the logits are dropped.
 //!
 //!     bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH]
 //!
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kl::engine::{
-    Backend, CacheType, ContextOptions, EngineError, FlashAttention, LogitSource, Model,
-    ModelOptions, default_batch, follow_log,
+    CacheType, ContextOptions, Engine as _, EngineError, FlashAttention, LlamaCpp,
+    LogitSource as _, Model as _, ModelOptions, default_batch, follow_log,
 };
-use kl::windows::{Plan, ScoreFrom};
+use kl::input::{Plan, ScoreFrom, Windowing};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -37,8 +37,8 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     let max_rows = u64::try_from(rows.parse::<i64>()?).ok();
     let text = std::fs::read_to_string(text)?;
     follow_log(false);
-    let backend = Backend::start()?;
-    let model = Model::load(&backend, Path::new(model), &ModelOptions::default())?;
+    let engine = LlamaCpp::default();
+    let model = engine.load(Path::new(model), &ModelOptions::default())?;
     let n_batch = match batch.first() {
         Some(n_batch) => n_batch.parse()?,
         None => default_batch(model.n_vocab()),
@@ -53,7 +53,13 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         type_v: CacheType::default(),
     })?;
     let tokens = model.tokenize(&text, false)?;
-    let plan = Plan::new(&tokens, n_ctx, model.bos(), score, max_rows);
+    let windowing = Windowing {
+        n_ctx,
+        stride: None,
+        score,
+        max_windows: None,
+    };
+    let plan = Plan::cut(&tokens, &windowing, model.bos()).limited(max_rows);
     let mut rows = 0;
     for window in &plan.windows {
         decoder.decode(window, |decoded| {

@@ -1,13 +1,13 @@
-//! How far a quantized GGUF has moved from its full-precision original.
+//! Measures how far a quantized GGUF has moved from its full-precision original.
 //!
-//! Data flows one way: [`cli`] -> [`windows`] -> [`engine`] -> [`pipeline`] -> [`score`] ->
-//! [`stats`] -> [`report`]; the files are the business of [`kl_formats`].
+//! Data flows one way: [`cli`] -> [`commands`] -> [`input`] -> [`engine`] -> [`pipeline`] ->
+//! [`score`] -> [`stats`] -> [`report`]. [`kl_formats`] reads and writes the files.
 
-pub mod chat_template;
 pub mod cli;
+pub mod commands;
 pub mod engine;
+pub mod input;
 pub mod pipeline;
 pub mod report;
 pub mod score;
 pub mod stats;
-pub mod windows;

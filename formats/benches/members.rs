@@ -4,12 +4,16 @@
 mod rows;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kl_formats::{Encoding, Header, NativeReader, NativeWriter, Piece, WindowEncoder, WindowHead};
+use kl_formats::{
+    About, Encoding, Header, NativeReader, Piece, ReadBlocks, WindowFormat, WindowSpec, Writer,
+    native,
+};
 use rows::{N_VOCAB, logits};
+use tempfile::NamedTempFile;
 
 const N_ROWS: u32 = 8;
 
-/// What deflate makes nothing of, and what it makes much of: logits rounded to quarters.
+/// Logits that deflate does not shrink, and the same rounded to quarters, which it does.
 fn kinds() -> [(&'static str, Vec<f32>); 2] {
     let plain = logits(N_ROWS as usize);
     let coarse = plain.iter().map(|x| (x * 4.0).round() / 4.0).collect();
@@ -21,59 +25,51 @@ fn members(criterion: &mut Criterion) {
     group.sample_size(20);
     for encoding in [Encoding::U16, Encoding::F32] {
         for (kind, logits) in kinds() {
-            let (header, head, rows) = pieces(encoding, &logits);
+            let file = NamedTempFile::new().unwrap();
+            let mut writer = writer(encoding, &file);
+            let (head, rows) = pieces(writer.window_format(), &logits);
             group.throughput(Throughput::Bytes(rows.plain_bytes() as u64));
             group.bench_function(BenchmarkId::new(format!("write/{kind}"), encoding), |b| {
                 b.iter_batched(|| rows.clone(), Piece::compress, BatchSize::LargeInput);
             });
-            let file = tempfile::NamedTempFile::new().unwrap();
-            let mut writer = NativeWriter::create(&file, file.path(), &header).unwrap();
             writer.append(head.compress()).unwrap();
             writer.append(rows.clone().compress()).unwrap();
             writer.finish().unwrap();
             let reader = NativeReader::open(file.path()).unwrap();
             let mut block = None;
             group.bench_function(BenchmarkId::new(format!("read/{kind}"), encoding), |b| {
-                b.iter(|| block = Some(reader.piece(0, 0, block.take()).unwrap()));
+                b.iter(|| block = Some(reader.block(0, 0, block.take()).unwrap()));
             });
         }
     }
     group.finish();
 }
 
-fn pieces(encoding: Encoding, logits: &[f32]) -> (Header, Piece, Piece) {
-    let head = WindowHead {
+fn window() -> WindowSpec {
+    WindowSpec {
         window: 0,
         tokens: vec![0; N_ROWS as usize],
         first_scored: 0,
         n_rows: N_ROWS,
-    };
-    let header = header(encoding);
-    let (mut encoder, tokens) = WindowEncoder::new(&header, &head).unwrap();
-    let (bytes, n) = encoder.reserve_rows(N_ROWS as usize, || None);
-    for (out, row) in bytes
-        .chunks_mut(bytes.len() / n)
-        .zip(logits.chunks(N_VOCAB))
-    {
-        encoding.encode(row, out);
     }
-    (header, tokens, encoder.commit().unwrap())
 }
 
-fn header(encoding: Encoding) -> Header {
-    let json = r#"{
-        "format_version": 2, "writer": "", "n_ctx": 8, "n_vocab": 128256, "add_bos": false,
-        "first_scored": 0, "n_windows": 1, "n_rows": 8, "encoding": "f32", "rows_per_piece": 8,
-        "model": {"file_name": "", "size_bytes": 0, "n_params": 0, "file_bytes": 0,
-                  "metadata_sha256": ""},
-        "text": {"name": "", "bytes": 0, "sha256": "", "n_tokens": 8},
-        "backend": {"llama_cpp": "", "devices": [], "n_gpu_layers": 0, "n_batch": 0,
-                    "n_ubatch": 0, "threads": 1, "flash_attn": "", "type_k": "", "type_v": ""}
-    }"#;
-    Header {
-        encoding,
-        ..serde_json::from_str(json).unwrap()
+/// A native file of this window, its rows in one piece.
+fn writer(encoding: Encoding, file: &NamedTempFile) -> Writer<&NamedTempFile> {
+    let about = About::new(native::KIND, file.path(), N_ROWS, N_VOCAB as u32);
+    let mut header = Header::new(&about, encoding, &[window()]);
+    header.rows_per_piece = N_ROWS;
+    Writer::native(file, file.path(), &header).unwrap()
+}
+
+fn pieces(format: WindowFormat, logits: &[f32]) -> (Piece, Piece) {
+    let (mut encoder, head) = format.encode(&window()).unwrap();
+    let (bytes, n) = encoder.reserve_rows(N_ROWS as usize, || None);
+    let rows = bytes.chunks_mut(bytes.len() / n);
+    for (out, row) in rows.zip(logits.chunks(N_VOCAB)) {
+        format.row_layout().encode(row, out);
     }
+    (head, encoder.commit().unwrap())
 }
 
 criterion_group!(benches, members);

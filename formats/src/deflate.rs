@@ -21,7 +21,7 @@ pub(crate) fn most_plain_bytes(packed: usize) -> u64 {
     (packed as u64).saturating_mul(1032)
 }
 
-/// Appends `plain` to `out`, compressed at level 1 or stored, whichever a sample of it says.
+/// Appends `plain` to `out`, compressed at level 1 or stored, whichever pays on a sample of it.
 /// The same bytes always give the same bytes.
 pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
     if plain.is_empty() {
@@ -44,7 +44,8 @@ pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
     store(plain, out);
 }
 
-/// Appends `plain` compressed at level 1; `false` if that went wrong or grew past all use.
+/// Appends `plain` compressed at level 1; returns `false` if that failed, or grew too much to be of
+/// use.
 pub(crate) fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut deflater = Compress::new(Compression::new(1), false);
@@ -73,13 +74,13 @@ pub(crate) fn store(plain: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that [`store`] makes of so many.
+/// Bytes that [`store`] makes of `plain` bytes.
 pub(crate) fn stored_bytes(plain: u64) -> u64 {
     plain.saturating_add(5 * plain.div_ceil(STORED_BLOCK as u64))
 }
 
-/// Moves what the stored blocks from `start` on hold to the front of `buffer`. `false`, and nothing
-/// is moved, unless they are just those that [`store`] makes of `plain` bytes.
+/// Moves the contents of the stored blocks from `start` on to the front of `buffer`. Returns
+/// `false`, and moves nothing, unless they are exactly those that [`store`] makes of `plain` bytes.
 pub(crate) fn unstore(buffer: &mut [u8], start: usize, plain: usize) -> bool {
     let blocks = |mut left: usize| {
         std::iter::from_fn(move || {
@@ -109,8 +110,8 @@ pub(crate) fn unstore(buffer: &mut [u8], start: usize, plain: usize) -> bool {
     true
 }
 
-/// Inflates `body` into the whole of `plain`; `false` unless it is one stream of exactly that
-/// length, with nothing behind it. Nothing is written past `plain`, whatever `body` says.
+/// Inflates `body` into the whole of `plain`; returns `false` unless it is one stream of exactly
+/// that length, with nothing after it. Nothing is written past `plain`, whatever `body` holds.
 pub(crate) fn inflate(body: &[u8], plain: &mut [u8]) -> bool {
     let mut inflater = Decompress::new(false);
     let status = inflater.decompress(body, plain, FlushDecompress::Finish);
@@ -125,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn stored_bytes() {
+    fn what_does_not_shrink_is_stored() {
         let mut out = Vec::new();
         deflate(&[7, 8], &mut out);
         assert_eq!(
@@ -186,7 +187,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(plain in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..3000)) {
+        fn round_trip(
+            plain in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..3000)
+        ) {
             let mut out = vec![1, 2, 3];
             deflate(&plain, &mut out);
             let mut back = vec![0; plain.len()];
@@ -195,7 +198,9 @@ mod tests {
         }
 
         #[test]
-        fn inflate_never_panics(body in prop::collection::vec(any::<u8>(), 0..200), n in 0usize..300) {
+        fn inflate_never_panics(
+            body in prop::collection::vec(any::<u8>(), 0..200), n in 0usize..300
+        ) {
             inflate(&body, &mut vec![0; n]);
         }
     }

@@ -1,5 +1,7 @@
-//! One error type: each message is one line that says what, where and what to do.
+//! The crate's only error type. Each message is one line: where, what went wrong, what to do.
+//! Advice about a program's flags is left to the program.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,22 +16,22 @@ pub enum Error {
         path: PathBuf,
         /// What was being done, as a verb phrase.
         what: &'static str,
-        /// The system's own words. Part of the message, and so no `source()`: whoever prints the
-        /// chain of causes would print them twice.
+        /// The system's own words. They are part of the message and not its `source()`, so that a
+        /// printed chain of causes does not repeat them.
         cause: io::Error,
     },
-    /// The file is something else than a reference.
+    /// The file is not a reference.
     #[error(
-        "{}: not a reference: {found}; give a file written by `kl -w`, kl.py or llama-perplexity",
+        "{}: not a reference: {found}; give a file written by kl, kl.py or llama-perplexity",
         path.display()
     )]
     NotAReference {
         /// The file.
         path: PathBuf,
         /// What it seems to be.
-        found: String,
+        found: Found,
     },
-    /// The file is something else than a sidecar.
+    /// The file is not a sidecar.
     #[error("{}: not a sidecar: {found}; give a .kls file written by `kl`", path.display())]
     NotASidecar {
         /// The file.
@@ -37,15 +39,7 @@ pub enum Error {
         /// What it seems to be.
         found: String,
     },
-    /// The file is something else than a GGUF.
-    #[error("{}: not a GGUF model: {found}", path.display())]
-    NotAModel {
-        /// The file.
-        path: PathBuf,
-        /// What it seems to be.
-        found: String,
-    },
-    /// The file is recognised, and this version cannot read it.
+    /// The file is recognised, but this version cannot read it.
     #[error("{}: {what}", path.display())]
     Unsupported {
         /// The file.
@@ -54,7 +48,7 @@ pub enum Error {
         what: String,
     },
     /// The file's header line cannot be used.
-    #[error("{}: unusable header: {what}; write the file anew", path.display())]
+    #[error("{}: unusable header: {what}; write the file again", path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -63,36 +57,37 @@ pub enum Error {
     },
     /// The file ends too early.
     #[error(
-        "{}: incomplete: {what}, at {}; copy it again or write it anew",
-        path.display(), Place { window: *window, offset: *offset }
+        "{}: incomplete: {what}, at {}; copy or write it again",
+        path.display(), Position { window: *window, offset: *offset }
     )]
     Truncated {
         /// The file.
         path: PathBuf,
         /// The window concerned, as numbered in the text.
         window: Option<u32>,
-        /// Where the missing bytes should begin. Bytes of the file; bytes of the plain stream for
-        /// kl.py's files.
+        /// Where the missing bytes should begin, in bytes of the file; for kl.py's file, in bytes
+        /// of the plain stream.
         offset: u64,
         /// What is missing.
         what: String,
     },
     /// The file's bytes contradict themselves.
     #[error(
-        "{}: corrupt: {what}, at {}; copy it again or write it anew",
-        path.display(), Place { window: *window, offset: *offset }
+        "{}: corrupt: {what}, at {}; copy or write it again",
+        path.display(), Position { window: *window, offset: *offset }
     )]
     Corrupt {
         /// The file.
         path: PathBuf,
         /// The window concerned, as numbered in the text.
         window: Option<u32>,
-        /// Where. Bytes of the file; bytes of the plain stream for kl.py's files.
+        /// Where the fault is, in bytes of the file; for kl.py's file, in bytes of the plain
+        /// stream.
         offset: u64,
         /// What is wrong.
         what: String,
     },
-    /// A size past what this crate takes memory for.
+    /// A size past the limit that this crate allocates memory for.
     #[error("{}: too large: {what}", path.display())]
     TooLarge {
         /// The file.
@@ -100,18 +95,18 @@ pub enum Error {
         /// Which size, and its limit.
         what: String,
     },
-    /// A writer was given other things than its header announced.
+    /// A writer was given something that its file cannot hold, or that contradicts its header.
     #[error("{}cannot be written: {what}", Prefix(path))]
     Unwritable {
-        /// The file; empty where the writer knows none.
+        /// The file; empty where it has no name.
         path: PathBuf,
-        /// What does not agree.
+        /// What is wrong.
         what: String,
     },
 }
 
 impl Error {
-    /// Names the window in an error that has a place.
+    /// Names the window in an error that has a position.
     pub(crate) fn in_window(mut self, number: u32) -> Self {
         if let Error::Corrupt { window, .. } | Error::Truncated { window, .. } = &mut self {
             *window = Some(number);
@@ -120,16 +115,64 @@ impl Error {
     }
 }
 
+/// What a file that is not a reference seems to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Found {
+    /// No bytes at all.
+    Empty,
+    /// A GGUF.
+    Model,
+    /// The result of an evaluation.
+    Sidecar,
+    /// Gzip with other contents.
+    Gzip,
+    /// A single file of a `safetensors` folder.
+    SafetensorsFile,
+    /// None of these.
+    Unknown,
+    /// Something else, in words.
+    Other(String),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Found::Empty => "it is empty",
+            Found::Model => "it is a model, not what a model computed",
+            Found::Sidecar => "it is a sidecar, the result of an evaluation",
+            Found::Gzip => "it is gzip, but its contents do not start like a reference",
+            Found::SafetensorsFile => {
+                "it seems to be a safetensors file (give the folder that holds 0.safetensors and so on)"
+            }
+            Found::Unknown => "it does not start like any reference",
+            Found::Other(what) => what,
+        })
+    }
+}
+
+impl From<&str> for Found {
+    fn from(what: &str) -> Self {
+        Found::Other(what.to_owned())
+    }
+}
+
+impl From<String> for Found {
+    fn from(what: String) -> Self {
+        Found::Other(what)
+    }
+}
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// "window 3, byte 4711", or "byte 4711".
-struct Place {
+struct Position {
     window: Option<u32>,
     offset: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(window) = self.window {
             write!(f, "window {window}, ")?;
@@ -171,7 +214,7 @@ impl Named {
         }
     }
 
-    pub(crate) fn not_a_reference(&self, found: impl Into<String>) -> Error {
+    pub(crate) fn not_a_reference(&self, found: impl Into<Found>) -> Error {
         Error::NotAReference {
             path: self.0.clone(),
             found: found.into(),
@@ -180,13 +223,6 @@ impl Named {
 
     pub(crate) fn not_a_sidecar(&self, found: impl Into<String>) -> Error {
         Error::NotASidecar {
-            path: self.0.clone(),
-            found: found.into(),
-        }
-    }
-
-    pub(crate) fn not_a_model(&self, found: impl Into<String>) -> Error {
-        Error::NotAModel {
             path: self.0.clone(),
             found: found.into(),
         }
@@ -254,22 +290,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_line_with_place_and_advice() {
+    fn a_message_is_one_line_with_position_and_advice() {
         let file = Named::new(Path::new("ref.gz"));
         assert_eq!(
             file.corrupt(Some(3), 4711, "a checksum does not match")
                 .to_string(),
             "ref.gz: corrupt: a checksum does not match, at window 3, byte 4711; \
-             copy it again or write it anew"
+             copy or write it again"
         );
         assert_eq!(
             file.truncated(None, 12, "the index is missing").to_string(),
-            "ref.gz: incomplete: the index is missing, at byte 12; copy it again or write it anew"
+            "ref.gz: incomplete: the index is missing, at byte 12; copy or write it again"
         );
     }
 
     #[test]
-    fn the_cause_is_told_once() {
+    fn the_cause_is_stated_once() {
         let cause = io::Error::new(io::ErrorKind::NotFound, "no such file");
         let error = Named::new(Path::new("ref.gz")).io("open", cause);
         assert_eq!(error.to_string(), "ref.gz: cannot open: no such file");

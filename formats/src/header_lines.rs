@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use crate::error::{Named, Result};
 
-/// Most bytes that both lines may take.
+/// Most bytes that both lines may have.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// The same with the prompts that a native file may hold.
+/// Most bytes that both lines may have with the prompts that a native file can hold.
 pub const MAX_HEADER_BYTES_WITH_PROMPTS: usize = 64 << 20;
 
-/// Both lines.
+/// The bytes of both lines.
 pub(crate) fn to_lines(magic: &str, header: &impl Serialize, name: &Named) -> Result<Vec<u8>> {
     let mut lines = magic.as_bytes().to_vec();
     serde_json::to_writer(&mut lines, header)

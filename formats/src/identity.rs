@@ -1,39 +1,50 @@
-//! Who made a file and of what: the parts of a header that tell two runs apart.
+//! Which model, text and backend a file comes from: this distinguishes two runs.
+//!
+//! `None` means that the file does not record it. Older files have an empty string or 0 there,
+//! which is read as `None`.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A model file.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ModelIdentity {
     /// The file's name, without its folder.
-    pub file_name: String,
+    pub file_name: Option<String>,
     /// `general.name` of the GGUF.
     pub name: Option<String>,
     /// `general.architecture` of the GGUF.
     pub architecture: Option<String>,
     /// Bytes of all tensors, as llama.cpp counts them.
-    pub size_bytes: u64,
+    pub size_bytes: Option<u64>,
     /// Parameters, as llama.cpp counts them.
-    pub n_params: u64,
+    pub n_params: Option<u64>,
     /// Bytes of the file.
-    pub file_bytes: u64,
-    /// SHA-256 (hex) of the GGUF's header: see [`crate::GgufSummary::metadata_sha256`].
-    pub metadata_sha256: String,
-    /// What tells it from another model of the same header: see
-    /// [`crate::GgufSummary::sample_sha256`].
+    pub file_bytes: Option<u64>,
+    /// SHA-256 (hex) of the GGUF's header, up to the end of its tensor infos.
+    pub metadata_sha256: Option<String>,
+    /// SHA-256 (hex) of samples of the file's bytes: distinguishes models with the same header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_sha256: Option<String>,
 }
 
 impl ModelIdentity {
-    /// Whether both are one model, as far as they tell.
+    /// A model of which only the file's name is known.
+    pub fn named(file_name: impl Into<String>) -> Self {
+        Self {
+            file_name: Some(file_name.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether both are the same model, as far as the hashes show. Without a hash, they are not.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_equal = |(here, there)| here == there;
         let samples = self
             .sample_sha256
             .as_ref()
             .zip(other.sample_sha256.as_ref());
-        !self.metadata_sha256.is_empty()
+        self.metadata_sha256.is_some()
             && self.metadata_sha256 == other.metadata_sha256
             && samples.is_none_or(are_equal)
     }
@@ -51,43 +62,140 @@ pub struct TokenizerIdentity {
     pub sha256: String,
 }
 
-/// The text that was evaluated.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+/// The text that the windows are cut from.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TextIdentity {
     /// The file's name, or `-` for standard input.
-    pub name: String,
+    pub name: Option<String>,
     /// Its bytes.
-    pub bytes: u64,
+    pub bytes: Option<u64>,
     /// SHA-256 (hex) of its bytes.
-    pub sha256: String,
-    /// Its tokens, inserted BOS not counted.
-    pub n_tokens: u64,
+    pub sha256: Option<String>,
+    /// Its tokens, an inserted BOS not counted.
+    pub n_tokens: Option<u64>,
+}
+
+impl TextIdentity {
+    /// A text of which only the name is known.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: Some(name.into()),
+            ..Self::default()
+        }
+    }
 }
 
 /// How the rows were computed: results move with each of these.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackendIdentity {
     /// Version or commit of llama.cpp.
-    pub llama_cpp: String,
+    pub llama_cpp: Option<String>,
     /// Devices used, as ggml names them.
-    pub devices: Vec<String>,
+    pub devices: Option<Vec<String>>,
     /// Layers offloaded.
-    pub n_gpu_layers: u32,
+    pub n_gpu_layers: Option<u32>,
     /// Logical batch, in tokens.
-    pub n_batch: u32,
+    pub n_batch: Option<u32>,
     /// Physical batch, in tokens.
-    pub n_ubatch: u32,
+    pub n_ubatch: Option<u32>,
     /// Decode threads.
-    pub threads: u32,
+    pub threads: Option<u32>,
     /// Flash attention: `on`, `off` or `auto`.
-    pub flash_attn: String,
+    pub flash_attn: Option<String>,
     /// Type of the K cache.
-    pub type_k: String,
+    pub type_k: Option<String>,
     /// Type of the V cache.
-    pub type_v: String,
+    pub type_v: Option<String>,
 }
 
-/// Bytes in lower-case hexadecimal, as every hash is written.
+impl BackendIdentity {
+    /// A backend of which only llama.cpp's version is known.
+    pub fn version(llama_cpp: impl Into<String>) -> Self {
+        Self {
+            llama_cpp: Some(llama_cpp.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// An identity as a file records it.
+pub(crate) trait Stated: Sized + Default + PartialEq {
+    /// Without the empty strings and zeros that stand for what is not known.
+    fn cleaned(self) -> Self;
+}
+
+impl Stated for ModelIdentity {
+    fn cleaned(self) -> Self {
+        let metadata_sha256 = text(self.metadata_sha256);
+        let is_known = metadata_sha256.is_some();
+        Self {
+            file_name: text(self.file_name),
+            size_bytes: number(self.size_bytes, is_known),
+            n_params: number(self.n_params, is_known),
+            file_bytes: number(self.file_bytes, is_known),
+            metadata_sha256,
+            ..self
+        }
+    }
+}
+
+impl Stated for TextIdentity {
+    fn cleaned(self) -> Self {
+        let sha256 = text(self.sha256);
+        let is_known = sha256.is_some();
+        Self {
+            name: text(self.name),
+            bytes: number(self.bytes, is_known),
+            n_tokens: number(self.n_tokens, is_known),
+            sha256,
+        }
+    }
+}
+
+impl Stated for BackendIdentity {
+    fn cleaned(self) -> Self {
+        let llama_cpp = text(self.llama_cpp);
+        let is_known = llama_cpp.is_some();
+        Self {
+            devices: self
+                .devices
+                .filter(|devices| is_known || !devices.is_empty()),
+            n_gpu_layers: number(self.n_gpu_layers, is_known),
+            n_batch: number(self.n_batch, is_known),
+            n_ubatch: number(self.n_ubatch, is_known),
+            threads: number(self.threads, is_known),
+            flash_attn: text(self.flash_attn),
+            type_k: text(self.type_k),
+            type_v: text(self.type_v),
+            llama_cpp,
+        }
+    }
+}
+
+/// Reads an identity; `None` where nothing is known of it.
+///
+/// # Errors
+/// JSON that is not an identity.
+pub(crate) fn read<'de, D: Deserializer<'de>, T: Stated + Deserialize<'de>>(
+    json: D,
+) -> Result<Option<T>, D::Error> {
+    let stated = Option::<T>::deserialize(json)?.map(T::cleaned);
+    Ok(stated.filter(|stated| *stated != T::default()))
+}
+
+fn text(stated: Option<String>) -> Option<String> {
+    stated.filter(|text| !text.is_empty())
+}
+
+/// Drops a 0 that stands for "not known". Where the rest is known, 0 is a real number: of layers
+/// offloaded, say.
+fn number<T: Default + PartialEq>(stated: Option<T>, is_known: bool) -> Option<T> {
+    stated.filter(|number| is_known || *number != T::default())
+}
+
+/// Bytes in lower-case hexadecimal, as kl writes every hash.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -95,6 +203,48 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Holder {
+        #[serde(deserialize_with = "read")]
+        backend: Option<BackendIdentity>,
+    }
+
+    fn backend(json: &str) -> Option<BackendIdentity> {
+        let json = format!(r#"{{"backend":{json}}}"#);
+        serde_json::from_str::<Holder>(&json).unwrap().backend
+    }
+
+    #[test]
+    fn empty_and_0_mean_unknown_where_nothing_else_is_known() {
+        let old = |llama_cpp: &str, flash_attn: &str| {
+            backend(&format!(
+                r#"{{"llama_cpp":"{llama_cpp}","devices":[],"n_gpu_layers":0,"n_batch":0,
+                "n_ubatch":0,"threads":0,"flash_attn":"{flash_attn}","type_k":"","type_v":""}}"#
+            ))
+        };
+        assert_eq!(old("", ""), None);
+        let flash_attn_off = BackendIdentity {
+            flash_attn: Some("off".into()),
+            ..Default::default()
+        };
+        assert_eq!(old("", "off"), Some(flash_attn_off));
+        let known = old("b1", "off").unwrap();
+        assert_eq!((known.n_gpu_layers, known.type_k), (Some(0), None));
+        assert_eq!(known.devices, Some(Vec::new()));
+        assert_eq!(backend("null"), None);
+        assert_eq!(backend("{}"), None);
+    }
+
+    #[test]
+    fn known_values_are_written_as_they_were() {
+        let json = concat!(
+            r#"{"backend":{"llama_cpp":"b1","devices":["CPU"],"n_gpu_layers":0,"n_batch":8,"#,
+            r#""n_ubatch":8,"threads":1,"flash_attn":"off","type_k":"f16","type_v":"f16"}}"#
+        );
+        let holder: Holder = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&holder).unwrap(), json);
+    }
 
     #[test]
     fn hashes_are_lower_case_and_keep_their_zeros() {

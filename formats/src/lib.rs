@@ -1,22 +1,70 @@
-//! Bytes to values and back: the files that `kl` reads and writes.
+//! Reads and writes references of logits, whoever made them, and the results of evaluations against
+//! them.
 //!
 //! | module | file | spec |
 //! |---|---|---|
-//! | [`native`] | `kl`'s own reference of logits, gzip members with an index | `LOGITS.md` |
+//! | [`native`] | `kl`'s own reference, gzip members with an index | `LOGITS.md` |
 //! | [`klpy`] | the reference of kl.py | the module's own text |
 //! | [`llamacpp`] | the base file of llama.cpp's llama-perplexity | `LLAMACPP.md` |
-//! | [`safetensors`] | a folder of them, a file a window, as SGLang's patch writes | `TENSORS.md` |
+//! | [`safetensors`] | a folder of files, one a window, as SGLang's patch writes | `TENSORS.md` |
 //! | [`npz`] | numpy's zip of arrays, as mlx-kld keeps its reference | `TENSORS.md` |
 //! | [`sidecar`] | one record per scored token | `SIDECAR.md` |
-//! | [`gguf`] | what a model file says of itself, read without llama.cpp | GGUF's own |
 //!
-//! [`Reference`] opens any reference by its bytes. Nothing here knows llama.cpp, statistics or a
-//! terminal, and nothing starts a thread; readers take `&self` where many threads may read at
-//! once. Every count that a file states is checked against the file's real length, or against a
-//! named limit, before memory is taken for it.
+//! # Reading
+//!
+//! [`Reference::open`] recognises any kind by its bytes. [`Reference::about`] holds what the file
+//! records about itself. Read its rows as a stream, or block by block on many threads
+//! ([`Reference::rows`]):
+//!
+//! ```
+//! # use kl_formats::{About, Reference, Target, WindowSpec, Writer, native};
+//! # let file = tempfile::NamedTempFile::new()?;
+//! # let path = file.path();
+//! # let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
+//! # let (about, target) = (About::new(native::KIND, "", 2, 3), Target::new(native::KIND, None)?);
+//! # let mut writer = Writer::create(&file, path, target, &about, &windows)?;
+//! # writer.write_window(&windows[0], [[0.5, 1.5, -1.0], [2.0, 0.0, 0.0]])?;
+//! # writer.finish()?;
+//! let mut rows = Reference::open(path)?.into_stream();
+//! while let Some(window) = rows.next_window()? {
+//!     while let Some(block) = rows.next_rows(64)? {
+//!         for row in block.rows() {
+//!             println!("window {}: the logit of token 0 is {}", window.window, row.get(0));
+//!         }
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Writing
+//!
+//! A [`Target`] is a kind of file and how it stores a row. A [`Writer`] writes one window after
+//! another:
+//!
+//! ```
+//! # use kl_formats::{About, Target, WindowSpec, Writer, native};
+//! # let file = tempfile::NamedTempFile::new()?;
+//! # let path = file.path();
+//! let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
+//! let about = About::new(native::KIND, path, 2, 3); // windows of 2 tokens, 3 logits a row
+//! let target = Target::new(native::KIND, None)?;
+//! let mut writer = Writer::create(&file, path, target, &about, &windows)?;
+//! writer.write_window(&windows[0], [[0.5, 1.5, -1.0], [2.0, 0.0, 0.0]])?;
+//! writer.finish()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it leaves to others
+//!
+//! Nothing here uses llama.cpp, computes statistics, prints or starts a thread. Readers accept
+//! `&self` where many threads may read at once. Every count that a file states is checked against
+//! the file's real length, or against a named limit, before memory is allocated for it. An error is
+//! one line that names the file, the position and the cause; advice about flags is left to the
+//! program.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// No file can make a reader panic. What may panic says so with `#[expect]`, and why it cannot.
+// No file can make a reader panic. Code that could panic is marked with `#[expect]` and the reason
+// why it does not.
 #![cfg_attr(
     not(test),
     deny(
@@ -37,21 +85,31 @@ compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts 
 mod checksum;
 mod deflate;
 mod error;
+mod gzip;
 mod header_lines;
 mod identity;
-mod piece;
 mod prompt;
+mod python_literal;
 mod row;
 mod source;
 mod tensors;
-mod verify;
 mod window;
-mod window_encoder;
+mod writing;
 
+// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[cfg(test)]
+extern crate self as kl_formats; // for code that unit tests share with `tests/`
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 #[cfg(test)]
 mod testing;
 
-pub mod gguf;
 pub mod klpy;
 pub mod llamacpp;
 pub mod native;
@@ -60,26 +118,29 @@ pub mod reference;
 pub mod safetensors;
 pub mod sidecar;
 
-pub use error::{Error, Result};
-pub use gguf::GgufSummary;
+pub use error::{Error, Found, Result};
 pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};
-pub use klpy::{KlPyHeader, KlPyReader, KlPyWriter};
-pub use llamacpp::{LlamaCppHeader, LlamaCppReader, LlamaCppWriter};
-pub use native::{Header, NativeReader, NativeWriter, WindowEntry, rows_per_piece};
+pub use klpy::{KlPyHeader, KlPyReader};
+pub use llamacpp::{LlamaCppHeader, LlamaCppReader};
+pub use native::{Header, NativeReader};
 pub use npz::NpzReader;
-pub use piece::{Member, Piece, PieceMemory};
 pub use prompt::{Messages, Prompt, PromptContent};
-pub use reference::{Reference, ReferenceKind, sniff};
-pub use row::{Encoding, Row, RowBlock};
+pub use reference::{
+    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
+    Windows, sniff,
+};
+pub use row::{Encoding, Row, RowBlock, RowLayout};
 pub use safetensors::SafetensorsReader;
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     is_sidecar,
 };
 pub use tensors::Float;
-pub use verify::VerifyReport;
-pub use window::WindowHead;
-pub use window_encoder::WindowEncoder;
+pub use window::{WindowEntry, WindowSpec};
+pub use writing::{
+    Member, Piece, PieceMemory, Target, TargetError, WindowEncoder, WindowFormat, Writer,
+    rows_per_piece,
+};
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
 pub const MAX_N_VOCAB: u32 = 1 << 24;

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 pub struct Prompt {
     /// What was asked.
     pub content: PromptContent,
-    /// Its tokens as they were decoded, an inserted BOS included; those generated behind it are not.
+    /// Tokens that it was decoded as, with an inserted BOS, without generated ones.
     pub n_tokens: u32,
 }
 
@@ -27,11 +27,10 @@ pub enum PromptContent {
 }
 
 impl PromptContent {
-    /// From a JSON object with `prompt`, a string, or `messages`, a list; what else it has is passed
-    /// over.
+    /// Reads a JSON object with `prompt`, a string, or `messages`, a list. Other keys are ignored.
     ///
     /// # Errors
-    /// What is wrong with it, in a phrase.
+    /// A phrase that states what is wrong with it.
     pub fn from_json(json: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Line {
@@ -50,7 +49,7 @@ impl PromptContent {
         }
     }
 
-    /// What a person knows it by: its text, or that of the user's last message.
+    /// A label for a person: its text, or that of the user's last message.
     pub fn label(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -58,7 +57,7 @@ impl PromptContent {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of the text, or of the messages' JSON.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -67,7 +66,7 @@ impl PromptContent {
     }
 }
 
-/// A list of messages: JSON, to the byte as it was given.
+/// A list of messages: JSON, kept byte for byte.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(transparent)]
 pub struct Messages(Box<RawValue>);
@@ -80,7 +79,7 @@ impl PartialEq for Messages {
 
 impl Eq for Messages {}
 
-/// What serde says, without the line: there is but one.
+/// serde's reason, without the line: there is only one.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ")
@@ -89,7 +88,7 @@ fn reason(error: &serde_json::Error) -> String {
         .to_owned()
 }
 
-/// The part of a message that is looked at here; a template may use more.
+/// The part of a message that is read here; a template may use more.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
@@ -111,16 +110,18 @@ impl Messages {
             Ok(messages) => messages,
             Err(error) => {
                 let reason = reason(&error);
-                return Some(format!("messages is no list of role and content: {reason}"));
+                return Some(format!(
+                    "messages is not a list of role and content: {reason}"
+                ));
             }
         };
         if messages.is_empty() {
             return Some("no message in messages".to_owned());
         }
-        messages.iter().enumerate().find_map(|(place, message)| {
+        messages.iter().enumerate().find_map(|(i, message)| {
             let error = serde_json::from_str::<Text>(message.content.get()).err()?;
             Some(format!(
-                "content of message {place} (from 0): {}",
+                "content of message {i} (from 0): {}",
                 reason(&error)
             ))
         })
@@ -130,7 +131,7 @@ impl Messages {
         serde_json::from_str(self.json())
     }
 
-    /// The text of the user's last message; all of the JSON where that cannot be told.
+    /// The text of the user's last message; all of the JSON where there is none.
     fn label(&self) -> String {
         let messages = self.messages().unwrap_or_default();
         let last = messages.iter().rfind(|message| message.role == "user");
@@ -139,7 +140,7 @@ impl Messages {
     }
 }
 
-/// The text of a message's content: a string, or a list of parts of which some have a `text`. Takes
+/// The text of a message's content: a string, or a list of parts of which some have a `text`. Uses
 /// no more memory than that text.
 struct Text(String);
 
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
+    fn an_error_states_what_is_wrong_with_a_line() {
         let text = r#"{"id":7,"prompt":"a"}"#;
         let text = PromptContent::from_json(text).unwrap();
         assert_eq!(text, PromptContent::Text("a".into()));
@@ -310,8 +311,8 @@ mod tests {
             (r#"{"prompt":7}"#, "expected a string"),
             (r#"{"prompt":"a","messages":[]}"#, "both"),
             (r#"{"messages":[]}"#, "no message"),
-            (r#"{"messages":{}}"#, "no list"),
-            (r#"{"messages":[7]}"#, "no list"),
+            (r#"{"messages":{}}"#, "not a list"),
+            (r#"{"messages":[7]}"#, "not a list"),
             (
                 r#"{"messages":[{"role":"user"}]}"#,
                 "missing field `content`",

@@ -1,4 +1,4 @@
-//! A file read at given places, by many threads at once.
+//! A file read at given offsets, by many threads at once.
 
 use std::fs::File;
 use std::io;
@@ -33,7 +33,8 @@ impl Source {
         })
     }
 
-    /// Asks the system to fetch bytes that will be read soon. It may, and nothing waits for it.
+    /// Asks the system to fetch bytes that will be read soon. Returns at once; a failure is
+    /// ignored.
     pub(crate) fn prefetch(&self, offset: u64, bytes: u64) {
         #[cfg(target_os = "linux")]
         {
@@ -45,7 +46,7 @@ impl Source {
         let _ = (offset, bytes);
     }
 
-    /// Up to `N` bytes from `offset` on; `None` if the file has fewer.
+    /// `N` bytes from `offset` on; `None` if the file has fewer.
     pub(crate) fn array_at<const N: usize>(&self, offset: u64) -> Result<Option<[u8; N]>> {
         if offset
             .checked_add(N as u64)
@@ -59,8 +60,8 @@ impl Source {
     }
 }
 
-/// Opens a regular file, and says how long it is. Files are opened more than once and read at
-/// given places, which a pipe does not allow. `role` is what messages call the file.
+/// Opens a regular file; returns its length too. Files are opened more than once and read at given
+/// offsets, which a pipe does not allow. `role` is what messages call the file.
 pub(crate) fn open(name: &Named, role: &str) -> Result<(File, u64)> {
     // Before opening: that would wait for a named pipe's writer.
     let metadata = std::fs::metadata(name.path()).map_err(|cause| name.io("open", cause))?;

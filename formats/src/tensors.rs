@@ -5,7 +5,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowHead};
+use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowSpec};
 
 /// The type of a row's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,16 @@ pub enum Float {
 }
 
 impl Float {
+    /// Its name, in JSON and in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Float::F16 => "f16",
+            Float::Bf16 => "bf16",
+            Float::F32 => "f32",
+            Float::F64 => "f64",
+        }
+    }
+
     /// Bytes of an entry.
     pub(crate) fn bytes(self) -> usize {
         match self {
@@ -30,7 +40,7 @@ impl Float {
         }
     }
 
-    /// Little-endian entries to f32: as many as both slices hold.
+    /// Decodes little-endian entries to f32, as many as both slices hold.
     pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
         fn each<const N: usize>(bytes: &[u8], out: &mut [f32], of: impl Fn([u8; N]) -> f32) {
             let (entries, _) = bytes.as_chunks::<N>();
@@ -60,12 +70,7 @@ impl Float {
 
 impl fmt::Display for Float {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Float::F16 => "f16",
-            Float::Bf16 => "bf16",
-            Float::F32 => "f32",
-            Float::F64 => "f64",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -86,7 +91,8 @@ impl Integer {
         }
     }
 
-    /// Little-endian ids; what is no u32 becomes `u32::MAX`, which no vocabulary has.
+    /// Decodes little-endian ids. One that is not a u32 becomes `u32::MAX`, which is in no
+    /// vocabulary.
     pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
         fn each<const N: usize, T: TryInto<u32>>(
             bytes: &[u8],
@@ -114,10 +120,10 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// Of shape [tokens, vocabulary], or of one such in a batch.
+    /// An array of shape [tokens, vocabulary] or [1, tokens, vocabulary].
     ///
     /// # Errors
-    /// What the shape is instead.
+    /// A phrase with any other shape.
     pub(crate) fn new(float: Float, shape: &[u64]) -> Result<Self, String> {
         let (&[n_rows, n_vocab] | &[1, n_rows, n_vocab]) = shape else {
             return Err(format!(
@@ -149,7 +155,7 @@ impl Matrix {
     }
 }
 
-/// How many ids an array of this shape holds: `[n]`, or one such in a batch.
+/// How many ids an array of this shape holds, `[n]` or `[1, n]`; `None` for any other shape.
 pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     match shape {
         &[n] | &[1, n] => Some(n),
@@ -157,8 +163,8 @@ pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     }
 }
 
-/// What is wrong with the number of ids of a window, if anything: one a row, and perhaps the one
-/// that follows the last row's.
+/// What is wrong with the number of ids of a window, if anything: there must be one per row, and
+/// there may be one more, which follows the last row's.
 pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     let n_rows = u64::from(n_rows);
     (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
@@ -170,24 +176,24 @@ pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
 
 /// What is wrong with the ids of a window, if anything.
 pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
-    let place = ids.iter().position(|&id| id >= n_vocab)?;
+    let position = ids.iter().position(|&id| id >= n_vocab)?;
     Some(format!(
-        "the token id at position {place} is outside the vocabulary of {n_vocab}"
+        "the token id at position {position} is outside the vocabulary of {n_vocab}"
     ))
 }
 
-/// What stands before a window's rows. `tokens` is empty where the file holds none.
-pub(crate) fn head(place: usize, tokens: &[u32], n_rows: u32) -> WindowHead {
-    WindowHead {
-        window: place as u32, // readers count no more windows than that
+/// The window at an index of the file. `tokens` is empty where the file holds none.
+pub(crate) fn window(index: usize, tokens: &[u32], n_rows: u32) -> WindowSpec {
+    WindowSpec {
+        window: index as u32, // readers count no more windows than that
         tokens: tokens.to_vec(),
         first_scored: 0,
         n_rows,
     }
 }
 
-/// Whether the first row of `blocks` that is finite is one of log-probabilities: whether they sum
-/// to 1. `None` if no row is finite.
+/// Whether the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if
+/// no row is finite.
 pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
     let row = block.rows().find(Row::is_finite)?;
     let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
@@ -215,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_are_none_are_in_no_vocabulary() {
+    fn invalid_ids_are_in_no_vocabulary() {
         let ids = [5i64, -1, 1 << 32];
         let ids = Integer::I64.decode(bytemuck::cast_slice(&ids));
         assert_eq!(ids, [5, u32::MAX, u32::MAX]);
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes() {
+    fn only_matrices_of_possible_sizes_are_rows() {
         let matrix = Matrix::new(Float::F16, &[3, 5]).unwrap();
         assert_eq!((matrix.n_rows, matrix.bytes()), (3, 30));
         assert_eq!(Matrix::new(Float::F16, &[1, 3, 5]), Ok(matrix));
@@ -248,7 +254,7 @@ mod tests {
 
     /// Log-probabilities of 50,000 entries, rounded, and what they are made of.
     #[test]
-    fn log_probabilities_are_told_from_logits() {
+    fn log_probabilities_are_distinguished_from_logits() {
         let n = 50_000;
         let logits: Vec<f32> = (0..n).map(|i| (i * 7919 % 1000) as f32 / 100.0).collect();
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();

@@ -1,12 +1,13 @@
-//! What the tests of several formats share.
+//! Helpers that the tests of several formats share.
 
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
+use crate::common::about;
 use crate::*;
 
-/// A folder that goes away, and a file in it to write again and again.
+/// A temporary folder, and a file in it to write again and again.
 pub(crate) struct Scratch {
     _folder: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -29,88 +30,47 @@ impl Scratch {
     }
 }
 
-pub(crate) fn model() -> ModelIdentity {
-    ModelIdentity {
-        file_name: "m.gguf".into(),
-        name: Some("M \"1\"\n\u{e9}".into()),
-        architecture: Some("llama".into()),
-        size_bytes: 1 << 40,
-        n_params: 7_000_000_000,
-        file_bytes: 5,
-        metadata_sha256: "00ff".into(),
-        sample_sha256: None,
-    }
-}
-
-pub(crate) fn text() -> TextIdentity {
-    TextIdentity {
-        name: "-".into(),
-        bytes: 9,
-        sha256: "ab".into(),
-        n_tokens: 3,
-    }
-}
-
-pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[Window]) -> Header {
+/// The header of a file of these windows.
+pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[SampleWindow]) -> Header {
+    let mut about = about(native::KIND, 8, n_vocab);
+    about.first_scored = Some(1);
+    about.seed = Some(7);
     Header {
-        format_version: native::FORMAT_VERSION,
-        writer: "kl test".into(),
-        model: model(),
-        tokenizer: None,
-        n_ctx: 8,
-        n_vocab,
-        add_bos: true,
-        first_scored: 1,
-        n_windows: windows.len() as u32,
-        n_rows: windows.iter().map(|w| u64::from(w.head.n_rows)).sum(),
-        encoding,
         rows_per_piece: 2,
-        text: text(),
-        backend: BackendIdentity {
-            llama_cpp: "b1".into(),
-            devices: vec!["CPU".into()],
-            n_gpu_layers: 0,
-            n_batch: 8,
-            n_ubatch: 8,
-            threads: 1,
-            flash_attn: "off".into(),
-            type_k: "f16".into(),
-            type_v: "f16".into(),
-        },
-        seed: Some(7),
-        stride: None,
-        log_probabilities: false,
-        prompts: None,
-        chat_template: None,
-        generated: None,
+        ..Header::new(&about, encoding, &specs(windows))
     }
+}
+
+/// The windows without their rows.
+pub(crate) fn specs(windows: &[SampleWindow]) -> Vec<WindowSpec> {
+    windows.iter().map(|window| window.spec.clone()).collect()
 }
 
 /// A window and its rows, one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Window {
-    pub(crate) head: WindowHead,
+pub(crate) struct SampleWindow {
+    pub(crate) spec: WindowSpec,
     pub(crate) rows: Vec<f32>,
 }
 
 /// A window of `n_tokens` tokens and rows from `first_scored` to its end.
-pub(crate) fn window(window: u32, n_tokens: u32, first_scored: u32, n_vocab: u32) -> Window {
+pub(crate) fn window(window: u32, n_tokens: u32, first_scored: u32, n_vocab: u32) -> SampleWindow {
     let n_rows = n_tokens - first_scored;
-    let head = WindowHead {
+    let spec = WindowSpec {
         window,
         tokens: (0..n_tokens).map(|i| (i * 7 + window) % n_vocab).collect(),
         first_scored,
         n_rows,
     };
     let rows = (0..n_rows * n_vocab).map(|i| ((i * 37 + window) % 101) as f32 / 8.0 - 6.0);
-    Window {
-        head,
+    SampleWindow {
+        spec,
         rows: rows.collect(),
     }
 }
 
-/// Any windows of a file with `n_vocab` entries a row, numbered as they come.
-pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<Window>> {
+/// Any windows of a file with `n_vocab` entries a row, numbered in order.
+pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindow>> {
     let window = (0u32..=8, 0u32..=8).prop_flat_map(move |(n_tokens, first)| {
         let first_scored = first.min(n_tokens);
         let n_rows = n_tokens - first_scored;
@@ -118,8 +78,8 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<Window>> {
             prop::collection::vec(0..n_vocab, n_tokens as usize),
             prop::collection::vec(any::<f32>(), (n_rows * n_vocab) as usize),
         )
-            .prop_map(move |(tokens, rows)| Window {
-                head: WindowHead {
+            .prop_map(move |(tokens, rows)| SampleWindow {
+                spec: WindowSpec {
                     window: 0,
                     tokens,
                     first_scored,
@@ -132,33 +92,44 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<Window>> {
         windows
             .iter_mut()
             .zip(0..)
-            .for_each(|(w, i)| w.head.window = i);
+            .for_each(|(w, i)| w.spec.window = i);
         windows
     })
 }
 
-/// Feeds a window's rows, `at_once` at a time, and gives its pieces.
-pub(crate) fn encode(
-    (mut encoder, head): (WindowEncoder, Piece),
-    encoding: Encoding,
-    n_vocab: u32,
-    rows: &[f32],
-    at_once: usize,
-) -> Vec<Piece> {
+/// Encodes a window, `at_once` rows at a time, and returns its pieces.
+pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usize) -> Vec<Piece> {
+    let (mut encoder, head) = format.encode(&window.spec).unwrap();
     let mut pieces = vec![head];
-    let row_bytes = encoding.row_bytes(n_vocab as usize).unwrap();
-    let mut rows = rows.chunks(n_vocab as usize);
+    let n_vocab = format.n_vocab as usize;
+    let layout = format.row_layout();
+    let row_bytes = layout.row_bytes(n_vocab).unwrap();
+    let mut rows = window.rows.chunks(n_vocab);
     while encoder.rows_left() > 0 {
         let (bytes, n) = encoder.reserve_rows(at_once, || None);
         assert_eq!(bytes.len(), n * row_bytes);
         bytes
             .chunks_mut(row_bytes)
             .zip(&mut rows)
-            .for_each(|(out, row)| encoding.encode(row, out));
+            .for_each(|(out, row)| layout.encode(row, out));
         pieces.extend(encoder.commit());
     }
     encoder.finish().unwrap();
     pieces
+}
+
+/// Writes these windows, `at_once` rows at a time, and returns the file.
+pub(crate) fn written(
+    mut writer: Writer<Vec<u8>>,
+    windows: &[SampleWindow],
+    at_once: usize,
+) -> Vec<u8> {
+    for window in windows {
+        for piece in encode(&writer.window_format(), window, at_once) {
+            writer.append(piece.compress()).unwrap();
+        }
+    }
+    writer.finish().unwrap()
 }
 
 /// The rows' bits, so that NaN equals itself.
@@ -188,7 +159,7 @@ pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Ve
     rows.chunks(n_vocab).flat_map(decode).collect()
 }
 
-/// A fault is said in one line that names the file.
+/// An error is one line that names the file.
 pub(crate) fn check_message(error: &Error, path: &Path) {
     let message = error.to_string();
     assert!(!message.contains('\n'), "{message:?}");
@@ -226,7 +197,7 @@ pub(crate) fn any_change() -> impl Strategy<Value = Change> {
 }
 
 impl Change {
-    /// Changes `bytes`; places are taken modulo the length.
+    /// Changes `bytes`; positions are modulo the length.
     pub(crate) fn apply(&self, bytes: &mut Vec<u8>) {
         let len = bytes.len().max(1);
         let range = |i: usize, n: usize| i % len..(i % len + n).min(len);

@@ -1,4 +1,4 @@
-//! What a window is, before its rows.
+//! A window without its rows.
 
 use crate::MAX_N_CTX;
 
@@ -7,8 +7,8 @@ use crate::MAX_N_CTX;
 /// Rows are those of the positions `first_scored .. first_scored + n_rows`; the row of position
 /// `i` predicts the token at `i + 1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WindowHead {
-    /// Its number in the order of the text, from 0.
+pub struct WindowSpec {
+    /// Its index in the order of the text, from 0.
     pub window: u32,
     /// The tokens decoded, an inserted BOS included. Empty where a `safetensors` folder or an `npz`
     /// holds none; there may be one more than rows there, which follows the last row's.
@@ -19,7 +19,30 @@ pub struct WindowHead {
     pub n_rows: u32,
 }
 
-impl WindowHead {
+/// A window as a file lists it, without its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowEntry {
+    /// Its index in the order of the text, from 0.
+    pub window: u32,
+    /// Tokens decoded.
+    pub n_tokens: u32,
+    /// Rows stored.
+    pub n_rows: u32,
+    /// The position of the first row.
+    pub first_scored: u32,
+}
+
+impl WindowSpec {
+    /// The window's entry in a list of windows.
+    pub fn entry(&self) -> WindowEntry {
+        WindowEntry {
+            window: self.window,
+            n_tokens: u32::try_from(self.tokens.len()).unwrap_or(u32::MAX),
+            n_rows: self.n_rows,
+            first_scored: self.first_scored,
+        }
+    }
+
     /// What is wrong with the counts and the tokens of this window, if anything.
     pub(crate) fn fault(&self, n_vocab: u32) -> Option<String> {
         let n_tokens = match u32::try_from(self.tokens.len()) {
@@ -36,15 +59,26 @@ impl WindowHead {
                 self.n_rows, self.first_scored
             ));
         }
-        let (place, token) = self
+        let (position, token) = self
             .tokens
             .iter()
             .enumerate()
             .find(|&(_, &t)| t >= n_vocab)?;
         Some(format!(
-            "token {token} at position {place} is outside the vocabulary of {n_vocab}"
+            "token {token} at position {position} is outside the vocabulary of {n_vocab}"
         ))
     }
+}
+
+/// Tokens of the longest of these windows.
+pub(crate) fn longest(windows: &[WindowSpec]) -> u32 {
+    let lengths = windows.iter().map(|window| window.entry().n_tokens);
+    lengths.max().unwrap_or(0)
+}
+
+/// Rows of all of these windows.
+pub(crate) fn n_rows(windows: &[WindowSpec]) -> u64 {
+    windows.iter().map(|window| u64::from(window.n_rows)).sum()
 }
 
 #[cfg(test)]
@@ -53,18 +87,18 @@ mod tests {
 
     #[test]
     fn counts_and_tokens_are_checked() {
-        let head = |first_scored, n_rows| WindowHead {
+        let spec = |first_scored, n_rows| WindowSpec {
             window: 0,
             tokens: vec![1, 2, 3],
             first_scored,
             n_rows,
         };
-        assert_eq!(head(0, 3).fault(4), None);
-        assert_eq!(head(3, 0).fault(4), None);
-        assert!(head(1, 3).fault(4).is_some());
-        assert!(head(u32::MAX, 3).fault(4).is_some());
+        assert_eq!(spec(0, 3).fault(4), None);
+        assert_eq!(spec(3, 0).fault(4), None);
+        assert!(spec(1, 3).fault(4).is_some());
+        assert!(spec(u32::MAX, 3).fault(4).is_some());
         assert!(
-            head(0, 3)
+            spec(0, 3)
                 .fault(3)
                 .is_some_and(|what| what.contains("position 2"))
         );

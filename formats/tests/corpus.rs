@@ -1,6 +1,7 @@
 //! Every file of the fuzzer's corpus, read whole: see `fuzz/README.md`. With
 //! `KL_WRITE_SEEDS=1`, writes the files that a corpus begins with.
 
+mod common;
 #[path = "../../fuzz/src/framing.rs"]
 mod framing;
 #[path = "../../fuzz/src/given.rs"]
@@ -22,7 +23,7 @@ fn corpus(target: &str) -> PathBuf {
     root.join(target)
 }
 
-/// One test for all: what it may allocate is counted for the whole process.
+/// One test for all: allocations are counted for the whole process.
 #[test]
 fn the_corpus_is_read_without_a_panic_or_a_bomb() {
     if std::env::var_os("KL_WRITE_SEEDS").is_some() {
@@ -41,7 +42,7 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
             }
         }
         eprintln!("{}: {whole} whole, {faulty} faulty", target.name);
-        // A corpus that the format has left behind tries nothing but the first checks.
+        // A corpus of an outdated format would test only the first checks.
         assert!(whole > 0 && faulty > 0, "{}", target.name);
     }
     for bomb in seeds::bombs() {
@@ -49,7 +50,7 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
     }
 }
 
-/// Reads everything, in no more memory than it may take, and looks at the message if that fails.
+/// Reads everything within the memory limit, and checks the message if that fails.
 fn is_whole(target: &Target, given: &Given, folder: &Path) -> bool {
     let path = given.put(folder).unwrap();
     let found = memory::limited(target.memory(given.bytes()), || (target.read)(&path));

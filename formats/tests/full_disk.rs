@@ -1,18 +1,18 @@
-//! Writers whose disk is full after any number of bytes say so, and never that all is well.
+//! Writers whose disk is full after any number of bytes return an error, and never succeed.
+
+mod common;
 
 use std::io::{self, Write};
 use std::path::Path;
 
-use kl_formats::sidecar::SIDECAR_VERSION;
 use kl_formats::{
-    BackendIdentity, Encoding, Header, KlPyHeader, KlPyWriter, LlamaCppHeader, LlamaCppWriter,
-    ModelIdentity, NativeWriter, Piece, Result, SidecarHeader, SidecarWriter, TextIdentity,
-    TokenRecord, WindowEncoder, WindowHead, native,
+    Header, Kind, ReferenceSummary, Result, SidecarHeader, SidecarWriter, Target, TokenRecord,
+    WindowSpec, Writer, klpy, llamacpp, native,
 };
 
 const N_VOCAB: u32 = 3;
 
-/// A disk with room for so many bytes; the last write takes what fits.
+/// A disk with limited room; the last write accepts what fits.
 struct Disk {
     room: usize,
     bytes: Vec<u8>,
@@ -34,130 +34,38 @@ impl Write for Disk {
     }
 }
 
-fn model() -> ModelIdentity {
-    ModelIdentity {
-        file_name: "m.gguf".into(),
-        name: None,
-        architecture: None,
-        size_bytes: 1,
-        n_params: 1,
-        file_bytes: 1,
-        metadata_sha256: String::new(),
-        sample_sha256: None,
-    }
+/// Two windows of a file of a kind.
+fn windows(kind: Kind) -> [WindowSpec; 2] {
+    [0, 1].map(|window| WindowSpec {
+        window,
+        tokens: vec![0, 1, 2, 1],
+        first_scored: if kind == llamacpp::KIND { 2 } else { 0 },
+        n_rows: if kind == llamacpp::KIND { 1 } else { 4 },
+    })
 }
 
-/// Two windows, with the rows that `encode` puts into an encoder's memory.
-fn pieces(
-    n_rows: u32,
-    first_scored: u32,
-    encoder: impl Fn(&WindowHead) -> Result<(WindowEncoder, Piece)>,
-) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    for window in 0..2 {
-        let head = WindowHead {
-            window,
-            tokens: vec![0, 1, 2, 1],
-            first_scored,
-            n_rows,
-        };
-        let (mut encoder, piece) = encoder(&head).unwrap();
-        pieces.push(piece);
-        while encoder.rows_left() > 0 {
-            encoder.reserve_rows(1, || None).0.fill(7);
-            pieces.extend(encoder.commit());
-        }
-        encoder.finish().unwrap();
-    }
-    pieces
-}
-
-fn native(disk: Disk) -> Result<Disk> {
-    let header = Header {
-        format_version: native::FORMAT_VERSION,
-        writer: "kl test".into(),
-        model: model(),
-        tokenizer: None,
-        n_ctx: 4,
-        n_vocab: N_VOCAB,
-        add_bos: false,
-        first_scored: 0,
-        n_windows: 2,
-        n_rows: 8,
-        encoding: Encoding::U16,
-        rows_per_piece: 2,
-        text: TextIdentity {
-            name: "-".into(),
-            bytes: 1,
-            sha256: String::new(),
-            n_tokens: 8,
-        },
-        backend: BackendIdentity {
-            llama_cpp: String::new(),
-            devices: Vec::new(),
-            n_gpu_layers: 0,
-            n_batch: 4,
-            n_ubatch: 4,
-            threads: 1,
-            flash_attn: "off".into(),
-            type_k: "f16".into(),
-            type_v: "f16".into(),
-        },
-        seed: None,
-        stride: None,
-        log_probabilities: false,
-        prompts: None,
-        chat_template: None,
-        generated: None,
+/// Writes these windows; in a native file the rows of each make two pieces.
+fn reference(kind: Kind, disk: Disk) -> Result<Disk> {
+    let (path, windows) = (Path::new("out"), windows(kind));
+    let target = Target::new(kind, None).unwrap();
+    let about = common::about(kind, 4, N_VOCAB);
+    let mut writer = if kind == native::KIND {
+        let mut header = Header::new(&about, target.encoding(), &windows);
+        header.rows_per_piece = 2;
+        Writer::native(disk, path, &header)?
+    } else {
+        Writer::create(disk, path, target, &about, &windows)?
     };
-    let mut writer = NativeWriter::create(disk, Path::new("out"), &header)?;
-    for piece in pieces(4, 0, |head| WindowEncoder::new(&header, head)) {
-        writer.append(piece.compress())?;
-    }
-    writer.finish()
-}
-
-fn kl_py(disk: Disk) -> Result<Disk> {
-    let header = KlPyHeader {
-        n_ctx: 4,
-        n_vocab: N_VOCAB,
-        ..Default::default()
-    };
-    let mut writer = KlPyWriter::create(disk, Path::new("out"), &header)?;
-    for piece in pieces(4, 0, |head| WindowEncoder::kl_py(&header, head)) {
-        writer.append(piece.compress())?;
-    }
-    writer.finish()
-}
-
-fn llama_cpp(disk: Disk) -> Result<Disk> {
-    let header = LlamaCppHeader {
-        n_ctx: 4,
-        n_vocab: N_VOCAB,
-        n_windows: 2,
-    };
-    let tokens = [0, 1, 2, 1, 0, 1, 2, 1];
-    let mut writer = LlamaCppWriter::create(disk, Path::new("out"), 4, N_VOCAB, &tokens)?;
-    for piece in pieces(1, 2, |head| WindowEncoder::llama_cpp(&header, head)) {
-        writer.append_member(piece.compress())?;
+    for window in &windows {
+        let rows = (0..window.n_rows).map(|i| [0.5, i as f32, -1.0]);
+        writer.write_window(window, rows)?;
     }
     writer.finish()
 }
 
 fn sidecar(disk: Disk) -> Result<Disk> {
-    let header = SidecarHeader {
-        version: SIDECAR_VERSION,
-        writer: "kl test".into(),
-        model: model(),
-        model_path: "m.gguf".into(),
-        reference: Default::default(),
-        n_ctx: 4,
-        n_vocab: N_VOCAB,
-        first_scored: 0,
-        n_records: 3,
-        n_vocab_compared: None,
-        backend: None,
-    };
+    let mut header = SidecarHeader::new(ReferenceSummary::default(), 4, N_VOCAB, 3);
+    header.model = Some(common::model());
     let mut writer = SidecarWriter::create(disk, Path::new("out"), &header)?;
     for position in 0..3 {
         writer.push(&TokenRecord {
@@ -182,9 +90,12 @@ fn sidecar(disk: Disk) -> Result<Disk> {
 #[test]
 fn a_disk_that_is_full_at_any_byte_is_an_error() {
     for (name, write) in [
-        ("native", native as fn(Disk) -> Result<Disk>),
-        ("kl.py", kl_py),
-        ("llama.cpp", llama_cpp),
+        (
+            "kl",
+            (|disk| reference(native::KIND, disk)) as fn(Disk) -> Result<Disk>,
+        ),
+        ("kl.py", |disk| reference(klpy::KIND, disk)),
+        ("llama.cpp", |disk| reference(llamacpp::KIND, disk)),
         ("sidecar", sidecar),
     ] {
         let disk = |room| Disk {

@@ -1,5 +1,7 @@
 //! The readers printed in the specs read what this crate writes. Needs python3 with numpy, and is
-//! passed over where there is none.
+//! skipped where there is none.
+
+mod common;
 
 use std::path::Path;
 use std::process::Command;
@@ -39,34 +41,21 @@ fn python(script: &str, path: &Path) -> Option<String> {
     Some(String::from_utf8(out.stdout).unwrap())
 }
 
-fn model() -> ModelIdentity {
-    ModelIdentity {
-        file_name: "caf\u{e9} \"q4\".gguf".into(),
-        name: None,
-        architecture: None,
-        size_bytes: 1,
-        n_params: 1,
-        file_bytes: 1,
-        metadata_sha256: String::new(),
-        sample_sha256: None,
-    }
-}
-
-fn heads() -> [WindowHead; 3] {
+fn windows() -> [WindowSpec; 3] {
     [
-        WindowHead {
+        WindowSpec {
             window: 1,
             tokens: vec![1, 2, 0],
             first_scored: 1,
             n_rows: 2,
         },
-        WindowHead {
+        WindowSpec {
             window: 0,
             tokens: vec![4],
             first_scored: 1,
             n_rows: 0,
         },
-        WindowHead {
+        WindowSpec {
             window: 2,
             tokens: vec![3, 3, 3],
             first_scored: 0,
@@ -75,100 +64,56 @@ fn heads() -> [WindowHead; 3] {
     ]
 }
 
-/// Five logits. Members of rows are stored, that of the header is compressed: both are read.
+/// Five logits. The members of rows are stored and the header's is compressed, so both are read.
 fn row(window: u32, i: u32) -> [f32; 5] {
     [-1.5, 0.25 * i as f32, window as f32, 7.125, 65.0]
 }
 
-fn pieces((mut encoder, head): (WindowEncoder, Piece), encoding: Encoding) -> Vec<Member> {
-    let window = head.window();
-    let mut members = vec![head.compress()];
-    let mut i = 0;
-    while encoder.rows_left() > 0 {
-        let (bytes, n) = encoder.reserve_rows(1, || None);
-        encoding.encode(&row(window, i), bytes);
-        i += n as u32;
-        members.extend(encoder.commit().map(|piece| piece.compress()));
-    }
-    encoder.finish().unwrap();
-    members
+/// The rows of a window.
+fn rows(window: &WindowSpec) -> impl Iterator<Item = [f32; 5]> {
+    let number = window.window;
+    (0..window.n_rows).map(move |i| row(number, i))
 }
 
-/// What both readers print of the windows.
+/// What both readers print for the windows.
 fn expected(encoding: Encoding) -> String {
     let mut lines = String::new();
-    for head in heads() {
+    for window in windows() {
         let mut sum = 0.0;
-        for i in 0..head.n_rows {
+        for i in 0..window.n_rows {
             let mut words = [0u32; 5];
             let bytes = bytemuck::cast_slice_mut(&mut words);
             let bytes = &mut bytes[..encoding.row_bytes(5).unwrap()];
-            encoding.encode(&row(head.window, i), bytes);
+            encoding.encode(&row(window.window, i), bytes);
             let view = encoding.view(bytes, 5).unwrap();
             sum += (0..5).map(|t| f64::from(view.get(t))).sum::<f64>();
         }
-        let mean = match head.n_rows {
+        let mean = match window.n_rows {
             0 => "None".into(),
             n => format!("{:.9}", sum / f64::from(n * 5)),
         };
         lines += &format!(
             "{} {:?} ({}, 5) {mean}\n",
-            head.window, head.tokens, head.n_rows
+            window.window, window.tokens, window.n_rows
         );
     }
     lines
 }
 
 #[test]
-fn logits_md() {
+fn the_reader_in_logits_md_reads_native_files() {
     let script = reader_of(include_str!("../LOGITS.md")).replace(
         "logits.mean(dtype=\"f8\")",
         "f'{logits.mean(dtype=\"f8\"):.9f}'",
     );
     for encoding in [Encoding::U16, Encoding::F32] {
-        let header = Header {
-            format_version: native::FORMAT_VERSION,
-            writer: "kl test".into(),
-            model: model(),
-            tokenizer: None,
-            n_ctx: 3,
-            n_vocab: 5,
-            add_bos: false,
-            first_scored: 0,
-            n_windows: 3,
-            n_rows: 5,
-            encoding,
-            rows_per_piece: 2,
-            text: TextIdentity {
-                name: "-".into(),
-                bytes: 0,
-                sha256: "".into(),
-                n_tokens: 7,
-            },
-            backend: BackendIdentity {
-                llama_cpp: String::new(),
-                devices: Vec::new(),
-                n_gpu_layers: 0,
-                n_batch: 1,
-                n_ubatch: 1,
-                threads: 1,
-                flash_attn: "off".into(),
-                type_k: "f16".into(),
-                type_v: "f16".into(),
-            },
-            seed: None,
-            stride: None,
-            log_probabilities: false,
-            prompts: None,
-            chat_template: None,
-            generated: None,
-        };
+        let about = common::about(native::KIND, 3, 5);
+        let mut header = Header::new(&about, encoding, &windows());
+        header.rows_per_piece = 2;
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut writer = NativeWriter::create(&file, file.path(), &header).unwrap();
-        for head in heads() {
-            for member in pieces(WindowEncoder::new(&header, &head).unwrap(), encoding) {
-                writer.append(member).unwrap();
-            }
+        let mut writer = Writer::native(&file, file.path(), &header).unwrap();
+        for window in windows() {
+            writer.write_window(&window, rows(&window)).unwrap();
         }
         writer.finish().unwrap();
         if let Some(printed) = python(&script, file.path()) {
@@ -183,7 +128,7 @@ fn logits_md() {
 }
 
 #[test]
-fn kl_py() {
+fn kl_pys_own_calls_read_its_kind_of_file() {
     let script = r#"
 import ast, gzip, struct, sys
 import numpy as np
@@ -200,25 +145,17 @@ with gzip.open(sys.argv[1], "rb") as f:
         print([1, 0, 2][windows], tokens.tolist(), rows.shape, mean)
         windows += 1
 "#;
-    let header = KlPyHeader {
-        n_ctx: 3,
-        n_vocab: 5,
-        n_windows: Some(3),
-        model: Some(model().file_name),
-        text_path: None,
-        others: vec![("n_batch".into(), "512".into())],
-    };
+    // The only rows the file can hold are those from the first position on.
+    let windows = windows().map(|window| WindowSpec {
+        first_scored: 0,
+        ..window
+    });
+    let about = common::about(klpy::KIND, 3, 5);
+    let target = Target::new(klpy::KIND, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut writer = KlPyWriter::create(&file, file.path(), &header).unwrap();
-    for head in heads() {
-        // The only rows the file can hold are those from the first position on.
-        let head = WindowHead {
-            first_scored: 0,
-            ..head
-        };
-        for member in pieces(WindowEncoder::kl_py(&header, &head).unwrap(), Encoding::F32) {
-            writer.append(member).unwrap();
-        }
+    let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
+    for window in &windows {
+        writer.write_window(window, rows(window)).unwrap();
     }
     writer.finish().unwrap();
     if let Some(printed) = python(script, file.path()) {
@@ -228,14 +165,20 @@ with gzip.open(sys.argv[1], "rb") as f:
 
 /// llama-perplexity's own file, and one of an odd vocabulary written here.
 #[test]
-fn llamacpp_md() {
-    let tokens = [0, 4, 2, 3, 1, 1, 0, 2, 3, 4, 0, 1];
+fn the_reader_in_llamacpp_md_reads_base_files() {
+    let windows =
+        [(0, [0, 4, 2, 3, 1, 1]), (1, [0, 2, 3, 4, 0, 1])].map(|(window, tokens)| WindowSpec {
+            window,
+            tokens: tokens.to_vec(),
+            first_scored: 3,
+            n_rows: 2,
+        });
+    let about = common::about(llamacpp::KIND, 6, 5);
+    let target = Target::new(llamacpp::KIND, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut writer = LlamaCppWriter::create(&file, file.path(), 6, 5, &tokens).unwrap();
-    for i in 0..4 {
-        let mut bytes = vec![0; llamacpp::row_bytes(5).unwrap()];
-        llamacpp::encode_row(&row(i / 2, i % 2), &mut bytes);
-        writer.append(&bytes).unwrap();
+    let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
+    for window in &windows {
+        writer.write_window(window, rows(window)).unwrap();
     }
     writer.finish().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/peers");
@@ -243,15 +186,15 @@ fn llamacpp_md() {
         let reader = LlamaCppReader::open(path).unwrap();
         let mut expected = String::new();
         for i in 0..reader.n_windows() {
-            let head = reader.head(i, None).unwrap();
-            let next = &head.tokens[head.first_scored as usize + 1..];
-            let block = reader.block(i, 0, head.n_rows, None).unwrap();
+            let window = reader.window(i).unwrap();
+            let next = &window.tokens[window.first_scored as usize + 1..];
+            let block = reader.rows(i, 0, window.n_rows, None).unwrap();
             let nll = next
                 .iter()
                 .zip(block.rows())
                 .map(|(&token, row)| -f64::from(row.get(token as usize)));
-            let mean = nll.sum::<f64>() / f64::from(head.n_rows);
-            let shape = (head.n_rows, block.n_vocab());
+            let mean = nll.sum::<f64>() / f64::from(window.n_rows);
+            let shape = (window.n_rows, block.n_vocab());
             expected += &format!("{i} {shape:?} {mean:.9}\n");
         }
         if let Some(printed) = python(reader_of(include_str!("../LLAMACPP.md")), path) {
@@ -261,20 +204,9 @@ fn llamacpp_md() {
 }
 
 #[test]
-fn sidecar_md() {
-    let header = SidecarHeader {
-        version: sidecar::SIDECAR_VERSION,
-        writer: "kl test".into(),
-        model: model(),
-        model_path: String::new(),
-        reference: ReferenceSummary::default(),
-        n_ctx: 3,
-        n_vocab: 5,
-        first_scored: 0,
-        n_records: 3,
-        n_vocab_compared: None,
-        backend: None,
-    };
+fn the_reader_in_sidecar_md_reads_sidecars() {
+    let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 5, 3);
+    header.model = Some(common::model());
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = SidecarWriter::create(&file, file.path(), &header).unwrap();
     for (kld, flags) in [(0.5, 0), (100.0, TokenRecord::REF_NOT_FINITE), (0.25, 0)] {

@@ -1,5 +1,6 @@
-//! Files around an input, with every length and checksum right: nobody guesses a CRC-32, so what
-//! stands behind one would never be tried. A part that is stored shows its bytes to the fuzzer.
+//! Files around an input, with every length and checksum right: a fuzzer does not guess a CRC-32,
+//! so what comes after one would never be tried. A part that is stored shows its bytes to the
+//! fuzzer.
 
 use super::given::Given;
 
@@ -19,8 +20,8 @@ pub fn gzip(input: &[u8]) -> Given {
 }
 
 /// The input as the members of a native file (LOGITS.md), unless it is gzip already: parts, each of
-/// `kind`, `window`, `piece` (u8), `length` (u16) and so many plain bytes. Where no part is an index
-/// (kind 3), one is made of what the heads state; the end member follows by itself.
+/// `kind`, `window`, `piece` (u8), `length` (u16) and so many plain bytes. Where no part is an
+/// index (kind 3), one is made from the heads; the end member is always added.
 pub fn members(input: &[u8]) -> Given {
     if input.starts_with(&[0x1f, 0x8b]) {
         return none(input);
@@ -28,10 +29,10 @@ pub fn members(input: &[u8]) -> Given {
     let (mut bytes, mut rest) = (Vec::new(), input);
     let mut index_at = None;
     let mut entries: Vec<(Vec<u8>, Vec<u64>)> = Vec::new();
-    while let [kind, window, piece, low, high, behind @ ..] = rest {
-        let length = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());
+    while let [kind, window, piece, low, high, after @ ..] = rest {
+        let length = usize::from(u16::from_le_bytes([*low, *high])).min(after.len());
         let plain;
-        (plain, rest) = behind.split_at(length);
+        (plain, rest) = after.split_at(length);
         let at = bytes.len() as u64;
         match (kind, entries.last_mut()) {
             (1, _) => entries.push((counts_of(plain), vec![at])),
@@ -51,7 +52,7 @@ pub fn members(input: &[u8]) -> Given {
     Given::File(bytes)
 }
 
-/// Of a block's counts those that the index has: without the fourth, `n_vocab`.
+/// The counts of a window that the index repeats: all except the fourth, `n_vocab`.
 fn counts_of(head: &[u8]) -> Vec<u8> {
     let mut counts = head.to_vec();
     counts.resize(20, 0);
@@ -96,16 +97,17 @@ fn sealed(mut head: Vec<u8>, packed: &[u8]) -> Vec<u8> {
     head
 }
 
-/// The input as `0.safetensors` and `1.safetensors` (TENSORS.md), unless it is a file already: of each,
-/// `json`, `data` (u16), and so many bytes of a header and behind it. The header's length is made.
+/// The input as `0.safetensors` and `1.safetensors` (TENSORS.md), unless it is a file already: of
+/// each, `json`, `data` (u16), and so many bytes of a header and after it. The header's length is
+/// computed.
 pub fn safetensors(input: &[u8]) -> Given {
     if input.get(2..9) == Some(b"\0\0\0\0\0\0{") {
         return Given::Folder(vec![input.to_vec()]);
     }
     let (mut files, mut rest) = (Vec::new(), input);
-    while let ([a, b, c, d, behind @ ..], 0..2) = (rest, files.len()) {
+    while let ([a, b, c, d, after @ ..], 0..2) = (rest, files.len()) {
         let (json, data);
-        (json, rest) = split(behind, [*a, *b]);
+        (json, rest) = split(after, [*a, *b]);
         (data, rest) = split(rest, [*c, *d]);
         files.push([&(json.len() as u64).to_le_bytes(), json, data].concat());
     }
@@ -113,19 +115,19 @@ pub fn safetensors(input: &[u8]) -> Given {
 }
 
 /// The input as a zip of arrays (TENSORS.md), unless it is a zip already: members, each of `how`,
-/// `repeats`, `name` (u8), `dict`, `data` (u16), and so many bytes of its name, of the array's dict,
-/// of which magic and length are made, and behind it. `how`'s first bit stands for an array without
-/// magic and dict, the second for deflate; then the data's last 1 to 4 bytes come `repeats` times,
-/// until there are 258 more each time.
+/// `repeats`, `name` (u8), `dict`, `data` (u16), and so many bytes of its name, of the array's
+/// dict, whose magic and length are computed, and after it. `how`'s first bit stands for an array
+/// without magic and dict, the second for deflate; then the data's last 1 to 4 bytes come `repeats`
+/// times, until there are 258 more each time.
 pub fn npz(input: &[u8]) -> Given {
     if input.starts_with(b"PK") {
         return none(input);
     }
     let (mut bytes, mut directory, mut n_members, mut rest) = (Vec::new(), Vec::new(), 0u16, input);
-    while let [how, repeats, name, a, b, c, d, behind @ ..] = rest {
+    while let [how, repeats, name, a, b, c, d, after @ ..] = rest {
         let (dict, data);
         let name_bytes;
-        (name_bytes, rest) = split(behind, [*name, 0]);
+        (name_bytes, rest) = split(after, [*name, 0]);
         (dict, rest) = split(rest, [*a, *b]);
         (data, rest) = split(rest, [*c, *d]);
         let mut plain = Vec::new();
@@ -174,7 +176,7 @@ pub fn npz(input: &[u8]) -> Given {
     Given::File(bytes)
 }
 
-/// So many bytes, or as many as there are, and what is behind them.
+/// Splits after `length` bytes, or at the end if there are fewer.
 fn split(bytes: &[u8], length: [u8; 2]) -> (&[u8], &[u8]) {
     bytes.split_at(usize::from(u16::from_le_bytes(length)).min(bytes.len()))
 }

@@ -1,10 +1,10 @@
-//! What a reader is given: a file, or a folder of files.
+//! The input of a reader: a file, or a folder of files.
 
 use std::fs;
 use std::io::Result;
 use std::path::{Path, PathBuf};
 
-/// What a target makes of an input.
+/// The file or files that a target makes of an input.
 pub enum Given {
     File(Vec<u8>),
     /// `0.safetensors`, `1.safetensors`; two at most.
@@ -20,7 +20,7 @@ impl Given {
         }
     }
 
-    /// Puts it into a folder that may hold what was given before, and says where it is.
+    /// Writes it into a folder that may hold an earlier one; returns its path.
     pub fn put(&self, folder: &Path) -> Result<PathBuf> {
         let files = match self {
             Given::File(bytes) => {

@@ -1,28 +1,30 @@
-//! Hostile files for every reader of kl-formats: see README.md.
+//! Hostile files for every reader: see README.md.
 
 mod framing;
+pub mod gguf;
 mod given;
 mod memory;
 pub mod readers;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
 use readers::Target;
 
-/// The one folder of this process, and what has been fed to it.
+/// The folder of this process, and how much has been fed to it.
 struct Fed {
     folder: PathBuf,
     runs: u64,
     bytes: u64,
-    /// Bytes after which the process ends, if the environment says.
+    /// Bytes after which the process ends, if the environment sets it.
     enough: Option<u64>,
 }
 
 static FED: Mutex<Option<Fed>> = Mutex::new(None);
 
 /// Feeds `input` to a target: as a file or a folder, in the folder for temporary files.
-pub fn run(target: &Target, input: &[u8]) {
+pub fn run<E: Display>(target: &Target<E>, input: &[u8]) {
     let mut fed = FED.lock().expect("one thread");
     let fed = fed.get_or_insert_with(Fed::new);
     let given = (target.frame)(input);
@@ -33,7 +35,7 @@ pub fn run(target: &Target, input: &[u8]) {
         assert!(!message.contains('\n'), "{message:?}");
         assert!(message.contains(&*path.to_string_lossy()), "{message}");
     }
-    fed.count(target, input.len() as u64);
+    fed.count(target.name, input.len() as u64);
 }
 
 impl Fed {
@@ -50,14 +52,14 @@ impl Fed {
     }
 
     /// Counts an input, and ends the process after enough of them.
-    fn count(&mut self, target: &Target, bytes: u64) {
+    fn count(&mut self, target: &str, bytes: u64) {
         self.runs += 1;
         self.bytes += bytes;
         if self.enough.is_some_and(|enough| self.bytes >= enough) {
             let (runs, bytes) = (self.runs, self.bytes);
-            println!("{}: {runs} runs, {bytes} bytes, no finding", target.name);
+            println!("{target}: {runs} runs, {bytes} bytes, no finding");
             let _ = std::fs::remove_dir_all(&self.folder);
-            // Not `exit`: libFuzzer takes that for a finding.
+            // Not `exit`: libFuzzer counts that as a finding.
             // SAFETY: ends the process; what was printed is a whole line.
             unsafe { _exit(0) }
         }

@@ -1,5 +1,5 @@
-//! An allocator that gives no more than was agreed, so that a bomb is a finding: the process ends
-//! with "memory allocation failed".
+//! An allocator with a limit, so that a bomb is a finding: the process ends with "memory allocation
+//! failed".
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 struct Limited;
 
-/// What `f` gives, if it never has more than `bytes` allocated. Other threads count too.
+/// Runs `f`, which may never have more than `bytes` allocated. Other threads count too.
 pub fn limited<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
     LIMIT.store(USED.load(Relaxed) + bytes, Relaxed);
     let value = f();
@@ -20,11 +20,11 @@ pub fn limited<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
     value
 }
 
-// SAFETY: all is the system's allocator's, but for null where the limit is passed, which is allowed.
+// SAFETY: every call goes to the system allocator, or returns null past the limit, as is allowed.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match take(layout.size()) {
-            // SAFETY: the caller's promises are handed on.
+            // SAFETY: the caller's promises are passed on.
             true => unsafe { System.alloc(layout) },
             false => std::ptr::null_mut(),
         }
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Limited {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both at once, as when it is copied.
+        // Old and new memory exist at once while the contents are copied.
         if !take(size) {
             return std::ptr::null_mut();
         }
@@ -58,7 +58,7 @@ unsafe impl GlobalAlloc for Limited {
 /// Counts `bytes` as used, unless they are too many.
 fn take(bytes: usize) -> bool {
     let used = USED.fetch_add(bytes, Relaxed).saturating_add(bytes);
-    // A panic may say what it has to say.
+    // A panic may print its message.
     let fits = used <= LIMIT.load(Relaxed) || std::thread::panicking();
     if !fits {
         USED.fetch_sub(bytes, Relaxed);

@@ -9,49 +9,46 @@ use kl_formats::*;
 use super::framing;
 use super::given::Given;
 
-/// A reader of everything.
-pub type ReadAll = fn(&Path) -> Result<()>;
-
-/// What is tried.
-pub struct Target {
+/// A reader to be fuzzed; `E` is its error.
+pub struct Target<E = Error> {
     /// The target's name, and its corpus folder's.
     pub name: &'static str,
     /// Reads everything. An error is fine, a panic is not.
-    pub read: ReadAll,
-    /// Bytes of memory that any file may take, however short.
+    pub read: fn(&Path) -> std::result::Result<(), E>,
+    /// Bytes of memory that any file may use, however short.
     pub constant: usize,
-    /// And those that each of its bytes may take besides.
+    /// Bytes of memory that each byte of the file may use in addition.
     pub factor: usize,
     /// Makes the file of an input, or the folder.
     pub frame: fn(&[u8]) -> Given,
 }
 
-impl Target {
-    /// Bytes of memory that so many bytes of files may take.
+impl<E> Target<E> {
+    /// Bytes of memory that a file of `file_bytes` may use.
     pub fn memory(&self, file_bytes: usize) -> usize {
         self.constant + self.factor * file_bytes
     }
 }
 
-/// Deflate packs 1032 bytes into one. A row takes its packed bytes, its plain ones, and as f32 twice
+/// Deflate packs 1032 bytes into one. A row uses its packed bytes, its plain ones, and as f32 twice
 /// as many as that: 1 / 1032 + 1 + 2. Tokens are held three times.
 const INFLATED: usize = 4 * 1032;
 
-/// What readers read into, and tables.
+/// Buffers and tables of a reader.
 const BUFFERS: usize = 4 << 20;
 
-/// kl.py's header line or an npz array's, 64 KiB at most, as a tree of its values: 18 MiB were seen.
+/// kl.py's header line or an npz array's, 64 KiB at most, as a tree of its values: 18 MiB were
+/// seen.
 const LITERAL: usize = 32 << 20;
 
-/// All of them.
-pub const TARGETS: [Target; 8] = [
+/// The readers of kl-formats.
+pub const TARGETS: [Target; 7] = [
     NATIVE,
     KL_PY,
     LLAMA_CPP,
     SAFETENSORS,
     NPZ,
     SIDECAR,
-    GGUF,
     REFERENCE,
 ];
 
@@ -89,7 +86,7 @@ pub const SAFETENSORS: Target = Target {
     frame: framing::safetensors,
 };
 
-/// A token id of meta_json has 2 bytes, and takes 4, in a list that doubles.
+/// A token id of meta_json has 2 bytes, and uses 4, in a list that doubles.
 pub const NPZ: Target = Target {
     name: "npz",
     read: npz,
@@ -107,15 +104,6 @@ pub const SIDECAR: Target = Target {
     frame: framing::none,
 };
 
-/// All keys are held, to find those that come twice: the shortest takes 13 bytes of the file.
-pub const GGUF: Target = Target {
-    name: "gguf",
-    read: gguf,
-    constant: BUFFERS,
-    factor: 32,
-    frame: framing::none,
-};
-
 pub const REFERENCE: Target = Target {
     name: "reference",
     read: reference,
@@ -126,22 +114,25 @@ pub const REFERENCE: Target = Target {
 
 fn native(path: &Path) -> Result<()> {
     cut_off(path);
-    let whole = native::verify(path);
-    let found = read_native(&NativeReader::open(path)?);
+    let reader = NativeReader::open(path)?;
+    let mut windows = 0..reader.windows().len();
+    let whole = windows.try_for_each(|i| reader.verify_window(i));
+    let found = read_native(&reader);
     assert!(
         found.is_ok() || whole.is_err(),
-        "verify takes a file for whole that cannot be read"
+        "a file is verified that cannot be read"
     );
     found
 }
 
-/// What is called whole of a file that was cut off can be read, and gone on behind.
+/// Checks that the whole windows of a file that was cut off can be read and resumed.
 fn cut_off(path: &Path) {
     if let Ok(reader) = NativeReader::open_cut_off(path) {
         assert!(reader.windows_end() <= reader.file_bytes());
         assert!(native::count_windows(path).is_ok_and(|n| n >= reader.windows().len()));
         read_native(&reader).expect("whole windows");
-        black_box(NativeWriter::resume(std::io::sink(), path, &reader).file_bytes());
+        black_box(Writer::resume(std::io::sink(), path, &reader).map(|writer| writer.file_bytes()))
+            .ok();
     }
 }
 
@@ -149,69 +140,75 @@ fn read_native(reader: &NativeReader) -> Result<()> {
     black_box((reader.path(), reader.file_bytes(), reader.header()));
     let prompts = reader.header().prompts.iter().flatten();
     prompts.for_each(|prompt| drop(black_box(prompt.content.label())));
+    let windows: Vec<WindowEntry> = reader.windows().copied().collect();
+    read_blocks(reader, &windows)
+}
+
+/// Every window and every block.
+fn read_blocks(reader: &dyn ReadBlocks, windows: &[WindowEntry]) -> Result<()> {
     let mut reuse = None;
-    for (i, entry) in reader.windows().iter().enumerate() {
-        let head = reader.head(i)?;
-        assert_eq!(
-            (head.window, head.tokens.len()),
-            (entry.window, entry.n_tokens as usize)
-        );
-        black_box(entry.offset());
+    for (i, entry) in windows.iter().enumerate() {
+        let window = reader.window(i)?;
+        assert_eq!(window.entry(), *entry);
         let mut n_rows = 0;
-        for p in 0..reader.n_pieces(i) {
-            reader.prefetch_piece(i, p);
-            let block = reader.piece(i, p, reuse.take())?;
+        for b in 0..reader.n_blocks(i) {
+            reader.prefetch(i, b);
+            let block = reader.block(i, b, reuse.take())?;
             assert_eq!(block.first_row, n_rows);
             n_rows += block.n_rows() as u32;
             decode(&block);
             reuse = Some(block);
         }
-        assert_eq!(n_rows, head.n_rows);
+        assert_eq!(n_rows, window.n_rows);
+    }
+    Ok(())
+}
+
+/// Every window; of every third, rows are skipped.
+fn read_stream(reader: &mut dyn ReadStream) -> Result<()> {
+    let mut i = 0;
+    while let Some(window) = reader.next_window()? {
+        let mut n_rows = 0;
+        while i % 3 != 2 && n_rows < window.n_rows {
+            let block = reader.next_rows(5)?.expect("the window's rows");
+            assert_eq!(block.first_row, n_rows);
+            n_rows += block.n_rows() as u32;
+            decode(&block);
+        }
+        i += 1;
     }
     Ok(())
 }
 
 fn kl_py(path: &Path) -> Result<()> {
-    read_kl_py(KlPyReader::open(path)?)
-}
-
-fn read_kl_py(mut reader: KlPyReader) -> Result<()> {
+    let mut reader = KlPyReader::open(path)?;
     black_box((reader.path(), reader.header()));
-    while let Some(head) = reader.next_window()? {
-        // Of every third window the rows are passed over.
-        if head.window % 3 != 2 {
-            while let Some(block) = reader.next_rows(5)? {
-                decode(&block);
-            }
-        }
-    }
-    Ok(())
+    read_stream(&mut reader)
 }
 
 fn llama_cpp(path: &Path) -> Result<()> {
-    read_llama_cpp(&LlamaCppReader::open(path)?)
-}
-
-fn read_llama_cpp(reader: &LlamaCppReader) -> Result<()> {
-    let header = reader.header();
+    let mut reader = LlamaCppReader::open(path)?;
+    let header = *reader.header();
     black_box((reader.path(), header.n_rows()));
-    let rows_per_block = rows_per_piece(Encoding::U16, header.n_vocab);
     let mut reuse = None;
     for i in 0..reader.n_windows() {
         for bos in [None, Some(0), Some(header.n_vocab - 1)] {
-            let head = reader.head(i, bos)?;
-            assert_eq!(bos.or(head.tokens.first().copied()), Some(head.tokens[0]));
+            reader.set_bos(bos);
+            let window = reader.window(i)?;
+            assert_eq!(
+                bos.or(window.tokens.first().copied()),
+                Some(window.tokens[0])
+            );
         }
-        assert!(reader.head(i, Some(header.n_vocab)).is_err());
-        let mut first_row = 0;
-        while first_row < header.rows_per_window() {
-            let n = rows_per_block.min(header.rows_per_window() - first_row);
-            reader.prefetch(i, first_row, n);
-            let block = reader.block(i, first_row, n, reuse.take())?;
+        reader.set_bos(Some(header.n_vocab));
+        assert!(reader.window(i).is_err());
+        for b in 0..reader.n_blocks(i) {
+            reader.prefetch(i, b);
+            let block = reader.block(i, b, reuse.take())?;
             decode(&block);
             reuse = Some(block);
-            first_row += n;
         }
+        black_box(reader.verify_window(i).is_ok());
     }
     Ok(())
 }
@@ -221,87 +218,61 @@ fn sidecar(path: &Path) -> Result<()> {
     let is_sidecar = is_sidecar(path);
     let whole = kl_formats::sidecar::verify(path);
     let reader = SidecarReader::open(path)?;
-    assert!(is_sidecar, "what does not start as a sidecar is opened");
+    assert!(
+        is_sidecar,
+        "a file that does not start like a sidecar is opened"
+    );
     black_box((reader.path(), reader.file_bytes()));
     let n_records = reader.header().n_records;
     let records = reader.read_all()?;
     assert_eq!(records.len() as u64, n_records);
-    assert_eq!(whole?.n_rows, n_records);
+    assert_eq!(whole?.n_records, n_records);
     for record in records {
         black_box((record.is_excluded(), record.next_token()));
     }
     Ok(())
 }
 
-fn gguf(path: &Path) -> Result<()> {
-    gguf::read(path).map(|summary| _ = black_box(summary))
-}
-
 fn reference(path: &Path) -> Result<()> {
     let kind = sniff(path)?;
     let reference = Reference::open(path)?;
     assert_eq!(reference.kind(), kind);
-    black_box((reference.path(), reference.n_ctx(), reference.n_vocab()));
-    black_box((reference.n_windows(), reference.n_rows()));
-    match reference {
-        Reference::Native(reader) => read_native(&reader),
-        Reference::KlPy(reader) => read_kl_py(reader),
-        Reference::LlamaCpp(reader) => read_llama_cpp(&reader),
-        Reference::Safetensors(reader) => read_safetensors(&reader),
-        Reference::Npz(reader) => read_npz(reader),
+    black_box((reference.about(), reference.longest_window()));
+    assert!(reference.fingerprint()?.is_some());
+    let listed = reference.windows().map(<[WindowEntry]>::to_vec);
+    match (reference.into_rows(), listed) {
+        (Rows::Blocks(blocks), Some(windows)) => read_blocks(&*blocks, &windows),
+        (Rows::Blocks(_), None) => panic!("blocks without a list of windows"),
+        (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
     }
 }
 
 fn safetensors(path: &Path) -> Result<()> {
-    read_safetensors(&SafetensorsReader::open(path)?)
-}
-
-fn read_safetensors(reader: &SafetensorsReader) -> Result<()> {
+    let reader = SafetensorsReader::open(path)?;
     black_box((reader.path(), reader.file_bytes(), reader.float()));
     black_box(reader.log_probabilities());
-    let mut reuse = None;
+    let mut windows = Vec::new();
     for (i, rows) in reader.rows_per_window().enumerate() {
-        let head = reader.head(i);
-        assert_eq!((head.window, head.n_rows), (i as u32, rows));
-        assert_eq!(head.tokens.is_empty(), !reader.holds_tokens());
-        let mut n_rows = 0;
-        for number in 0..reader.n_blocks(i) {
-            let block = reader.block(i, number, reuse.take())?;
-            assert_eq!(block.first_row, n_rows);
-            n_rows += block.n_rows() as u32;
-            decode(&block);
-            reuse = Some(block);
-        }
-        assert_eq!(n_rows, rows);
+        let window = reader.window(i)?;
+        assert_eq!((window.window, window.n_rows), (i as u32, rows));
+        assert_eq!(window.tokens.is_empty(), !reader.holds_tokens());
+        windows.push(window.entry());
     }
-    Ok(())
+    read_blocks(&reader, &windows)
 }
 
 fn npz(path: &Path) -> Result<()> {
-    read_npz(NpzReader::open(path)?)
-}
-
-fn read_npz(mut reader: NpzReader) -> Result<()> {
+    let mut reader = NpzReader::open(path)?;
     black_box((reader.path(), reader.file_bytes(), reader.float()));
     black_box((reader.log_probabilities(), reader.model()));
     for i in 0..reader.n_windows() {
-        let head = reader.head(i);
-        assert_eq!(reader.next_window()?, Some(head.clone()));
-        assert_eq!(head.tokens.is_empty(), !reader.holds_tokens());
-        // Of every third window the rows are passed over.
-        let mut n_rows = 0;
-        while i % 3 != 2 && n_rows < head.n_rows {
-            let block = reader.next_rows(5)?.expect("the head's rows");
-            assert_eq!(block.first_row, n_rows);
-            n_rows += block.n_rows() as u32;
-            decode(&block);
-        }
+        let window = reader.window(i);
+        assert_eq!(window.tokens.is_empty(), !reader.holds_tokens());
     }
-    assert_eq!(reader.next_window()?, None);
-    Ok(())
+    read_stream(&mut reader)
 }
 
-/// Looks at every row; the first and the last are decoded whole.
+/// Looks at every row, and decodes the first and the last whole.
 fn decode(block: &RowBlock) {
     for row in block.rows() {
         assert_eq!(row.len(), block.n_vocab());

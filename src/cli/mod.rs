@@ -1,6 +1,6 @@
 //! Flags and commands: the only place that prints or reads the environment.
 //!
-//! What comes from outside must not end it: what could panic is denied, and an exception says why.
+//! No input may make it panic: clippy denies what could, and each exception states why it cannot.
 #![cfg_attr(
     not(test),
     deny(
@@ -12,7 +12,7 @@
     )
 )]
 
-/// A line on stderr. Where nobody reads it any more, the work goes on.
+/// Prints a line to stderr. If stderr is closed, the work continues.
 macro_rules! say {
     ($($message:tt)*) => {{
         use std::io::Write as _;
@@ -21,123 +21,159 @@ macro_rules! say {
 }
 
 mod args;
-mod compare;
-mod conversion;
-mod convert;
-#[expect(
-    clippy::indexing_slicing,
-    reason = "places in its own buffer, whose length it keeps"
-)]
-mod direct_file;
-mod evaluation;
-mod extras;
-mod heads;
-mod info;
-mod job;
-mod output;
-mod paths;
 mod progress;
-mod prompts;
-mod read;
-mod reference;
 mod results;
-mod resume;
-mod series;
 mod settings;
-mod setup;
 mod short_flags;
-mod sidecar;
 mod stop;
-mod text;
-mod token_log;
-mod verify;
-mod warning;
-mod write;
+mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::{Result, bail};
 
-use crate::engine::follow_log;
-use args::Args;
-use settings::{Command, RunSettings, UsageError};
-use warning::Warning;
+use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
+use crate::commands::{self, Observer, Written, one_line};
+use crate::engine::{LlamaCpp, follow_log};
+use crate::report::number::{bytes, count, duration};
+use crate::report::{Report, verified_text};
+use results::Results;
+use settings::Command;
+use terminal::Terminal;
 
-/// Wrong use: flags that do not go together.
+/// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
 
-/// A model that fails a condition of `--fail-if`.
+/// The exit code if a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 3;
 
-/// Runs one call of the program: 0, 1 could not be done, 2 wrong use, 3 a condition failed. An
-/// error is one line on stderr.
+/// Runs one call of the program: 0 success, 1 failure, 2 wrong usage, 3 a condition holds. An error
+/// is one line on stderr.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    // A defect of this program, should there be one, is one line too.
+    // A bug in this program is reported in one line too.
     std::panic::set_hook(Box::new(|panic| {
         let panic = panic.to_string().replace('\n', " ");
         say!("kl: internal error, please report: {panic}");
     }));
     let args = short_flags::expand(args);
-    // No flag's value comes first: `kl -m info` names a file.
-    match args.get(1).and_then(|arg| arg.to_str()) {
-        Some("info") => {
-            return subcommand("kl info", &args, |args| {
-                info::run(&args).map(|()| Outcome::Done)
-            });
+    let cli = match args::parse(&args) {
+        Ok(cli) => cli,
+        Err(error) => return usage::show(&error, &args),
+    };
+    match Command::try_from(cli) {
+        Ok(command) => exit_code(run(&command)),
+        Err(error) => {
+            say!("kl: {error}");
+            ExitCode::from(EXIT_USAGE)
         }
-        Some("convert") => {
-            return subcommand("kl convert", &args, |args| {
-                convert::run(&args).map(|()| Outcome::Done)
-            });
-        }
-        Some("compare") => return subcommand("kl compare", &args, compare::run),
-        _ => {}
     }
-    let args = match Args::try_parse_from(args) {
-        Ok(args) => args,
-        Err(error) => return show_usage(&error, "kl"),
-    };
-    let command = match Command::try_from(args).and_then(|command| {
-        paths::check(&command)?;
-        Ok(command)
-    }) {
-        Ok(command) => command,
-        Err(error) => return exit_code(Err(error.into())),
-    };
-    follow_log(command.run().verbose);
+}
+
+fn run(command: &Command) -> Result<Outcome> {
+    if let Command::Write(WriteSettings { run, .. })
+    | Command::Evaluate(EvaluateSettings { run, .. }) = command
+    {
+        follow_log(run.verbose);
+    }
     stop::listen();
-    exit_code(match command {
-        Command::Write(settings) => write::run(&settings).map(|()| Outcome::Done),
-        Command::Read(settings) => read::run(&settings),
-    })
+    match command {
+        Command::Write(settings) => {
+            let terminal = Terminal::new(settings.run.quiet, Results::as_text());
+            let written = commands::write(settings, &LlamaCpp::default(), &terminal)?;
+            show_written(&written, settings.run.quiet);
+        }
+        Command::Evaluate(settings) => {
+            return show_evaluation(&settings.results, settings.models.len(), |observer| {
+                commands::evaluate(settings, &LlamaCpp::default(), observer)
+            });
+        }
+        Command::Compare(settings) => {
+            return show_evaluation(&settings.results, settings.others.len(), |observer| {
+                commands::compare(settings, observer)
+            });
+        }
+        Command::Convert(settings) => {
+            let terminal = Terminal::new(settings.quiet, Results::as_text());
+            let converted = commands::convert(settings, &terminal)?;
+            if !settings.quiet {
+                say!(
+                    "wrote {}: {}, {} rows in {}",
+                    converted.path,
+                    bytes(converted.file_bytes),
+                    count(converted.n_rows),
+                    duration(converted.wall_s)
+                );
+            }
+        }
+        Command::Info(settings) => show_info(settings)?,
+    }
+    Ok(Outcome::Done)
 }
 
-/// Runs a subcommand, whose arguments come after its name.
-fn subcommand<A: Parser>(
-    name: &str,
-    args: &[OsString],
-    run: impl Fn(A) -> anyhow::Result<Outcome>,
-) -> ExitCode {
-    match A::try_parse_from(args.iter().skip(1)) {
-        Ok(args) => {
-            stop::listen();
-            exit_code(run(args))
+/// Runs an evaluation of `n` models or files, and shows its results.
+fn show_evaluation(
+    settings: &ResultSettings,
+    n: usize,
+    evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
+) -> Result<Outcome> {
+    let terminal = Terminal::new(settings.quiet, Results::new(settings)?);
+    let report = evaluate(&terminal)?;
+    terminal.into_results().finish(&report)?;
+    if stop::asked() {
+        bail!("interrupted");
+    }
+    let holds = |conditions: &[crate::report::Verdict]| conditions.iter().any(|one| one.failed);
+    match report.failed.as_slice() {
+        [] if report.models.iter().any(|model| holds(&model.conditions)) => {
+            Ok(Outcome::ConditionFailed)
         }
-        Err(error) => show_usage(&error, name),
+        [] => Ok(Outcome::Done),
+        [only] if n == 1 => bail!("{}", only.error),
+        failed => bail!("{} of {n} could not be evaluated", failed.len()),
     }
 }
 
-fn exit_code(done: anyhow::Result<Outcome>) -> ExitCode {
+fn show_written(written: &Written, quiet: bool) {
+    if written.was_whole {
+        say!("kl: {}: is already complete", written.path);
+    } else if !quiet {
+        say!(
+            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
+            written.path,
+            bytes(written.file_bytes),
+            count(written.n_rows),
+            duration(written.wall_s),
+            duration(written.decode_s),
+            duration(written.encode_s),
+            duration(written.write_s),
+            written.n_tokens as f64 / written.wall_s,
+        );
+    }
+}
+
+fn show_info(settings: &InfoSettings) -> Result<()> {
+    let results = match settings.json {
+        true => Results::as_json(),
+        false => Results::as_text(),
+    };
+    let terminal = Terminal::new(settings.quiet, results);
+    let info = commands::info(settings, &terminal)?;
+    let mut results = terminal.into_results();
+    if let Some(verified) = &info.verified {
+        results.print_text(&verified_text(verified));
+    }
+    results.finish_json(&info)
+}
+
+fn exit_code(done: Result<Outcome>) -> ExitCode {
     match done {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::ConditionFailed) => ExitCode::from(EXIT_CONDITION),
         Err(error) => {
             say!("kl: {}", one_line(&error));
-            if error.is::<UsageError>() {
-                return ExitCode::from(EXIT_USAGE);
-            }
             if stop::asked() {
                 stop::die();
             }
@@ -146,57 +182,16 @@ fn exit_code(done: anyhow::Result<Outcome>) -> ExitCode {
     }
 }
 
-/// How a run ends that could be done.
+/// How a run ended, if it was not an error.
 enum Outcome {
     Done,
-    /// As asked, this is not to count as success.
+    /// A condition of `--fail-if` holds, so that the run does not count as a success.
     ConditionFailed,
 }
 
-/// clap's own words: help and version as they are, an error in one line. `command` has the help.
-fn show_usage(error: &clap::Error, command: &str) -> ExitCode {
-    if !error.use_stderr() {
-        // A pipe that closes is no error.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = error.render().to_string();
-    // What is wrong, and what is listed below it, up to the advice.
-    let advice = ["Usage:", "For more information", "tip:"];
-    let said: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !advice.iter().any(|advice| line.starts_with(advice)))
-        .collect();
-    let said = said.join(" ");
-    say!(
-        "kl: {} ({command} --help shows the flags)",
-        said.trim().trim_start_matches("error: ")
-    );
-    ExitCode::from(EXIT_USAGE)
-}
-
-impl Command {
-    fn run(&self) -> &RunSettings {
-        match self {
-            Self::Write(settings) => &settings.run,
-            Self::Read(settings) => &settings.run,
-        }
-    }
-}
-
-/// An error and its causes, in one line.
-fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}").replace('\n', " ")
-}
-
-/// Results, and nothing else, go to stdout.
+/// Prints a result to stdout, where nothing else goes.
 fn print_result(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
-}
-
-fn warn(warning: &Warning) {
-    say!("kl: warning: {warning}");
 }

@@ -9,10 +9,10 @@ use crate::report::number;
 
 /// How often a plain line is printed.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often a bar is drawn anew, so that its clock runs even while nothing comes.
+/// How often a bar is redrawn, so that its clock runs even while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Progress over one model's rows.
+/// The progress of one run over its windows and rows.
 pub struct Progress {
     label: String,
     started: Instant,
@@ -31,7 +31,7 @@ enum Display {
 }
 
 impl Progress {
-    /// `n_windows`, `n_rows`: how many will come, where that is known.
+    /// `n_windows`, `n_rows`: how many there will be, if known.
     pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>, quiet: bool) -> Self {
         let started = Instant::now();
         let display = if quiet {
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// So many rows more are done.
+    /// Counts `n` more rows as done.
     pub fn rows(&mut self, n: usize) {
         self.rows += n as u64;
         match &self.display {
@@ -72,13 +72,14 @@ impl Progress {
         }
     }
 
-    /// A window is done; `mean_kld` of all rows so far, in read mode.
+    /// Counts one more window as done; `mean_kld` is the mean over all rows so far, in an
+    /// evaluation.
     pub fn window(&mut self, mean_kld: Option<f64>) {
         self.windows += 1;
         self.mean_kld = mean_kld;
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
@@ -113,7 +114,7 @@ fn bar(label: &str, n_rows: Option<u64>) -> ProgressBar {
         Some(n) => (ProgressBar::new(n), "{prefix} {wide_bar} {msg}, {eta} left"),
         None => (ProgressBar::new_spinner(), "{prefix} {spinner} {msg}"),
     };
-    // The templates are constants: a bad one shows indicatif's own style.
+    // The templates are constants; a bad one would fall back to indicatif's own style.
     let style = ProgressStyle::with_template(template);
     bar.enable_steady_tick(TICK);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

@@ -1,96 +1,135 @@
-//! Where results go: stdout and the JSON. One that fails does not keep the others from it.
+//! Where results go: stdout and the JSON file. If one fails, the other still gets them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Error, Result};
+use serde::Serialize;
 
-use super::output::{Existing, Leftover, PartialFile};
 use super::print_result;
-use super::settings::ResultSettings;
-use crate::report::{ModelReport, ReferenceInfo, Report, summary_table, text_report};
+use crate::commands::one_line;
+use crate::commands::output::{OnPartial, Overwrite, PartialFile};
+use crate::commands::settings::ResultSettings;
+use crate::report::{self, ModelReport, ReferenceInfo, Report, summary_table, text_report};
 
-/// Results on their way out.
+/// The results of a run, printed and saved as they come.
 pub struct Results<'s> {
     json: Json<'s>,
     shown: usize,
-    /// Why stdout takes no more; whoever reads it may have stopped, which is no error.
+    /// Why stdout accepts no more. A reader that has stopped reading is not an error.
     stdout_closed: Option<io::Error>,
-    /// What went wrong first with a file.
-    failure: Option<Error>,
+    /// Whether a file could not be written.
+    has_failed: bool,
 }
 
 enum Json<'s> {
     None,
     Stdout,
-    /// `ours`: written by this run, and so to be overwritten by it.
+    /// `replace`: whether an existing file may be replaced, as with `--force`, or because this run,
+    /// or one that it resumes, wrote it.
     File {
         path: &'s Path,
-        ours: bool,
+        replace: bool,
     },
 }
 
 impl<'s> Results<'s> {
-    /// Checks that the JSON can be written before any model is loaded.
+    /// Results that are printed as text.
+    pub fn as_text() -> Self {
+        Self::with(Json::None)
+    }
+
+    /// Results that are printed as JSON alone.
+    pub fn as_json() -> Self {
+        Self::with(Json::Stdout)
+    }
+
+    /// Results as the settings ask for them. Checks, before any model is loaded, that the JSON can
+    /// be written.
     pub fn new(settings: &'s ResultSettings) -> Result<Self> {
-        let json = match settings.json.as_deref() {
+        Ok(Self::with(match settings.json.as_deref() {
             None => Json::None,
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
-                // What is gone on with has left its result.
-                let ours = settings.force || (settings.resume == Some(true) && is_result(path));
-                drop(create_json(path, ours)?);
-                Json::File { path, ours }
+                // The interrupted run has left its result.
+                let replace = settings.force || (settings.resume == Some(true) && is_result(path));
+                drop(create_json(path, replace)?);
+                Json::File { path, replace }
             }
-        };
-        Ok(Self {
+        }))
+    }
+
+    fn with(json: Json<'s>) -> Self {
+        Self {
             json,
             shown: 0,
             stdout_closed: None,
-            failure: None,
-        })
-    }
-
-    /// Prints one model's report, unless stdout is the JSON's.
-    pub fn show(&mut self, model: &ModelReport, reference: &ReferenceInfo) {
-        if !matches!(self.json, Json::Stdout) {
-            let gap = if self.shown > 0 { "\n" } else { "" };
-            self.print(&format!("{gap}{}", text_report(model, reference)));
-            self.shown += 1;
+            has_failed: false,
         }
     }
 
-    /// Writes the JSON file anew, with all models so far.
-    pub fn write(&mut self, report: &Report) {
-        if let Json::File { path, ours } = &mut self.json {
-            match write_json(path, *ours, report) {
-                Ok(()) => *ours = true,
-                Err(error) => self.fail(error),
+    /// Prints text, unless stdout is reserved for JSON.
+    pub fn print_text(&mut self, text: &str) {
+        if !matches!(self.json, Json::Stdout) {
+            self.print(text);
+        }
+    }
+
+    /// Prints one model's report.
+    pub fn show(&mut self, model: &ModelReport, reference: &ReferenceInfo) {
+        let gap = if self.shown > 0 { "\n" } else { "" };
+        self.print_text(&format!("{gap}{}", text_report(model, reference)));
+        self.shown += 1;
+    }
+
+    /// Writes the JSON file again, with all models so far.
+    pub fn save(&mut self, report: &Report) {
+        if let Json::File { path, replace } = &mut self.json {
+            match write_json(path, *replace, report) {
+                Ok(()) => *replace = true,
+                Err(error) => {
+                    say!("kl: {}", one_line(&error));
+                    self.has_failed = true;
+                }
             }
         }
     }
 
-    /// Says what went wrong with a file, and goes on; the run ends with it.
-    pub fn fail(&mut self, error: Error) {
-        say!("kl: {}", super::one_line(&error));
-        self.failure.get_or_insert(error);
-    }
-
-    /// What comes after the last model: the JSON on stdout, or the table of several models.
+    /// Prints what comes after the last model: the JSON on stdout, or the table of several models.
+    ///
+    /// # Errors
+    /// If any result of the run could not be written.
     pub fn finish(mut self, report: &Report) -> Result<()> {
         match self.json {
-            Json::Stdout => self.print(&json_text(report)?),
+            Json::Stdout => self.print(&report_json(report)?),
             _ if self.shown > 1 => self.print(&format!("\n{}", summary_table(&report.models))),
             _ => {}
         }
-        let closed = self
-            .stdout_closed
-            .filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
-        match (self.failure, closed) {
-            (Some(_), _) => Err(Error::msg("not every result could be written")),
-            (None, Some(error)) => Err(error).context("standard output: cannot be written"),
-            (None, None) => Ok(()),
+        if self.has_failed || !report.unwritten.is_empty() {
+            return Err(Error::msg("some results could not be written"));
+        }
+        self.close()
+    }
+
+    /// Prints a value as JSON, if stdout is for JSON.
+    ///
+    /// # Errors
+    /// If stdout cannot be written.
+    pub fn finish_json(mut self, value: &impl Serialize) -> Result<()> {
+        if let Json::Stdout = self.json {
+            let text = serde_json::to_string_pretty(value);
+            self.print(&(text.context("the result cannot be written as JSON")? + "\n"));
+        }
+        self.close()
+    }
+
+    fn close(self) -> Result<()> {
+        match self.stdout_closed {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(error).context("standard output: cannot be written")
+            }
+            _ => Ok(()),
         }
     }
 
@@ -101,7 +140,7 @@ impl<'s> Results<'s> {
     }
 }
 
-/// Whether a file begins as a result's JSON does.
+/// Whether a file starts like the JSON of a result.
 fn is_result(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut start));
@@ -115,27 +154,21 @@ fn is_result(path: &Path) -> bool {
 fn create_json(path: &Path, replace: bool) -> Result<PartialFile> {
     PartialFile::create(
         path,
-        Existing {
+        Overwrite {
             replace_target: replace,
-            leftover: Leftover::Replace,
+            on_partial: OnPartial::Replace,
         },
     )
 }
 
 fn write_json(path: &Path, replace: bool, report: &Report) -> Result<()> {
     let output = create_json(path, replace)?;
-    let written = output.file()?.write_all(json_text(report)?.as_bytes());
+    let text = report_json(report)?;
+    let written = output.file()?.write_all(text.as_bytes());
     written.with_context(|| format!("{}: cannot be written", path.display()))?;
     output.commit()
 }
 
-fn json_text(report: &Report) -> Result<String> {
-    // A line for every number of every token would serve nobody.
-    let has_tokens = report.models.iter().any(|model| model.tokens.is_some());
-    let text = if has_tokens {
-        serde_json::to_string(report)
-    } else {
-        serde_json::to_string_pretty(report)
-    };
-    Ok(text.context("the result cannot be put into JSON")? + "\n")
+fn report_json(report: &Report) -> Result<String> {
+    report::json_text(report).context("the result cannot be written as JSON")
 }

@@ -1,9 +1,9 @@
-//! llama.cpp's single-dash long flags, which clap does not know: mapped to the `--long` forms
-//! before clap sees them.
+//! llama.cpp's single-dash long flags, which clap does not know, become the `--long` forms before
+//! clap sees them.
 
 use std::ffi::OsString;
 
-/// llama.cpp's spelling, and the long flag that it means here.
+/// llama.cpp's spelling, and the long flag that it stands for.
 const SHORT_FLAGS: [(&str, &str); 9] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ub", "--n-ubatch"),
@@ -16,7 +16,7 @@ const SHORT_FLAGS: [(&str, &str); 9] = [
     ("-dev", "--device"),
 ];
 
-/// Flags of kl.py and llama.cpp with underscores or another name for the same thing.
+/// Other spellings from kl.py and llama.cpp: with underscores, or another name for the same flag.
 const ALIASES: [(&str, &str); 11] = [
     ("--text_path", "--text-path"),
     ("--write_path", "--write-path"),
@@ -31,8 +31,8 @@ const ALIASES: [(&str, &str); 11] = [
     ("--gpu-layers", "--n-gpu-layers"),
 ];
 
-/// Replaces every flag of the tables by its long form; `-ngl=9` as well as `-ngl 9`. What follows
-/// `--` is left alone.
+/// Replaces every flag of the tables with its long form, in `-ngl=9` as well as in `-ngl 9`. What
+/// follows `--` stays as it is.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut literal = false;
     args.into_iter()
@@ -62,8 +62,7 @@ fn long_form(arg: OsString) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Args;
-    use clap::{CommandFactory, Parser};
+    use crate::cli::args;
 
     fn expanded(args: &[&str]) -> Vec<String> {
         expand(args.iter().map(OsString::from))
@@ -73,15 +72,15 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_leads_to_a_flag_that_there_is() {
-        let command = Args::command();
+    fn every_entry_leads_to_an_existing_flag() {
+        let command = args::command();
         for (short, long) in SHORT_FLAGS.iter().chain(&ALIASES) {
             let name = long.strip_prefix("--").unwrap();
             assert!(
                 command
                     .get_arguments()
                     .any(|arg| arg.get_long() == Some(name)),
-                "{short} leads to {long}, which is no flag"
+                "{short} leads to {long}, which is not a flag"
             );
         }
     }
@@ -102,14 +101,15 @@ mod tests {
 
     #[test]
     fn the_classic_call_is_understood() {
-        let args = Args::parse_from(expand(
+        let args = expand(
             "kl -m q4.gguf -m q2.gguf -r ref.gz -ngl 99 -ub 64 -fa on -ctk q8_0 -n -1 -dev CUDA0,CUDA1"
                 .split(' ')
                 .map(OsString::from),
-        ));
+        );
+        let args = args::parse(&args).unwrap().classic;
         assert_eq!(args.model.len(), 2);
-        assert_eq!((args.n_gpu_layers, args.n_ubatch), (99, Some(64)));
-        assert_eq!(args.device, ["CUDA0", "CUDA1"]);
+        assert_eq!((args.run.n_gpu_layers, args.run.n_ubatch), (99, Some(64)));
+        assert_eq!(args.run.device, ["CUDA0", "CUDA1"]);
         assert_eq!(args.n_tokens, -1);
     }
 }

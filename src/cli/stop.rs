@@ -1,15 +1,14 @@
-//! Being asked to stop: Ctrl-C, SIGTERM, SIGHUP.
+//! Signals that ask the program to stop: Ctrl-C, SIGTERM, SIGHUP.
 //!
-//! The first signal ends the run after the current decode call, the second at once. Of files under way
-//! those stay that `--resume` can go on with. A signal that was ignored when the program began (`nohup`, a script's
-//! background job) stays ignored.
+//! The first signal ends the run after the current decode call, the second at once. Unfinished
+//! files that `--resume` can continue stay. A signal that was ignored when the program started (by
+//! `nohup`, or for a script's background job) stays ignored.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::output::remove_partial_files;
-use crate::pipeline::Error;
+use crate::commands::output::remove_partial_files;
 
-/// The signal that asked to stop; 0: none yet.
+/// The signal that asked to stop; 0 before that.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a signal has asked to stop.
@@ -17,35 +16,26 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed) != 0
 }
 
-/// An error once a signal has asked to stop: what a run's steps end with.
-pub fn check() -> Result<(), Error> {
-    if asked() {
-        Err(Error::Interrupted)
-    } else {
-        Ok(())
-    }
-}
-
 fn on_signal(signal: i32) {
     if ASKED.swap(signal, Ordering::Relaxed) != 0 {
         remove_partial_files();
         die();
     }
-    say!("kl: stopping; once more to stop at once");
+    say!("kl: stopping after this decode call; press Ctrl-C again to stop at once");
 }
 
-/// Begins to listen. Without a handler a signal ends the program as it always does.
+/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
 #[cfg(unix)]
 pub fn listen() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-    // A file that meets a limit on its size: with the signal caught, writing fails as on a full disk.
+    // With this signal caught, a file that reaches a size limit fails like one on a full disk.
     let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
     let ignored = ignored_signals();
     let wanted = [SIGINT, SIGTERM, SIGHUP]
         .into_iter()
         .filter(|signal| match ignored {
             Some(mask) => mask & (1 << (signal - 1)) == 0,
-            // Not known here: a HUP may be what `nohup` wants ignored.
+            // Unknown on this system: `nohup` may want HUP ignored.
             None => *signal != SIGHUP,
         });
     if let Ok(mut signals) = signal_hook::iterator::Signals::new(wanted) {
@@ -53,13 +43,14 @@ pub fn listen() {
     }
 }
 
-/// Begins to listen. Without a handler a signal ends the program as it always does.
+/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
 #[cfg(not(unix))]
 pub fn listen() {
     let _ = ctrlc::set_handler(|| on_signal(2));
 }
 
-/// The signals that whoever started this program has set to be ignored, one bit each: Linux tells.
+/// The signals that were ignored when this program started, one bit each, where the system (Linux)
+/// reports them.
 #[cfg(unix)]
 fn ignored_signals() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -69,11 +60,11 @@ fn ignored_signals() -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// Ends as a process that the signal has ended, so that a shell's loop ends with it.
+/// Ends the process by the signal itself, so that a shell's loop ends with it.
 pub fn die() -> ! {
     let signal = ASKED.load(Ordering::Relaxed);
     #[cfg(unix)]
     let _ = signal_hook::low_level::emulate_default_handler(signal);
-    // As shells report it.
+    // The exit code by which shells report a signal.
     std::process::exit(128 + signal)
 }

@@ -1,16 +1,18 @@
+//! A context of llama.cpp: decodes windows a batch at a time.
+
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use kl_formats::WindowHead;
+use kl_formats::WindowSpec;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
 
-use super::{EngineError, LogitSource, last_log_errors};
+use super::{Decoder, EngineError, LogitSource, last_log_errors, top_token};
 
-/// A model's context, ready to decode windows.
-pub struct Decoder<'m> {
+/// A context of a llama.cpp model, ready to decode windows.
+pub struct LlamaCppDecoder<'m> {
     context: LlamaContext<'m>,
     batch: LlamaBatch<'static>,
     n_batch: usize,
@@ -19,8 +21,9 @@ pub struct Decoder<'m> {
     turn: &'m Mutex<()>,
 }
 
-impl<'m> Decoder<'m> {
-    /// Of a model's context, whose batch holds `n_batch` tokens; `turn` is held while one decodes.
+impl<'m> LlamaCppDecoder<'m> {
+    /// Wraps a context whose batch holds `n_batch` tokens; `turn` is locked while it decodes, so
+    /// that one context of a model decodes at a time.
     pub(super) fn new(
         context: LlamaContext<'m>,
         n_batch: u32,
@@ -40,8 +43,8 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Decodes some of a window's tokens behind those before them, `positions` in one call, and gives
-    /// the rows of those from `scored_start` on.
+    /// Decodes the tokens at `positions` of a window in one call, after those before them, and
+    /// returns the rows of the positions from `scored_start` on.
     fn decode_batch(
         &mut self,
         window: u32,
@@ -67,65 +70,14 @@ impl<'m> Decoder<'m> {
         self.context
             .decode(&mut self.batch)
             .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-        // The first row is had when the accelerator is done.
+        // Getting the first row waits until the accelerator is done.
         Ok((start.max(scored_start)..positions.end)
             .map(|position| self.context.get_logits_ith((position - start) as i32))
             .collect())
     }
-
-    /// Puts `n` tokens behind `tokens`, of which there is one at least: each the one that the model
-    /// finds likeliest, the first of equals, EOS like any other. `on_token` is told of each.
-    ///
-    /// # Errors
-    /// What the model says where it cannot decode, a row without a likeliest token, or what
-    /// `on_token` returned.
-    pub fn extend<E: From<EngineError>>(
-        &mut self,
-        window: u32,
-        tokens: &mut Vec<u32>,
-        n: u32,
-        mut on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.context.clear_kv_cache();
-        let mut decoded = 0;
-        for _ in 0..n {
-            let last = tokens.len().saturating_sub(1);
-            let mut next = None;
-            while decoded <= last {
-                let end = tokens.len().min(decoded + self.n_batch);
-                let rows = self.decode_batch(window, tokens, decoded..end, last)?;
-                next = rows.last().and_then(|row| likeliest(row));
-                decoded = end;
-            }
-            let next = next.ok_or_else(|| EngineError::NoLikeliest {
-                path: self.path.to_owned(),
-                window,
-                position: last,
-            })?;
-            tokens.push(next);
-            on_token()?;
-        }
-        Ok(())
-    }
 }
 
-/// The entry with the largest logit, the first of equals; `None` where a NaN or nothing but
-/// infinities is there.
-fn likeliest(row: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (entry, &logit) in row.iter().enumerate() {
-        if logit.is_nan() {
-            return None;
-        }
-        if best.is_none_or(|(_, most)| logit > most) {
-            best = Some((entry, logit));
-        }
-    }
-    let (entry, most) = best?;
-    most.is_finite().then_some(entry as u32)
-}
-
-impl LogitSource for Decoder<'_> {
+impl LogitSource for LlamaCppDecoder<'_> {
     type Error = EngineError;
 
     fn n_vocab(&self) -> usize {
@@ -134,7 +86,7 @@ impl LogitSource for Decoder<'_> {
 
     fn decode<E: From<EngineError>>(
         &mut self,
-        window: &WindowHead,
+        window: &WindowSpec,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.context.clear_kv_cache();
@@ -151,23 +103,33 @@ impl LogitSource for Decoder<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::likeliest;
-
-    #[test]
-    fn the_likeliest_is_the_first_of_equals() {
-        let infinity = f32::INFINITY;
-        for (row, best) in [
-            (&[1.0, 3.0, 3.0, 2.0][..], Some(1)),
-            (&[-infinity, -5.0], Some(1)),
-            (&[-infinity, -infinity], None),
-            (&[1.0, infinity], None),
-            (&[1.0, f32::NAN], None),
-            (&[f32::NAN, 1.0], None),
-            (&[], None),
-        ] {
-            assert_eq!(likeliest(row), best, "{row:?}");
+impl Decoder for LlamaCppDecoder<'_> {
+    fn extend<E: From<EngineError>>(
+        &mut self,
+        window: u32,
+        tokens: &mut Vec<u32>,
+        n: u32,
+        mut on_token: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.context.clear_kv_cache();
+        let mut decoded = 0;
+        for _ in 0..n {
+            let last = tokens.len().saturating_sub(1);
+            let mut next = None;
+            while decoded <= last {
+                let end = tokens.len().min(decoded + self.n_batch);
+                let rows = self.decode_batch(window, tokens, decoded..end, last)?;
+                next = rows.last().and_then(|row| top_token(row));
+                decoded = end;
+            }
+            let next = next.ok_or_else(|| EngineError::NoTopToken {
+                path: self.path.to_owned(),
+                window,
+                position: last,
+            })?;
+            tokens.push(next);
+            on_token()?;
         }
+        Ok(())
     }
 }

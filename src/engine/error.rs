@@ -1,12 +1,16 @@
+//! Why a model could not be used: each message is one line that states what, where and what to do.
+
 use std::path::PathBuf;
 
-/// Why a model could not be used. Each message is one line: what, where, what to do.
+use super::gguf::GgufError;
+
+/// Why a model could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The header of the file could not be read, or says that it is no whole GGUF.
+    /// The file's header could not be read, or shows that the file is not a whole GGUF.
     #[error(transparent)]
-    Header(#[from] kl_formats::Error),
-    /// A model without a next-token distribution.
+    Header(#[from] GgufError),
+    /// The model does not predict the next token.
     #[error("{path}: {what}, which predicts no next token: give a causal language model", path = .path.display())]
     NotCausal {
         /// The model's file.
@@ -14,17 +18,17 @@ pub enum EngineError {
         /// What it is instead.
         what: String,
     },
-    /// A later part of a split model.
-    #[error("{path}: part {part} of {parts} of a split model: give the first part, the others are found beside it", path = .path.display())]
+    /// The file is a later part of a split model.
+    #[error("{path}: part {part} of {parts} of a split model: give the first part; llama.cpp finds the others beside it", path = .path.display())]
     NotFirstPart {
         /// The model's file.
         path: PathBuf,
         /// Which part, from 1.
         part: u16,
-        /// Of how many.
+        /// Number of parts.
         parts: u16,
     },
-    /// The path is no Unicode, or holds a NUL byte.
+    /// The path is not valid Unicode, or holds a NUL byte.
     #[error("{path}: llama.cpp cannot open a path that is not valid Unicode: rename the file", path = .path.display())]
     Path {
         /// The model's file.
@@ -35,18 +39,18 @@ pub enum EngineError {
     Load {
         /// The model's file.
         path: PathBuf,
-        /// What llama.cpp's log said last.
+        /// The last errors in llama.cpp's log.
         reason: String,
     },
-    /// The file was replaced or written to meanwhile.
-    #[error("{path}: has changed while it was loaded: wait until it is whole, and try again", path = .path.display())]
+    /// The file was replaced or written to while it was loaded.
+    #[error("{path}: changed while it was loaded: wait until it is complete, and try again", path = .path.display())]
     Changed {
         /// The model's file.
         path: PathBuf,
     },
-    /// llama.cpp refused the context: memory, mostly.
+    /// llama.cpp could not create the context, usually for lack of memory.
     #[error(
-        "{path}: llama.cpp could not make a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --n-batch or --n-gpu-layers)",
+        "{path}: llama.cpp could not create a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --n-batch or --n-gpu-layers)",
         path = .path.display()
     )]
     Context {
@@ -54,7 +58,7 @@ pub enum EngineError {
         path: PathBuf,
         /// Tokens that the context was to hold.
         n_ctx: u32,
-        /// What llama.cpp's log said last.
+        /// The last errors in llama.cpp's log.
         reason: String,
     },
     /// A batch could not be decoded.
@@ -66,12 +70,12 @@ pub enum EngineError {
         window: u32,
         /// First position of the batch.
         position: usize,
-        /// llama.cpp's code, and what its log said last.
+        /// llama.cpp's code, and the last errors in its log.
         reason: String,
     },
-    /// A row of logits that are not finite, where a token was to be generated.
-    #[error("{path}: no token is likeliest behind prompt {window}, position {position}: its logits are not finite", path = .path.display())]
-    NoLikeliest {
+    /// No token could be generated: the row's logits are not finite.
+    #[error("{path}: cannot generate a token after prompt {window}, position {position}: the logits are not finite: leave out the prompt, or use another model", path = .path.display())]
+    NoTopToken {
         /// The model's file.
         path: PathBuf,
         /// The prompt, in the order of its file, from 0.
@@ -79,36 +83,70 @@ pub enum EngineError {
         /// The position of the row.
         position: usize,
     },
-    /// The text is longer than llama.cpp's tokenizer takes.
-    #[error("the text has {bytes} bytes and llama.cpp tokenizes at most {max} at once: split the file", max = i32::MAX)]
+    /// The text is longer than llama.cpp's tokenizer accepts.
+    #[error("the text has {bytes} bytes, but llama.cpp tokenizes at most {max} at once: split the file", max = i32::MAX)]
     TextTooLong {
         /// Bytes of the text.
         bytes: usize,
     },
-    /// A device was asked for that there is not.
-    #[error("no device '{name}': {there}", there = known_devices(.known))]
+    /// There is no device of this name.
+    #[error("no device '{name}': {available}", available = available_devices(.known))]
     NoSuchDevice {
         /// The name given.
         name: String,
-        /// The devices of the backends compiled in.
+        /// The devices of the backends compiled in, without the CPU.
         known: Vec<String>,
     },
-    /// The backend could not be started.
-    #[error("llama.cpp's backend could not be started: {0}")]
+    /// llama.cpp's backends could not be started, or refused a list of devices.
+    #[error("llama.cpp's backends cannot be used: {0}")]
     Backend(String),
 }
 
-/// What to do where a reason speaks of memory.
+/// The advice to give if a reason mentions memory.
 fn load_advice(reason: &str) -> &'static str {
     match reason.contains("alloc") || reason.contains("memory") {
-        true => " (out of memory? lower --n-gpu-layers, or let other programs end)",
+        true => " (out of memory? lower --n-gpu-layers, or close other programs)",
         false => "",
     }
 }
 
-fn known_devices(known: &[String]) -> String {
+/// The names to use instead of one that no device has.
+fn available_devices(known: &[String]) -> String {
     match known {
-        [] => "this kl was built without an accelerator backend, or finds no device".to_owned(),
-        known => format!("there are {} and none", known.join(", ")),
+        [] => "only 'none', the CPU alone, is available: this kl was built without an accelerator \
+               backend, or finds no device"
+            .to_owned(),
+        known => format!(
+            "available are {} and 'none', the CPU alone",
+            known.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_device_is_answered_with_those_available() {
+        let message = |known: &[&str]| {
+            let error = EngineError::NoSuchDevice {
+                name: "CUDA7".to_owned(),
+                known: known.iter().map(ToString::to_string).collect(),
+            };
+            error.to_string()
+        };
+        let start = "no device 'CUDA7': ";
+        let none = "only 'none', the CPU alone, is available: this kl was built without an \
+                    accelerator backend, or finds no device";
+        let one = "available are CUDA0 and 'none', the CPU alone";
+        let two = "available are CUDA0, CUDA1 and 'none', the CPU alone";
+        for (known, rest) in [
+            (&[][..], none),
+            (&["CUDA0"], one),
+            (&["CUDA0", "CUDA1"], two),
+        ] {
+            assert_eq!(message(known), format!("{start}{rest}"));
+        }
     }
 }

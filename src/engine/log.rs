@@ -1,10 +1,10 @@
-//! llama.cpp's log: shown where asked for, and its last errors kept, since its functions return
-//! no reasons, only null.
+//! llama.cpp's log: shown on request, and its last errors kept, since its functions report failure
+//! without a reason.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use tracing::field::{Field, Visit};
@@ -12,31 +12,33 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// How many of the log's last errors are kept.
 const KEPT_ERRORS: usize = 4;
 
 static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
 pub fn follow_log(verbose: bool) {
-    // A second call (tests) finds the subscriber in place, which is as well.
+    // A second call, as in tests, keeps the first subscriber.
     let _ = tracing_subscriber::registry()
         .with(LogLayer { verbose })
         .try_init();
     send_logs_to_tracing(LogOptions::default());
 }
 
-/// The last errors of llama.cpp's log, taken out of it, in one line.
+/// Takes the last errors out of llama.cpp's log, in one line.
 #[must_use]
-pub fn last_log_errors() -> String {
-    let mut kept = LAST_ERRORS
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let line = kept.drain(..).collect::<Vec<_>>().join("; ");
+pub(super) fn last_log_errors() -> String {
+    let line = last_errors().drain(..).collect::<Vec<_>>().join("; ");
     if line.is_empty() {
         "it gave no reason (-v shows its log)".to_owned()
     } else {
         line
     }
+}
+
+fn last_errors() -> MutexGuard<'static, VecDeque<String>> {
+    LAST_ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct LogLayer {
@@ -53,13 +55,11 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         event.record(&mut message);
         let text = message.0.trim_end();
         if self.verbose {
-            // Where nobody reads the log any more, the work goes on.
+            // A closed stderr must not stop the work.
             let _ = writeln!(std::io::stderr(), "{text}");
         }
         if level == Level::ERROR && !text.is_empty() {
-            let mut kept = LAST_ERRORS
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut kept = last_errors();
             if kept.len() == KEPT_ERRORS {
                 kept.pop_front();
             }

@@ -1,56 +1,208 @@
 //! The only place that names llama.cpp: load a model, tokenize, decode, hand out rows of logits.
 //! It knows nothing of KL.
 //!
-//! What follows it sees one small trait, [`LogitSource`]; [`Fake`] is one without a model.
+//! The rest of the program sees three small traits: an [`Engine`] loads a [`Model`], and a
+//! [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real engine; [`FakeEngine`]
+//! needs no model file, so that every command runs in a test without one.
 
 mod decoder;
 mod error;
 mod fake;
-mod llama;
+pub mod gguf;
+mod llama_cpp;
 mod log;
 mod options;
 
-pub use decoder::Decoder;
+pub use decoder::LlamaCppDecoder;
 pub use error::EngineError;
-pub use fake::Fake;
-pub use llama::{Backend, Model, inspect};
-pub use log::{follow_log, last_log_errors};
+pub use fake::{Fake, FakeDecoder, FakeEngine, FakeModel};
+pub use llama_cpp::{LlamaCpp, LlamaCppModel};
+pub use log::follow_log;
+use log::last_log_errors;
 pub use options::{
-    CACHE_TYPES, CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,
+    CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,
 };
 
-use kl_formats::WindowHead;
+use std::path::Path;
 
-/// Which llama.cpp computes: the version of the crate that carries its source.
+use kl_formats::{ModelIdentity, TokenizerIdentity, WindowSpec};
+
+/// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 
-/// A source of rows of logits, a window at a time.
+/// Something that loads model files.
+pub trait Engine {
+    /// A loaded model.
+    type Model<'e>: Model + Sync
+    where
+        Self: 'e;
+
+    /// The engine's name and version, which headers record because results depend on it.
+    fn version(&self) -> String;
+
+    /// The devices, each by its name and what it is: `CUDA0 (NVIDIA H200)`.
+    fn devices(&self) -> Vec<String>;
+
+    /// Whether there is a device to offload layers to.
+    ///
+    /// # Errors
+    /// If the engine cannot be started.
+    fn can_offload(&self) -> Result<bool, EngineError>;
+
+    /// Checks, without loading it, that a file is a whole causal language model.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    fn inspect(&self, path: &Path) -> Result<(), EngineError>;
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
+    fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
+}
+
+/// A loaded model: its vocabulary, its identity, and decoders that run it.
+pub trait Model {
+    /// What runs this model: one of its contexts.
+    type Decoder<'m>: Decoder
+    where
+        Self: 'm;
+
+    /// The model's file.
+    fn path(&self) -> &Path;
+
+    /// The name, sizes and hashes that identify this model in files and reports.
+    fn identity(&self) -> ModelIdentity;
+
+    /// What tells its vocabulary apart from others of the same size; `None` if unknown.
+    fn tokenizer(&self) -> Option<&TokenizerIdentity>;
+
+    /// Entries in a row of logits.
+    fn n_vocab(&self) -> u32;
+
+    /// Entries of a row that texts can use; the rest is padding at the end.
+    fn n_used_vocab(&self) -> u32;
+
+    /// The context length that the model was trained on, if its file records it.
+    fn n_ctx_train(&self) -> Option<u32>;
+
+    /// The token that every window starts with, if the model wants one.
+    fn bos(&self) -> Option<u32>;
+
+    /// The texts of the BOS and the EOS token; empty without one.
+    fn bos_and_eos_text(&self) -> (String, String);
+
+    /// The model's own chat template, a Jinja source.
+    fn chat_template(&self) -> Option<String>;
+
+    /// Tokenizes a text, without adding BOS or EOS. With `parse_special`, special tokens in the
+    /// text become those tokens.
+    ///
+    /// # Errors
+    /// A text that is too long to tokenize at once.
+    fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError>;
+
+    /// The text of consecutive tokens, special tokens by name. Bytes that are not UTF-8 become
+    /// U+FFFD; a character that spans several tokens stays whole.
+    fn text(&self, tokens: &[u32]) -> String;
+
+    /// Whether an accelerator computes all layers, so that the CPU is idle while it decodes.
+    fn is_offloaded(&self) -> bool;
+
+    /// Creates an empty context of this model.
+    ///
+    /// # Errors
+    /// Not enough memory, or options that do not go together.
+    fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
+
+    /// Drops a model right before the process ends, which may skip work that the system does
+    /// faster.
+    fn drop_last(self)
+    where
+        Self: Sized,
+    {
+    }
+}
+
+/// A source of rows of logits, one window at a time.
 pub trait LogitSource {
-    /// Why no rows come.
+    /// Why the source cannot give its rows.
     type Error;
 
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
-    /// Runs one window from an empty context and hands the rows of its scored positions, in order,
-    /// to `sink`: those of one decode call at a time, which may be none, each of
-    /// [`n_vocab`](Self::n_vocab) raw logits, gone when `sink` returns.
+    /// Runs one window from an empty context and hands the rows of its scored positions to `sink`,
+    /// in order: those of one decode call at a time, possibly none, each of
+    /// [`n_vocab`](Self::n_vocab) raw logits. The rows are gone when `sink` returns.
     ///
     /// # Errors
-    /// What the source says where it has no rows, or what `sink` returned.
+    /// Why the source has no rows, or what `sink` returned.
     fn decode<E: From<Self::Error>>(
         &mut self,
-        window: &WindowHead,
+        window: &WindowSpec,
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E>;
 }
 
+/// A model's context: decodes windows, and can continue a text.
+pub trait Decoder: LogitSource<Error = EngineError> {
+    /// Appends `n` tokens to `tokens`, which holds at least one: each is the most probable next
+    /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
+    ///
+    /// # Errors
+    /// Why the model cannot decode, a row without a most probable token, or what `on_token`
+    /// returned.
+    fn extend<E: From<EngineError>>(
+        &mut self,
+        window: u32,
+        tokens: &mut Vec<u32>,
+        n: u32,
+        on_token: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E>;
+}
+
+/// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
+/// finite maximum.
+fn top_token(row: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (entry, &logit) in row.iter().enumerate() {
+        if logit.is_nan() {
+            return None;
+        }
+        if best.is_none_or(|(_, most)| logit > most) {
+            best = Some((entry, logit));
+        }
+    }
+    let (entry, most) = best?;
+    most.is_finite().then_some(entry as u32)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::top_token;
+
     #[test]
-    fn the_version_is_the_one_that_is_locked() {
+    fn the_version_is_the_locked_one() {
         let (name, version) = super::LLAMA_CPP_VERSION.split_once(' ').unwrap();
         let entry = format!("name = \"{name}\"\nversion = \"{version}\"");
         assert!(include_str!("../../Cargo.lock").contains(&entry));
+    }
+
+    #[test]
+    fn the_top_token_is_the_first_of_equals() {
+        let infinity = f32::INFINITY;
+        for (row, best) in [
+            (&[1.0, 3.0, 3.0, 2.0][..], Some(1)),
+            (&[-infinity, -5.0], Some(1)),
+            (&[-infinity, -infinity], None),
+            (&[1.0, infinity], None),
+            (&[1.0, f32::NAN], None),
+            (&[f32::NAN, 1.0], None),
+            (&[], None),
+        ] {
+            assert_eq!(top_token(row), best, "{row:?}");
+        }
     }
 }

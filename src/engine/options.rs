@@ -1,48 +1,52 @@
+//! How a model is loaded and a context created: llama.cpp's flags as values.
+
 use std::fmt;
 use std::str::FromStr;
 
 use llama_cpp_2::context::params::KvCacheType;
 use llama_cpp_2::model::params::LlamaSplitMode;
 
-/// How a model is loaded; fields as llama.cpp's flags of the same name.
+/// How a model is loaded. Fields are named as llama.cpp's flags.
 #[derive(Debug, Clone, Default)]
 pub struct ModelOptions {
     /// Layers to offload.
     pub n_gpu_layers: u32,
-    /// How layers are spread over several devices.
+    /// How layers are split between several devices.
     pub split_mode: Option<SplitMode>,
-    /// The device that holds what is not split.
+    /// Index of the device that holds everything that is not split.
     pub main_gpu: Option<i32>,
-    /// Devices to offload to, by ggml's names; empty: all; `none`: the CPU alone.
+    /// Devices to offload to, by ggml's names; empty for all, `none` for the CPU alone.
     pub devices: Vec<String>,
 }
 
-/// How a context is made.
+/// How a context is created.
 #[derive(Debug, Clone)]
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,
-    /// Tokens in a decode call, and so rows of logits in memory.
+    /// Logical batch: tokens in a decode call, and so rows of logits in memory.
     pub n_batch: u32,
-    /// Tokens computed at once.
+    /// Physical batch: tokens computed at once.
     pub n_ubatch: u32,
-    /// Threads that decode.
+    /// Decode threads.
     pub threads: u32,
-    /// Flash attention.
+    /// Whether attention is computed by the fused kernel.
     pub flash_attn: FlashAttention,
-    /// Type of the cached keys.
+    /// Type of the K cache.
     pub type_k: CacheType,
-    /// Type of the cached values.
+    /// Type of the V cache.
     pub type_v: CacheType,
 }
 
-/// What llama.cpp's output buffer may take: with 128k entries a row, 128 rows.
+/// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.
 const OUTPUT_BUFFER_BYTES: u64 = 64 << 20;
-/// llama.cpp's own default for its physical batch.
+/// llama.cpp's own default physical batch.
 const MAX_DEFAULT_BATCH: u64 = 512;
+/// The smallest default, and the step between defaults.
 const MIN_DEFAULT_BATCH: u64 = 32;
 
-/// The batch that keeps the rows of logits of one decode call within 64 MiB, in steps of 32 tokens.
+/// The default batch: the largest that keeps the logits of one decode call within 64 MiB, in steps
+/// of 32 tokens, from 32 to 512.
 #[must_use]
 pub fn default_batch(n_vocab: u32) -> u32 {
     let rows = OUTPUT_BUFFER_BYTES / (4 * u64::from(n_vocab.max(1)));
@@ -53,7 +57,7 @@ pub fn default_batch(n_vocab: u32) -> u32 {
 /// Whether attention is computed by the fused kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
-    /// Where the backend has it.
+    /// If the backend supports it.
     #[default]
     Auto,
     /// Always.
@@ -95,56 +99,31 @@ impl fmt::Display for FlashAttention {
     }
 }
 
-/// A type that llama.cpp can keep keys or values in.
+/// A type of the K or V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheType {
     name: &'static str,
     pub(super) ggml: KvCacheType,
 }
 
-/// The types that llama.cpp's `-ctk` and `-ctv` know.
-pub const CACHE_TYPES: [CacheType; 9] = [
-    CacheType {
-        name: "f16",
-        ggml: KvCacheType::F16,
-    },
-    CacheType {
-        name: "f32",
-        ggml: KvCacheType::F32,
-    },
-    CacheType {
-        name: "bf16",
-        ggml: KvCacheType::BF16,
-    },
-    CacheType {
-        name: "q8_0",
-        ggml: KvCacheType::Q8_0,
-    },
-    CacheType {
-        name: "q4_0",
-        ggml: KvCacheType::Q4_0,
-    },
-    CacheType {
-        name: "q4_1",
-        ggml: KvCacheType::Q4_1,
-    },
-    CacheType {
-        name: "iq4_nl",
-        ggml: KvCacheType::IQ4_NL,
-    },
-    CacheType {
-        name: "q5_0",
-        ggml: KvCacheType::Q5_0,
-    },
-    CacheType {
-        name: "q5_1",
-        ggml: KvCacheType::Q5_1,
-    },
+/// The types that llama.cpp's `-ctk` and `-ctv` accept.
+const CACHE_TYPES: [(&str, KvCacheType); 9] = [
+    ("f16", KvCacheType::F16),
+    ("f32", KvCacheType::F32),
+    ("bf16", KvCacheType::BF16),
+    ("q8_0", KvCacheType::Q8_0),
+    ("q4_0", KvCacheType::Q4_0),
+    ("q4_1", KvCacheType::Q4_1),
+    ("iq4_nl", KvCacheType::IQ4_NL),
+    ("q5_0", KvCacheType::Q5_0),
+    ("q5_1", KvCacheType::Q5_1),
 ];
 
 impl Default for CacheType {
+    /// llama.cpp's own: f16.
     fn default() -> Self {
-        CACHE_TYPES[0]
+        let [(name, ggml), ..] = CACHE_TYPES;
+        Self { name, ggml }
     }
 }
 
@@ -154,9 +133,10 @@ impl FromStr for CacheType {
     fn from_str(text: &str) -> Result<Self, String> {
         CACHE_TYPES
             .into_iter()
-            .find(|known| known.name == text)
+            .find(|(name, _)| *name == text)
+            .map(|(name, ggml)| Self { name, ggml })
             .ok_or_else(|| {
-                let names: Vec<_> = CACHE_TYPES.iter().map(|known| known.name).collect();
+                let names = CACHE_TYPES.map(|(name, _)| name);
                 format!("expected one of {}", names.join(", "))
             })
     }
@@ -168,7 +148,7 @@ impl fmt::Display for CacheType {
     }
 }
 
-/// How layers are spread over several devices.
+/// How layers are split between several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitMode(pub(super) LlamaSplitMode);
 

@@ -1,30 +1,32 @@
-//! A reference's rows into a reference of another kind, a few at a time.
+//! Writes a reference's rows into a reference of another kind, a few at a time.
 
 use std::io::Write;
 
-use kl_formats::WindowHead;
+use kl_formats::{WindowSpec, Writer};
 
 use super::decoded::decoded_rows;
+use super::parallel_writer::Sink;
 use super::reference_rows::ReferenceRows;
 use super::spare::Spare;
-use super::write::{Sink, Target, write_rows};
+use super::write::write_rows;
 use super::{Error, Step};
 
-/// Writes `windows` of `rows`: those that the target is to have, in the file's own order, each with
-/// all or some of the rows that the file has of it.
+/// Writes the rows of `windows`, which it reads from `rows`.
 ///
-/// `on_step` is told of rows and of each window.
+/// The windows come in the order of the old file, each with all or some of its rows there.
+///
+/// `on_step` is called for rows and for each window.
 ///
 /// # Errors
-/// What either file or `on_step` says. The output is then incomplete.
+/// Those of either file and of `on_step`. The output is then incomplete.
 pub fn convert_reference<W: Write + Send + 'static>(
     rows: &ReferenceRows,
-    windows: &[WindowHead],
-    target: Target<W>,
-    on_step: impl FnMut(Step<&WindowHead>) -> Result<(), Error>,
+    windows: &[WindowSpec],
+    writer: Writer<W>,
+    on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
 ) -> Result<W, Error> {
     let spare = Spare::default();
-    let rows_of = |wanted: &WindowHead, sink: Sink<'_>| decoded_rows(rows, wanted, &spare, sink);
-    let (output, _) = write_rows(rows_of, windows, target, on_step)?;
+    let rows_of = |wanted: &WindowSpec, sink: Sink<'_>| decoded_rows(rows, wanted, &spare, sink);
+    let (output, _) = write_rows(rows_of, windows, writer, on_step)?;
     Ok(output)
 }

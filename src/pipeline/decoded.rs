@@ -1,35 +1,37 @@
-//! Rows out of a file as logits, a few at a time.
+//! Decodes a file's rows into logits, a few at a time.
 
-use kl_formats::WindowHead;
+use kl_formats::WindowSpec;
 
 use super::Error;
-use super::reference_rows::{ReferenceRows, Window};
+use super::reference_rows::{OpenWindow, ReferenceRows};
 use super::spare::Spare;
 
-/// Hands `sink` the rows of `wanted`, which are all or some of those of the file's window of that
-/// number, decoded on all cores, a bounded number at a time. Windows before it are passed over.
+/// Hands `sink` the rows of `wanted`, decoded on all cores, a bounded number at a time.
+///
+/// They are all or some of the rows of the file's window with that number. Windows before it are
+/// skipped.
 ///
 /// # Errors
-/// What the file or `sink` says.
+/// Those of the file and of `sink`.
 pub(super) fn decoded_rows<E: From<Error>>(
     rows: &ReferenceRows,
-    wanted: &WindowHead,
+    wanted: &WindowSpec,
     spare: &Spare<Vec<f32>>,
     mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut window = find(rows, wanted.window)?;
     let fault = || Error::Inconsistent {
-        found: format!("other rows of window {} than before", wanted.window),
+        found: format!("different rows for window {} than before", wanted.window),
     };
-    let n_rows = window.head.n_rows as usize;
-    let before = wanted.first_scored.checked_sub(window.head.first_scored);
+    let n_rows = window.spec.n_rows as usize;
+    let before = wanted.first_scored.checked_sub(window.spec.first_scored);
     let before = before.ok_or_else(fault)? as usize;
-    let taken = wanted.n_rows as usize;
-    if before + taken > n_rows {
+    let n_wanted = wanted.n_rows as usize;
+    if before + n_wanted > n_rows {
         return Err(fault().into());
     }
     window.skip(before)?;
-    window.in_parts(taken, |window, n| {
+    window.in_parts(n_wanted, |window, n| {
         let decoded = window.map(n, |_, row| {
             let mut logits = spare.take().unwrap_or_default();
             logits.resize(row.len(), 0.0);
@@ -44,10 +46,10 @@ pub(super) fn decoded_rows<E: From<Error>>(
     Ok(window.skip_rest()?)
 }
 
-/// The window of this number, those before it being passed over.
-fn find(rows: &ReferenceRows, number: u32) -> Result<Window<'_>, Error> {
+/// Skips to the window with this number.
+fn find(rows: &ReferenceRows, number: u32) -> Result<OpenWindow<'_>, Error> {
     while let Some(mut window) = rows.next_window()? {
-        if window.head.window == number {
+        if window.spec.window == number {
             return Ok(window);
         }
         window.skip_rest()?;

@@ -1,4 +1,4 @@
-//! A model against a reference: every row of the reference beside the row that the model gives.
+//! Evaluates a model: scores each of its rows against the reference's row at the same position.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,27 +7,34 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use kl_formats::sidecar::TokenRecord;
-use kl_formats::{Row, WindowHead};
+use kl_formats::{Row, WindowSpec};
 
-use super::reference_rows::{ReferenceRows, Window};
+use super::reference_rows::{OpenWindow, ReferenceRows};
 use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, TokenScore};
 
-/// What was measured in a window.
+/// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
-pub struct ScoredWindow<X = ()> {
+pub struct ScoredWindow<M = ()> {
     /// All tokens of the window.
     pub tokens: Vec<u32>,
-    /// One a scored position, in their order.
-    pub records: Vec<TokenRecord>,
-    /// What a record leaves out: one a record, in their order.
-    pub top_p: Vec<TopP>,
-    /// What the caller asked for besides: one a record, in their order.
-    pub extras: Vec<X>,
+    /// One for each scored position, in their order.
+    pub rows: Vec<ScoredRow<M>>,
 }
 
-/// The probabilities of both models' first choices at one position, each under its own model.
+/// The scores of one position.
+#[derive(Debug)]
+pub struct ScoredRow<M = ()> {
+    /// The numbers that a sidecar keeps.
+    pub record: TokenRecord,
+    /// The top tokens' probabilities, which the record does not hold.
+    pub top_p: TopP,
+    /// What else the caller measured.
+    pub measured: M,
+}
+
+/// The probabilities of both models' top tokens at one position, each under its own model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopP {
     /// p(`ref_top`); NaN where a row is not finite.
@@ -38,30 +45,32 @@ pub struct TopP {
 
 /// Runs sources of one model over the windows of a reference and scores every row.
 ///
-/// Each of `n_sources` works in a thread of its own, where `make` is called. One is enough where
-/// the CPU decodes. Where an accelerator does, a second keeps both busy: while the rows of one are
-/// scored the other decodes, and sources see to it that one decodes at a time. The results are the
-/// same, and come in the same order. A source that cannot be made is done without if another can.
+/// Each of the `n_sources` sources runs in its own thread, where `make` creates it. One is enough
+/// if the CPU decodes. If an accelerator does, a second keeps both busy: while the rows of one are
+/// scored, the other decodes. (Sources make sure that only one decodes at a time.) The results are
+/// the same, in the same order. A source that cannot be created is left out if another can.
 ///
-/// `extra` is computed of each pair of rows besides its record, on the same cores: it gets the
-/// reference's row, the model's and the token that follows. `|_, _, _| ()` costs nothing.
+/// `measure` is called for each pair of rows, on the core that scores it, with the reference's row,
+/// the model's row and the token that follows. To measure nothing else, pass `|_, _, _| ()`, which
+/// costs nothing.
 ///
-/// `on_step` is told of every decode call, and gets each window's scores, in the reference's order.
+/// `on_step` is called for every decode call, and with each window's scores, in the reference's
+/// order.
 ///
 /// # Errors
-/// What the model, the file or `on_step` says.
-pub fn evaluate<S: LogitSource, X: Send>(
+/// Those of the model, of the file and of `on_step`.
+pub fn evaluate<S: LogitSource, M: Send>(
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
     reference: &ReferenceRows,
     kernel: Kernel,
-    extra: impl Fn(Row<'_>, &[f32], Option<u32>) -> X + Sync,
-    on_step: impl FnMut(Step<&ScoredWindow<X>>) -> Result<(), Error>,
+    measure: impl Fn(Row<'_>, &[f32], Option<u32>) -> M + Sync,
+    on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error>
 where
     Error: From<S::Error>,
 {
-    // A stream has one window under way, whoever reads it.
+    // A stream has one window open at a time.
     let n_sources = if reference.can_share() { n_sources } else { 1 };
     // Windows are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
@@ -72,7 +81,7 @@ where
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
     };
     let failed = AtomicBool::new(false);
-    // One after the other: where memory is short, the first gets all that it needs.
+    // One source is created after the other: if memory is short, the first gets all that it needs.
     let making = Mutex::new(());
     let make = || {
         let _one = locked(&making);
@@ -86,9 +95,9 @@ where
         );
         let next = next.filter(|&next| (next as usize) < evaluated.len());
         let score = kernel.score(row, evaluated, next);
-        (next, score, extra(row, evaluated, next))
+        (next, score, measure(row, evaluated, next))
     };
-    let work = |steps: SyncSender<Report<X>>| {
+    let work = |steps: SyncSender<Report<M>>| {
         let started = Instant::now();
         let mut source = match make() {
             Ok(source) => source,
@@ -98,12 +107,12 @@ where
             load: started.elapsed(),
             ..Timing::default()
         };
-        // Nobody listens where the caller has stopped, and says why.
+        // If the caller has stopped, nobody listens, and the caller knows why.
         let tell = |report| match failed.load(Ordering::Relaxed) {
             false => steps.send(report).map_err(|_| Error::Interrupted),
             true => Err(Error::Interrupted),
         };
-        // Told where the work ends early, by a panic too.
+        // Sets `failed` if the work ends early, by a panic too.
         let mut early = SetOnDrop(Some(&failed));
         while let Some((number, window)) = next_window()? {
             let on_rows = |n| tell(Report::Rows(n));
@@ -113,7 +122,7 @@ where
         early.0 = None;
         Ok(Ok(timing))
     };
-    let (told, ended) = std::thread::scope(|scope| {
+    let (reported, ended) = std::thread::scope(|scope| {
         let (steps, reports) = sync_channel(2 * n_sources);
         let workers: Vec<_> = (0..n_sources)
             .map(|_| {
@@ -122,11 +131,11 @@ where
             })
             .collect();
         drop(steps);
-        let told = in_order(reports, reference.max_rows, on_step);
+        let reported = in_order(reports, reference.max_rows, on_step);
         let ended = workers.into_iter().map(|worker| worker.join());
-        (told, ended.collect::<Vec<_>>())
+        (reported, ended.collect::<Vec<_>>())
     });
-    told?;
+    reported?;
     let (mut timings, mut refusal) = (Vec::new(), None);
     let mut interrupted = None;
     for ended in ended {
@@ -147,7 +156,7 @@ where
     }
 }
 
-/// Says that a thread has failed, unless it is told that all went well.
+/// Marks that a thread has failed, unless it is cleared first.
 struct SetOnDrop<'f>(Option<&'f AtomicBool>);
 
 impl Drop for SetOnDrop<'_> {
@@ -158,17 +167,17 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// What a thread tells of its windows, which are numbered in the order of the reference.
-enum Report<X> {
+/// What a thread reports of its windows, which are numbered in the order of the reference.
+enum Report<M> {
     Rows(usize),
-    Window(u64, ScoredWindow<X>),
+    Window(u64, ScoredWindow<M>),
 }
 
-/// Hands on what comes, windows in their order.
-fn in_order<X>(
-    reports: Receiver<Report<X>>,
+/// Passes reports on to the caller, windows in the order of the reference.
+fn in_order<M>(
+    reports: Receiver<Report<M>>,
     max_rows: u64,
-    mut on_step: impl FnMut(Step<&ScoredWindow<X>>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut limit = Limit(max_rows);
     let mut early = BTreeMap::new();
@@ -187,84 +196,80 @@ fn in_order<X>(
     Ok(())
 }
 
-/// Rows that are still wanted: the last window may bring more.
+/// How many rows are still wanted: the last window may bring more.
 struct Limit(u64);
 
 impl Limit {
-    fn cut<X>(&mut self, scored: &mut ScoredWindow<X>) {
+    fn cut<M>(&mut self, scored: &mut ScoredWindow<M>) {
         let n_rows = usize::try_from(self.0).unwrap_or(usize::MAX);
-        scored.records.truncate(n_rows);
-        scored.top_p.truncate(n_rows);
-        scored.extras.truncate(n_rows);
-        self.0 -= scored.records.len() as u64;
+        scored.rows.truncate(n_rows);
+        self.0 -= scored.rows.len() as u64;
     }
 }
 
-fn evaluate_window<S: LogitSource, X: Send>(
+fn evaluate_window<S: LogitSource, M: Send>(
     source: &mut S,
-    mut window: Window<'_>,
-    score: impl Fn(Row<'_>, &[f32], Option<u32>) -> (Option<u32>, TokenScore, X) + Sync,
+    mut window: OpenWindow<'_>,
+    score: impl Fn(Row<'_>, &[f32], Option<u32>) -> (Option<u32>, TokenScore, M) + Sync,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
-) -> Result<ScoredWindow<X>, Error>
+) -> Result<ScoredWindow<M>, Error>
 where
     Error: From<S::Error>,
 {
-    check_tokens(&window.head, source.n_vocab())?;
-    let head = window.head.clone();
-    let n_rows = head.n_rows as usize;
+    check_tokens(&window.spec, source.n_vocab())?;
+    let spec = window.spec.clone();
     let mut scored = ScoredWindow {
-        tokens: head.tokens.clone(),
-        records: Vec::with_capacity(n_rows),
-        top_p: Vec::with_capacity(n_rows),
-        extras: Vec::with_capacity(n_rows),
+        tokens: spec.tokens.clone(),
+        rows: Vec::with_capacity(spec.n_rows as usize),
     };
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
-    let in_head = window.in_reading;
-    source.decode(&head, |evaluated| {
+    let before_rows = window.in_reading;
+    source.decode(&spec, |evaluated| {
         let sink_started = Instant::now();
-        let first = head.first_scored as usize + scored.records.len();
-        let rows = window.map(evaluated.len(), |place, row| {
-            let next = head.tokens.get(first + place + 1).copied();
-            score(row, evaluated[place], next)
+        let first = spec.first_scored as usize + scored.rows.len();
+        let rows = window.map(evaluated.len(), |i, row| {
+            let next = spec.tokens.get(first + i + 1).copied();
+            score(row, evaluated[i], next)
         })?;
-        for (place, (next, score, extra)) in rows.into_iter().enumerate() {
-            let position = (first + place) as u32;
-            scored
-                .records
-                .push(record(head.window, position, next, &score));
-            scored.top_p.push(TopP {
-                reference: score.ref_top_p,
-                evaluated: score.eval_top_p,
+        for (i, (next, score, measured)) in rows.into_iter().enumerate() {
+            let position = (first + i) as u32;
+            scored.rows.push(ScoredRow {
+                record: record(spec.window, position, next, &score),
+                top_p: TopP {
+                    reference: score.ref_top_p,
+                    evaluated: score.eval_top_p,
+                },
+                measured,
             });
-            scored.extras.push(extra);
         }
         in_sink += sink_started.elapsed();
         on_rows(evaluated.len())
     })?;
     timing.decode += started.elapsed().saturating_sub(in_sink);
-    timing.score += in_sink.saturating_sub(window.in_reading - in_head);
+    timing.score += in_sink.saturating_sub(window.in_reading - before_rows);
     timing.read += window.in_reading;
     Ok(scored)
 }
 
-fn check_tokens(head: &WindowHead, n_vocab: usize) -> Result<(), Error> {
-    match head
+fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
+    match spec
         .tokens
         .iter()
         .position(|&token| token as usize >= n_vocab)
     {
         None => Ok(()),
         Some(position) => Err(Error::TokenOutOfRange {
-            window: head.window,
+            window: spec.window,
             position,
-            token: head.tokens[position],
+            token: spec.tokens[position],
             n_vocab,
         }),
     }
 }
 
+/// The record of a scored position.
 pub(super) fn record(
     window: u32,
     position: u32,

@@ -1,5 +1,5 @@
-//! Jobs on all cores whose results come out in the order in which they went in, with a bounded
-//! number of them under way: a channel of pending results.
+//! Runs jobs on all cores, whose results come out in the order in which the jobs went in, with a
+//! bounded number of them under way: a channel of pending results.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -9,11 +9,11 @@ pub struct Submitter<T>(SyncSender<Receiver<T>>);
 /// Where results come out, in the order of submission.
 pub struct Results<T>(Receiver<Receiver<T>>);
 
-/// The results are gone: whoever took them has stopped, and says why.
+/// Nobody receives results any more: the receiver has stopped, and reports why.
 #[derive(Debug)]
 pub struct Closed;
 
-/// Room for `depth` jobs under way or done and not yet taken.
+/// Creates a channel with room for `depth` jobs that are under way, or done and not yet received.
 pub fn ordered<T: Send + 'static>(depth: usize) -> (Submitter<T>, Results<T>) {
     let (sender, receiver) = sync_channel(depth);
     (Submitter(sender), Results(receiver))
@@ -25,8 +25,8 @@ impl<T: Send + 'static> Submitter<T> {
         let (sender, receiver) = sync_channel(1);
         self.0.send(receiver).map_err(|_| Closed)?;
         rayon::spawn(move || {
-            // A job that panics has said so, and must not take the process with it. Nobody waits
-            // for a result once the consumer has stopped.
+            // A job that panics has printed so, and must not end the process. Nobody waits for a
+            // result once the consumer has stopped.
             if let Ok(result) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)) {
                 let _ = sender.send(result);
             }

@@ -1,83 +1,81 @@
-//! The reference's side of a run: which of its windows, in which order, and its rows beside those
-//! of the model.
+//! The reference's side of a run: which of its windows are read, in which order, and their rows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Reference, Row, TokenRecord, WindowHead};
+use kl_formats::{Encoding, Reference, Row, Rows, TokenRecord, WindowSpec, rows_per_piece};
 
-use super::in_place::{self, BaseFile, InPlace};
+use super::in_place::{BlockRows, InPlace};
 use super::stream::Stream;
 use super::{Error, locked};
-use crate::windows::{DEFAULT_SEED, n_rows, shuffled};
+use crate::input::{DEFAULT_SEED, n_rows, shuffled};
 
-/// Bytes of decoded rows held at once, one row always being allowed.
+/// How many bytes of decoded rows are held at once; one row is always allowed.
 const BYTES_AT_ONCE: usize = 16 << 20;
 
 /// The windows of a reference, to be evaluated one after the other.
 pub struct ReferenceRows {
-    rows: Rows,
+    source: Source,
     n_vocab: usize,
-    /// The windows that are still wanted, by their numbers, as they are to be handed out; `None`:
+    /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
-    wanted: Option<Mutex<HashMap<u32, WindowHead>>>,
-    /// Windows that will come, where the file says how many it has.
+    wanted: Option<Mutex<HashMap<u32, WindowSpec>>>,
+    /// Windows that will come, where the file states how many it has.
     pub n_windows: Option<u64>,
-    /// Rows that will come, where the file says how many it has.
+    /// Rows that will come, where the file states how many it has.
     pub n_rows: Option<u64>,
     /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
-    /// Entries of each row that are compared, of the model's rows too, from the first on.
+    /// How many entries of each row are compared, from the first on, in the model's rows too.
     pub n_entries: usize,
 }
 
-/// How the rows are had: from anywhere in the file, or as they come.
-enum Rows {
+/// Where rows come from: any part of the file, or a stream.
+enum Source {
     InPlace(InPlace),
     Stream(Mutex<Stream>),
 }
 
-/// One window's rows, beside which the model's are held as they come.
-pub(super) struct Window<'r> {
-    pub(super) head: WindowHead,
+/// One window, whose rows are compared with the model's as those come.
+pub(super) struct OpenWindow<'r> {
+    pub(super) spec: WindowSpec,
     pub(super) n_vocab: usize,
-    rows: WindowRows<'r>,
+    rows: RowSource<'r>,
     /// Rows that have not been read.
     left: usize,
-    /// How long reading has taken of its caller's time.
+    /// How much of its caller's time reading has taken.
     pub(super) in_reading: Duration,
 }
 
-enum WindowRows<'r> {
-    InPlace(in_place::WindowRows<'r>),
-    /// Whoever has the stream's window has the stream.
+enum RowSource<'r> {
+    InPlace(BlockRows<'r>),
+    /// An open window of a stream holds the stream.
     Stream(MutexGuard<'r, Stream>),
 }
 
 impl ReferenceRows {
-    /// At most `max_rows` rows of `reference`. `bos`: the token that the model puts before a text,
-    /// which llama.cpp's base files leave out.
+    /// Reads at most `max_rows` rows of `reference`.
     ///
     /// Where only a part is wanted, files in text order are read in the seeded random order of
-    /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's files,
-    /// is random already.
+    /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's
+    /// files, is random already.
     #[must_use]
-    pub fn new(reference: Reference, bos: Option<u32>, max_rows: Option<u64>) -> Self {
+    pub fn new(reference: Reference, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);
         let rows = rows_per_window(&reference);
-        let order = choose_windows(&rows, is_shuffled(&reference), max_rows);
-        let (n_windows, n_rows) = match &reference {
-            Reference::KlPy(reader) => {
-                let n_windows = reader.header().n_windows.map(u64::from);
+        let order = choose_windows(&rows, reference.is_shuffled(), max_rows);
+        let (n_windows, n_rows) = match reference.windows() {
+            Some(_) => count(&rows, &order),
+            None => {
+                let n_windows = reference.about().n_windows.map(u64::from);
                 (n_windows.filter(|_| max_rows == u64::MAX), None)
             }
-            _ => count(&rows, &order),
         };
         Self {
-            n_vocab: reference.n_vocab() as usize,
-            rows: Rows::new(reference, bos, order, max_rows),
+            n_vocab: reference.about().n_vocab as usize,
+            source: Source::new(reference, order, max_rows),
             wanted: None,
             n_windows,
             n_rows,
@@ -86,12 +84,13 @@ impl ReferenceRows {
         }
     }
 
-    /// The windows at these places of `reference`, in their order; of a stream all, in its own.
+    /// Reads the windows of `reference` at these indices, in their order; of a stream, all windows
+    /// in its own order.
     #[must_use]
-    pub fn at_places(reference: Reference, places: Vec<usize>, max_rows: Option<u64>) -> Self {
+    pub fn at(reference: Reference, indices: Vec<usize>, max_rows: Option<u64>) -> Self {
         Self {
-            n_vocab: reference.n_vocab() as usize,
-            rows: Rows::new(reference, None, places, u64::MAX),
+            n_vocab: reference.about().n_vocab as usize,
+            source: Source::new(reference, indices, u64::MAX),
             wanted: None,
             n_windows: None,
             n_rows: None,
@@ -100,22 +99,22 @@ impl ReferenceRows {
         }
     }
 
-    /// Hands out these windows alone, with their numbers in the file and as many rows as there: what
-    /// the file does not say of them, another may have said.
+    /// Hands out only these windows, whose numbers and rows are those of the file. Their tokens may
+    /// come from another file, if this one holds none.
     #[must_use]
-    pub fn with_heads(self, heads: Vec<WindowHead>) -> Self {
+    pub fn with_windows(self, windows: Vec<WindowSpec>) -> Self {
+        let n_windows = windows.len() as u64;
+        let n_rows = n_rows(&windows);
+        let by_number = windows.into_iter().map(|spec| (spec.window, spec));
         Self {
-            n_windows: Some(heads.len() as u64),
-            n_rows: Some(n_rows(&heads)),
-            wanted: Some(Mutex::new(
-                heads.into_iter().map(|head| (head.window, head)).collect(),
-            )),
+            n_windows: Some(n_windows),
+            n_rows: Some(n_rows),
+            wanted: Some(Mutex::new(by_number.collect())),
             ..self
         }
     }
 
-    /// Compares the first `n` entries of the rows alone: what is left of both is a distribution
-    /// again, renormalised as any softmax is.
+    /// Compares only the first `n` entries of the rows: their softmax is a distribution again.
     #[must_use]
     pub fn cut_to(self, n: u32) -> Self {
         Self {
@@ -124,44 +123,43 @@ impl ReferenceRows {
         }
     }
 
-    /// Whether the file says how many rows it has.
+    /// Whether the file states how many rows it has.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         self.n_rows.is_some()
     }
 
-    /// Rows that will be scored, where the file says how many it has.
+    /// Rows that will be scored, where the file states how many it has.
     #[must_use]
     pub fn n_scored(&self) -> Option<u64> {
         self.n_rows.map(|n| n.min(self.max_rows))
     }
 
-    /// Leaves out the first windows, as far as `records` hold all of theirs: an earlier run over the
-    /// same rows has measured them. Gives how many records that are; none where the file is a
-    /// stream.
+    /// Leaves out the first windows, as long as `records`, which an earlier run over the same rows
+    /// has measured, hold all of their rows. Returns how many records those are: 0 for a stream.
     ///
     /// # Errors
     /// Records that are not those of the first windows; a window that cannot be read.
-    pub fn resume_behind(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
-        let Rows::InPlace(rows) = &mut self.rows else {
+    pub fn resume_after(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
+        let Source::InPlace(rows) = &mut self.source else {
             return Ok(0);
         };
         let mut n_kept = 0;
         let mut n_windows = 0;
-        while let Some(head) = rows.peek()? {
-            let n_rows = u64::from(head.n_rows).min(self.max_rows - n_kept as u64) as usize;
+        while let Some(spec) = rows.peek()? {
+            let n_rows = u64::from(spec.n_rows).min(self.max_rows - n_kept as u64) as usize;
             let measured = records.get(n_kept..).unwrap_or_default();
             let Some(measured) = measured.get(..n_rows).filter(|_| n_rows > 0) else {
                 break;
             };
-            let places = measured
+            let positions = measured
                 .iter()
                 .map(|record| (record.window, record.position));
-            let expected = (head.first_scored..).map(|position| (head.window, position));
-            if !places.eq(expected.take(n_rows)) {
+            let expected = (spec.first_scored..).map(|position| (spec.window, position));
+            if !positions.eq(expected.take(n_rows)) {
                 let found = format!(
                     "other positions of window {} than were measured",
-                    head.window
+                    spec.window
                 );
                 return Err(Error::Inconsistent { found });
             }
@@ -175,13 +173,13 @@ impl ReferenceRows {
         Ok(n_kept)
     }
 
-    /// Whether several windows can be under way at once.
+    /// Whether several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
-        matches!(self.rows, Rows::InPlace(_))
+        matches!(self.source, Source::InPlace(_))
     }
 
-    /// The next window.
-    pub(super) fn next_window(&self) -> Result<Option<Window<'_>>, Error> {
+    /// Opens the next window.
+    pub(super) fn next_window(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let Some(wanted) = &self.wanted else {
             return self.next_of_file();
         };
@@ -189,8 +187,8 @@ impl ReferenceRows {
         while !wanted.is_empty()
             && let Some(mut window) = self.next_of_file()?
         {
-            if let Some(head) = wanted.remove(&window.head.window) {
-                window.head = head;
+            if let Some(spec) = wanted.remove(&window.spec.window) {
+                window.spec = spec;
                 return Ok(Some(window));
             }
             window.skip_rest()?;
@@ -203,22 +201,22 @@ impl ReferenceRows {
         }
     }
 
-    fn next_of_file(&self) -> Result<Option<Window<'_>>, Error> {
+    fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let started = Instant::now();
-        let next = match &self.rows {
-            Rows::InPlace(rows) => rows
+        let next = match &self.source {
+            Source::InPlace(rows) => rows
                 .next_window()?
-                .map(|(head, rows)| (head, WindowRows::InPlace(rows))),
-            Rows::Stream(stream) => {
+                .map(|(spec, rows)| (spec, RowSource::InPlace(rows))),
+            Source::Stream(stream) => {
                 let mut stream = locked(stream);
                 stream
                     .next_window()?
-                    .map(|head| (head, WindowRows::Stream(stream)))
+                    .map(|spec| (spec, RowSource::Stream(stream)))
             }
         };
-        Ok(next.map(|(head, rows)| Window {
-            left: head.n_rows as usize,
-            head,
+        Ok(next.map(|(spec, rows)| OpenWindow {
+            left: spec.n_rows as usize,
+            spec,
             n_vocab: self.n_vocab,
             rows,
             in_reading: started.elapsed(),
@@ -226,29 +224,27 @@ impl ReferenceRows {
     }
 }
 
-impl Rows {
-    fn new(reference: Reference, bos: Option<u32>, order: Vec<usize>, max_rows: u64) -> Self {
-        match reference {
-            Reference::Native(reader) => Self::InPlace(InPlace::new(Box::new(reader), order)),
-            Reference::LlamaCpp(reader) => {
-                Self::InPlace(InPlace::new(Box::new(BaseFile { reader, bos }), order))
+impl Source {
+    fn new(reference: Reference, order: Vec<usize>, max_rows: u64) -> Self {
+        let rows_per_block = rows_per_piece(Encoding::F32, reference.about().n_vocab) as usize;
+        match reference.into_rows() {
+            Rows::Blocks(blocks) => Self::InPlace(InPlace::new(blocks, order)),
+            Rows::Stream(stream) => {
+                Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
             }
-            Reference::Safetensors(reader) => Self::InPlace(InPlace::new(Box::new(reader), order)),
-            Reference::KlPy(reader) => Self::Stream(Mutex::new(Stream::start(reader, max_rows))),
-            Reference::Npz(reader) => Self::Stream(Mutex::new(Stream::start(reader, max_rows))),
         }
     }
 }
 
-impl Window<'_> {
-    /// Passes over all rows that are left: a stream has no other way to what comes behind them.
+impl OpenWindow<'_> {
+    /// Skips all rows that are left: a stream has no other way to what comes after them.
     pub(super) fn skip_rest(&mut self) -> Result<(), Error> {
         self.skip(self.left)
     }
 
-    /// Passes over rows.
+    /// Skips rows.
     pub(super) fn skip(&mut self, n: usize) -> Result<(), Error> {
-        if let WindowRows::InPlace(rows) = &mut self.rows {
+        if let RowSource::InPlace(rows) = &mut self.rows {
             rows.skip(n);
             self.left = self.left.saturating_sub(n);
             return Ok(());
@@ -256,7 +252,7 @@ impl Window<'_> {
         self.in_parts(n, |window, n| window.map(n, |_, _| ()).map(drop))
     }
 
-    /// `n` rows in parts of bounded size.
+    /// Calls `of_part` for `n` rows in parts of bounded size, with the size of each.
     pub(super) fn in_parts<E>(
         &mut self,
         n: usize,
@@ -272,7 +268,7 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// What `of_row` makes of the next `n` rows, each with its place among them, on all cores.
+    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
@@ -280,47 +276,25 @@ impl Window<'_> {
     ) -> Result<Vec<T>, Error> {
         self.left = self.left.saturating_sub(n);
         match &mut self.rows {
-            WindowRows::InPlace(rows) => rows.map(n, of_row, &mut self.in_reading),
-            WindowRows::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
+            RowSource::InPlace(rows) => rows.map(n, of_row, &mut self.in_reading),
+            RowSource::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
         }
     }
 }
 
-/// Windows and rows that come in an order of places.
+/// How many windows `order` has, and how many rows those have.
 fn count(rows: &[u32], order: &[usize]) -> (Option<u64>, Option<u64>) {
-    let n_rows = order.iter().map(|&place| u64::from(rows[place])).sum();
+    let n_rows = order.iter().map(|&i| u64::from(rows[i])).sum();
     (Some(order.len() as u64), Some(n_rows))
 }
 
-/// Whether the windows of a file come in an order that is random already, or that cannot be
-/// changed.
-#[must_use]
-pub fn is_shuffled(reference: &Reference) -> bool {
-    match reference {
-        Reference::Native(reader) => reader.header().seed.is_some(),
-        Reference::KlPy(_) | Reference::Npz(_) => true,
-        Reference::LlamaCpp(_) | Reference::Safetensors(_) => false,
-    }
-}
-
-/// Rows of each window, in the order of the file; of kl.py's nothing is known.
+/// How many rows each window has, in the order of the file; empty if the file has no list of them.
 fn rows_per_window(reference: &Reference) -> Vec<u32> {
-    match reference {
-        Reference::Native(reader) => reader
-            .windows()
-            .iter()
-            .map(|window| window.n_rows)
-            .collect(),
-        Reference::LlamaCpp(reader) => {
-            vec![reader.header().rows_per_window(); reader.n_windows()]
-        }
-        Reference::Safetensors(reader) => reader.rows_per_window().collect(),
-        Reference::Npz(reader) => reader.rows_per_window().collect(),
-        Reference::KlPy(_) => Vec::new(),
-    }
+    let windows = reference.windows().unwrap_or_default();
+    windows.iter().map(|window| window.n_rows).collect()
 }
 
-/// Places of the windows to read, of a file whose windows have so many rows each.
+/// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.
 #[must_use]
 pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
     let in_order = (0..rows.len()).collect();
@@ -332,10 +306,10 @@ pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usi
     } else {
         shuffled(rows.len(), DEFAULT_SEED)
     };
-    let mut taken = 0;
-    order.retain(|&place| {
-        let wanted = taken < max_rows;
-        taken += u64::from(rows[place]);
+    let mut n_rows = 0;
+    order.retain(|&i| {
+        let wanted = n_rows < max_rows;
+        n_rows += u64::from(rows[i]);
         wanted
     });
     order

@@ -1,19 +1,21 @@
-//! Memory that has been used and will be again: a block of rows is a megabyte, and taking fresh
-//! memory from the system for each costs more than filling it.
+//! Memory that is reused: a block of rows is a megabyte, and fresh memory from the system costs
+//! more than filling it.
 
 use std::sync::{Arc, Mutex};
 
 use super::locked;
 
-/// Things to use again, shared by those who use them up and those who need them.
+/// A pool of things to reuse, shared between threads.
 #[derive(Debug)]
 pub struct Spare<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Spare<T> {
+    /// Takes a thing out of the pool, unless it is empty.
     pub fn take(&self) -> Option<T> {
         self.things().pop()
     }
 
+    /// Puts a thing into the pool.
     pub fn give(&self, thing: T) {
         self.things().push(thing);
     }

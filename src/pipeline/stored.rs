@@ -1,8 +1,8 @@
-//! Rows that another run has stored, in a model's place.
+//! Rows that another run has stored, evaluated instead of a model's.
 
 use std::collections::HashMap;
 
-use kl_formats::WindowHead;
+use kl_formats::WindowSpec;
 
 use super::Error;
 use super::decoded::decoded_rows;
@@ -14,16 +14,16 @@ use crate::engine::LogitSource;
 pub struct Stored {
     rows: ReferenceRows,
     n_vocab: usize,
-    /// Its own windows, by the numbers of those that they are compared with.
-    windows: HashMap<u32, WindowHead>,
+    /// Its own windows, by the number of the window that each is compared with.
+    windows: HashMap<u32, WindowSpec>,
     spare: Spare<Vec<f32>>,
 }
 
 impl Stored {
-    /// `rows`, whose windows come in the order in which they are asked for. `windows` are the rows
-    /// that are taken of each, by the number of the window that is asked for.
+    /// Evaluates `rows`, whose windows come in the order in which they are asked for. `windows`
+    /// holds the rows to use of each, by the number of the window that is asked for.
     #[must_use]
-    pub fn new(rows: ReferenceRows, n_vocab: u32, windows: HashMap<u32, WindowHead>) -> Self {
+    pub fn new(rows: ReferenceRows, n_vocab: u32, windows: HashMap<u32, WindowSpec>) -> Self {
         Self {
             rows,
             n_vocab: n_vocab as usize,
@@ -42,14 +42,14 @@ impl LogitSource for Stored {
 
     fn decode<E: From<Error>>(
         &mut self,
-        window: &WindowHead,
+        window: &WindowSpec,
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
         let wanted = self
             .windows
             .get(&window.window)
             .ok_or_else(|| Error::Inconsistent {
-                found: format!("another window {} than before", window.window),
+                found: format!("a different window {} than before", window.window),
             })?;
         decoded_rows(&self.rows, wanted, &self.spare, sink)
     }

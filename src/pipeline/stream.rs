@@ -1,79 +1,44 @@
-//! References that can only be read from their start to their end: a thread reads and inflates
-//! ahead of the model, some blocks and no more.
+//! Reads references that can only be read from start to end: a thread reads and inflates a bounded
+//! number of blocks ahead of the model.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Encoding, KlPyReader, NpzReader, Row, RowBlock, WindowHead, rows_per_piece};
+use kl_formats::{ReadStream, Row, RowBlock, WindowSpec};
 use rayon::prelude::*;
 
 use super::{Error, depth};
 
-/// A file that is one stream of windows.
-pub(super) trait WindowStream: Send + 'static {
-    fn n_vocab(&self) -> u32;
-    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>>;
-    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>>;
-}
-
-impl WindowStream for KlPyReader {
-    fn n_vocab(&self) -> u32 {
-        self.header().n_vocab
-    }
-
-    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>> {
-        self.next_window()
-    }
-
-    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>> {
-        self.next_rows(max_rows)
-    }
-}
-
-impl WindowStream for NpzReader {
-    fn n_vocab(&self) -> u32 {
-        self.n_vocab()
-    }
-
-    fn next_window(&mut self) -> kl_formats::Result<Option<WindowHead>> {
-        self.next_window()
-    }
-
-    fn next_rows(&mut self, max_rows: usize) -> kl_formats::Result<Option<RowBlock>> {
-        self.next_rows(max_rows)
-    }
-}
-
-/// What a reference holds, in the order of its decoding.
+/// A part of a reference, in the order in which they are read.
 #[derive(Debug)]
 enum Event {
     /// A window begins.
-    Window(WindowHead),
+    Window(WindowSpec),
     /// Rows of the window that began last, in order.
     Rows(RowBlock),
-    /// All there is has come. Without it, whoever reads has stopped before the end.
+    /// Everything has come. Without this, the reader has stopped before the end.
     End,
 }
 
 type Item = kl_formats::Result<Event>;
 
-/// Whoever wants the items is gone, and says why.
+/// The receiver is gone; its owner reports why.
 struct Closed;
 
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream {
     events: Receiver<Item>,
     rows: VecDeque<RowBlock>,
-    /// Rows of the first block that are done with.
+    /// Rows of the first block that have been used.
     used: usize,
 }
 
 impl Stream {
-    /// Starts reading, up to the window that brings `max_rows`.
-    pub(super) fn start(reader: impl WindowStream, max_rows: u64) -> Self {
+    /// Starts reading, `rows_per_block` rows at a time, up to the window that brings `max_rows`.
+    pub(super) fn start(reader: Box<dyn ReadStream>, rows_per_block: usize, max_rows: u64) -> Self {
         let (sender, events) = sync_channel(depth());
-        std::thread::spawn(move || send(reader, max_rows, &sender));
+        std::thread::spawn(move || send(reader, rows_per_block, max_rows, &sender));
         Self {
             events,
             rows: VecDeque::new(),
@@ -85,10 +50,10 @@ impl Stream {
         Ok(self.events.recv().map_err(|_| Error::WorkerLost)??)
     }
 
-    pub(super) fn next_window(&mut self) -> Result<Option<WindowHead>, Error> {
+    pub(super) fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
         match self.next_event()? {
             Event::End => Ok(None),
-            Event::Window(head) => Ok(Some(head)),
+            Event::Window(window) => Ok(Some(window)),
             Event::Rows(_) => Err(Error::Inconsistent {
                 found: "more rows than a window has".to_owned(),
             }),
@@ -102,11 +67,11 @@ impl Stream {
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
-        let mut there: usize = self.rows.iter().map(RowBlock::n_rows).sum();
-        while there < self.used + n {
+        let mut available: usize = self.rows.iter().map(RowBlock::n_rows).sum();
+        while available < self.used + n {
             match self.next_event()? {
                 Event::Rows(block) => {
-                    there += block.n_rows();
+                    available += block.n_rows();
                     self.rows.push_back(block);
                 }
                 Event::Window(_) | Event::End => {
@@ -123,7 +88,7 @@ impl Stream {
             .par_iter()
             .enumerate()
             .with_min_len(min_len)
-            .map(|(place, &row)| of_row(place, row))
+            .map(|(i, &row)| of_row(i, row))
             .collect();
         self.used += n;
         while let Some(block) = self.rows.front()
@@ -137,27 +102,32 @@ impl Stream {
 }
 
 /// Sends windows and rows, and the end or the error that comes first.
-fn send(reader: impl WindowStream, max_rows: u64, sender: &SyncSender<Item>) {
+fn send(
+    reader: Box<dyn ReadStream>,
+    rows_per_block: usize,
+    max_rows: u64,
+    sender: &SyncSender<Item>,
+) {
     let give = |item| sender.send(item).map_err(|_| Closed);
-    // Nobody is left to hear of it.
-    let _ = match read(reader, max_rows, |event| give(Ok(event))) {
+    // If that fails, nobody is left to hear of it.
+    let _ = match read(reader, rows_per_block, max_rows, |event| give(Ok(event))) {
         Ok(sent) => sent,
         Err(error) => give(Err(error)),
     };
 }
 
 fn read(
-    mut reader: impl WindowStream,
+    mut reader: Box<dyn ReadStream>,
+    rows_per_block: usize,
     max_rows: u64,
     give: impl Fn(Event) -> Result<(), Closed>,
 ) -> kl_formats::Result<Result<(), Closed>> {
-    let rows_per_block = rows_per_piece(Encoding::F32, reader.n_vocab()) as usize;
     let mut left = max_rows;
     while left > 0
-        && let Some(head) = reader.next_window()?
+        && let Some(window) = reader.next_window()?
     {
-        left = left.saturating_sub(u64::from(head.n_rows));
-        if give(Event::Window(head)).is_err() {
+        left = left.saturating_sub(u64::from(window.n_rows));
+        if give(Event::Window(window)).is_err() {
             return Ok(Err(Closed));
         }
         while let Some(block) = reader.next_rows(rows_per_block)? {

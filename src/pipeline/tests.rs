@@ -4,16 +4,15 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::native::FORMAT_VERSION;
 use kl_formats::{
-    BackendIdentity, Encoding, Header, KlPyHeader, KlPyWriter, ModelIdentity, NativeWriter,
-    Reference, Row, TextIdentity, TokenRecord, WindowHead,
+    About, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer, klpy,
+    native,
 };
 
 use super::*;
 use crate::engine::{Fake, LogitSource};
+use crate::input::{Plan, ScoreFrom, Windowing};
 use crate::score::Kernel;
-use crate::windows::{Plan, ScoreFrom};
 
 const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
@@ -23,7 +22,13 @@ const NOTHING_MORE: fn(Row<'_>, &[f32], Option<u32>) = |_, _, _| ();
 
 fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
-    Plan::new(&tokens, N_CTX, Some(1), score, None)
+    let windowing = Windowing {
+        n_ctx: N_CTX,
+        stride: None,
+        score,
+        max_windows: None,
+    };
+    Plan::cut(&tokens, &windowing, Some(1))
 }
 
 fn fake(seed: u64, n_batch: usize) -> Fake {
@@ -34,71 +39,32 @@ fn fake(seed: u64, n_batch: usize) -> Fake {
     }
 }
 
-fn header(plan: &Plan, encoding: Encoding, rows_per_piece: u32) -> Header {
-    Header {
-        format_version: FORMAT_VERSION,
-        writer: "test".into(),
-        model: ModelIdentity {
-            file_name: "fake".into(),
-            name: None,
-            architecture: None,
-            size_bytes: 1,
-            n_params: 1,
-            file_bytes: 1,
-            metadata_sha256: String::new(),
-            sample_sha256: None,
-        },
-        tokenizer: None,
-        n_ctx: N_CTX,
-        n_vocab: N_VOCAB as u32,
-        add_bos: true,
-        first_scored: plan.windows[0].first_scored,
-        n_windows: plan.windows.len() as u32,
-        n_rows: plan.n_rows(),
-        encoding,
-        rows_per_piece,
-        text: TextIdentity {
-            name: "-".into(),
-            bytes: 1,
-            sha256: String::new(),
-            n_tokens: 100,
-        },
-        backend: BackendIdentity {
-            llama_cpp: String::new(),
-            devices: vec![],
-            n_gpu_layers: 0,
-            n_batch: 1,
-            n_ubatch: 1,
-            threads: 1,
-            flash_attn: "auto".into(),
-            type_k: "f16".into(),
-            type_v: "f16".into(),
-        },
-        seed: plan.seed,
-        stride: None,
-        log_probabilities: false,
-        prompts: None,
-        chat_template: None,
-        generated: None,
-    }
+fn about(kind: Kind, plan: &Plan) -> About {
+    let mut about = About::new(kind, "", N_CTX, N_VOCAB as u32);
+    about.add_bos = Some(true);
+    about.seed = plan.seed;
+    about
+}
+
+/// A writer of a native file with pieces of so many rows.
+fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) -> Writer<W> {
+    let mut header = Header::new(&about(native::KIND, plan), encoding, &plan.windows);
+    header.rows_per_piece = piece;
+    Writer::native(out, Path::new("out"), &header).unwrap()
 }
 
 fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, piece: u32) {
-    let header = header(plan, encoding, piece);
     let file = std::fs::File::create(path).unwrap();
-    let target = Target::Native(NativeWriter::create(file, path, &header).unwrap(), header);
-    write_reference(&mut fake(1, n_batch), &plan.windows, target, |_| Ok(())).unwrap();
+    let writer = native_writer(file, plan, encoding, piece);
+    write_reference(&mut fake(1, n_batch), &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
 fn write_klpy(path: &Path, plan: &Plan) {
-    let header = KlPyHeader {
-        n_ctx: N_CTX,
-        n_vocab: N_VOCAB as u32,
-        ..KlPyHeader::default()
-    };
     let file = std::fs::File::create(path).unwrap();
-    let target = Target::KlPy(KlPyWriter::create(file, path, &header).unwrap(), header);
-    write_reference(&mut fake(1, 5), &plan.windows, target, |_| Ok(())).unwrap();
+    let target = Target::new(klpy::KIND, None).unwrap();
+    let about = about(klpy::KIND, plan);
+    let writer = Writer::create(file, path, target, &about, &plan.windows).unwrap();
+    write_reference(&mut fake(1, 5), &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
@@ -113,7 +79,7 @@ fn read_with(
     max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = ReferenceRows::new(Reference::open(path).unwrap(), None, max_rows);
+    let blocks = ReferenceRows::new(Reference::open(path).unwrap(), max_rows);
     evaluate(
         n_sources,
         || Ok(fake(seed, n_batch)),
@@ -122,7 +88,7 @@ fn read_with(
         NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
-                records.extend_from_slice(&window.records);
+                records.extend(window.rows.iter().map(|row| row.record));
             }
             Ok(())
         },
@@ -133,24 +99,27 @@ fn read_with(
 
 /// What `evaluate` should give, from the rows themselves.
 fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
-    let rows = |head: &WindowHead, seed| {
+    let rows = |window: &WindowSpec, seed| {
         let mut all: Vec<Vec<f32>> = Vec::new();
         let sink = |rows: &[&[f32]]| {
             all.extend(rows.iter().map(|row| row.to_vec()));
             Ok::<(), Error>(())
         };
-        fake(seed, 100).decode(head, sink).unwrap();
+        fake(seed, 100).decode(window, sink).unwrap();
         all
     };
     let mut records = Vec::new();
-    for head in &plan.windows {
-        for (place, (reference, evaluated)) in
-            rows(head, 1).iter().zip(&rows(head, seed)).enumerate()
-        {
-            let position = head.first_scored + place as u32;
-            let next = head.tokens.get(position as usize + 1).copied();
-            let score = Kernel::Portable.score(Row::F32(reference), evaluated, next);
-            records.push(super::evaluate::record(head.window, position, next, &score));
+    for window in &plan.windows {
+        let pairs = rows(window, 1).into_iter().zip(rows(window, seed));
+        for ((reference, evaluated), position) in pairs.zip(window.first_scored..) {
+            let next = window.tokens.get(position as usize + 1).copied();
+            let score = Kernel::Portable.score(Row::F32(&reference), &evaluated, next);
+            records.push(super::evaluate::record(
+                window.window,
+                position,
+                next,
+                &score,
+            ));
         }
     }
     records
@@ -197,27 +166,28 @@ fn several_sources_give_what_one_gives_in_the_same_order() {
 }
 
 #[test]
-fn an_extra_sees_the_rows_of_its_record() {
+fn what_is_measured_besides_sees_the_rows_of_its_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::Half);
     write_native(&path, &plan, Encoding::F32, 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, Some(20));
+        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), Some(20));
         let make = || Ok(fake(2, 3));
-        let extra = |row: Row<'_>, evaluated: &[f32], next| {
+        let measure = |row: Row<'_>, evaluated: &[f32], next| {
             let score = Kernel::Portable.score(row, evaluated, next);
             (next, score)
         };
-        evaluate(n_sources, make, &rows, Kernel::Portable, extra, |step| {
+        evaluate(n_sources, make, &rows, Kernel::Portable, measure, |step| {
             if let Step::Window(window) = step {
-                seen += window.extras.len();
-                for (record, (next, score)) in window.records.iter().zip(&window.extras) {
+                seen += window.rows.len();
+                for row in &window.rows {
+                    let (record, (next, score)) = (row.record, &row.measured);
                     let again =
                         super::evaluate::record(record.window, record.position, *next, score);
                     assert_eq!(record.next_token(), *next);
-                    assert_eq!(bits(&[*record]), bits(&[again]));
+                    assert_eq!(bits(&[record]), bits(&[again]));
                 }
             }
             Ok(())
@@ -228,7 +198,7 @@ fn an_extra_sees_the_rows_of_its_record() {
 }
 
 #[test]
-fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
+fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
@@ -240,10 +210,10 @@ fn a_source_that_cannot_be_made_is_done_without_if_another_can() {
             n if n < allowed => Ok(fake(2, 4)),
             _ => Err(Error::WorkerLost),
         };
-        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
+        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None);
         let done = evaluate(2, make, &rows, Kernel::Portable, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
-                n_rows += window.records.len() as u64;
+                n_rows += window.rows.len() as u64;
             }
             Ok(())
         });
@@ -302,7 +272,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
+    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None);
     let small = Fake {
         n_vocab: 5,
         n_batch: 4,
@@ -322,17 +292,15 @@ fn a_caller_can_stop_either_way() {
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None, None);
+    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None);
     let make = || Ok(fake(2, 4));
     let stopped = evaluate(2, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));
 
-    let header = header(&plan, Encoding::U16, 4);
-    let writer = NativeWriter::create(Vec::new(), &path, &header).unwrap();
-    let target = Target::Native(writer, header);
-    let stopped = write_reference(&mut fake(1, 4), &plan.windows, target, |_| {
+    let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
+    let stopped = write_reference(&mut fake(1, 4), &plan.windows, writer, |_| {
         Err(Error::Interrupted)
     });
     assert!(matches!(stopped, Err(Error::Interrupted)));
@@ -356,17 +324,15 @@ impl Write for FullDisk {
 }
 
 #[test]
-fn a_disk_that_fills_up_is_what_the_user_hears_of() {
+fn a_disk_that_fills_up_is_the_error_that_is_returned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let whole = std::fs::metadata(&path).unwrap().len() as usize;
     for room in [2000, 5000, whole - 1] {
-        let header = header(&plan, Encoding::F32, 4);
-        let writer = NativeWriter::create(FullDisk(room), &path, &header).unwrap();
-        let target = Target::Native(writer, header);
-        let error = write_reference(&mut fake(1, 4), &plan.windows, target, |_| Ok(()))
+        let writer = native_writer(FullDisk(room), &plan, Encoding::F32, 4);
+        let error = write_reference(&mut fake(1, 4), &plan.windows, writer, |_| Ok(()))
             .err()
             .expect("the disk is full");
         assert!(

@@ -1,23 +1,27 @@
-//! Estimates in; text, tables and JSON out. Nothing here prints.
+//! Turns the numbers of an evaluation into text, tables and JSON.
+//!
+//! Nothing here prints. [`Report`] and all that it holds serialize to the JSON: their fields are
+//! its keys.
 
 mod condition;
-mod llama_perplexity;
-mod logit_metrics;
-mod model;
+mod info;
+mod json;
+mod named_numbers;
 pub mod number;
-mod prompts;
+mod result;
 mod table;
+#[cfg(test)]
+mod tests;
 mod text;
-mod tokens;
-mod top;
+mod warning;
 
-pub use condition::{Condition, ConditionError, Verdict, judge};
-pub use model::{
-    Failure, Interrupted, Lacking, ModelInfo, ModelReport, PromptsInfo, ReferenceInfo, Report,
-    TimingInfo,
+pub use condition::{Condition, ConditionError, judge};
+pub use info::{Info, Verified, info_text, verified_text};
+pub use json::json_text;
+pub use result::{
+    DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport,
+    PromptsInfo, ReferenceInfo, Report, TimingInfo, TokenColumns, TokenContext, TopToken, Verdict,
 };
-pub use prompts::PromptReport;
 pub use table::summary_table;
 pub use text::text_report;
-pub use tokens::TokenColumns;
-pub use top::{Choice, Surroundings, TopToken};
+pub use warning::Warning;

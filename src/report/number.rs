@@ -1,12 +1,20 @@
-//! How numbers look, in one place.
+//! How numbers are formatted for people, all in one place.
 
-/// A KL divergence, in nats: six significant digits, without an exponent from 1e-5 on.
+use indicatif::{HumanBytes, HumanCount};
+
+/// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
 #[must_use]
 pub fn kld(value: f64) -> String {
     significant(value, 6)
 }
 
-/// `value` with `digits` significant digits, without an exponent where it reads well.
+/// A KL divergence's interval end, cut at 0: a symmetric interval may reach below 0, a KLD cannot.
+#[must_use]
+pub fn kld_end(value: f64) -> String {
+    kld(value.max(0.0))
+}
+
+/// A number to `digits` significant digits, without an exponent where it reads well.
 #[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
@@ -15,7 +23,7 @@ pub fn significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return format!("{value}");
     }
-    // Rounded first, so that 9.9999999 is seen as 10.
+    // Rounded first, so that 9.9999999 counts as 10.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1))
         .parse()
         .unwrap_or(value);
@@ -28,43 +36,61 @@ pub fn significant(value: f64, digits: usize) -> String {
     }
 }
 
-/// A share as a percentage: `98.76 %`.
+/// An interval by its ends: `[0.0016, 0.0019]`.
+#[must_use]
+pub fn interval(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
+    format!("[{}, {}]", show(lo), show(hi))
+}
+
+/// A share as a percentage with two decimals: `98.76 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-/// A size in bytes: `37.2 GiB`.
+/// A change of a share as a percentage with three decimals and its sign: `-0.022 %`.
+#[must_use]
+pub fn signed_percent(change: f64) -> String {
+    format!("{:+.3} %", 100.0 * change)
+}
+
+/// A share in percent without trailing zeros and without the sign: `99.9` for 0.999.
+#[must_use]
+pub fn short_percent(share: f64) -> String {
+    // Rounded because 100 * 0.999 is not quite 99.9.
+    format!("{}", (share * 1e10).round() / 1e8)
+}
+
+/// A quantile's name: `median`, `99.9 %`.
+#[must_use]
+pub fn quantile_name(p: f64) -> String {
+    if p == 0.5 {
+        "median".to_owned()
+    } else {
+        format!("{} %", short_percent(p))
+    }
+}
+
+/// A size in bytes: `37.20 GiB`.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} bytes");
-    }
-    let mut size = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while size >= 999.5 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    format!("{} {}", significant(size, 3), UNITS[unit])
+    HumanBytes(bytes).to_string()
 }
 
 /// A count, in groups of three digits: `1,234,567`.
 #[must_use]
 pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(value).to_string()
 }
 
-/// A text from a file, fit for a line on a terminal: control characters as U+FFFD.
+/// A count of things: `1 window`, `1,234 windows`.
+#[must_use]
+pub fn count_of(n: u64, thing: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", count(n))
+}
+
+/// Text from a file, made safe for a line on a terminal: control characters become U+FFFD.
 #[must_use]
 pub fn printable(text: &str) -> String {
     text.chars()
@@ -78,7 +104,7 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// A time in seconds: `4.2 s`, `3 min 20 s`, `2 h 05 min`.
+/// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
     if seconds < 1.0 {
@@ -117,19 +143,38 @@ mod tests {
     }
 
     #[test]
-    fn sizes_counts_and_times() {
-        assert_eq!(bytes(17), "17 bytes");
+    fn sizes_and_counts() {
+        assert_eq!(bytes(17), "17 B");
         assert_eq!(bytes(1 << 20), "1.00 MiB");
-        assert_eq!(bytes(37 << 30), "37.0 GiB");
-        assert_eq!(bytes(u64::MAX), "16384 PiB");
+        assert_eq!(bytes(37 << 30), "37.00 GiB");
         assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(count_of(0, "window"), "0 windows");
+        assert_eq!(count_of(1, "window"), "1 window");
+        assert_eq!(count_of(1234, "window"), "1,234 windows");
+    }
+
+    #[test]
+    fn shares_and_times() {
+        assert_eq!(percent(0.98765), "98.77 %");
+        assert_eq!(signed_percent(-0.000_22), "-0.022 %");
+        assert_eq!(signed_percent(0.5), "+50.000 %");
+        assert_eq!(short_percent(0.999), "99.9");
+        assert_eq!(quantile_name(0.5), "median");
+        assert_eq!(quantile_name(0.95), "95 %");
         assert_eq!(duration(0.0123), "12 ms");
-        assert_eq!(duration(59.99), "0 min 59 s");
+        assert_eq!(duration(59.9), "59.9 s");
         assert_eq!(duration(200.0), "3 min 20 s");
         assert_eq!(duration(7500.0), "2 h 05 min");
-        assert_eq!(percent(0.98765), "98.77 %");
+    }
+
+    #[test]
+    fn intervals_of_a_kld_stop_at_0() {
+        assert_eq!(interval(-0.5, 0.25, kld_end), "[0, 0.250000]");
+    }
+
+    #[test]
+    fn control_characters_are_replaced() {
         assert_eq!(printable("a\nb\u{1b}[1m é"), "a\u{fffd}b\u{fffd}[1m é");
     }
 }

@@ -2,18 +2,19 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::model::ModelReport;
-use super::number::{bytes, kld, percent};
+use super::number::{bytes, kld, percent, significant};
+use super::result::ModelReport;
 
-/// Columns of the table: the title, the number that ranks, and how it is shown. `None`: nothing
-/// to rank by.
+/// A column of the table.
 struct Column {
     title: &'static str,
+    /// A model's number; `None` is shown as `-`.
     value: fn(&ModelReport) -> Option<f64>,
     show: fn(f64) -> String,
     best: Best,
 }
 
+/// Which of a column's numbers is the best.
 enum Best {
     Lowest,
     Highest,
@@ -23,13 +24,13 @@ enum Best {
 const COLUMNS: [Column; 9] = [
     Column {
         title: "size",
-        value: |report| is_known(report).then_some(report.model.size_bytes as f64),
+        value: |report| report.model.size_bytes.map(|size| size as f64),
         show: |size| bytes(size as u64),
         best: Best::Unranked,
     },
     Column {
         title: "BPW",
-        value: |report| is_known(report).then_some(report.model.bpw),
+        value: |report| report.model.bpw,
         show: |bpw| format!("{bpw:.2}"),
         best: Best::Unranked,
     },
@@ -45,7 +46,7 @@ const COLUMNS: [Column; 9] = [
             let mean = &report.summary.kld.as_ref()?.mean;
             Some((mean.cluster_hi? - mean.cluster_lo?) / 2.0)
         },
-        show: |half_width| super::number::significant(half_width, 2),
+        show: |half_width| significant(half_width, 2),
         best: Best::Unranked,
     },
     Column {
@@ -80,7 +81,7 @@ const COLUMNS: [Column; 9] = [
     },
 ];
 
-/// A row a model; the best of each column carries a `*`.
+/// A table with a row per model; a `*` marks the best of each column.
 #[must_use]
 pub fn summary_table(reports: &[ModelReport]) -> String {
     let mut table = Table::new();
@@ -100,7 +101,7 @@ pub fn summary_table(reports: &[ModelReport]) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n* best of its column\n")
+    format!("{table}\n* best in its column\n")
 }
 
 fn cell(column: &Column, report: &ModelReport, all: &[ModelReport]) -> String {
@@ -114,11 +115,6 @@ fn cell(column: &Column, report: &ModelReport, all: &[ModelReport]) -> String {
         Best::Unranked => false,
     };
     format!("{}{}", (column.show)(value), if best { " *" } else { "" })
-}
-
-/// Whether the model's size is: stored rows may not tell it.
-fn is_known(report: &ModelReport) -> bool {
-    report.model.size_bytes > 0
 }
 
 fn quantile(report: &ModelReport, p: f64) -> Option<f64> {

@@ -4,27 +4,29 @@ use std::arch::x86_64::*;
 
 use kl_formats::Row;
 
-use super::TokenScore;
-use super::driver;
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::passes;
+use super::token_score::TokenScore;
 use super::vector::Simd;
 
+/// Scores two rows of the same length, at least 1.
+///
 /// # Safety
 ///
-/// The processor has AVX2 and FMA.
+/// The processor must have AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    driver::score::<Avx2>(reference, eval, next)
+    passes::score::<Avx2>(reference, eval, next)
 }
 
-/// Only named in [`score`], whose caller vouches for the processor.
+/// Used only inside [`score`], whose caller guarantees AVX2 and FMA.
 enum Avx2 {}
 
-/// An expression of intrinsics on values.
+/// Calls intrinsics.
 macro_rules! simd {
     ($e:expr) => {
-        // SAFETY: all code of `Avx2` runs inside `score`, so the processor has AVX2 and FMA; the memory that loads and
-        // stores touch is checked by the caller of this macro.
+        // SAFETY: all code of `Avx2` runs inside `score`, so the processor has AVX2 and FMA; the
+        // code that uses this macro checks the bounds of what is loaded and stored.
         unsafe { $e }
     };
 }

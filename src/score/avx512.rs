@@ -4,28 +4,30 @@ use std::arch::x86_64::*;
 
 use kl_formats::Row;
 
-use super::TokenScore;
-use super::driver;
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
 use super::fixed_point::{FIXED_POINT, FRACTION_MASK, QUARTIC, SIXTEENTHS, SIXTEENTHS_SHIFT};
+use super::passes;
+use super::token_score::TokenScore;
 use super::vector::Simd;
 
+/// Scores two rows of the same length, at least 1.
+///
 /// # Safety
 ///
-/// The processor has AVX-512F.
+/// The processor must have AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    driver::score::<Avx512>(reference, eval, next)
+    passes::score::<Avx512>(reference, eval, next)
 }
 
-/// Only named in [`score`], whose caller vouches for the processor.
+/// Used only inside [`score`], whose caller guarantees AVX-512F.
 enum Avx512 {}
 
-/// An expression of intrinsics on values.
+/// Calls intrinsics.
 macro_rules! simd {
     ($e:expr) => {
-        // SAFETY: all code of `Avx512` runs inside `score`, so the processor has AVX-512F; the memory that loads and stores
-        // touch is checked by the caller of this macro.
+        // SAFETY: all code of `Avx512` runs inside `score`, so the processor has AVX-512F; the code
+        // that uses this macro checks the bounds of what is loaded and stored.
         unsafe { $e }
     };
 }
@@ -186,7 +188,7 @@ impl Simd for Avx512 {
             simd!({
                 let bits = _mm512_castpd_si512(fixed[i]);
                 let sixteenths = _mm512_srli_epi64::<SIXTEENTHS_SHIFT>(bits);
-                // The permutation looks at the lowest four bits of its index only.
+                // The permutation uses only the lowest four bits of its index.
                 let power = _mm512_castpd_si512(_mm512_permutex2var_pd(low, sixteenths, high));
                 let power = _mm512_add_epi64(power, _mm512_slli_epi64::<48>(sixteenths));
                 product[i] = _mm512_castsi512_pd(power);

@@ -1,13 +1,15 @@
-//! Constants of e^x = 2^n · 2^r, with n the integer nearest to x·log2(e) and r the rest.
+//! Constants for e^x = 2^n · 2^r, where n is the integer nearest to x·log2(e) and r the rest.
 
-/// Added to and taken from a number, rounds it to an integer, which meanwhile stands in the sum's lowest bits.
+/// Adding this to a number and subtracting it again rounds the number to an integer; the sum holds
+/// that integer in its lowest bits.
 pub(super) const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
 
-/// Below this e^x is taken as 0; e^−708 = 3.3e-308 is still a normal number, and no kernel meets subnormal ones.
+/// Below this, e^x counts as 0: e^−708 = 3.3e-308 is still a normal number, so no kernel computes
+/// with subnormal ones.
 pub(super) const UNDERFLOW: f64 = -708.0;
 
-/// 2^r for |r| ≤ 1/2, lowest power first: minimax in relative error, 1.1e-12, under the condition that 2^0 be exactly 1
-/// (Remez exchange in 50 digits).
+/// Coefficients of 2^r for |r| ≤ 1/2, lowest power first: minimax in relative error, 1.1e-12, with
+/// 2^0 constrained to exactly 1 (Remez exchange in 50 digits).
 pub(super) const POLYNOMIAL: [f64; 9] = [
     1.0,
     0.693_147_180_541_232_9,

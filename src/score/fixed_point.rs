@@ -1,14 +1,17 @@
-//! e^x = 2^(x·log2(e)) with a table of sixteenths, for instruction sets that look up 16 numbers in registers.
+//! Constants for e^x = 2^(x·log2(e)) with a table of sixteenths, for instruction sets that look up
+//! 16 numbers in registers.
 
-/// 1536 + y is a fixed-point number for |y| < 512: its exponent never changes, its fraction below 1/16 is the lowest
-/// `SIXTEENTHS_SHIFT` bits, and above them stands the number of sixteenths.
+/// 1536 + y is a fixed-point number for |y| < 512: its exponent is constant, its lowest
+/// `SIXTEENTHS_SHIFT` bits hold the fraction below 1/16, and the bits above them count the
+/// sixteenths.
 pub(super) const FIXED_POINT: f64 = 1536.0;
 pub(super) const SIXTEENTHS_SHIFT: u32 = 38;
 pub(super) const FRACTION_MASK: u64 = (1 << SIXTEENTHS_SHIFT) - 1;
 
-/// 2^f for 0 ≤ f ≤ 1/16 is a leading factor times the product over `(root, rest)` of `(FIXED_POINT + f + root)² + rest`.
-/// Minimax in relative error, 2.5e-12 (Remez exchange in 50 digits). In this form a
-/// third of the operations are additions, which have execution units of their own.
+/// 2^f for 0 ≤ f ≤ 1/16 is a leading factor times the product over `(root, rest)` of
+/// `(FIXED_POINT + f + root)² + rest`. Minimax in relative error, 2.5e-12 (Remez exchange in 50
+/// digits). In this form a third of the operations are additions, which have execution units of
+/// their own.
 pub(super) const QUARTIC: [(f64, f64); 2] = [
     square(4.927_832_436_777_635, 7.715_635_875_017_176),
     square(0.718_229_768_608_814_3, 13.186_786_557_869_029),
@@ -19,8 +22,9 @@ const fn square(alpha: f64, beta: f64) -> (f64, f64) {
     (alpha / 2.0 - FIXED_POINT, beta - alpha * alpha / 4.0)
 }
 
-/// The leading factor times 2^(j/16), less the number of sixteenths in FIXED_POINT + j/16, moved up to where 16 of them are
-/// one step of the exponent: adding those of any fixed-point number gives the factor times its power of 2.
+/// The leading factor times 2^(j/16), minus the number of sixteenths in FIXED_POINT + j/16, shifted
+/// to where 16 of them are one step of the exponent: adding the sixteenths of any fixed-point
+/// number gives the factor times its power of 2.
 pub(super) const SIXTEENTHS: [f64; 16] = {
     let mut table = LEAD;
     let mut j = 0;

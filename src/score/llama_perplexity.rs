@@ -1,29 +1,32 @@
-//! One position as llama-perplexity scores it against its own base file: a second pass over a pair of rows, made only when
-//! asked for.
+//! Scores one position as llama-perplexity does against its own base file: a second pass over a
+//! pair of rows, made only on request.
 //!
-//! A base file's row holds `ln p`, of which entries far below the largest were raised to a floor (see `formats/LLAMACPP.md`),
-//! so that it sums to a little more than 1. llama-perplexity takes it as it is: it does not renormalise, and leaves out entries
-//! with `ln p ≤ −16`. With `m` the evaluated row:
+//! A base file's row holds `ln p`, with entries far below the largest raised to a floor (see
+//! `formats/LLAMACPP.md`), so that its probabilities sum to a little more than 1. llama-perplexity
+//! does not renormalise them, and skips entries with `ln p ≤ −16`. With `m` the evaluated row:
 //!
 //! | number | formula |
 //! |---|---|
 //! | KLD | `Σ p (ln p − m + ln Σ e^m)` over `ln p > −16`; can be below 0 |
 //! | NLL | `−ln p[next]`, `ln Σ e^m − m[next]` |
-//! | Δp | `e^−NLL` of the evaluated row, less that of the base |
+//! | Δp | `e^−NLL` of the evaluated row minus that of the base |
 //!
-//! Its digits depend on its types, so these are its: f32, but for the two sums over a row, which are f64. With the C library's
-//! `expf`, an entry at a time, a pair of 128,256 entries takes 1.4 ms on one core: twenty times what the first pass takes.
+//! llama-perplexity's digits depend on its types, so the types here are the same: f32, except for
+//! the two sums over a row, which are f64. With the C library's `expf`, one entry at a time, a pair
+//! of 128,256 entries takes 1.4 ms on one core: twenty times as long as the first pass.
 //!
-//! Source: `log_softmax` with `kl_divergence_result` in llama.cpp's `tools/perplexity/perplexity.cpp`, as of mid 2026.
+//! Source: `log_softmax` with `kl_divergence_result` in llama.cpp's
+//! `tools/perplexity/perplexity.cpp`, as of mid 2026.
 
 use kl_formats::Row;
 
-/// Entries of the base with a log-probability of this or less do not count.
+/// Entries of the base with this log-probability or less are skipped.
 const SKIPPED_UP_TO: f32 = -16.0;
 
-/// What llama-perplexity keeps of a position. `R`: f32 in llama-perplexity, f64 where a position was scored exactly.
+/// The numbers that llama-perplexity computes for a position. `R` is f32 as in llama-perplexity, or
+/// f64 for a position that `kl` scored exactly.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PeerToken<R = f32> {
+pub struct LlamaPerplexityToken<R = f32> {
     /// KL divergence, in nats.
     pub kld: f64,
     /// −ln p\[next\] of the base, in nats.
@@ -32,16 +35,16 @@ pub struct PeerToken<R = f32> {
     pub eval_nll: R,
     /// q\[next\] − p\[next\].
     pub p_diff: R,
-    /// Whether both rows have their first maximum at the same token.
+    /// Whether both rows have the same top token.
     pub same_top: bool,
 }
 
-/// Scores an evaluated row against a base file's; `None` where there is no next token. Rows that are not finite give numbers
-/// that are not.
+/// Scores an evaluated row against a base file's; `None` if there is no next token. Rows that are
+/// not finite give numbers that are not finite.
 ///
 /// # Panics
-/// If the rows differ in length, or `next` is not below it.
-pub fn score(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Option<PeerToken> {
+/// If the rows differ in length, or `next` is not below that length.
+pub fn score(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Option<LlamaPerplexityToken> {
     assert_eq!(base.len(), eval.len(), "rows of different length");
     let next = next? as usize;
     let (eval_top, max) = first_max(eval.iter().copied());
@@ -56,7 +59,7 @@ pub fn score(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Option<PeerToken
     let kld = terms
         .map(|(ln_p, m)| f64::from(ln_p.exp() * (ln_p - m + log_sum)))
         .sum();
-    Some(PeerToken {
+    Some(LlamaPerplexityToken {
         kld,
         base_nll,
         eval_nll,
@@ -65,7 +68,7 @@ pub fn score(base: Row<'_>, eval: &[f32], next: Option<u32>) -> Option<PeerToken
     })
 }
 
-/// The first of the largest entries, and its place.
+/// The first of the largest entries, with its index.
 fn first_max(row: impl Iterator<Item = f32>) -> (usize, f32) {
     row.enumerate()
         .reduce(|best, entry| if entry.1 > best.1 { entry } else { best })
@@ -79,13 +82,13 @@ mod tests {
     const BASE: [f32; 5] = [-0.5, -1.5, -2.0, -16.0, -15.99];
     const EVAL: [f32; 5] = [3.0, 2.5, 1.0, -20.0, -9.0];
 
-    /// Within some roundings of f32.
+    /// Equal within a few roundings of f32.
     fn close(got: f64, expected: f64) {
         assert!((got - expected).abs() < 1e-6, "{got} is not {expected}");
     }
 
     #[test]
-    fn the_base_is_not_renormalised_and_its_floor_is_left_out() {
+    fn the_base_is_not_renormalised_and_its_floor_is_skipped() {
         let got = score(Row::F32(&BASE), &EVAL, Some(1)).unwrap();
         let log_sum = EVAL.map(|m| f64::from(m).exp()).iter().sum::<f64>().ln();
         let term = |entry: usize| {
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_log_probabilities() {
+    fn encoded_rows_hold_log_probabilities() {
         let codes = [65535u16, 0, 32768];
         let base = Row::U16 {
             min: -8.0,
@@ -125,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_next_token_there_is_nothing_to_score() {
+    fn a_position_without_a_next_token_is_not_scored() {
         assert_eq!(score(Row::F32(&BASE), &EVAL, None), None);
     }
 
     #[test]
-    fn a_row_that_is_not_finite_shows() {
+    fn a_row_that_is_not_finite_gives_a_kld_that_is_not() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut eval = EVAL;
             eval[4] = bad;

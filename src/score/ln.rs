@@ -1,20 +1,21 @@
-//! The natural logarithm by lanes, in plain Rust that the compiler vectorises.
+//! The natural logarithm of each lane, in plain Rust that the compiler vectorises.
 
 use std::f64::consts::{LN_2, SQRT_2};
 
-/// Bits of an f64's mantissa.
+/// Bits in an f64's mantissa.
 const MANTISSA: u32 = 52;
 
-/// What is added to an f64's exponent.
+/// The bias of an f64's exponent.
 const BIAS: u64 = 1023;
 
-/// 2^52: an integer below it, put into its mantissa, is added to it.
+/// 2^52: putting a smaller integer into its mantissa adds that integer to it.
 const TWO_POW_52: f64 = 4_503_599_627_370_496.0;
 
-/// Terms of the series. What is left out is below 2e-16 of the sum.
+/// Terms of the series. The rest is below 2e-16 of the sum.
 const TERMS: usize = 10;
 
-/// ln x for normal x > 0, each lane for itself; exactly 0 at 1, and within 3e-16 relative beside it (elsewhere: see the tests).
+/// ln x of each lane, for normal x > 0: exactly 0 at 1, and within 3e-16 relative near 1
+/// (elsewhere: see the tests).
 ///
 /// x = 2^n · m with √½ ≤ m < √2, and with s = (m − 1)/(m + 1), |s| < 0.172:
 ///
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_the_c_librarys() {
+    fn agrees_with_the_standard_library() {
         for i in -2000..2000 {
             let x = 1.037_f64.powi(i / 2) * (1.0 + f64::from(i) * 1e-5);
             let [got] = ln([x]);
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn is_exact_at_one_and_keeps_its_digits_beside_it() {
+    fn is_exact_at_one_and_accurate_near_it() {
         assert_eq!(ln([1.0]), [0.0]);
         for tiny in [1e-15, 1e-9, 1e-4, 0.1] {
             for x in [1.0 + tiny, 1.0 - tiny] {

@@ -4,27 +4,29 @@ use std::arch::aarch64::*;
 
 use kl_formats::Row;
 
-use super::TokenScore;
-use super::driver;
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::passes;
+use super::token_score::TokenScore;
 use super::vector::Simd;
 
+/// Scores two rows of the same length, at least 1.
+///
 /// # Safety
 ///
-/// The processor has NEON.
+/// The processor must have NEON.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    driver::score::<Neon>(reference, eval, next)
+    passes::score::<Neon>(reference, eval, next)
 }
 
-/// Only named in [`score`], whose caller vouches for the processor.
+/// Used only inside [`score`], whose caller guarantees NEON.
 enum Neon {}
 
-/// An expression of intrinsics on values.
+/// Calls intrinsics.
 macro_rules! simd {
     ($e:expr) => {{
-        // SAFETY: all code of `Neon` runs inside `score`, so the processor has NEON; the memory that loads and stores touch
-        // is checked by the caller of this macro.
+        // SAFETY: all code of `Neon` runs inside `score`, so the processor has NEON; the code that
+        // uses this macro checks the bounds of what is loaded and stored.
         #[allow(unused_unsafe)]
         unsafe {
             $e

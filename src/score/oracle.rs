@@ -1,10 +1,10 @@
-//! The definitions, spelled out: what the kernels are tested against.
+//! The definitions, computed plainly: the kernels are tested against them.
 
 use kl_formats::Row;
 
-use super::TokenScore;
+use super::token_score::TokenScore;
 
-/// A sum that loses nothing visible (Neumaier 1974).
+/// A compensated sum (Neumaier 1974).
 #[derive(Default)]
 struct Sum {
     sum: f64,
@@ -65,7 +65,7 @@ fn rank(row: &[f32], of: usize) -> u32 {
     1 + above as u32
 }
 
-/// Logits less their maximum, and the logarithm of the sum of their exponentials.
+/// Logits minus their maximum, and the logarithm of the sum of their exponentials.
 fn shifted(row: &[f32]) -> (Vec<f64>, f64) {
     let max = f64::from(row[first_max(row)]);
     let shifted: Vec<f64> = row.iter().map(|&x| f64::from(x) - max).collect();
@@ -81,7 +81,8 @@ pub(super) fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> Toke
     }
     let (a, ln_p_sum) = shifted(&reference);
     let (b, ln_q_sum) = shifted(eval);
-    // ln p − ln q, the rows' difference first: it may be small where the logarithms are not.
+    // ln p − ln q. The rows are subtracted first: their difference may be small when the logarithms
+    // are not.
     let ln_ratio = |(a, b): (&f64, &f64)| (a - b) - (ln_p_sum - ln_q_sum);
     let p = |a: &f64| (a - ln_p_sum).exp();
     let q = |b: &f64| (b - ln_q_sum).exp();

@@ -1,24 +1,24 @@
-//! Vectors as plain arrays.
+//! Any processor: vectors as plain arrays, 16 lanes of f32, 8 of f64.
 
 use std::f64::consts::LOG2_E;
 
 use kl_formats::Row;
 
-use super::TokenScore;
-use super::driver;
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::passes;
+use super::token_score::TokenScore;
 use super::vector::Simd;
 
 const LANES: usize = 16;
 const HALF: usize = LANES / 2;
 
 pub(super) fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    driver::score::<Arrays>(reference, eval, next)
+    passes::score::<Arrays>(reference, eval, next)
 }
 
 enum Arrays {}
 
-/// a·b + c, fused only where that is one instruction: elsewhere it would be a call into the C library.
+/// a·b + c, fused only if that is one instruction: otherwise it would be a call into the C library.
 #[inline(always)]
 fn mul_add(a: f64, b: f64, c: f64) -> f64 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
@@ -28,7 +28,8 @@ fn mul_add(a: f64, b: f64, c: f64) -> f64 {
     }
 }
 
-/// An array of `f(i)`. A loop and a copy, not `array::from_fn`, whose closures the compiler does not always inline.
+/// An array of `f(i)`. A loop and a copy, not `array::from_fn`, whose closures the compiler does
+/// not always inline.
 macro_rules! lanes {
     ($n:expr, $zero:expr, |$i:ident| $lane:expr) => {{
         let mut out = [$zero; $n];
@@ -124,7 +125,7 @@ impl Simd for Arrays {
 
     #[inline(always)]
     fn count_above(count: Self::Count, a: Self::F, b: Self::F) -> Self::Count {
-        // Wrapping never happens: a count is at most a row's length, which fits.
+        // It never wraps: a count is at most a row's length, which fits.
         lanes!(LANES, 0, |i| count[i].wrapping_add(u32::from(a[i] > b[i])))
     }
 

@@ -1,14 +1,15 @@
-//! What the passes need of an instruction set, and of a row.
+//! The operations that the passes need from an instruction set, and from a row.
 
 use kl_formats::Row;
 
-/// The vectors of one instruction set: `Self::F` holds [`Simd::LANES`] f32, `Self::D` half as many f64.
+/// The vectors of one instruction set: `Self::F` holds [`Simd::LANES`] f32, `Self::D` half as many
+/// f64.
 pub(super) trait Simd {
     /// Lanes of `F`: even, at most 16, a power of 2.
     const LANES: usize;
     type F: Copy;
     type D: Copy;
-    /// One count a lane of `F`.
+    /// One count for each lane of `F`.
     type Count: Copy;
 
     fn splat_f(x: f32) -> Self::F;
@@ -18,9 +19,9 @@ pub(super) trait Simd {
     fn load_codes(codes: &[u16]) -> Self::F;
     fn mul_f(a: Self::F, b: Self::F) -> Self::F;
     fn add_f(a: Self::F, b: Self::F) -> Self::F;
-    /// The greater, lane by lane; anything where one is NaN.
+    /// The larger of each lane; anything if one is NaN.
     fn max_f(a: Self::F, b: Self::F) -> Self::F;
-    /// The lesser, lane by lane; anything where one is NaN.
+    /// The smaller of each lane; anything if one is NaN.
     fn min_f(a: Self::F, b: Self::F) -> Self::F;
     fn store_f(a: Self::F, out: &mut [f32; 16]);
     /// Whether `a > b` in any lane.
@@ -40,14 +41,14 @@ pub(super) trait Simd {
     fn sub(a: Self::D, b: Self::D) -> Self::D;
     /// a·b + c
     fn mul_add(a: Self::D, b: Self::D, c: Self::D) -> Self::D;
-    /// e^x for finite x ≤ 0: exactly 1 at 0, exactly 0 where it underflows. Four at a time, so that a kernel can interleave
-    /// them: one alone is a chain of dependent instructions.
+    /// e^x for finite x ≤ 0: exactly 1 at 0, exactly 0 on underflow. Four at a time, so that a
+    /// kernel can interleave them: one alone is a chain of dependent instructions.
     fn exp(x: [Self::D; 4]) -> [Self::D; 4];
-    /// e^x for |x| ≤ [`ORDINARY`](super::driver::ORDINARY); any bits for other x.
+    /// e^x for |x| ≤ [`ORDINARY`](super::passes::ORDINARY); any bits for other x.
     fn exp_ordinary(x: [Self::D; 4]) -> [Self::D; 4];
 }
 
-/// A row of logits, read by vectors. `at` counts entries.
+/// A row of logits, read one vector at a time from entry `at` on.
 pub(super) trait Source<S: Simd>: Copy {
     fn vector(&self, at: usize) -> S::F;
     fn get(&self, at: usize) -> f32;
@@ -97,7 +98,7 @@ impl<S: Simd> Copy for Codes<'_, S> {}
 impl<S: Simd> Source<S> for Codes<'_, S> {
     #[inline(always)]
     fn vector(&self, at: usize) -> S::F {
-        // Two roundings, as the format says: a fused multiply-add would give other logits.
+        // Two roundings, as the format specifies: a fused multiply-add would give other logits.
         let scaled = S::mul_f(self.step, S::load_codes(&self.codes[at..]));
         S::add_f(self.min, scaled)
     }

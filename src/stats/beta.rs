@@ -1,13 +1,13 @@
 //! The beta distribution, accurate to parameters of 1e7 and beyond.
 //!
-//! statrs' incomplete beta stops its continued fraction after 140 terms (about `sqrt(a)` are
-//! needed) and takes its prefactor from differences of log-gammas of the size of `a ln a`; both
-//! lose digits at the sample sizes met here, so the function is written out.
+//! statrs' incomplete beta stops its continued fraction after 140 terms, where about `sqrt(a)` are
+//! needed, and computes its prefactor from differences of log-gammas of the size of `a ln a`. Both
+//! lose digits at the sample sizes that occur here, so the function is written out.
 
 /// ln sqrt(2 pi)
 const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;
 
-/// From here on the asymptotic series of [`stirling_error`] is exact to f64.
+/// From this argument on, the asymptotic series of [`stirling_error`] is exact to f64.
 const SERIES_FROM: f64 = 16.0;
 
 /// The error of Stirling's formula, `ln Γ(z) − [(z − ½) ln z − z + ½ ln 2π]`, for `z > 0`.
@@ -33,7 +33,7 @@ fn stirling_error(z: f64) -> f64 {
     below + series / z
 }
 
-/// `ln(r)`, where `r = 1 + change` is known both ways: the one without cancellation is used.
+/// `ln(r)`, given both `r` and `change = r − 1`: uses the one that does not cancel.
 fn ln_ratio(r: f64, change: f64) -> f64 {
     if change.abs() < 0.5 {
         change.ln_1p()
@@ -42,7 +42,7 @@ fn ln_ratio(r: f64, change: f64) -> f64 {
     }
 }
 
-/// `a − (a+b) x`, from the smaller of x and 1−x.
+/// `a − (a+b) x`, computed from the smaller of x and 1−x.
 fn below_mean(a: f64, b: f64, x: f64) -> f64 {
     if x > 0.5 {
         (a + b) * (1.0 - x) - b
@@ -65,8 +65,10 @@ fn power_terms(a: f64, b: f64, x: f64) -> f64 {
     (scale + correction + exponent).exp()
 }
 
-/// The continued fraction F with `P(X ≤ x) = x^a y^b / (B(a, b) F)`, `y = 1 − x`, by Lentz's method;
-/// `excess = a − (a+b) x` comes from outside, where it may be had without cancellation.
+/// The continued fraction F with `P(X ≤ x) = x^a y^b / (B(a, b) F)`, `y = 1 − x`, by Lentz's
+/// method.
+///
+/// The caller gives `excess = a − (a+b) x`, which it can compute without cancellation.
 ///
 /// Didonato & Morris, ACM TOMS 708, `BFRAC`, in the form
 ///
@@ -122,8 +124,8 @@ fn tails(a: f64, b: f64, x: f64) -> (f64, f64) {
 
 /// The `x` with `P(X ≤ x) = lower` and `P(X > x) = upper` for X ~ Beta(a, b), `a, b > 0`.
 ///
-/// The two probabilities sum to 1 and both are asked for, so that a far tail keeps its digits.
-/// Newton's method on the smaller one, held inside a shrinking bracket.
+/// The two probabilities sum to 1; giving both keeps the digits of a far tail. Solved by Newton's
+/// method on the smaller one, inside a shrinking bracket.
 pub(super) fn quantile(a: f64, b: f64, lower: f64, upper: f64) -> f64 {
     const MAX_STEPS: usize = 200;
     const TOLERANCE: f64 = 1e-15;

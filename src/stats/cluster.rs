@@ -1,4 +1,4 @@
-//! The mean of samples that are correlated inside their window.
+//! The mean of samples that are correlated within their window.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,27 @@ use super::estimate::{Confidence, Estimate, finite};
 use super::mean::{Moments, Sum};
 use super::student::student_two_sided;
 
-/// A mean with both of its intervals: tokens taken as independent, and windows taken as such.
+/// A mean with two intervals: one that treats tokens as independent, one that treats windows so.
 ///
 /// Tokens of one window share a text and a context, so the first interval (`lo`, `hi`, `se`) is
-/// too narrow; the clustered one holds as long as the windows are independent of each other.
+/// too narrow. The clustered interval is right as long as windows are independent of each other.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct ClusteredMean {
+    /// The mean, and its interval with tokens as independent.
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// Standard error with tokens taken as independent; `None` below two samples.
+    /// The standard error with tokens as independent; `None` for fewer than two samples.
     pub se: Option<f64>,
-    /// Lower end of the interval clustered by window; `None` below two windows.
+    /// The lower end of the interval clustered by window; `None` for fewer than two windows.
     pub cluster_lo: Option<f64>,
-    /// Upper end of the interval clustered by window; `None` below two windows.
+    /// The upper end of the interval clustered by window; `None` for fewer than two windows.
     pub cluster_hi: Option<f64>,
 }
 
 impl ClusteredMean {
-    /// The mean of `samples`, of which the i-th comes from window `windows[i]`; the two slices are
-    /// of one length. `None` without samples.
+    /// Estimates the mean of `samples`, where `samples[i]` is from window `windows[i]`.
+    ///
+    /// Both slices have the same length. `None` without samples.
     pub fn of(windows: &[u32], samples: &[f64], confidence: Confidence) -> Option<Self> {
         let moments = Moments::of(samples)?;
         let clustered = standard_error(windows, samples, moments.mean);
@@ -43,15 +45,16 @@ impl ClusteredMean {
     }
 }
 
-/// A cluster-robust standard error and the degrees of freedom that go with it.
+/// A cluster-robust standard error and its degrees of freedom.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClusteredError {
+    /// The standard error of the mean.
     pub se: f64,
-    /// Windows − 1.
+    /// The number of windows, minus 1.
     pub degrees: f64,
 }
 
-/// The cluster-robust standard error of `mean`, the mean of all `samples`:
+/// Computes the cluster-robust standard error of `mean`, the mean of all `samples`.
 ///
 /// ```text
 /// SE² = G/(G−1) · Σ_g ( Σ_{i in g} (x_i − mean) )² / n²
@@ -59,13 +62,13 @@ pub struct ClusteredError {
 ///
 /// over G windows of any sizes (Liang & Zeger 1986 with the finite-sample factor G/(G−1); the
 /// linearised variance of a ratio of window totals to window sizes, Cochran 1977, ch. 6). With one
-/// sample a window it is the ordinary standard error. `None` below two windows.
+/// sample per window it is the ordinary standard error. `None` for fewer than two windows.
 ///
-/// A window's samples need not be neighbours.
+/// The samples of a window need not be adjacent.
 pub fn standard_error(windows: &[u32], samples: &[f64], mean: f64) -> Option<ClusteredError> {
     debug_assert_eq!(windows.len(), samples.len());
     let mut residuals = BTreeMap::<u32, Sum>::new();
-    // Neighbours mostly share a window: one look-up a run of them.
+    // Adjacent samples mostly share a window: one look-up for each run of them.
     let mut rest = windows.iter().zip(samples).peekable();
     while let Some(&(&window, _)) = rest.peek() {
         let residual = residuals.entry(window).or_default();
@@ -91,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_sample_a_window_is_the_ordinary_error() {
+    fn one_sample_per_window_gives_the_ordinary_error() {
         let samples = skewed(500);
         let windows: Vec<u32> = (0..500).collect();
         let moments = Moments::of(&samples).unwrap();

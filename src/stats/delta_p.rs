@@ -1,4 +1,4 @@
-//! How the probability of the actual next token changed.
+//! The change in the probability of the actual next token.
 
 use serde::Serialize;
 
@@ -7,25 +7,29 @@ use super::estimate::{Confidence, Uncertain, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
 
-/// Both tails are of interest: where the evaluated model lost the token, and where it gained it.
+/// Both tails matter: where the evaluated model's probability fell, and where it rose.
 const QUANTILES: [f64; 11] = [
     0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999,
 ];
 
-/// The distribution of `Δp = q(next) − p(next)`, as fractions (not percent).
+/// The distribution of `Δp = q(next) − p(next)`: fractions, not percent.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct DeltaP {
+    /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
-    /// `sqrt(mean Δp²)`, with llama-perplexity's one-sigma error `SE(mean Δp²) / (2 rms)`; no error
-    /// below two samples, 0 where all are 0.
+    /// `sqrt(mean Δp²)`, with llama-perplexity's standard error `SE(mean Δp²) / (2 rms)`: `None`
+    /// for fewer than two samples, 0 if all are 0.
     pub rms: Uncertain,
+    /// The largest loss.
     pub min: f64,
+    /// The largest gain.
     pub max: f64,
+    /// The quantiles from 0.1 % to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
 }
 
 impl DeltaP {
-    /// From the changes, of which the i-th comes from window `windows[i]`. `None` without any.
+    /// Summarises `changes`, where `changes[i]` is from window `windows[i]`. `None` without any.
     pub fn of(windows: &[u32], mut changes: Vec<f64>, confidence: Confidence) -> Option<Self> {
         let mean = ClusteredMean::of(windows, &changes, confidence)?;
         let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();

@@ -14,28 +14,33 @@ const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 /// The distribution of one per-token divergence, in nats.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Distribution {
+    /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
-    /// Sample standard deviation (n−1); `None` below two tokens.
+    /// The sample standard deviation (n−1); `None` for fewer than two tokens.
     pub std: Option<f64>,
+    /// The smallest value.
     pub min: f64,
+    /// The largest value.
     pub max: f64,
-    /// Where the maximum is; the first such place of the text if there are several.
+    /// Where the maximum is: its first position in the text if there are several.
     pub max_at: TokenLocation,
+    /// The median and the upper tail, to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
 }
 
-/// Where in the text a scored token is.
+/// The position of a scored token.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenLocation {
+    /// The window, in text order.
     pub window: u32,
-    /// Of the row, inside its window; it predicts the token at the next position.
+    /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
-    /// Id of the actual next token; `None` for a window's last row.
+    /// The id of the actual next token; `None` for a window's last row.
     pub token: Option<u32>,
 }
 
 impl TokenLocation {
-    /// Where `record` was taken.
+    /// Locates a record.
     pub fn of(record: &TokenRecord) -> Self {
         Self {
             window: record.window,
@@ -46,8 +51,9 @@ impl TokenLocation {
 }
 
 impl Distribution {
-    /// Of `divergence` over `records`, which are all to be counted and give finite values; `windows`
-    /// holds the window of each. `None` without records.
+    /// Summarises `divergence` over `records`, where `records[i]` is from window `windows[i]`.
+    ///
+    /// All records count, and have finite values. `None` without records.
     pub(super) fn of(
         records: &[&TokenRecord],
         windows: &[u32],
@@ -58,10 +64,10 @@ impl Distribution {
         let mean = ClusteredMean::of(windows, &samples, confidence)?;
         let std = Moments::of(&samples)?.std().and_then(finite);
         let max_at = records.iter().copied().max_by(|a, b| {
-            let place = |r: &TokenRecord| (r.window, r.position);
+            let location = |r: &TokenRecord| (r.window, r.position);
             divergence(a)
                 .total_cmp(&divergence(b))
-                .then_with(|| place(b).cmp(&place(a)))
+                .then_with(|| location(b).cmp(&location(a)))
         })?;
         samples.sort_unstable_by(f64::total_cmp);
         Some(Self {

@@ -1,4 +1,4 @@
-//! What an estimator returns: a value, and how far it can be trusted.
+//! What an estimator returns: a value and its uncertainty.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,21 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-/// A point estimate and the interval around it.
+/// A point estimate and its interval.
 ///
-/// `lo` and `hi` are both there or both `None`: the sample was too small to say.
+/// `lo` and `hi` are both present, or both `None` where the sample is too small for an interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
+    /// The point estimate.
     pub value: f64,
+    /// The interval's lower end.
     pub lo: Option<f64>,
+    /// The interval's upper end.
     pub hi: Option<f64>,
 }
 
 impl Estimate {
-    /// A value with the interval `value ± half_width`; a half width that is not finite gives none.
+    /// A value with the interval `value ± half_width`, or with none if that is not finite.
     pub fn symmetric(value: f64, half_width: f64) -> Self {
         if half_width.is_finite() {
             Self::within(value, value - half_width, value + half_width)
@@ -44,7 +47,7 @@ impl Estimate {
         }
     }
 
-    /// Both ends of the interval, if there is one.
+    /// Both ends of the interval, if it has one.
     pub fn interval(&self) -> Option<(f64, f64)> {
         self.lo.zip(self.hi)
     }
@@ -52,20 +55,22 @@ impl Estimate {
 
 /// A value and its standard error (one sigma), the `±` of llama-perplexity.
 ///
-/// The value is infinite or NaN where an exponential overflowed; JSON shows that as null.
+/// The value is infinite or NaN if an exponential overflowed; JSON then has null.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Uncertain {
+    /// The value.
     #[serde(serialize_with = "finite_or_null")]
     pub value: f64,
+    /// Its standard error; `None` where the sample is too small.
     pub se: Option<f64>,
 }
 
-/// `Some(x)` if `x` is a number that JSON can hold.
+/// `Some(x)` if `x` is finite, which JSON can hold.
 pub(super) fn finite(x: f64) -> Option<f64> {
     x.is_finite().then_some(x)
 }
 
-/// Serializes an infinity or NaN as null, whatever the serializer would make of it.
+/// Serializes an infinity or NaN as null, whatever the serializer's own way is.
 pub(super) fn finite_or_null<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     finite(*x).serialize(serializer)
 }
@@ -75,7 +80,7 @@ pub(super) fn finite_or_null<S: Serializer>(x: &f64, serializer: S) -> Result<S:
 #[serde(transparent)]
 pub struct Confidence(f64);
 
-/// Why a confidence level was refused.
+/// Why a confidence level is refused.
 #[derive(Error, Clone, Debug, PartialEq)]
 pub enum ConfidenceError {
     #[error("a confidence level lies strictly between 0 and 1, like 0.95; got {0}")]
@@ -94,12 +99,12 @@ impl Confidence {
         }
     }
 
-    /// The probability itself.
+    /// The probability that the interval holds the true value.
     pub fn level(self) -> f64 {
         self.0
     }
 
-    /// The probability left out, both tails together: `1 - level`.
+    /// The probability outside the interval, both tails together: `1 - level`.
     pub fn outside(self) -> f64 {
         1.0 - self.0
     }
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_null_where_there_is_no_number() {
+    fn json_has_null_for_what_is_not_finite() {
         let json = |value| serde_json::to_string(&value).unwrap();
         assert_eq!(
             json(Estimate::symmetric(1.5, f64::NAN)),

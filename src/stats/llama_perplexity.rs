@@ -1,9 +1,11 @@
-//! Every statistic that `llama-perplexity --kl-divergence` prints behind its table, by its formulas.
+//! The statistics that `llama-perplexity --kl-divergence` prints after its table, by its formulas.
 //!
-//! With `f64` they are exact statistics of exact scores. With `f32` they are llama-perplexity's to the
-//! digit, given its scores: it rounds products and percentiles to f32, and its variances are
-//! differences of sums, which cancel where the models agree. Where such a difference comes out below
-//! 0, it prints `-nan`; here the error is then computed from the differences of the scores.
+//! With `f64` they are exact statistics of exact scores. With `f32` they equal llama-perplexity's
+//! to the digit, given its scores: it rounds products and percentiles to f32, and its variances are
+//! differences of sums, which cancel where the models agree. Where such a difference comes out
+//! below 0, it prints `-nan`; here the error is then computed from the differences of the scores.
+//!
+//! Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`, as of mid 2026.
 
 use std::ops::{Add, Mul, Sub};
 
@@ -11,32 +13,37 @@ use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::estimate::finite_or_null;
-use super::summary::Cause;
-use crate::score::PeerToken;
+use super::summary::{delta_p, is_counted};
+use crate::score::LlamaPerplexityToken;
 
-/// llama-perplexity gives no statistics of fewer positions.
+/// llama-perplexity prints no statistics for fewer positions.
 pub const MIN_TOKENS: usize = 100;
 
-/// A value and its `±`: one standard error, tokens taken as independent.
+/// A value and its `±`: one standard error, with tokens as independent.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct WithError {
+    /// The value; null in JSON if it is not finite.
     #[serde(serialize_with = "finite_or_null")]
     pub value: f64,
+    /// Its standard error; null in JSON if it is not finite.
     #[serde(serialize_with = "finite_or_null")]
     pub err: f64,
 }
 
-/// llama-perplexity's statistics, in the order of its printing; the fields are the JSON's keys. `q` is the evaluated model,
-/// `base` the reference, `kld` is in nats, `delta_p` is `q(next) − base(next)` as a share (printed in percent).
+/// llama-perplexity's statistics, in the order in which it prints them; the fields are the JSON's
+/// keys.
+///
+/// `q` is the evaluated model and `base` the reference; `kld` is in nats; `delta_p` is
+/// `q(next) − base(next)` as a fraction, which llama-perplexity prints in percent.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct LlamaPerplexity {
     /// `exp(mean NLL)`.
     pub mean_ppl_q: WithError,
     pub mean_ppl_base: WithError,
-    /// Correlation of the two mean NLLs; NaN (null in JSON) where one has no variance.
+    /// The correlation of the two mean NLLs; NaN (null in JSON) if one has no variance.
     #[serde(serialize_with = "finite_or_null")]
     pub cor_ln_ppl: f64,
-    /// The errors of ratio and difference take in the covariance.
+    /// `ln(PPL(q) / PPL(base))`; the errors of ratio and difference include the covariance.
     pub mean_ln_ppl_ratio: WithError,
     pub mean_ppl_ratio: WithError,
     pub mean_ppl_difference: WithError,
@@ -69,36 +76,36 @@ pub struct LlamaPerplexity {
     pub delta_p_0_1: f64,
     pub minimum_delta_p: f64,
     pub rms_delta_p: WithError,
-    /// Share of positions with the same top token.
+    /// The share of positions where both models have the same top token.
     pub same_top_p: WithError,
 }
 
 impl LlamaPerplexity {
-    /// From positions whose numbers are all finite; others are left out. `None` below
-    /// [`MIN_TOKENS`].
-    pub fn of<R: Real>(tokens: impl IntoIterator<Item = PeerToken<R>>) -> Option<Self> {
-        let tokens: Vec<PeerToken<R>> = tokens.into_iter().filter(is_finite).collect();
+    /// Computes them from scores of positions, leaving out those that are not finite. `None` for
+    /// fewer than [`MIN_TOKENS`].
+    pub fn of<R: Real>(tokens: impl IntoIterator<Item = LlamaPerplexityToken<R>>) -> Option<Self> {
+        let tokens: Vec<LlamaPerplexityToken<R>> = tokens.into_iter().filter(is_finite).collect();
         if tokens.len() < MIN_TOKENS {
             return None;
         }
         let n = tokens.len() as f64;
         let eval = mean(&tokens, |token| with_square(token.eval_nll));
         let base = mean(&tokens, |token| with_square(token.base_nll));
-        let product = |token: &PeerToken<R>| (token.eval_nll * token.base_nll).into();
+        let product = |token: &LlamaPerplexityToken<R>| (token.eval_nll * token.base_nll).into();
         let mean_product = tokens.iter().map(product).sum::<f64>() / n;
         let covariance = (mean_product - eval.value * base.value) / (n - 1.0);
         let (q_ppl, base_ppl) = (exp(eval), exp(base));
-        // The error of a mean difference of NLLs, each times a factor.
+        // The standard error of a mean difference of NLLs, each multiplied by a factor.
         let spread = |of_eval: f64, of_base: f64| {
-            let difference = |token: &PeerToken<R>| {
+            let difference = |token: &LlamaPerplexityToken<R>| {
                 of_eval * token.eval_nll.into() - of_base * token.base_nll.into()
             };
             mean(&tokens, |token| with_square(difference(token))).err
         };
         let ln_ratio = difference(eval, base, covariance, || spread(1.0, 1.0));
         let squared_delta_p = mean(&tokens, |token| with_square(with_square(token.p_diff).1));
-        let kld = Ladder::of(tokens.iter().map(|token| R::rounded(token.kld)));
-        let delta_p = Ladder::of(tokens.iter().map(|token| token.p_diff));
+        let kld = Ascending::of(tokens.iter().map(|token| R::rounded(token.kld)));
+        let delta_p = Ascending::of(tokens.iter().map(|token| token.p_diff));
         Some(Self {
             mean_ppl_q: q_ppl,
             mean_ppl_base: base_ppl,
@@ -144,27 +151,27 @@ impl LlamaPerplexity {
         })
     }
 
-    /// From exact scores: those of counted positions that have a next token, as all have that
-    /// llama-perplexity scores.
+    /// Computes them from exact scores: those of counted positions that have a next token, as all
+    /// positions do that llama-perplexity scores.
     pub fn of_records(records: &[TokenRecord]) -> Option<Self> {
         let counted = records
             .iter()
-            .filter(|record| Cause::of(record).is_none() && record.next_token().is_some());
-        Self::of(counted.map(|record| PeerToken {
+            .filter(|record| is_counted(record) && record.next_token().is_some());
+        Self::of(counted.map(|record| LlamaPerplexityToken {
             kld: record.kld,
             base_nll: record.ref_nll,
             eval_nll: record.eval_nll,
-            p_diff: (-record.eval_nll).exp() - (-record.ref_nll).exp(),
+            p_diff: delta_p(record),
             same_top: record.ref_top == record.eval_top,
         }))
     }
 }
 
-/// The type that scores come in and products are rounded to: f32 or f64.
+/// The type of scores, to which products are rounded: f32 or f64.
 pub trait Real:
     Copy + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// The nearest number of this type.
+    /// Rounds to the nearest number of this type.
     fn rounded(x: f64) -> Self;
 }
 
@@ -180,14 +187,14 @@ impl Real for f64 {
     }
 }
 
-fn is_finite<R: Real>(token: &PeerToken<R>) -> bool {
+fn is_finite<R: Real>(token: &LlamaPerplexityToken<R>) -> bool {
     token.kld.is_finite()
         && [token.base_nll, token.eval_nll, token.p_diff]
             .iter()
             .all(|&x| x.into().is_finite())
 }
 
-/// A sample and its square, rounded as its type is.
+/// A sample and its square, which is rounded to the sample's type.
 fn with_square<R: Real>(x: R) -> (f64, f64) {
     (x.into(), (x * x).into())
 }
@@ -227,7 +234,7 @@ fn exp(x: WithError) -> WithError {
     }
 }
 
-/// `√x ± Δx / (2 √x)`; of 0, `± 0`.
+/// `√x ± Δx / (2 √x)`; for 0, `± 0`.
 fn root(x: WithError) -> WithError {
     let value = x.value.sqrt();
     WithError {
@@ -240,8 +247,8 @@ fn root(x: WithError) -> WithError {
     }
 }
 
-/// `a − b` of two that vary together, `± sqrt(Δa² + Δb² − 2 cov)`; where rounding leaves that below
-/// 0, `± spread`.
+/// `a − b` of correlated numbers, `± sqrt(Δa² + Δb² − 2 cov)`, or `± spread` where rounding leaves
+/// that variance below 0.
 fn difference(
     a: WithError,
     b: WithError,
@@ -259,23 +266,23 @@ fn difference(
     }
 }
 
-/// The root of a variance, which rounding can leave below 0.
+/// The root of a variance, or 0 if rounding has left it below 0.
 fn sqrt_or_0(variance: f64) -> f64 {
     variance.max(0.0).sqrt()
 }
 
-/// Ascending samples, at least one.
-struct Ladder<R>(Vec<R>);
+/// Samples in ascending order, at least one.
+struct Ascending<R>(Vec<R>);
 
-impl<R: Real> Ladder<R> {
+impl<R: Real> Ascending<R> {
     fn of(samples: impl Iterator<Item = R>) -> Self {
         let mut samples: Vec<R> = samples.collect();
         samples.sort_unstable_by(|&a, &b| a.into().total_cmp(&b.into()));
         Self(samples)
     }
 
-    /// Linear interpolation around position `fraction (n − 1)`, which is rounded to the type: in
-    /// f32 it is off by some 1e-4 of a place in a few thousand samples, and shows in print.
+    /// Interpolates linearly around index `fraction (n − 1)`, which is rounded to the samples'
+    /// type: in f32 it is off by some 1e-4 for a few thousand samples, and that shows in print.
     fn percentile(&self, fraction: f64) -> f64 {
         let last = self.0.len() - 1;
         let position = R::rounded(fraction) * R::rounded(last as f64);

@@ -1,5 +1,6 @@
-//! llama-perplexity's statistics against numpy, and at the edges. `llama_perplexity_oracle.py`,
-//! beside this file, prints the pinned values.
+//! llama-perplexity's statistics against numpy, and at the edges.
+//!
+//! `llama_perplexity_oracle.py` in this folder prints the pinned values.
 
 use serde_json::Value;
 
@@ -101,12 +102,11 @@ fn check(statistics: LlamaPerplexity, pinned: &[(&str, f64)], tolerance: f64) {
 }
 
 /// The records' exact scores, in llama-perplexity's types.
-fn rounded() -> Vec<PeerToken> {
-    let counted = |record: &TokenRecord| Cause::of(record).is_none();
+fn rounded() -> Vec<LlamaPerplexityToken> {
     let token = |record: TokenRecord| {
         let (base_nll, eval_nll) = (record.ref_nll as f32, record.eval_nll as f32);
         let p = |nll: f32| (-f64::from(nll)).exp() as f32;
-        record.next_token().map(|_| PeerToken {
+        record.next_token().map(|_| LlamaPerplexityToken {
             kld: record.kld,
             base_nll,
             eval_nll,
@@ -116,7 +116,7 @@ fn rounded() -> Vec<PeerToken> {
     };
     records()
         .into_iter()
-        .filter(counted)
+        .filter(is_counted)
         .filter_map(token)
         .collect()
 }
@@ -154,9 +154,9 @@ fn a_model_against_itself_has_no_errors() {
     assert_close(got.cor_ln_ppl, 1.0, 1e-12);
 }
 
-/// Scores a rounding apart: the products' own rounding is larger than the variance.
+/// Scores that differ by roundings: the products' own rounding is larger than the variance.
 #[test]
-fn an_error_that_rounding_has_eaten_is_still_told() {
+fn an_error_lost_to_rounding_is_still_computed() {
     let mut seen = 0;
     for step in 1..20 {
         let nudge =
@@ -164,11 +164,11 @@ fn an_error_that_rounding_has_eaten_is_still_told() {
         let tokens = rounded()
             .into_iter()
             .enumerate()
-            .map(|(i, token)| PeerToken {
+            .map(|(i, token)| LlamaPerplexityToken {
                 eval_nll: (f64::from(token.base_nll) + nudge(i)) as f32,
                 ..token
             });
-        let tokens: Vec<PeerToken> = tokens.collect();
+        let tokens: Vec<LlamaPerplexityToken> = tokens.collect();
         let differences = tokens
             .iter()
             .map(|t| f64::from(t.eval_nll) - f64::from(t.base_nll));
@@ -182,7 +182,7 @@ fn an_error_that_rounding_has_eaten_is_still_told() {
 }
 
 #[test]
-fn positions_that_are_not_finite_are_left_out_and_few_give_nothing() {
+fn positions_that_are_not_finite_are_left_out_and_too_few_give_none() {
     let mut tokens = rounded();
     let all = LlamaPerplexity::of(tokens.clone());
     let mut bad = tokens[0];
@@ -199,8 +199,8 @@ fn positions_that_are_not_finite_are_left_out_and_few_give_nothing() {
 }
 
 #[test]
-fn what_is_undefined_is_null() {
-    let token = PeerToken {
+fn undefined_numbers_are_null() {
+    let token = LlamaPerplexityToken {
         kld: 0.0,
         base_nll: 1.0,
         eval_nll: 1e6,

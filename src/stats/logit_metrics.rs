@@ -1,4 +1,4 @@
-//! The numbers of [`LogitMetrics`] over all tokens.
+//! The distances between logits, summarised over all tokens.
 
 use std::fmt;
 
@@ -10,57 +10,59 @@ use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
 use crate::score::LogitMetrics;
 
-/// Half of the tokens, and the upper tail.
+/// The median and the upper tail.
 const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 
-/// What one evaluated model's logits differ in, over all tokens; its fields are the JSON's keys.
+/// How far the evaluated model's logits are from the reference's; the fields are the JSON's keys.
 ///
-/// A part is `None` (null) without tokens that count.
+/// A part is `None` (null) without counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct LogitSummary {
-    /// Of the raw logits; `None` also where the reference does not hold them.
+    /// Distances between the raw logits; `None` also if the stored rows do not hold logits.
     pub logits: Option<LogitDistances>,
-    /// Why there is no `logits`, if it is not for want of tokens.
+    /// Why `logits` is missing, unless for want of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub logits_not_available: Option<NotAvailable>,
-    /// Jensen-Shannon divergence, in nats.
+    pub logits_not_available: Option<LogitsNotAvailable>,
+    /// The Jensen-Shannon divergence, in nats.
     pub jensen_shannon: Option<Metric>,
     /// KL(p'‖q') of the smoothed distributions, in nats: MAX's KL divergence.
     pub smoothed_kld: Option<Metric>,
 }
 
-/// The numbers that depend on the logits themselves, not only on their softmax.
+/// The distances that depend on the logits themselves, not only on their softmax.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct LogitDistances {
-    /// Each token's mean of |l − m| over the vocabulary: their mean is MAX's mean absolute error.
+    /// Each token's mean |l − m| over the vocabulary; its mean over tokens is MAX's mean absolute
+    /// error.
     pub mean_abs_diff: Metric,
-    /// Each token's greatest |l − m|.
+    /// Each token's largest |l − m|.
     pub max_abs_diff: Metric,
     /// 1 − cos of the angle between the two rows.
     pub cosine_distance: Metric,
 }
 
-/// One number a token: its mean and its upper tail.
+/// A summary of a number that each token has: its mean and its upper tail.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// The mean with both of its intervals.
+    /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
+    /// The largest value.
     pub max: f64,
-    /// Where the maximum is; the first such place of the text if there are several.
+    /// Where the maximum is: its first position in the text if there are several.
     pub max_at: TokenLocation,
-    /// Median, 95 % and 99 %.
+    /// The median, 95 % and 99 %.
     pub quantiles: Vec<QuantileEstimate>,
 }
 
-/// Why a number cannot be had.
+/// Why distances between logits are not available.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub enum NotAvailable {
-    /// The reference is llama.cpp's base file: what it holds lies off the logits by a constant a row.
+pub enum LogitsNotAvailable {
+    /// A file holds log-probabilities, which differ from the logits by a constant in each row.
     LogProbabilitiesOnly,
 }
 
-impl fmt::Display for NotAvailable {
+impl fmt::Display for LogitsNotAvailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LogProbabilitiesOnly => {
@@ -71,23 +73,25 @@ impl fmt::Display for NotAvailable {
 }
 
 impl LogitSummary {
-    /// From the numbers of each scored token, of which the i-th is at `places[i]`; the two slices
-    /// are of one length. Tokens whose numbers are not finite are left out.
+    /// Summarises the distances of scored tokens, where `metrics[i]` is of the token at
+    /// `locations[i]`.
+    ///
+    /// Both slices have the same length. Tokens whose distances are not finite are left out.
     pub fn from_metrics(
         metrics: &[LogitMetrics],
-        places: &[TokenLocation],
+        locations: &[TokenLocation],
         confidence: Confidence,
     ) -> Self {
-        debug_assert_eq!(metrics.len(), places.len());
+        debug_assert_eq!(metrics.len(), locations.len());
         let counted: Vec<_> = metrics
             .iter()
-            .zip(places)
+            .zip(locations)
             .filter(|(metrics, _)| metrics.is_finite())
             .collect();
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let samples = counted.iter().map(|(metrics, _)| of(metrics)).collect();
-            let places = counted.iter().map(|(_, place)| **place);
-            Metric::of(samples, &places.collect::<Vec<_>>(), confidence)
+            let locations: Vec<_> = counted.iter().map(|(_, location)| **location).collect();
+            Metric::of(samples, &locations, confidence)
         };
         Self {
             logits: LogitDistances::of(metric),
@@ -97,9 +101,9 @@ impl LogitSummary {
         }
     }
 
-    /// The same less what depends on the logits themselves, and why.
+    /// Drops the part that depends on the logits themselves, and records why.
     #[must_use]
-    pub fn without_logits(self, why: NotAvailable) -> Self {
+    pub fn without_logits(self, why: LogitsNotAvailable) -> Self {
         Self {
             logits: None,
             logits_not_available: Some(why),
@@ -119,13 +123,17 @@ impl LogitDistances {
 }
 
 impl Metric {
-    /// Of finite samples, of which the i-th is at `places[i]`. `None` without any.
-    fn of(mut samples: Vec<f64>, places: &[TokenLocation], confidence: Confidence) -> Option<Self> {
-        let windows: Vec<u32> = places.iter().map(|place| place.window).collect();
+    /// Summarises finite samples, where `samples[i]` is at `locations[i]`. `None` without any.
+    fn of(
+        mut samples: Vec<f64>,
+        locations: &[TokenLocation],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        let windows: Vec<u32> = locations.iter().map(|location| location.window).collect();
         let mean = ClusteredMean::of(&windows, &samples, confidence)?;
-        let (max, max_at) = samples.iter().zip(places).max_by(|(a, at), (b, bt)| {
-            let place = |at: &TokenLocation| (at.window, at.position);
-            a.total_cmp(b).then_with(|| place(bt).cmp(&place(at)))
+        let (max, max_at) = samples.iter().zip(locations).max_by(|(a, at), (b, bt)| {
+            let order = |at: &TokenLocation| (at.window, at.position);
+            a.total_cmp(b).then_with(|| order(bt).cmp(&order(at)))
         })?;
         let (max, max_at) = (*max, *max_at);
         samples.sort_unstable_by(f64::total_cmp);
@@ -146,7 +154,7 @@ mod tests {
     use super::super::oracle::{assert_close, records};
     use super::*;
 
-    /// Numbers made of the records that all statistics are tested with.
+    /// Distances made from the records that all statistics are tested with.
     fn sample() -> (Vec<LogitMetrics>, Vec<TokenLocation>) {
         let records = records();
         let metrics = records.iter().map(|record| {
@@ -161,16 +169,16 @@ mod tests {
                 smoothed_kld: 0.5 * record.kld,
             }
         });
-        let places = records.iter().map(TokenLocation::of);
-        (metrics.collect(), places.collect())
+        let locations = records.iter().map(TokenLocation::of);
+        (metrics.collect(), locations.collect())
     }
 
-    /// The summary of the KLDs themselves is pinned to numpy and scipy; scaling samples by a power of
-    /// two scales it exactly.
+    /// The summary of the KLDs themselves is pinned to numpy and scipy; scaling samples by a power
+    /// of two scales it exactly.
     #[test]
-    fn is_what_the_klds_summary_says_of_the_same_numbers() {
-        let (metrics, places) = sample();
-        let got = LogitSummary::from_metrics(&metrics, &places, Confidence::default());
+    fn equals_the_summary_of_the_klds_for_the_same_numbers() {
+        let (metrics, locations) = sample();
+        let got = LogitSummary::from_metrics(&metrics, &locations, Confidence::default());
         let pinned = Summary::from_records(&records(), Confidence::default());
         let (kld, reverse) = (pinned.kld.unwrap(), pinned.reverse_kld.unwrap());
         let logits = got.logits.unwrap();
@@ -212,30 +220,30 @@ mod tests {
             jensen_shannon: 0.5,
             smoothed_kld: 1.0,
         };
-        let place = |window, position| TokenLocation {
+        let at = |window, position| TokenLocation {
             window,
             position,
             token: None,
         };
-        let places = [place(3, 0), place(1, 9), place(1, 2), place(2, 0)];
-        let summary = LogitSummary::from_metrics(&[metrics; 4], &places, Confidence::default());
-        assert_eq!(summary.jensen_shannon.unwrap().max_at, place(1, 2));
+        let locations = [at(3, 0), at(1, 9), at(1, 2), at(2, 0)];
+        let summary = LogitSummary::from_metrics(&[metrics; 4], &locations, Confidence::default());
+        assert_eq!(summary.jensen_shannon.unwrap().max_at, at(1, 2));
     }
 
     #[test]
-    fn what_is_not_there_is_null_and_says_why() {
-        let (metrics, places) = sample();
+    fn missing_parts_are_null_and_have_a_reason() {
+        let (metrics, locations) = sample();
         let none = LogitSummary::from_metrics(&[], &[], Confidence::default());
         let null = json!({"logits": null, "jensen_shannon": null, "smoothed_kld": null});
         assert_eq!(serde_json::to_value(&none).unwrap(), null);
         let only_bad = [LogitMetrics::EXCLUDED; 3];
-        let bad = LogitSummary::from_metrics(&only_bad, &places[..3], Confidence::default());
+        let bad = LogitSummary::from_metrics(&only_bad, &locations[..3], Confidence::default());
         assert_eq!(bad, none);
 
-        let whole = LogitSummary::from_metrics(&metrics, &places, Confidence::default());
+        let whole = LogitSummary::from_metrics(&metrics, &locations, Confidence::default());
         let part = whole
             .clone()
-            .without_logits(NotAvailable::LogProbabilitiesOnly);
+            .without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
         assert_eq!(part.jensen_shannon, whole.jensen_shannon);
         let json = serde_json::to_value(&part).unwrap();
         assert_eq!(json["logits"], Value::Null);

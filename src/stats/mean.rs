@@ -1,12 +1,12 @@
-//! The mean of independent samples, and the sums everything else is made of.
+//! The mean of independent samples, and the sums that all statistics are built on.
 
 use super::estimate::{Confidence, Estimate};
 use super::student::{normal_two_sided, student_two_sided};
 
-/// Up to this many samples scipy's `mvsdist` uses the Student t, above it the normal.
+/// Up to this many samples, scipy's `mvsdist` uses Student's t; above it, the normal distribution.
 const STUDENT_UP_TO: usize = 1000;
 
-/// A sum that keeps the low-order bits plain addition drops (Neumaier 1974).
+/// A sum that keeps the low-order bits that plain addition drops (Neumaier 1974).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     total: f64,
@@ -39,16 +39,17 @@ impl FromIterator<f64> for Sum {
     }
 }
 
-/// A mean that grows sample by sample, for a progress bar. Samples that are not finite are skipped,
-/// as they are left out of the statistics.
+/// A mean that is updated with each sample, for a progress bar.
+///
+/// Samples that are not finite are skipped, as the statistics leave them out.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Running {
+pub struct RunningMean {
     sum: Sum,
     n: u64,
 }
 
-impl Running {
-    /// Takes one sample in.
+impl RunningMean {
+    /// Adds one sample.
     pub fn push(&mut self, x: f64) {
         if x.is_finite() {
             self.sum.add(x);
@@ -61,7 +62,7 @@ impl Running {
         (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 
-    /// How many samples it holds.
+    /// How many samples were counted.
     pub fn count(&self) -> u64 {
         self.n
     }
@@ -70,14 +71,16 @@ impl Running {
 /// The first two moments of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
+    /// How many samples there are.
     pub n: usize,
+    /// Their mean.
     pub mean: f64,
-    /// Population variance, `Σ(x − mean)² / n`.
+    /// Their population variance, `Σ(x − mean)² / n`.
     pub variance: f64,
 }
 
 impl Moments {
-    /// Two passes over finite samples; `None` without any.
+    /// Computes them in two passes over finite samples; `None` without any.
     pub fn of(samples: &[f64]) -> Option<Self> {
         let n = samples.len();
         if n == 0 {
@@ -88,25 +91,27 @@ impl Moments {
         Some(Self { n, mean, variance })
     }
 
-    /// Sample standard deviation, `sqrt(Σ(x − mean)² / (n−1))`; `None` below two samples.
+    /// The sample standard deviation, `sqrt(Σ(x − mean)² / (n−1))`; `None` for fewer than two
+    /// samples.
     pub fn std(&self) -> Option<f64> {
         let n = self.n as f64;
         (self.n >= 2).then(|| (self.variance * (n / (n - 1.0))).sqrt())
     }
 
-    /// Standard error of the mean of independent samples, `std / sqrt(n)`; `None` below two
-    /// samples. The same as llama-perplexity's `sqrt((E[x²] − E[x]²) / (n−1))`.
+    /// The standard error of the mean of independent samples, `std / sqrt(n)`; `None` for fewer
+    /// than two samples. It equals llama-perplexity's `sqrt((E[x²] − E[x]²) / (n−1))`.
     pub fn standard_error(&self) -> Option<f64> {
         (self.n >= 2).then(|| (self.variance / (self.n as f64 - 1.0)).sqrt())
     }
 
-    /// Bayesian interval of the mean, samples taken as independent, as `scipy.stats.bayes_mvs`
-    /// (Oliphant 2006, flat prior on mean and log variance). With C the population variance:
+    /// The mean and its Bayesian interval, with samples as independent, as
+    /// `scipy.stats.bayes_mvs` computes it (Oliphant 2006, flat prior on mean and log variance).
+    /// With C the population variance:
     ///
     /// - n ≤ 1000: `mean ± t(n−1) sqrt(C/(n−1))`;
     /// - above: `mean ± z sqrt(C/n)`.
     ///
-    /// One sample has no interval; equal samples have one of no width, but for rounding.
+    /// One sample has no interval; equal samples have one of width 0, up to rounding.
     pub fn estimate(&self, confidence: Confidence) -> Estimate {
         let half_width = match self.n {
             0..2 => return Estimate::point(self.mean),
@@ -120,7 +125,7 @@ impl Moments {
     }
 }
 
-/// Mean of `n` > 0 terms.
+/// The mean of `n` > 0 terms.
 fn mean_of(terms: impl Iterator<Item = f64>, n: usize) -> f64 {
     terms.collect::<Sum>().value() / n as f64
 }
@@ -201,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn running_mean_skips_what_is_not_finite() {
-        let mut running = Running::default();
+    fn running_mean_skips_samples_that_are_not_finite() {
+        let mut running = RunningMean::default();
         assert_eq!(running.mean(), None);
         for x in [1.0, f64::NAN, 3.0, f64::INFINITY] {
             running.push(x);

@@ -1,13 +1,13 @@
 //! Samples in, estimates with intervals out: pure functions, no I/O.
 //!
-//! [`Summary::from_records`] turns the per-token records of one evaluation into every number the
-//! report and the JSON show; the other modules hold one estimator each. Every result depends on
-//! the samples and their order alone, never on threads or the clock.
+//! [`Summary::from_records`] computes the statistics of one evaluation from its per-token records;
+//! the other modules hold one estimator each. Every result depends only on the samples and their
+//! order, never on threads or the clock.
 //!
-//! What is undefined is `None` (null in JSON), never NaN: no samples, no interval from one sample,
-//! no clustered interval from one window.
+//! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
+//! from one sample, a clustered interval from one window.
 //!
-//! The values pinned in the tests come from numpy and scipy; `oracle.py`, beside this file, prints
+//! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
 //! them.
 
 mod beta;
@@ -18,6 +18,7 @@ pub mod estimate;
 pub mod llama_perplexity;
 pub mod logit_metrics;
 pub mod mean;
+pub mod most_divergent;
 #[cfg(test)]
 mod oracle;
 pub mod perplexity;
@@ -26,17 +27,16 @@ pub mod proportion;
 pub mod quantile;
 pub mod student;
 pub mod summary;
-pub mod worst;
 
 pub use cluster::ClusteredMean;
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate, Uncertain};
 pub use llama_perplexity::LlamaPerplexity;
-pub use logit_metrics::{LogitDistances, LogitSummary, Metric, NotAvailable};
-pub use mean::Running;
+pub use logit_metrics::{LogitDistances, LogitSummary, LogitsNotAvailable, Metric};
+pub use mean::RunningMean;
+pub use most_divergent::MostDivergent;
 pub use perplexity::Perplexity;
 pub use prompts::{MeanMax, PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
-pub use summary::{Agreement, Cause, ExcludedToken, Summary};
-pub use worst::Worst;
+pub use summary::{Agreement, ExcludedToken, ExclusionReason, Summary};

@@ -1,12 +1,12 @@
-//! Samples that the tests and `oracle.py` generate alike, bit for bit, and how closely to agree.
+//! Samples that the tests and `oracle.py` both generate, bit for bit, and a check of closeness.
 
 use kl_formats::sidecar::TokenRecord;
 
-/// Knuth's MMIX generator, as in `oracle.py`.
+/// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
 
 impl Lcg {
-    /// Uniform in [0, 1), 53 bits.
+    /// The next number, uniform in [0, 1) with 53 bits.
     pub fn uniform(&mut self) -> f64 {
         self.0 = self
             .0
@@ -20,7 +20,7 @@ impl Lcg {
     }
 }
 
-/// `n` samples with a long upper tail, like KLDs; the same as `skewed` in `oracle.py`.
+/// `n` samples with a long upper tail, like KLDs, as `skewed` in `oracle.py` makes them.
 pub fn skewed(n: usize) -> Vec<f64> {
     let mut lcg = Lcg(n as u64);
     (0..n).map(|_| long_tail(lcg.uniform())).collect()
@@ -30,7 +30,7 @@ fn long_tail(u: f64) -> f64 {
     u * u * u * u / (1.001 - u)
 }
 
-/// Records of 40 windows of up to 60 rows; the same as `records` in `oracle.py`.
+/// The records of 40 windows of up to 60 rows, as `records` in `oracle.py` makes them.
 pub fn records() -> Vec<TokenRecord> {
     let mut lcg = Lcg(2024);
     let mut records = Vec::new();
@@ -70,7 +70,7 @@ pub fn records() -> Vec<TokenRecord> {
     records
 }
 
-/// Standard normals: splitmix64 through Box and Muller.
+/// Standard normals, from splitmix64 by Box and Muller's method.
 pub fn splitmix_normals(seed: u64) -> impl Iterator<Item = f64> {
     let mut state = seed;
     let mut uniform = move || {
@@ -86,7 +86,8 @@ pub fn splitmix_normals(seed: u64) -> impl Iterator<Item = f64> {
     })
 }
 
-/// Panics unless `got` is `expected` within `tolerance`, relative (absolute below 1e-3).
+/// Panics unless `got` is within `tolerance` of `expected`, relative to it or to 1e-3 if it is
+/// smaller.
 #[track_caller]
 pub fn assert_close(got: f64, expected: f64, tolerance: f64) {
     let error = (got - expected).abs() / expected.abs().max(1e-3);

@@ -1,28 +1,29 @@
-//! Perplexity of both models, and what the evaluated one lost.
+//! The perplexity of both models, and how they compare.
 
 use serde::Serialize;
 
 use super::estimate::{Uncertain, finite, finite_or_null};
 use super::mean::{Moments, Sum};
 
-/// Perplexities as llama-perplexity defines them, from the negative log-likelihoods (nats) of the
-/// same tokens under both models.
+/// The perplexities of both models, as llama-perplexity defines them, and their ratio.
 ///
-/// All errors are one sigma, tokens taken as independent, by first-order propagation; those of a
-/// ratio or difference take in the covariance of the two models, which see the same tokens. `None`
-/// below two tokens. (llama-perplexity prints 0 up to ten.)
+/// They come from the negative log-likelihoods (NLL, nats) of the same tokens under both models.
+/// All errors are one sigma, with tokens as independent, by first-order propagation; those of ratio
+/// and difference include the covariance of the two models, which see the same tokens. Errors are
+/// `None` for fewer than two tokens. (llama-perplexity prints 0 up to ten.)
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Perplexity {
-    /// Tokens that have a next token: fewer than the scored ones.
+    /// How many tokens have a next token: fewer than are scored.
     pub n_tokens: u64,
-    /// `exp(mean NLL)` of the reference; infinite (null in JSON) where that overflows.
+    /// `exp(mean NLL)` under the reference; infinite (null in JSON) if that overflows.
     #[serde(rename = "ref", serialize_with = "finite_or_null")]
     pub reference: f64,
-    /// `PPL · SE(mean NLL)`.
+    /// Its standard error, `PPL · SE(mean NLL)`.
     pub ref_se: Option<f64>,
-    /// The same of the evaluated model.
+    /// `exp(mean NLL)` under the evaluated model.
     #[serde(rename = "eval", serialize_with = "finite_or_null")]
     pub evaluated: f64,
+    /// Its standard error.
     pub eval_se: Option<f64>,
     /// `mean(eval NLL − ref NLL)`, which is `ln(PPL eval / PPL ref)`.
     pub ln_ratio: Uncertain,
@@ -30,13 +31,13 @@ pub struct Perplexity {
     pub ratio: Uncertain,
     /// `PPL eval − PPL ref`.
     pub difference: Uncertain,
-    /// Correlation of the two mean NLLs; `None` where one of the models has no variance.
+    /// The correlation of the two mean NLLs; `None` if either model has no variance.
     pub correlation: Option<f64>,
 }
 
 impl Perplexity {
-    /// From the NLLs of the same tokens, finite, in the same order. `None` without tokens, or if
-    /// the slices differ in length.
+    /// Computes them from the finite NLLs of the same tokens in the same order. `None` without
+    /// tokens, or if the slices differ in length.
     pub fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Self> {
         if ref_nll.len() != eval_nll.len() {
             return None;
@@ -50,8 +51,8 @@ impl Perplexity {
                 .map(|(r, e)| (r - reference.mean, e - evaluated.mean))
         };
         let n = ref_nll.len() as f64;
-        // SE of a mean whose samples have these residuals. Taken from the residuals themselves: the
-        // textbook `var + var − 2 cov` is the same number, but cancels when the models agree.
+        // The standard error of a mean whose samples have these residuals. The textbook's
+        // `var + var − 2 cov` is the same number, but cancels where the models agree.
         let error = |residual: &dyn Fn((f64, f64)) -> f64| {
             let squares: Sum = residuals().map(|pair| residual(pair).powi(2)).collect();
             finite((squares.value() / n / (n - 1.0)).sqrt())

@@ -1,48 +1,50 @@
-//! The numbers of each prompt by itself.
+//! The statistics of each prompt by itself.
 
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::mean::Sum;
-use super::summary::Cause;
+use super::summary::is_counted;
 use crate::score::LogitMetrics;
 
-/// What was measured at one prompt; its fields are the JSON's keys. A part is `None` (null) without
-/// tokens that count.
+/// The statistics of one prompt; the fields are the JSON's keys.
 ///
-/// A mean of these means is not the mean over all tokens, where prompts differ in length.
+/// A part is `None` (null) without counted tokens. Where prompts differ in length, the mean of
+/// their means is not the mean over all tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct PromptStats {
     /// The prompt's number, from 0.
     pub window: u32,
-    /// Scored tokens that count.
+    /// How many scored tokens are counted.
     pub n_tokens: u64,
     /// KL(reference ‖ model), in nats.
     pub kld: Option<MeanMax>,
-    /// KL(model ‖ reference), in nats.
+    /// The mean of KL(model ‖ reference), in nats.
     pub reverse_kld_mean: Option<f64>,
-    /// The share of tokens where both models have the same first choice.
+    /// The share of tokens where both models have the same top token.
     pub ref_top1: Option<f64>,
-    /// Distances in logit space, where they were measured.
+    /// Distances in logit space; absent unless measured.
     #[serde(flatten)]
     pub logits: Option<PromptLogits>,
 }
 
-/// The columns of MAX's table.
+/// The distances between logits at one prompt: the columns of MAX's table.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct PromptLogits {
-    /// Mean of |l − m| over vocabulary and tokens.
+    /// The mean of |l − m| over vocabulary and tokens.
     pub mean_abs_diff: Option<f64>,
-    /// Mean of 1 − cos of the angle between the two rows.
+    /// The mean of 1 − cos of the angle between the two rows.
     pub cosine_distance: Option<f64>,
     /// KL(p'‖q') of the smoothed distributions, in nats.
     pub smoothed_kld: Option<MeanMax>,
 }
 
-/// Of some tokens.
+/// The mean and the maximum of a number over a prompt's tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct MeanMax {
+    /// The mean.
     pub mean: f64,
+    /// The largest value.
     pub max: f64,
 }
 
@@ -62,8 +64,10 @@ impl MeanMax {
 }
 
 impl PromptStats {
-    /// Of each prompt that `records` are of, in the order of their numbers. `metrics`: one a record, if
-    /// they were measured.
+    /// Computes the statistics of each prompt that has records, in the order of the prompts'
+    /// numbers.
+    ///
+    /// `metrics`, if measured, has one entry per record.
     pub fn of_each(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Vec<Self> {
         let mut prompts = Vec::new();
         let mut start = 0;
@@ -77,11 +81,10 @@ impl PromptStats {
         prompts
     }
 
-    /// Of one prompt's records.
+    /// Computes the statistics of one prompt from its records.
     fn of(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
         let window = records.first()?.window;
-        let counts = |record: &&TokenRecord| Cause::of(record).is_none();
-        let counted = || records.iter().filter(counts);
+        let counted = || records.iter().filter(|record| is_counted(record));
         let mean = |of: fn(&TokenRecord) -> f64| MeanMax::of(counted().map(of));
         let same_top =
             |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
@@ -94,7 +97,7 @@ impl PromptStats {
             logits: metrics.map(|metrics| {
                 let measured = records.iter().zip(metrics);
                 let counted: Vec<_> = measured
-                    .filter(|(record, metrics)| counts(record) && metrics.is_finite())
+                    .filter(|(record, metrics)| is_counted(record) && metrics.is_finite())
                     .collect();
                 PromptLogits::of(counted.iter().map(|(_, metrics)| *metrics))
             }),

@@ -1,13 +1,13 @@
-//! A share of tokens, such as how often the top tokens agree.
+//! A share of tokens, such as those whose top tokens agree.
 
 use super::beta;
 use super::estimate::{Confidence, Estimate};
 
-/// The share `successes / n` with its Bayesian interval: the equal-tailed interval of the posterior
-/// Beta(k + ½, n − k + ½), from the Jeffreys prior Beta(½, ½).
+/// Estimates the share k/n (k = `successes`) with its Bayesian interval.
 ///
-/// `k = 0` puts the lower end at 0 and `k = n` the upper end at 1 (Brown, Cai & DasGupta 2001): the
-/// interval then holds the observed share, 0 or 1, too. `None` if `n = 0` or `successes > n`.
+/// It is the equal-tailed interval of the posterior Beta(k + ½, n − k + ½), from the Jeffreys prior
+/// Beta(½, ½). For `k = 0` the lower end is 0 and for `k = n` the upper end is 1 (Brown, Cai &
+/// DasGupta 2001), so that the interval holds the observed share. `None` if `n = 0` or `k > n`.
 pub fn estimate(successes: u64, n: u64, confidence: Confidence) -> Option<Estimate> {
     if n == 0 {
         return None;

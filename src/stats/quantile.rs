@@ -5,16 +5,17 @@ use serde::Serialize;
 use super::estimate::{Confidence, Estimate};
 use super::student::normal_two_sided;
 
-/// A quantile and its interval.
+/// A quantile of a sample, with its interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct QuantileEstimate {
     /// Which quantile: the share of samples below it.
     pub p: f64,
+    /// Its value and interval.
     #[serde(flatten)]
     pub estimate: Estimate,
 }
 
-/// Several quantiles of ascending, finite samples; empty without samples.
+/// Estimates several quantiles of ascending, finite samples; empty without samples.
 pub fn estimates(sorted: &[f64], ps: &[f64], confidence: Confidence) -> Vec<QuantileEstimate> {
     ps.iter()
         .filter_map(|&p| {
@@ -24,13 +25,13 @@ pub fn estimates(sorted: &[f64], ps: &[f64], confidence: Confidence) -> Vec<Quan
         .collect()
 }
 
-/// One quantile of ascending, finite samples; `None` without samples.
+/// Estimates one quantile of ascending, finite samples; `None` without samples.
 ///
 /// The value is [`linear`]. The interval is that of `scipy.stats.mstats.mquantiles_cimj`:
 /// `weibull(p) ± z · maritz_jarrett_error(p)`. Its centre is not the value: in a sparse tail the
-/// two definitions of a quantile lie up to one gap between samples apart. As in scipy, the ends
-/// are not clamped to the range of the samples. No interval where the error is undefined: with
-/// few samples in the tail, `n < 0.5/(1−p)` (a 99.9 % quantile needs about 500).
+/// two definitions of a quantile differ by up to one gap between samples. As in scipy, the ends
+/// are not clamped to the range of the samples. There is no interval where the error is undefined,
+/// with too few samples in the tail: `n < 0.5/(1−p)` (a 99.9 % quantile needs about 500).
 pub fn estimate(sorted: &[f64], p: f64, confidence: Confidence) -> Option<Estimate> {
     let value = linear(sorted, p)?;
     let centre = weibull(sorted, p)?;
@@ -43,15 +44,17 @@ pub fn estimate(sorted: &[f64], p: f64, confidence: Confidence) -> Option<Estima
     })
 }
 
-/// Linear interpolation between the samples around position `p (n−1)`: Hyndman & Fan's type 7,
-/// the default of `numpy.quantile` and what llama-perplexity prints. `None` without samples.
+/// Interpolates linearly between the samples around index `p (n−1)`; `None` without samples.
+///
+/// This is Hyndman & Fan's type 7, the default of `numpy.quantile` and what llama-perplexity
+/// prints.
 pub fn linear(sorted: &[f64], p: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = p.clamp(0.0, 1.0) * last as f64;
     let below = position as usize;
     let (a, b) = (sorted[below], sorted[(below + 1).min(last)]);
     let t = position - below as f64;
-    // numpy's own lerp: from the nearer end.
+    // As numpy does: from the nearer end.
     Some(if t < 0.5 {
         a + (b - a) * t
     } else {
@@ -72,10 +75,11 @@ fn weibull(sorted: &[f64], p: f64) -> Option<f64> {
     Some((1.0 - t) * sorted[k - 1] + t * sorted[k])
 }
 
-/// The Maritz-Jarrett standard error of the p-quantile (Maritz & Jarrett 1978), as `mjci` of
-/// `scipy.stats.mstats` defines it: the standard deviation of the samples under weights that are
-/// the beta probabilities of the cells `[(i−1)/n, i/n]`, with parameters m−1 and n−m,
-/// `m = ⌊p n + ½⌋`.
+/// The standard error of the p-quantile by Maritz & Jarrett (1978), as `scipy.stats.mstats.mjci`
+/// defines it.
+///
+/// It is the standard deviation of the samples under weights that are the beta probabilities of the
+/// cells `[(i−1)/n, i/n]`, with parameters m−1 and n−m, `m = ⌊p n + ½⌋`.
 ///
 /// `None` where that beta distribution does not exist: `m < 2` or `m = n`.
 pub fn maritz_jarrett_error(sorted: &[f64], p: f64) -> Option<f64> {
@@ -92,14 +96,14 @@ pub fn maritz_jarrett_error(sorted: &[f64], p: f64) -> Option<f64> {
     Some(variance.sqrt())
 }
 
-/// The weights of all cells that matter, up to a common factor, and the first one's index.
+/// The weights of all cells that matter, up to a common factor, and the index of the first.
 ///
 /// Each cell's probability is the integral of the density over it, relative to the density at the
 /// mode (so no special function and no large logarithm is needed), by 8-point Gauss-Legendre. The
-/// walk goes outwards from the mode and ends where a cell adds nothing: about 20 standard
-/// deviations of `sqrt(n p (1−p))` cells instead of n.
+/// walk goes outwards from the mode and ends where a cell adds nothing, after about 20 standard
+/// deviations of `sqrt(n p (1−p))` cells instead of all n.
 fn beta_weights(n: usize, m: usize) -> (usize, Vec<f64>) {
-    /// Relative to all weight so far. What is left out lies well below f64's resolution.
+    /// Relative to all weight so far: what is left out is well below f64's resolution.
     const NEGLIGIBLE: f64 = 1e-20;
     let density = Density::new(n, m);
     let peak = ((density.mode * n as f64) as usize).min(n - 1);
@@ -142,7 +146,7 @@ impl Density {
 
     fn at(&self, x: f64) -> f64 {
         let from_mode = x - self.mode;
-        // A vanishing exponent puts the mode on the border; its factor is 1.
+        // With an exponent of 0 the mode is on the border; the factor is 1.
         let mut ln = 0.0;
         if self.below > 0.0 {
             ln += self.below * (from_mode / self.mode).ln_1p();
@@ -153,7 +157,7 @@ impl Density {
         ln.exp()
     }
 
-    /// Its integral over the cell `[cell/n, (cell+1)/n]`, in units of a cell.
+    /// The integral over the cell `[cell/n, (cell+1)/n]`, in units of a cell.
     fn over_cell(&self, cell: usize) -> f64 {
         /// (distance from the middle, weight) on [-1, 1]: Abramowitz & Stegun table 25.4, n = 8.
         const GAUSS_LEGENDRE_8: [(f64, f64); 4] = [
@@ -185,8 +189,8 @@ mod tests {
         samples
     }
 
-    /// scipy takes each weight as a difference of beta CDFs and the variance as a difference of
-    /// squares: at n = 1e5 that costs it 1.3e-10, by comparison with 30-digit arithmetic.
+    /// scipy computes each weight as a difference of beta CDFs and the variance as a difference of
+    /// squares: at n = 1e5 that costs it 1.3e-10, compared with 30-digit arithmetic.
     const SCIPY_DIGITS: f64 = 1e-9;
 
     /// numpy.quantile and scipy.stats.mstats.mquantiles_cimj on `skewed(n)`, from `oracle.py`.
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_samples_have_an_interval_of_no_width() {
+    fn equal_samples_have_an_interval_of_width_0() {
         let got = estimate(&[0.1; 1000], 0.9, Confidence::default()).unwrap();
         assert_eq!(got.value, 0.1);
         assert_close(got.lo.unwrap(), 0.1, 1e-15);

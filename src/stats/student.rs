@@ -1,26 +1,26 @@
-//! How many standard errors an interval reaches: normal and Student t.
+//! How many standard errors an interval extends: normal and Student's t.
 
 use statrs::function::erf::erfc_inv;
 
 use super::beta;
 use super::estimate::Confidence;
 
-/// The z with `P(|Z| ≤ z) = confidence` for a standard normal Z.
+/// The z with `P(|Z| ≤ z) = confidence`, for a standard normal Z.
 pub fn normal_two_sided(confidence: Confidence) -> f64 {
     std::f64::consts::SQRT_2 * erfc_inv(confidence.outside())
 }
 
-/// The t with `P(|T| ≤ t) = confidence` for a Student T with `degrees` > 0 degrees of freedom.
+/// The t with `P(|T| ≤ t) = confidence`, for a Student T with ν = `degrees` > 0 degrees of freedom.
 ///
-/// By `T²/(ν + T²) ~ Beta(½, ν/2)`, which keeps its digits at any ν. (statrs' own quantile is off
-/// by 2.5e-2 at ν = 1e7.)
+/// Computed from `T²/(ν + T²) ~ Beta(½, ν/2)`, which keeps its digits at any ν. (statrs' own
+/// quantile is off by 2.5e-2 at ν = 1e7.)
 pub fn student_two_sided(confidence: Confidence, degrees: f64) -> f64 {
     let (inside, outside) = (confidence.level(), confidence.outside());
     let y = beta::quantile(0.5, 0.5 * degrees, inside, outside);
     if y < 0.5 {
         return (degrees * y / (1.0 - y)).sqrt();
     }
-    // The same from the other end, where 1 - y would lose digits.
+    // From the other end, because 1 - y would lose digits here.
     let x = beta::quantile(0.5 * degrees, 0.5, outside, inside);
     (degrees * (1.0 - x) / x).sqrt()
 }

@@ -1,4 +1,4 @@
-//! Everything one evaluation reports, from its per-token records alone.
+//! The statistics of one evaluation, from its per-token records alone.
 
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
@@ -9,73 +9,79 @@ use super::estimate::{Confidence, Estimate};
 use super::perplexity::Perplexity;
 use super::proportion;
 
-/// A model that is broken gives no finite row at all: name enough of them to look into, not all.
+/// A broken model may give no finite row at all: list enough of them to look into, not all.
 const MAX_EXCLUDED_LISTED: usize = 100;
 
-/// The statistics of one evaluated model; its fields are the JSON's keys.
+/// The statistics of one evaluated model; the fields are the JSON's keys.
 ///
-/// A part is `None` (null) where no token can tell: all of them without valid records, the
-/// perplexities without a next token.
+/// A part is `None` (null) without tokens to compute it from: counted ones for all parts, and ones
+/// that have a next token for `perplexity` and `delta_p`.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// Scored tokens that the statistics are made of.
+    /// Counted tokens: the scored ones that the statistics are computed from.
     pub n_tokens: u64,
-    /// Scored tokens left out: a row, or what was computed from it, is not finite.
+    /// Scored tokens that are left out: a row, or a score computed from it, is not finite.
     pub n_excluded: u64,
-    /// Windows the counted tokens come from.
+    /// Windows that the counted tokens are from.
     pub n_windows: u64,
-    /// Level of every interval.
+    /// The level of every interval.
     pub confidence: Confidence,
-    /// KL(p‖q): p the reference's distribution, q the evaluated model's.
+    /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
-    /// KL(q‖p).
+    /// KL(q‖p), in nats.
     pub reverse_kld: Option<Distribution>,
+    /// How often the top tokens agree.
     pub agreement: Option<Agreement>,
+    /// The perplexity of both models on the actual next tokens.
     pub perplexity: Option<Perplexity>,
+    /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
-    /// The first excluded tokens, at most 100; `n_excluded` counts all.
+    /// The first tokens that are left out, at most 100; `n_excluded` counts all.
     pub excluded: Vec<ExcludedToken>,
 }
 
-/// How often the two models' first choices agree, as shares of the counted tokens.
+/// How often the two models' top tokens agree, as shares of the counted tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Agreement {
     /// Both models have the same top token.
     pub ref_top1: Estimate,
-    /// The reference's top token is among the evaluated model's first 5.
+    /// The reference's top token is among the evaluated model's top 5.
     pub ref_top5: Estimate,
-    /// ... among its first 10.
+    /// The reference's top token is among the evaluated model's top 10.
     pub ref_top10: Estimate,
-    /// The evaluated model's top token is among the reference's first 5.
+    /// The evaluated model's top token is among the reference's top 5.
     pub eval_top5: Estimate,
-    /// ... among its first 10.
+    /// The evaluated model's top token is among the reference's top 10.
     pub eval_top10: Estimate,
 }
 
 /// A scored token that was left out, and why.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExcludedToken {
+    /// The window, in text order.
     pub window: u32,
+    /// The position in the window.
     pub position: u32,
-    pub which: Cause,
+    /// Why it was left out.
+    pub which: ExclusionReason,
 }
 
-/// What was not finite.
+/// Why a scored token is left out: what is not finite.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum ExclusionReason {
     /// The reference's row.
     Ref,
     /// The evaluated model's row.
     Eval,
     /// Both rows.
     Both,
-    /// A score of two finite rows.
+    /// A score, though both rows are finite.
     Score,
 }
 
-impl Cause {
-    /// Why `record` cannot be counted; `None` if it can.
+impl ExclusionReason {
+    /// Why `record` is left out; `None` if it is counted.
     pub fn of(record: &TokenRecord) -> Option<Self> {
         let flag = |bit| record.flags & bit != 0;
         match (
@@ -97,19 +103,25 @@ impl Cause {
     }
 }
 
+/// Whether the statistics count `record`: its rows and all of its scores are finite.
+pub fn is_counted(record: &TokenRecord) -> bool {
+    ExclusionReason::of(record).is_none()
+}
+
 /// `q(next) − p(next)`.
-fn delta_p(record: &TokenRecord) -> f64 {
+pub(super) fn delta_p(record: &TokenRecord) -> f64 {
     (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }
 
 impl Summary {
-    /// Computes it all. The records may come in any order; their order decides the last bits of the
-    /// sums and which of the excluded tokens are listed.
+    /// Computes all statistics from records in any order.
+    ///
+    /// Their order decides the last bits of the sums, and which of the excluded tokens are listed.
     pub fn from_records(records: &[TokenRecord], confidence: Confidence) -> Self {
         let mut counted = Vec::with_capacity(records.len());
         let mut excluded = Vec::new();
         for record in records {
-            match Cause::of(record) {
+            match ExclusionReason::of(record) {
                 None => counted.push(record),
                 Some(which) if excluded.len() < MAX_EXCLUDED_LISTED => {
                     excluded.push(ExcludedToken {
@@ -154,21 +166,21 @@ impl Agreement {
     }
 }
 
-/// The statistics of the actual next token, over the rows that have one.
+/// The statistics of the actual next token, over the records that have one.
 fn next_token(
     counted: &[&TokenRecord],
     confidence: Confidence,
 ) -> (Option<Perplexity>, Option<DeltaP>) {
-    let followed = || counted.iter().filter(|r| r.next_token().is_some());
-    let ref_nll: Vec<f64> = followed().map(|r| r.ref_nll).collect();
-    let eval_nll: Vec<f64> = followed().map(|r| r.eval_nll).collect();
+    let with_next = || counted.iter().filter(|r| r.next_token().is_some());
+    let ref_nll: Vec<f64> = with_next().map(|r| r.ref_nll).collect();
+    let eval_nll: Vec<f64> = with_next().map(|r| r.eval_nll).collect();
     let perplexity = Perplexity::of(&ref_nll, &eval_nll);
-    let windows: Vec<u32> = followed().map(|r| r.window).collect();
-    let changes = followed().map(|r| delta_p(r)).collect();
+    let windows: Vec<u32> = with_next().map(|r| r.window).collect();
+    let changes = with_next().map(|r| delta_p(r)).collect();
     (perplexity, DeltaP::of(&windows, changes, confidence))
 }
 
-/// How many different values there are.
+/// How many different windows there are.
 fn distinct(windows: &[u32]) -> u64 {
     let mut windows = windows.to_vec();
     windows.dedup();

@@ -140,10 +140,10 @@ fn counts_add_up() {
     let first = ExcludedToken {
         window: 0,
         position: 5,
-        which: Cause::Ref,
+        which: ExclusionReason::Ref,
     };
     assert_eq!(summary.excluded[0], first);
-    assert_eq!(summary.excluded[1].which, Cause::Eval);
+    assert_eq!(summary.excluded[1].which, ExclusionReason::Eval);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn order_of_the_records_moves_last_bits_only() {
 }
 
 #[test]
-fn no_valid_record_gives_null() {
+fn no_counted_record_gives_null() {
     let mut broken = records();
     for record in &mut broken {
         record.flags = TokenRecord::REF_NOT_FINITE | TokenRecord::EVAL_NOT_FINITE;
@@ -218,7 +218,7 @@ fn scores_that_are_not_finite_are_left_out() {
     let summary = summary(&records);
     for (position, excluded) in summary.excluded[..4].iter().enumerate() {
         assert_eq!(excluded.position, position as u32);
-        assert_eq!(excluded.which, Cause::Score);
+        assert_eq!(excluded.which, ExclusionReason::Score);
     }
 }
 

@@ -6,19 +6,23 @@ use py_literal::Value;
 
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
-use crate::{MAX_N_CTX, MAX_N_VOCAB};
+use crate::python_literal::{self, NotADict};
+use crate::reference::About;
+use crate::window::longest;
+use crate::{MAX_N_CTX, MAX_N_VOCAB, WindowSpec};
 
-/// The deepest nesting of a header that is parsed; kl.py nests nothing in its one dict.
-const MAX_DEPTH: usize = 3;
+/// kl.py's name of the logical batch.
+const N_BATCH: &str = "n_batch";
 
-/// What kl.py's header says.
+/// What kl.py's header states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KlPyHeader {
     /// Most tokens in a window; padded by kl.py, whose windows may all be shorter.
     pub n_ctx: u32,
     /// Entries of a row.
     pub n_vocab: u32,
-    /// Windows in the file; kl.py's own files do not say.
+    /// Windows in the file; kl.py's own files do not state it.
     pub n_windows: Option<u32>,
     /// Path of the model.
     pub model: Option<String>,
@@ -30,7 +34,28 @@ pub struct KlPyHeader {
 }
 
 impl KlPyHeader {
-    /// Both lines; the second is at once JSON and a Python literal.
+    /// The header of a file that will hold exactly `windows`.
+    pub(super) fn new(about: &About, windows: &[WindowSpec]) -> Self {
+        let model = || about.model.as_ref()?.file_name.clone();
+        let text = || about.text.as_ref()?.name.clone();
+        let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
+        let mut others = about.others.clone();
+        if let Some(n_batch) = n_batch
+            && !others.iter().any(|(key, _)| key == N_BATCH)
+        {
+            others.push((N_BATCH.to_owned(), n_batch.to_string()));
+        }
+        Self {
+            n_ctx: about.n_ctx.max(longest(windows)),
+            n_vocab: about.n_vocab,
+            n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
+            model: about.model_path.clone().or_else(model),
+            text_path: about.text_path.clone().or_else(text),
+            others,
+        }
+    }
+
+    /// The bytes of both lines; the second is both JSON and a Python literal.
     pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
@@ -63,18 +88,16 @@ impl KlPyHeader {
         }
     }
 
-    /// From the second line, its line feed taken off.
+    /// Parses the second line, without its line feed.
     pub(super) fn from_line(line: &[u8], name: &Named) -> Result<Self> {
         let unusable = |what: &str| name.header(what);
         let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
-        if !is_shallow(text) {
-            return Err(unusable(
-                "its brackets nest too deep, or it holds a \\N escape",
-            ));
-        }
-        let Ok(Value::Dict(entries)) = text.trim().parse::<Value>() else {
-            return Err(unusable("the second line is not a Python dict literal"));
-        };
+        let entries = python_literal::dict(text).map_err(|why| {
+            unusable(match why {
+                NotADict::Unsafe => "its brackets nest too deep, or it holds a \\N escape",
+                NotADict::Other => "the second line is not a Python dict literal",
+            })
+        })?;
         let mut header = Self::default();
         for (key, value) in
             last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))?
@@ -106,17 +129,17 @@ impl KlPyHeader {
     }
 }
 
-/// A dict's entries as Python takes them: of a key's values the last, at the place of the first.
-/// `None` if a key is not a string.
+/// A dict's entries as Python reads them: each key once, at the index of its first occurrence, with
+/// its last value. `None` if a key is not a string.
 fn last_of_each(entries: Vec<(Value, Value)>) -> Option<Vec<(String, Value)>> {
-    let mut places = HashMap::new();
+    let mut indices = HashMap::new();
     let mut found: Vec<(String, Value)> = Vec::new();
     for (key, value) in entries {
         let Value::String(key) = key else {
             return None;
         };
-        let place = *places.entry(key.clone()).or_insert(found.len());
-        match found.get_mut(place) {
+        let index = *indices.entry(key.clone()).or_insert(found.len());
+        match found.get_mut(index) {
             Some(entry) => entry.1 = value,
             None => found.push((key, value)),
         }
@@ -132,36 +155,6 @@ fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
     .ok_or_else(|| name.header(format!("{key} is not a whole number in range")))
 }
 
-/// Whether the parser can be let at `text`: it takes stack, and time that doubles, for each level
-/// of nesting. Brackets inside strings do not count. A `\N{...}` escape, the one that may hold a
-/// quote, is refused: Python's `repr` never writes it.
-pub(crate) fn is_shallow(text: &str) -> bool {
-    let mut depth = 0usize;
-    let mut quote = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some(_), '\\') => {
-                if chars.next() == Some('N') {
-                    return false;
-                }
-            }
-            (Some(q), c) if q == c => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(c),
-            (None, '(' | '[' | '{') => {
-                depth += 1;
-                if depth > MAX_DEPTH {
-                    return false;
-                }
-            }
-            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
-            (None, _) => {}
-        }
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_kl_py() {
+    fn a_line_of_kl_py_is_parsed() {
         let header = parse(
             "{'model': '../models/s.gguf', 'text_path': \"it's.txt\", 'n_ctx': 256, \
              'n_batch': 256, 'read_path': None, 'n_tokens': -1, 'verbose': False, 'n_vocab': 512}",
@@ -198,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_given_twice_the_last_value_holds() {
+    fn the_last_value_of_a_repeated_key_counts() {
         let header = parse(
             "{'n_ctx': None, 'model': 'a', 'x': 1, 'y': 2, 'x': 3, 'n_vocab': 5, 'n_ctx': 8, \
              'model': 'b', 'x': 'z'}",

@@ -4,11 +4,11 @@ use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// ID1 and ID2, the first bytes of every member (RFC 1952, 2.3.1).
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+use crate::gzip::GZIP_MAGIC;
 
-/// What all members hold. Unlike [`flate2::bufread::MultiGzDecoder`], it tells bytes behind the
-/// last member, which fail with [`io::ErrorKind::InvalidData`], from a member that is cut short.
+/// The contents of all members. Unlike [`flate2::bufread::MultiGzDecoder`], it distinguishes bytes
+/// after the last member, which fail with [`io::ErrorKind::InvalidData`], from a member that is cut
+/// short.
 #[derive(Debug)]
 pub(super) struct Members<R> {
     /// The member being read; `None` after the last one.
@@ -33,7 +33,7 @@ impl<R: BufRead> Read for Members<R> {
             if n > 0 {
                 return Ok(n);
             }
-            // Perhaps one byte alone: the buffer may end there.
+            // This may be a single byte: the buffer may end there.
             let next = member.get_mut().fill_buf()?;
             if !next.iter().zip(&GZIP_MAGIC).all(|(a, b)| a == b) {
                 return Err(io::Error::new(
@@ -55,7 +55,7 @@ impl<R: BufRead> Read for Members<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::piece::gzip;
+    use crate::gzip::gzip;
 
     fn read(bytes: &[u8], buffer_bytes: usize) -> io::Result<Vec<u8>> {
         let mut plain = Vec::new();
@@ -64,9 +64,9 @@ mod tests {
     }
 
     #[test]
-    fn members_are_joined_and_trailing_bytes_told_from_a_cut_member() {
+    fn members_are_joined_and_trailing_bytes_are_not_a_cut_member() {
         let two = [gzip(b"one, "), gzip(b""), gzip(b"two")].concat();
-        // However the buffer cuts what comes.
+        // Wherever the buffer ends.
         for buffer_bytes in 1..=two.len() {
             assert_eq!(read(&two, buffer_bytes).unwrap(), b"one, two");
             for trailing in [&b"\0"[..], b"no gzip at all"] {

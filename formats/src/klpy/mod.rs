@@ -11,12 +11,14 @@
 //! | the rows of the window's first n_logits positions, raw logits, f32 | 4 n_logits n_vocab |
 //!
 //! kl.py writes a row for every position. Where there are fewer, it compares row `i` with its own
-//! row of position `i`: the rows that lack are those of the last positions. Its `n_ctx` is the one
+//! row of position `i`: the missing rows are those of the last positions. Its `n_ctx` is the one
 //! that llama.cpp allocated, padded to a multiple of 256, so windows may be shorter, never longer.
 //!
-//! A written header also says `n_windows`: a stream of several gzip members that was cut between
-//! two of them would otherwise look whole. kl.py ignores the entry, and its own files lack it.
+//! `kl` also writes `n_windows` into the header: without it, a stream of several gzip members that
+//! was cut between two of them would look whole. kl.py ignores the entry, and its own files lack
+//! it.
 
+mod about;
 mod header;
 mod members;
 mod reader;
@@ -26,12 +28,35 @@ mod writer;
 mod tests;
 
 pub use header::KlPyHeader;
-pub(crate) use header::is_shallow;
 pub use reader::KlPyReader;
-pub use writer::KlPyWriter;
+
+use crate::Encoding;
+use crate::reference::Kind;
+use crate::reference::format::{Format, Traits, WriteFormat};
+use crate::writing::of_members;
+
+/// kl.py's file.
+pub const KIND: Kind = Kind::new("kl.py");
 
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v1\n";
 
 /// Most bytes of the header line.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
+
+pub(crate) const FORMAT: Format = Format {
+    kind: KIND,
+    recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
+    open: |path| KlPyReader::open(path).map(about::reference),
+    write: Some(WriteFormat {
+        encodings: &[Encoding::F32],
+        start: writer::start,
+        projected_bytes: of_members,
+        traits: Traits {
+            has_all_rows: true,
+            is_without_flash_attention: true,
+            can_resume: false,
+            is_base_file: false,
+        },
+    }),
+};

@@ -1,4 +1,4 @@
-//! The reading side: a stream, window after window.
+//! The reading side: a stream, window after window. It is a [`ReadStream`].
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,22 +7,24 @@ use std::path::Path;
 use super::members::Members;
 use super::{KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
-use crate::row::{Layout, Shape};
+use crate::reference::ReadStream;
+use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::{Encoding, Error, RowBlock, WindowHead};
+use crate::{Encoding, Error, RowBlock, WindowSpec};
 
-/// How much memory is taken before its bytes have come, in words.
+/// Most memory that is allocated before its bytes have arrived, in words.
 const STEP_WORDS: usize = 256 << 10;
 
-/// Reads kl.py's file from front to back.
+/// Reads kl.py's file from its start to its end: a [`ReadStream`].
 #[derive(Debug)]
 pub struct KlPyReader {
     name: Named,
+    file_bytes: u64,
     stream: BufReader<Members<BufReader<File>>>,
     header: KlPyHeader,
-    /// Bytes of the plain stream taken.
+    /// Bytes of the plain stream that have been read.
     offset: u64,
-    /// The number of the next window.
+    /// The index of the next window.
     next: u32,
     n_rows: u32,
     rows_left: u32,
@@ -32,11 +34,11 @@ impl KlPyReader {
     /// Opens the file and reads its header.
     ///
     /// # Errors
-    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is no regular file,
+    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is not a regular file,
     /// [`Error::Header`], [`Error::Truncated`], [`Error::Corrupt`], [`Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
-        let (file, _) = source::open(&name, "a reference")?;
+        let (file, file_bytes) = source::open(&name, "a reference")?;
         let members = Members::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),
@@ -46,18 +48,19 @@ impl KlPyReader {
             n_rows: 0,
             rows_left: 0,
             name,
+            file_bytes,
         };
         let magic = reader.line(MAGIC_LINE.len()).map_err(|error| match error {
             Error::Corrupt { path, .. } | Error::Header { path, .. } => Error::NotAReference {
                 path,
-                found: "it is not gzip, or another file's".into(),
+                found: "it is not gzip, or not kl.py's file".into(),
             },
             error => error,
         })?;
         if magic != MAGIC_LINE.trim_end().as_bytes() {
             return Err(reader
                 .name
-                .not_a_reference("its first line is another file's"));
+                .not_a_reference("its first line is not that of kl.py's file"));
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
         reader.header = KlPyHeader::from_line(&line, &reader.name)?;
@@ -69,18 +72,93 @@ impl KlPyReader {
         self.name.path()
     }
 
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
     /// The header.
     pub fn header(&self) -> &KlPyHeader {
         &self.header
     }
 
-    /// The next window, numbered in the order of the file; `None` at the end. Rows of the window
-    /// before that were not read are passed over.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] or [`Error::Truncated`] with the window and the byte of the plain
-    /// stream, [`Error::Io`].
-    pub fn next_window(&mut self) -> Result<Option<WindowHead>> {
+    fn skip_rows(&mut self) -> Result<()> {
+        let rows = u64::from(std::mem::take(&mut self.rows_left));
+        let bytes = rows * 4 * u64::from(self.header.n_vocab); // 2^32 x 4 x 2^24
+        let window = self.next.saturating_sub(1);
+        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
+            .map_err(|e| self.error(Some(window), e))?;
+        self.offset += skipped;
+        match skipped == bytes {
+            true => Ok(()),
+            false => Err(self.error(Some(window), io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Reads `n` numbers. Memory is allocated as they arrive.
+    fn words(&mut self, window: u32, n: usize) -> Result<Vec<u32>> {
+        let mut words = Vec::new();
+        while words.len() < n {
+            let start = words.len();
+            // At most doubles what has arrived already.
+            let step = (n - start).min(STEP_WORDS.max(start));
+            words.resize(start + step, 0);
+            let fresh = words.get_mut(start..).unwrap_or_default();
+            self.fill(window, bytemuck::cast_slice_mut(fresh))?;
+        }
+        Ok(words)
+    }
+
+    fn fill(&mut self, window: u32, bytes: &mut [u8]) -> Result<()> {
+        self.stream
+            .read_exact(bytes)
+            .map_err(|e| self.error(Some(window), e))?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// A line of at most `max` bytes, without its line feed.
+    fn line(&mut self, max: usize) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        (&mut self.stream)
+            .take(max as u64)
+            .read_until(b'\n', &mut line)
+            .map_err(|e| self.error(None, e))?;
+        self.offset += line.len() as u64;
+        match line.pop() {
+            Some(b'\n') => Ok(line),
+            _ if line.len() + 1 >= max => {
+                Err(self.name.header(format!("a line of more than {max} bytes")))
+            }
+            _ => Err(self.error(None, io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// The error for a failure to read.
+    fn error(&self, window: Option<u32>, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let what = match window {
+                    Some(_) => "the file ends within a window",
+                    None => "the file ends within its header",
+                };
+                self.name.truncated(window, self.offset, what)
+            }
+            io::ErrorKind::InvalidInput => {
+                self.name
+                    .corrupt(window, self.offset, format!("gzip: {source}"))
+            }
+            io::ErrorKind::InvalidData => {
+                self.name.corrupt(window, self.offset, source.to_string())
+            }
+            _ => self.name.io("read", source),
+        }
+    }
+}
+
+/// Windows are numbered in the order of the file.
+impl ReadStream for KlPyReader {
+    fn next_window(&mut self) -> Result<Option<WindowSpec>> {
         self.skip_rows()?;
         let window = self.next;
         let start = self.offset;
@@ -101,45 +179,40 @@ impl KlPyReader {
         let [n_tokens, n_rows, n_vocab] = counts;
         if n_vocab != self.header.n_vocab {
             let what = format!(
-                "rows of {n_vocab} entries, the header says {}",
+                "rows of {n_vocab} entries, the header states {}",
                 self.header.n_vocab
             );
             return corrupt(&self.name, what);
         }
         if n_tokens > self.header.n_ctx {
             let what = format!(
-                "a window of {n_tokens} tokens, the header says n_ctx {}",
+                "a window of {n_tokens} tokens, the header states n_ctx {}",
                 self.header.n_ctx
             );
             return corrupt(&self.name, what);
         }
         if self.header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
-            return corrupt(&self.name, "more windows than the header says".into());
+            return corrupt(&self.name, "more windows than the header states".into());
         }
         if n_rows > n_tokens {
             return corrupt(&self.name, format!("{n_rows} rows for {n_tokens} tokens"));
         }
         let tokens = self.words(window, n_tokens as usize)?;
-        let head = WindowHead {
+        let spec = WindowSpec {
             window,
             tokens,
             first_scored: 0,
             n_rows,
         };
-        if let Some(fault) = head.fault(n_vocab) {
+        if let Some(fault) = spec.fault(n_vocab) {
             return corrupt(&self.name, fault);
         }
         self.next = window + 1;
         (self.n_rows, self.rows_left) = (n_rows, n_rows);
-        Ok(Some(head))
+        Ok(Some(spec))
     }
 
-    /// Up to `max_rows` more rows of the window last given; `None` when there are no more, or
-    /// `max_rows` is 0.
-    ///
-    /// # Errors
-    /// As [`KlPyReader::next_window`].
-    pub fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
         let n_rows = max_rows.min(self.rows_left as usize);
         if n_rows == 0 {
             return Ok(None);
@@ -147,7 +220,7 @@ impl KlPyReader {
         let window = self.next.saturating_sub(1);
         let start = self.offset;
         let n_vocab = self.header.n_vocab as usize;
-        let too_large = |name: &Named| name.corrupt(Some(window), start, "rows past all memory");
+        let too_large = |name: &Named| name.corrupt(Some(window), start, "rows larger than memory");
         let words = n_vocab
             .checked_mul(n_rows)
             .ok_or_else(|| too_large(&self.name))?;
@@ -158,7 +231,7 @@ impl KlPyReader {
             first_row,
             n_rows,
             n_vocab,
-            layout: Layout::Own(Encoding::F32),
+            layout: RowLayout::Plain(Encoding::F32),
         };
         self.rows_left -= n_rows as u32; // at most rows_left
         RowBlock::over(shape, storage)
@@ -166,76 +239,7 @@ impl KlPyReader {
             .ok_or_else(|| too_large(&self.name))
     }
 
-    fn skip_rows(&mut self) -> Result<()> {
-        let rows = u64::from(std::mem::take(&mut self.rows_left));
-        let bytes = rows * 4 * u64::from(self.header.n_vocab); // 2^32 x 4 x 2^24
-        let window = self.next.saturating_sub(1);
-        let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
-            .map_err(|e| self.error(Some(window), e))?;
-        self.offset += skipped;
-        match skipped == bytes {
-            true => Ok(()),
-            false => Err(self.error(Some(window), io::ErrorKind::UnexpectedEof.into())),
-        }
-    }
-
-    /// `n` numbers, taking memory as they come.
-    fn words(&mut self, window: u32, n: usize) -> Result<Vec<u32>> {
-        let mut words = Vec::new();
-        while words.len() < n {
-            let start = words.len();
-            // Doubling at most what has come already.
-            let step = (n - start).min(STEP_WORDS.max(start));
-            words.resize(start + step, 0);
-            let fresh = words.get_mut(start..).unwrap_or_default();
-            self.fill(window, bytemuck::cast_slice_mut(fresh))?;
-        }
-        Ok(words)
-    }
-
-    fn fill(&mut self, window: u32, bytes: &mut [u8]) -> Result<()> {
-        self.stream
-            .read_exact(bytes)
-            .map_err(|e| self.error(Some(window), e))?;
-        self.offset += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// A line of at most `max` bytes, its line feed taken off.
-    fn line(&mut self, max: usize) -> Result<Vec<u8>> {
-        let mut line = Vec::new();
-        (&mut self.stream)
-            .take(max as u64)
-            .read_until(b'\n', &mut line)
-            .map_err(|e| self.error(None, e))?;
-        self.offset += line.len() as u64;
-        match line.pop() {
-            Some(b'\n') => Ok(line),
-            _ if line.len() + 1 >= max => {
-                Err(self.name.header(format!("a line of more than {max} bytes")))
-            }
-            _ => Err(self.error(None, io::ErrorKind::UnexpectedEof.into())),
-        }
-    }
-
-    /// What a failure to read means.
-    fn error(&self, window: Option<u32>, source: io::Error) -> Error {
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                let what = match window {
-                    Some(_) => "the file ends within a window",
-                    None => "the file ends within its header",
-                };
-                self.name.truncated(window, self.offset, what)
-            }
-            io::ErrorKind::InvalidInput => {
-                self.name
-                    .corrupt(window, self.offset, format!("gzip: {source}"))
-            }
-            io::ErrorKind::InvalidData => {
-                self.name.corrupt(window, self.offset, source.to_string())
-            }
-            _ => self.name.io("read", source),
-        }
+    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
+        Ok(Box::new(Self::open(self.path())?))
     }
 }

@@ -6,8 +6,10 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::Named;
+use crate::reference::ReadStream;
 use crate::testing::*;
-use crate::{Encoding, Error, Result, WindowEncoder, WindowHead};
+use crate::{Error, Result, WindowSpec, Writer};
 
 const N_VOCAB: u32 = 5;
 const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
@@ -22,33 +24,32 @@ fn header(n_windows: Option<u32>) -> KlPyHeader {
 }
 
 /// The window with the same rows, those of its first positions: the only ones a file can hold.
-fn rows_from_the_start(mut window: Window) -> Window {
-    window.head.first_scored = 0;
+fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
+    window.spec.first_scored = 0;
     window
 }
 
-fn write(header: &KlPyHeader, windows: &[Window], at_once: usize) -> Vec<u8> {
-    let mut writer = KlPyWriter::create(Vec::new(), Path::new("out"), header).unwrap();
-    for w in windows {
-        let encoder = WindowEncoder::kl_py(header, &w.head).unwrap();
-        for piece in encode(encoder, Encoding::F32, N_VOCAB, &w.rows, at_once) {
-            writer.append(piece.compress()).unwrap();
-        }
-    }
-    writer.finish().unwrap()
+fn writer(header: &KlPyHeader) -> Writer<Vec<u8>> {
+    let name = Named::new(Path::new("out"));
+    let start = writer::with_header(&name, header).unwrap();
+    Writer::begin(Vec::new(), name, start).unwrap()
 }
 
-fn read(path: &Path, at_once: usize) -> Result<Vec<(WindowHead, Vec<u32>)>> {
+fn write(header: &KlPyHeader, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
+    written(writer(header), windows, at_once)
+}
+
+fn read(path: &Path, at_once: usize) -> Result<Vec<(WindowSpec, Vec<u32>)>> {
     let mut reader = KlPyReader::open(path)?;
     let mut windows = Vec::new();
-    while let Some(head) = reader.next_window()? {
+    while let Some(spec) = reader.next_window()? {
         let mut rows = Vec::new();
         while let Some(block) = reader.next_rows(at_once)? {
-            assert_eq!(block.window, head.window);
+            assert_eq!(block.window, spec.window);
             assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
             rows.extend(bits(&block));
         }
-        windows.push((head, rows));
+        windows.push((spec, rows));
     }
     Ok(windows)
 }
@@ -74,17 +75,17 @@ fn a_window_spelled_out() {
         0x3f80_0000, 0, 0, 0, 0xbf80_0000, // 1, 0, 0, 0, -1
     ]);
     let windows = read(Scratch::new().file(&gzip(&plain)), 9).unwrap();
-    let head = WindowHead {
+    let spec = WindowSpec {
         window: 0,
         tokens: vec![3, 4],
         first_scored: 0,
         n_rows: 1,
     };
-    assert_eq!(windows, [(head, vec![0x3f80_0000, 0, 0, 0, 0xbf80_0000])]);
+    assert_eq!(windows, [(spec, vec![0x3f80_0000, 0, 0, 0, 0xbf80_0000])]);
 }
 
 #[test]
-fn a_window_is_no_longer_than_the_context() {
+fn a_window_longer_than_the_context_is_refused() {
     let scratch = Scratch::new();
     let mut numbers = vec![8, 0, N_VOCAB, 0, 1, 2, 3, 4, 0, 1, 2];
     let windows = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap();
@@ -93,17 +94,17 @@ fn a_window_is_no_longer_than_the_context() {
     numbers.push(3);
     let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
     let message = format!(
-        "corrupt: a window of 9 tokens, the header says n_ctx 8, at window 0, byte {};",
+        "corrupt: a window of 9 tokens, the header states n_ctx 8, at window 0, byte {};",
         LINES.len()
     );
     assert!(error.to_string().contains(&message), "{error}");
-    let head = WindowHead {
+    let spec = WindowSpec {
         window: 0,
         tokens: vec![0; 9],
         first_scored: 0,
         n_rows: 9,
     };
-    assert!(WindowEncoder::kl_py(&header(None), &head).is_err());
+    assert!(writer(&header(None)).window_format().encode(&spec).is_err());
 }
 
 #[test]
@@ -131,7 +132,10 @@ fn hostile_counts_are_refused() {
         (vec![2, 3, 5, 3, 4], "3 rows for 2 tokens"),
         (vec![2, max, 5, 3, 4], "rows for 2 tokens"),
         (vec![max, max, 5], "a window of 4294967295 tokens"),
-        (vec![2, 1, 6, 3, 4], "rows of 6 entries, the header says 5"),
+        (
+            vec![2, 1, 6, 3, 4],
+            "rows of 6 entries, the header states 5",
+        ),
         (vec![2, 1, 0, 3, 4], "rows of 0 entries"),
         (vec![2, 1, 5, 3, 5], "token 5 at position 1 is outside"),
     ] {
@@ -225,14 +229,14 @@ fn every_truncation_is_found() {
 }
 
 #[test]
-fn unread_rows_are_passed_over() {
+fn unread_rows_are_skipped() {
     let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
     let scratch = Scratch::new();
     let mut reader = KlPyReader::open(scratch.file(&write(&header(None), &windows, 9))).unwrap();
     assert!(reader.next_rows(1).unwrap().is_none(), "no window yet");
     reader.next_window().unwrap();
     reader.next_rows(1).unwrap();
-    assert_eq!(reader.next_window().unwrap().unwrap(), windows[1].head);
+    assert_eq!(reader.next_window().unwrap().unwrap(), windows[1].spec);
     assert_eq!(reader.next_rows(9).unwrap().unwrap().n_rows(), 2);
     assert!(reader.next_rows(9).unwrap().is_none());
     assert!(reader.next_window().unwrap().is_none());
@@ -241,10 +245,10 @@ fn unread_rows_are_passed_over() {
 #[test]
 fn writers_refuse_what_the_file_cannot_hold() {
     let header = header(Some(1));
-    let create = || KlPyWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    let create = || writer(&header);
+    let format = create().window_format();
     let w = rows_from_the_start(window(0, 3, 1, N_VOCAB));
-    let encoder = WindowEncoder::kl_py(&header, &w.head).unwrap();
-    let members: Vec<_> = encode(encoder, Encoding::F32, N_VOCAB, &w.rows, 9)
+    let members: Vec<_> = encode(&format, &w, 9)
         .iter()
         .map(|piece| piece.clone().compress())
         .collect();
@@ -256,14 +260,11 @@ fn writers_refuse_what_the_file_cannot_hold() {
     let mut writer = create();
     writer.append(members[0].clone()).unwrap();
     assert!(writer.finish().is_err(), "no rows");
-    let late = WindowHead {
+    let late = WindowSpec {
         first_scored: 1,
-        ..w.head
+        ..w.spec
     };
-    assert!(
-        WindowEncoder::kl_py(&header, &late).is_err(),
-        "rows that start late"
-    );
+    assert!(format.encode(&late).is_err(), "rows that start late");
 }
 
 proptest! {
@@ -276,7 +277,7 @@ proptest! {
         let found = read(Scratch::new().file(&bytes), 10 - at_once).unwrap();
         let expected: Vec<_> = windows
             .into_iter()
-            .map(|w| (w.head, w.rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>()))
+            .map(|w| (w.spec, w.rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>()))
             .collect();
         prop_assert_eq!(found, expected);
     }
@@ -311,8 +312,8 @@ proptest! {
     }
 }
 
-/// A gigabyte of tokens or rows in a megabyte of gzip: it is read as it comes, and ends at the
-/// first that cannot be; a header's line of so many bytes ends after 64 KiB.
+/// Many megabytes of tokens or rows in a small gzip file: reading stops at the first impossible
+/// one, and a header line of that length is refused after 64 KiB.
 #[test]
 fn bombs_end_early() {
     let scratch = Scratch::new();

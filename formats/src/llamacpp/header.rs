@@ -1,4 +1,4 @@
-//! The header, and the places that follow from it.
+//! The header, and the offsets that follow from it.
 
 use super::{MAGIC, row_bytes};
 use crate::{MAX_N_CTX, MAX_N_VOCAB};
@@ -34,17 +34,17 @@ impl LlamaCppHeader {
         u64::from(self.n_windows) * u64::from(self.rows_per_window())
     }
 
-    /// Bytes of the whole file; `None` where that is no size.
+    /// Bytes of the whole file; `None` where that overflows.
     pub fn file_bytes(&self) -> Option<u64> {
         self.window_bytes()
             .checked_mul(self.n_windows.into())?
             .checked_add(self.rows_start())
     }
 
-    /// From the counts behind the magic.
+    /// Reads the counts after the magic.
     ///
     /// # Errors
-    /// Which count is impossible.
+    /// A phrase that names the impossible count.
     pub(super) fn from_bytes(counts: [u8; 12]) -> Result<Self, String> {
         let [n_ctx, n_vocab, n_windows]: [u32; 3] = bytemuck::cast(counts);
         let header = Self {
@@ -104,7 +104,7 @@ impl LlamaCppHeader {
         HEADER_BYTES + 4 * u64::from(self.n_ctx) * u64::from(window)
     }
 
-    /// Where the rows of the first window start: behind all tokens.
+    /// Where the rows of the first window start: after all tokens.
     pub(super) fn rows_start(&self) -> u64 {
         self.tokens_offset(self.n_windows)
     }

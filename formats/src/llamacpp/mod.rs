@@ -2,27 +2,44 @@
 //! `--kl-divergence` reads: log-probabilities in 16 bits, without compression or checksums. The
 //! layout is specified in `LLAMACPP.md`, beside this crate's manifest.
 //!
-//! A window here is what llama-perplexity calls a chunk. Every place in the file follows from its
-//! header, so a [`LlamaCppReader`] reads any rows of any window, from any threads; a
-//! [`LlamaCppWriter`] takes rows that [`encode_row`] made on any threads, in order.
+//! A window here is what llama-perplexity calls a chunk. Every offset in the file follows from its
+//! header, so a [`LlamaCppReader`] reads any rows of any window, from any threads.
 
+mod about;
 mod header;
 mod reader;
-mod row;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 pub use header::LlamaCppHeader;
 pub use reader::LlamaCppReader;
-pub(crate) use row::view;
-pub use row::{encode_row, row_bytes};
-pub use writer::LlamaCppWriter;
+
+use crate::Encoding;
+use crate::reference::Kind;
+use crate::reference::format::{Format, Traits, WriteFormat};
+
+/// llama.cpp's base file.
+pub const KIND: Kind = Kind::new("llama.cpp");
 
 /// The file's first bytes.
 pub const MAGIC: [u8; 8] = *b"_logits_";
 
-/// How far below a row's largest logit llama-perplexity lets a logit go: what is less is raised
-/// to this, in logits.
-pub const FLOOR: f32 = 16.0;
+pub(crate) const FORMAT: Format = Format {
+    kind: KIND,
+    recognise: |start| start.raw.starts_with(&MAGIC),
+    open: |path| LlamaCppReader::open(path).map(about::reference),
+    write: Some(WriteFormat {
+        encodings: &[Encoding::U16],
+        start: writer::start,
+        projected_bytes: writer::projected_bytes,
+        traits: Traits {
+            is_base_file: true,
+            can_resume: false,
+            has_all_rows: false,
+            is_without_flash_attention: false,
+        },
+    }),
+};

@@ -4,15 +4,17 @@ use std::path::Path;
 
 use super::{LlamaCppHeader, MAGIC};
 use crate::error::{Error, Result};
-use crate::row::{Layout, Shape};
+use crate::reference::ReadBlocks;
+use crate::row::{Row, RowLayout, Shape};
 use crate::source::Source;
-use crate::{RowBlock, WindowHead};
+use crate::{Encoding, RowBlock, WindowSpec, rows_per_piece};
 
 /// A base file of llama.cpp. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
 pub struct LlamaCppReader {
     source: Source,
     header: LlamaCppHeader,
+    bos: Option<u32>,
 }
 
 impl LlamaCppReader {
@@ -22,22 +24,26 @@ impl LlamaCppReader {
     /// # Errors
     /// [`Error::Truncated`] for a file that is too short, with the first window that is not whole
     /// and the byte where the rest should begin; [`Error::Corrupt`] for one that is too long;
-    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is no regular file,
+    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is not a regular file,
     /// [`Error::Header`], [`Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let name = &source.name;
         if source.array_at(0)? != Some(MAGIC) {
-            return Err(name.not_a_reference("it does not start as llama.cpp's base file does"));
+            return Err(name.not_a_reference("it does not start like llama.cpp's base file"));
         }
         let Some(counts) = source.array_at(MAGIC.len() as u64)? else {
             return Err(name.truncated(None, source.len, "the file ends within its header"));
         };
         let header = LlamaCppHeader::from_bytes(counts).map_err(|fault| name.header(fault))?;
         match header.file_bytes() {
-            Some(end) if end == source.len => Ok(Self { source, header }),
+            Some(end) if end == source.len => Ok(Self {
+                source,
+                header,
+                bos: None,
+            }),
             Some(end) if end < source.len => {
-                let what = format!("{} bytes behind the last row", source.len - end);
+                let what = format!("{} bytes after the last row", source.len - end);
                 Err(name.corrupt(None, end, what))
             }
             end => Err(cut(&source, &header, end)),
@@ -54,65 +60,27 @@ impl LlamaCppReader {
         &self.header
     }
 
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.source.len
+    }
+
     /// Windows in the file.
     pub fn n_windows(&self) -> usize {
         self.header.n_windows as usize
     }
 
-    /// The tokens of the `i`-th window, as the model is to decode them: with the model's `bos` in
-    /// the first one's place, where it adds one. The file has the text's own token there.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] with the window and the byte, [`Error::Unsupported`] for a `bos` outside
-    /// the file's vocabulary, [`Error::Truncated`] if the file has shrunk, [`Error::Io`].
-    ///
-    /// # Panics
-    /// If `i` is not below [`LlamaCppReader::n_windows`].
-    pub fn head(&self, i: usize, bos: Option<u32>) -> Result<WindowHead> {
-        let window = self.number(i);
-        let offset = self.header.tokens_offset(window);
-        // The file was long enough for as many.
-        let mut tokens = vec![0u32; self.header.n_ctx as usize];
-        self.source
-            .read_exact_at(bytemuck::cast_slice_mut(&mut tokens), offset)
-            .map_err(|error| error.in_window(window))?;
-        let n_vocab = self.header.n_vocab;
-        let mut places = tokens.iter().zip(0u64..);
-        if let Some((token, place)) = places.find(|&(&token, _)| token >= n_vocab) {
-            let what = format!(
-                "token {} at position {place} is outside the vocabulary of {n_vocab}",
-                token.cast_signed()
-            );
-            let at = offset + 4 * place;
-            return Err(self.source.name.corrupt(Some(window), at, what));
-        }
-        if let (Some(bos), Some(first)) = (bos, tokens.first_mut()) {
-            if bos >= n_vocab {
-                return Err(self.source.name.unsupported(format!(
-                    "its vocabulary of {n_vocab} has no BOS {bos}: it belongs to another model"
-                )));
-            }
-            *first = bos;
-        }
-        Ok(WindowHead {
-            window,
-            tokens,
-            first_scored: self.header.first_scored(),
-            n_rows: self.header.rows_per_window(),
-        })
-    }
-
     /// `n_rows` rows of the `i`-th window from its stored row `first_row` on, in the memory of
-    /// `reuse` if given. [`crate::rows_per_piece`] of u16 says how many are a good size. The rows
-    /// are log-probabilities, not logits, and not normalised: see [`super::encode_row`].
+    /// `reuse` if given. The rows are log-probabilities, not logits, and not normalised: see
+    /// [`super::encode_row`].
     ///
     /// # Errors
-    /// [`Error::TooLarge`] past all memory, [`Error::Truncated`] if the file has shrunk,
+    /// [`Error::TooLarge`] for more than memory holds, [`Error::Truncated`] if the file has shrunk,
     /// [`Error::Io`].
     ///
     /// # Panics
-    /// If there is no such window, or it has no such rows.
-    pub fn block(
+    /// If there is no such window, or it does not have these rows.
+    pub fn rows(
         &self,
         i: usize,
         first_row: u32,
@@ -132,12 +100,12 @@ impl LlamaCppReader {
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
-            layout: Layout::LlamaCpp,
+            layout: RowLayout::LlamaCpp,
         };
         let too_large = || {
             self.source
                 .name
-                .too_large("a block of rows past all memory")
+                .too_large("a block of rows larger than memory")
         };
         let mut block = RowBlock::prepare(reuse, shape, 0).ok_or_else(too_large)?;
         let offset = self.row_start(window, first_row);
@@ -148,18 +116,50 @@ impl LlamaCppReader {
         Ok(block)
     }
 
-    /// Tells the system that [`LlamaCppReader::block`] will soon be asked for rows, so that the disk
-    /// can work meanwhile. Returns at once.
-    ///
-    /// # Panics
-    /// If there is no such window.
-    pub fn prefetch(&self, i: usize, first_row: u32, n_rows: u32) {
-        let offset = self.row_start(self.number(i), first_row);
-        let bytes = u64::from(n_rows) * self.header.row_bytes();
-        self.source.prefetch(offset, bytes);
+    /// A window's tokens, as the file has them.
+    fn tokens(&self, window: u32) -> Result<Vec<u32>> {
+        let offset = self.header.tokens_offset(window);
+        // The file was long enough for them.
+        let mut tokens = vec![0u32; self.header.n_ctx as usize];
+        self.source
+            .read_exact_at(bytemuck::cast_slice_mut(&mut tokens), offset)
+            .map_err(|error| error.in_window(window))?;
+        let n_vocab = self.header.n_vocab;
+        let mut positions = tokens.iter().zip(0u64..);
+        if let Some((token, position)) = positions.find(|&(&token, _)| token >= n_vocab) {
+            let what = format!(
+                "token {} at position {position} is outside the vocabulary of {n_vocab}",
+                token.cast_signed()
+            );
+            let at = offset + 4 * position;
+            return Err(self.source.name.corrupt(Some(window), at, what));
+        }
+        Ok(tokens)
     }
 
-    /// Where a row starts. No overflow: the file is at least so long.
+    /// Checks that the probabilities of a row sum to 1. Its 16 bits, and its floor 16 below the
+    /// largest, move the sum by 3 % at most with 262,144 entries; a lost row (a page of zeros, say)
+    /// moves it much further. A row that was not finite sums to NaN and passes: an evaluation
+    /// leaves it out.
+    fn check_sum(&self, window: u32, number: u32, row: Row<'_>) -> Result<()> {
+        const TOLERANCE: f64 = 0.1;
+        let sum: f64 = (0..row.len()).map(|i| f64::from(row.get(i)).exp()).sum();
+        if (sum - 1.0).abs() > TOLERANCE {
+            let what = format!("the probabilities of row {number} add up to {sum:.3}, not to 1");
+            let at = self.row_start(window, number);
+            return Err(self.source.name.corrupt(Some(window), at, what));
+        }
+        Ok(())
+    }
+
+    /// The first row of a block, and how many it has.
+    fn rows_of(&self, b: u32) -> (u32, u32) {
+        let first = b * self.rows_per_block();
+        let rest = self.header.rows_per_window().saturating_sub(first);
+        (first, rest.min(self.rows_per_block()))
+    }
+
+    /// Where a row starts. No overflow: the file is at least that long.
     fn row_start(&self, window: u32, row: u32) -> u64 {
         self.header.rows_start()
             + u64::from(window) * self.header.window_bytes()
@@ -176,7 +176,73 @@ impl LlamaCppReader {
     }
 }
 
-/// How far a file that is too short is whole. `end` is where it should end, if that is a size.
+/// The tokens are those that the model decodes: with its BOS in place of the first one, where
+/// [`ReadBlocks::set_bos`] has set one. The file has the text's own token there.
+impl ReadBlocks for LlamaCppReader {
+    fn rows_per_block(&self) -> u32 {
+        rows_per_piece(Encoding::U16, self.header.n_vocab)
+    }
+
+    fn n_blocks(&self, i: usize) -> u32 {
+        self.number(i);
+        let n_rows = self.header.rows_per_window();
+        n_rows.div_ceil(self.rows_per_block())
+    }
+
+    /// Also fails with [`Error::Unsupported`] for a BOS outside the file's vocabulary.
+    fn window(&self, i: usize) -> Result<WindowSpec> {
+        let window = self.number(i);
+        let mut tokens = self.tokens(window)?;
+        if let (Some(bos), Some(first)) = (self.bos, tokens.first_mut()) {
+            let n_vocab = self.header.n_vocab;
+            if bos >= n_vocab {
+                return Err(self.source.name.unsupported(format!(
+                    "its vocabulary of {n_vocab} has no BOS {bos}: it belongs to another model"
+                )));
+            }
+            *first = bos;
+        }
+        Ok(WindowSpec {
+            window,
+            tokens,
+            first_scored: self.header.first_scored(),
+            n_rows: self.header.rows_per_window(),
+        })
+    }
+
+    fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
+        let (first, n_rows) = self.rows_of(b);
+        self.rows(i, first, n_rows, reuse)
+    }
+
+    fn prefetch(&self, i: usize, b: u32) {
+        let (first, n_rows) = self.rows_of(b);
+        let offset = self.row_start(self.number(i), first);
+        let bytes = u64::from(n_rows) * self.header.row_bytes();
+        self.source.prefetch(offset, bytes);
+    }
+
+    fn set_bos(&mut self, bos: Option<u32>) {
+        self.bos = bos;
+    }
+
+    fn verify_window(&self, i: usize) -> Result<()> {
+        let window = self.number(i);
+        self.tokens(window)?;
+        let mut reuse = None;
+        for b in 0..self.n_blocks(i) {
+            let block = self.block(i, b, reuse)?;
+            for (row, number) in block.rows().zip(block.first_row..) {
+                self.check_sum(window, number, row)?;
+            }
+            reuse = Some(block);
+        }
+        Ok(())
+    }
+}
+
+/// The error for a file that is too short: how many windows are whole. `end` is where it should
+/// end, if that does not overflow.
 fn cut(source: &Source, header: &LlamaCppHeader, end: Option<u64>) -> Error {
     let n_windows = header.n_windows;
     let missing = end.map_or("too many".into(), |end| (end - source.len).to_string());

@@ -1,4 +1,6 @@
-//! The header: what the file holds, and what it was made of.
+//! The header: what the file holds, and where it comes from.
+
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -6,85 +8,125 @@ use serde_json::value::RawValue;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
+use crate::identity;
+use crate::reference::{About, Values};
+use crate::window::{longest, n_rows};
+use crate::writing::rows_per_piece;
 use crate::{
     BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, TextIdentity,
-    TokenizerIdentity,
+    TokenizerIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Plain bytes that a piece of rows aims at.
-const PIECE_BYTES: usize = 1 << 20;
-
-/// Plain bytes that a piece may take, one wide row always being allowed.
+/// Most plain bytes of a piece, unless it is a single row.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
-/// The JSON line of a native file. Fields that are not known are ignored when read.
+/// The JSON line of a native file. `null` means unknown, as in a file that was converted. A reader
+/// ignores other keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Header {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
     /// The program that wrote the file, with its version.
-    pub writer: String,
+    pub writer: Option<String>,
     /// The model whose logits these are.
-    pub model: ModelIdentity,
-    /// Its tokenizer, where known.
+    #[serde(deserialize_with = "identity::read")]
+    pub model: Option<ModelIdentity>,
+    /// Its tokenizer.
     pub tokenizer: Option<TokenizerIdentity>,
     /// Most tokens in a window.
     pub n_ctx: u32,
     /// Entries of a row.
     pub n_vocab: u32,
     /// Whether each window starts with an inserted BOS.
-    pub add_bos: bool,
+    pub add_bos: Option<bool>,
     /// First scored position of a full window.
     pub first_scored: u32,
     /// Windows in the file.
     pub n_windows: u32,
     /// Rows in the file: scored positions.
     pub n_rows: u64,
-    /// How rows are kept.
+    /// How rows are stored.
     pub encoding: Encoding,
     /// Rows in each piece but a window's last: see [`rows_per_piece`].
     pub rows_per_piece: u32,
     /// The text.
-    pub text: TextIdentity,
+    #[serde(deserialize_with = "identity::read")]
+    pub text: Option<TextIdentity>,
     /// How the rows were computed.
-    pub backend: BackendIdentity,
+    #[serde(deserialize_with = "identity::read")]
+    pub backend: Option<BackendIdentity>,
     /// Seed of the windows' order; `None` where they are in the order of the text.
     pub seed: Option<u64>,
     /// Tokens of text from the start of a window to that of the next; `None` where windows do not
     /// overlap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stride: Option<u32>,
-    /// Whether the rows are log-probabilities of llama.cpp's base file, floored and not normalised,
-    /// from which logits cannot be had.
+    /// Whether the rows are log-probabilities, as llama.cpp's base file has them: floored, not
+    /// normalised, and without a way back to logits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
-    /// The prompts, where the windows are such and not parts of a text: window `i` is that of the
-    /// `i`-th. There may be more of them than windows.
+    /// The prompts, where the windows are prompts and not parts of a text: window `i` is the `i`-th
+    /// prompt's. There may be more prompts than windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompts: Option<Vec<Prompt>>,
     /// SHA-256 (hex) of the chat template that was applied to the prompts; `None`: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
-    /// Tokens at each window's end that the model itself put behind its prompt.
+    /// Tokens at each window's end that the model itself generated after its prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
 }
 
-/// Rows in a piece: about 1 MiB before compression, and at least one.
-pub fn rows_per_piece(encoding: Encoding, n_vocab: u32) -> u32 {
-    let row_bytes = encoding
-        .row_bytes(n_vocab as usize)
-        .unwrap_or(usize::MAX)
-        .max(1);
-    u32::try_from(PIECE_BYTES / row_bytes)
-        .unwrap_or(u32::MAX)
-        .max(1)
-}
-
 impl Header {
+    /// The header of a file that will hold exactly `windows`. Counts follow from the windows, the
+    /// rest from `about`.
+    pub fn new(about: &About, encoding: Encoding, windows: &[WindowSpec]) -> Self {
+        let longest = longest(windows);
+        // A padded context may be longer than every window: then the windows decide.
+        let n_ctx = match about.n_ctx_is_padded {
+            true => longest.max(1),
+            false => about.n_ctx.max(longest),
+        };
+        let model = || about.model_path.as_deref().map(file_name);
+        let text = || about.text_path.as_deref().map(file_name);
+        let prompts = about.prompts.as_ref();
+        Self {
+            format_version: FORMAT_VERSION,
+            writer: about.writer.clone(),
+            model: about
+                .model
+                .clone()
+                .or_else(|| model().map(ModelIdentity::named)),
+            tokenizer: about.tokenizer.clone(),
+            n_ctx,
+            n_vocab: about.n_vocab,
+            add_bos: about.add_bos,
+            first_scored: about
+                .first_scored
+                .or(windows.first().map(|window| window.first_scored))
+                .unwrap_or(0),
+            n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+            n_rows: n_rows(windows),
+            encoding,
+            rows_per_piece: rows_per_piece(encoding, about.n_vocab),
+            text: about
+                .text
+                .clone()
+                .or_else(|| text().map(TextIdentity::named)),
+            backend: about.backend.clone(),
+            seed: about.seed,
+            stride: about.stride,
+            log_probabilities: about.values != Values::Logits,
+            prompts: prompts.map(|prompts| prompts.list.clone()),
+            chat_template: prompts.and_then(|prompts| prompts.chat_template.clone()),
+            generated: prompts.and_then(|prompts| prompts.generated),
+        }
+    }
+
     /// Bytes of an encoded row. The header has been checked.
     pub(crate) fn row_bytes(&self) -> usize {
         self.encoding
@@ -92,7 +134,7 @@ impl Header {
             .unwrap_or(usize::MAX)
     }
 
-    /// Both lines.
+    /// The bytes of both lines.
     pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
@@ -105,11 +147,11 @@ impl Header {
         }
     }
 
-    /// From both lines.
+    /// Parses both lines.
     pub(crate) fn from_lines(lines: &[u8], name: &Named) -> Result<Self> {
         let json = lines
             .strip_prefix(MAGIC_LINE.as_bytes())
-            .ok_or_else(|| name.not_a_reference("its first line is another file's"))?
+            .ok_or_else(|| name.not_a_reference("its first line is not that of kl's file"))?
             .strip_suffix(b"\n")
             .ok_or_else(|| name.header("the JSON line does not end"))?;
         let preview = Preview::of(json, name)?;
@@ -117,7 +159,7 @@ impl Header {
         if format_version != FORMAT_VERSION {
             return Err(name.unsupported(format!(
                 "format version {format_version}, this kl reads {FORMAT_VERSION}: \
-                 use the kl that wrote it, or write it anew"
+                 use the kl that wrote it, or write it again"
             )));
         }
         if let Some(fault) = preview.too_large(lines.len()) {
@@ -149,7 +191,7 @@ impl Header {
             Some("rows_per_piece 0".into())
         } else if self.rows_per_piece > 1 && piece_bytes.is_none_or(|n| n > MAX_PIECE_BYTES) {
             Some(format!(
-                "rows_per_piece {}, past 64 MiB a piece",
+                "rows_per_piece {}, more than 64 MiB a piece",
                 self.rows_per_piece
             ))
         } else if self.n_rows > u64::from(self.n_windows).saturating_mul(u64::from(self.n_ctx)) {
@@ -171,7 +213,13 @@ impl Header {
     }
 }
 
-/// What is looked at first, in place: another version may have other fields, and only prompts may
+/// The last part of a path.
+fn file_name(path: &str) -> String {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// What is read first, without copying: another version may have other fields, and only prompts may
 /// make a header long.
 #[derive(Deserialize)]
 struct Preview<'a> {
@@ -185,7 +233,7 @@ impl<'a> Preview<'a> {
         serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))
     }
 
-    /// What is too large about a header whose lines have `bytes`.
+    /// What is too large in a header whose lines have `bytes`, if anything.
     fn too_large(&self, bytes: usize) -> Option<&'static str> {
         let prompts = self.prompts.map_or(0, |prompts| prompts.get().len());
         if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {

@@ -6,6 +6,7 @@ use byteorder::{LittleEndian, ReadBytesExt};
 
 use super::Header;
 use super::member::MIN_BYTES;
+use crate::WindowEntry;
 
 /// The index's first bytes in the plain stream.
 const MAGIC: [u8; 8] = *b"KL_INDEX";
@@ -15,33 +16,32 @@ const ENTRY_BYTES: u64 = 20;
 
 /// A window, as the index describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WindowEntry {
-    /// Its number in the order of the text, from 0.
-    pub window: u32,
-    /// Tokens decoded.
-    pub n_tokens: u32,
-    /// Rows stored.
-    pub n_rows: u32,
-    /// The position of the first row.
-    pub first_scored: u32,
+pub(super) struct IndexEntry {
+    pub(super) window: WindowEntry,
     /// Where its members start: the head, then each piece of rows.
-    pub(crate) offsets: Vec<u64>,
+    pub(super) offsets: Vec<u64>,
 }
 
-impl WindowEntry {
+impl IndexEntry {
     /// Where the window starts, in bytes of the file.
-    pub fn offset(&self) -> u64 {
+    pub(super) fn offset(&self) -> u64 {
         self.offsets.first().copied().unwrap_or(0)
     }
 
     /// Whether its counts can be those of a window of this file.
     pub(super) fn fits(&self, header: &Header) -> bool {
-        let end = self.first_scored.checked_add(self.n_rows);
-        self.n_tokens <= header.n_ctx && end.is_some_and(|end| end <= self.n_tokens)
+        let WindowEntry {
+            n_tokens,
+            n_rows,
+            first_scored,
+            ..
+        } = self.window;
+        let end = first_scored.checked_add(n_rows);
+        n_tokens <= header.n_ctx && end.is_some_and(|end| end <= n_tokens)
     }
 
     /// Members of rows.
-    pub fn n_pieces(&self) -> u32 {
+    pub(super) fn n_pieces(&self) -> u32 {
         // Their number was checked against `n_rows`, a u32.
         self.offsets.len().saturating_sub(1) as u32
     }
@@ -53,17 +53,18 @@ pub(super) fn max_plain_bytes(file_bytes: u64) -> u64 {
 }
 
 /// The index's plain bytes.
-pub(super) fn encode(entries: &[WindowEntry]) -> Vec<u8> {
+pub(super) fn encode(entries: &[IndexEntry]) -> Vec<u8> {
     let mut plain = MAGIC.to_vec();
     let mut put = |v: u32| plain.extend_from_slice(&v.to_le_bytes());
     put(entries.len() as u32); // the header counts windows in a u32
     for entry in entries {
         let n_members = entry.offsets.len() as u32; // at most one more than its rows
+        let window = entry.window;
         let counts = [
-            entry.window,
-            entry.n_tokens,
-            entry.n_rows,
-            entry.first_scored,
+            window.window,
+            window.n_tokens,
+            window.n_rows,
+            window.first_scored,
             n_members,
         ];
         counts
@@ -77,14 +78,14 @@ pub(super) fn encode(entries: &[WindowEntry]) -> Vec<u8> {
     plain
 }
 
-/// Reads the index and checks it whole: what it says must agree with the header, and its members
+/// Reads the index and checks all of it: what it states must agree with the header, and its members
 /// must follow each other from `start` to before `end`.
 pub(super) fn decode(
     plain: &[u8],
     header: &Header,
     start: u64,
     end: u64,
-) -> Result<Vec<WindowEntry>, String> {
+) -> Result<Vec<IndexEntry>, String> {
     let short = |_| "the index ends within an entry".to_string();
     let mut bytes = plain
         .strip_prefix(&MAGIC)
@@ -123,7 +124,7 @@ pub(super) fn decode(
         while let Ok(offset) = list.read_u64::<LittleEndian>() {
             let first = entries.is_empty() && offsets.is_empty();
             if (first && offset != start) || offset < next {
-                return what("points at no member");
+                return what("does not point at a member");
             }
             next = offset
                 .checked_add(MIN_BYTES)
@@ -134,11 +135,13 @@ pub(super) fn decode(
             offsets.push(offset);
         }
         n_rows += u64::from(rows); // at most 2^32 times 2^32
-        let entry = WindowEntry {
-            window,
-            n_tokens,
-            n_rows: rows,
-            first_scored,
+        let entry = IndexEntry {
+            window: WindowEntry {
+                window,
+                n_tokens,
+                n_rows: rows,
+                first_scored,
+            },
             offsets,
         };
         if !entry.fits(header) {

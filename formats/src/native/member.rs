@@ -5,19 +5,16 @@ use byteorder::{LittleEndian, ReadBytesExt};
 
 use crate::checksum;
 use crate::deflate::{self, deflate};
-use crate::piece::{is_trailer, trailer};
+use crate::gzip::{TRAILER_BYTES, is_trailer, trailer};
 
 /// Bytes before the body, in every member but the end.
-pub(crate) const HEAD_BYTES: usize = 44;
+pub(super) const HEAD_BYTES: usize = 44;
 
 /// Bytes of the whole end member.
-pub(crate) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
+pub(super) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
 
 /// Bytes of the shortest member there can be: header, empty body, trailer.
-pub(crate) const MIN_BYTES: u64 = (HEAD_BYTES + 2 + TRAILER_BYTES) as u64;
-
-/// Bytes behind the body: CRC-32 and length of the plain bytes.
-pub(crate) const TRAILER_BYTES: usize = 8;
+pub(super) const MIN_BYTES: u64 = (HEAD_BYTES + 2 + TRAILER_BYTES) as u64;
 
 const END_HEAD_BYTES: usize = HEAD_BYTES + 16;
 
@@ -30,34 +27,34 @@ const END_EXTRA: [u8; 6] = [48, 0, b'K', b'L', 44, 0];
 
 /// What a member holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag {
-    pub(crate) kind: u32,
-    pub(crate) window: u32,
-    pub(crate) piece: u32,
+pub(super) struct Tag {
+    pub(super) kind: u32,
+    pub(super) window: u32,
+    pub(super) piece: u32,
 }
 
 impl Tag {
     /// The two lines.
-    pub(crate) const HEADER: Tag = Tag {
+    pub(super) const HEADER: Tag = Tag {
         kind: 0,
         window: 0,
         piece: 0,
     };
     /// The index.
-    pub(crate) const INDEX: Tag = Tag {
+    pub(super) const INDEX: Tag = Tag {
         kind: 3,
         window: 0,
         piece: 0,
     };
     /// Nothing: the file's end.
-    pub(crate) const END: Tag = Tag {
+    pub(super) const END: Tag = Tag {
         kind: 4,
         window: 0,
         piece: 0,
     };
 
     /// A window's counts and tokens.
-    pub(crate) fn head(window: u32) -> Tag {
+    pub(super) fn head(window: u32) -> Tag {
         Tag {
             kind: 1,
             window,
@@ -66,7 +63,7 @@ impl Tag {
     }
 
     /// Some of a window's rows.
-    pub(crate) fn rows(window: u32, piece: u32) -> Tag {
+    pub(super) fn rows(window: u32, piece: u32) -> Tag {
         Tag {
             kind: 2,
             window,
@@ -74,41 +71,41 @@ impl Tag {
         }
     }
 
-    pub(crate) fn is_head(self) -> bool {
+    pub(super) fn is_head(self) -> bool {
         self.kind == 1
     }
 
-    pub(crate) fn is_rows(self) -> bool {
+    pub(super) fn is_rows(self) -> bool {
         self.kind == 2
     }
 }
 
 /// A member's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberHead {
-    /// Bytes of the member, all told.
-    pub(crate) member_bytes: u32,
+pub(super) struct MemberHead {
+    /// Bytes of the whole member.
+    pub(super) member_bytes: u32,
     /// Bytes it inflates to.
-    pub(crate) plain_bytes: u32,
-    pub(crate) tag: Tag,
+    pub(super) plain_bytes: u32,
+    pub(super) tag: Tag,
     /// CRC-32 of body and trailer.
     packed_crc: u32,
 }
 
 /// The end member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    pub(crate) index_offset: u64,
-    pub(crate) file_bytes: u64,
+pub(super) struct End {
+    pub(super) index_offset: u64,
+    pub(super) file_bytes: u64,
 }
 
-/// Bytes of a member that stores so many plain ones.
-pub(crate) fn stored_bytes(plain: u64) -> u64 {
+/// Bytes of a member that stores `plain` bytes.
+pub(super) fn stored_bytes(plain: u64) -> u64 {
     deflate::stored_bytes(plain).saturating_add((HEAD_BYTES + TRAILER_BYTES) as u64)
 }
 
 /// The member that holds `plain`, which is shorter than 4 GiB: pieces are bounded.
-pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
+pub(super) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     build_in(&mut bytes, tag, plain);
     bytes
@@ -119,7 +116,7 @@ pub(crate) fn build(tag: Tag, plain: &[u8]) -> Vec<u8> {
     clippy::indexing_slicing,
     reason = "the header's room is made in the second line"
 )]
-pub(crate) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
+pub(super) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
     bytes.clear();
     bytes.resize(HEAD_BYTES, 0);
     deflate(plain, bytes);
@@ -143,7 +140,7 @@ pub(crate) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
 }
 
 /// The end member's bytes.
-pub(crate) fn build_end(end: End) -> Vec<u8> {
+pub(super) fn build_end(end: End) -> Vec<u8> {
     let mut packed = deflate::EMPTY_BODY.to_vec();
     packed.extend_from_slice(&trailer(&[]));
     let mut bytes = Vec::with_capacity(END_BYTES);
@@ -163,7 +160,7 @@ fn put_u32s(bytes: &mut Vec<u8>, values: &[u32]) {
         .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
 }
 
-/// Puts the two checksums behind a header.
+/// Puts the two checksums after a header.
 fn seal(head: &mut Vec<u8>, packed_crc: u32) {
     put_u32s(head, &[packed_crc]);
     let header_crc = crc32fast::hash(head);
@@ -171,7 +168,7 @@ fn seal(head: &mut Vec<u8>, packed_crc: u32) {
 }
 
 /// Reads a member's header; `None` if it is not one, or damaged.
-pub(crate) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
+pub(super) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
     let fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
     let [member_bytes, plain_bytes, kind, window, piece, packed_crc] = read_u32s(bytes, fields)?;
     let tag = Tag {
@@ -188,7 +185,7 @@ pub(crate) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
 }
 
 /// Reads the end member; `None` if it is not one, or damaged.
-pub(crate) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
+pub(super) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
     let mut fields = bytes
         .strip_prefix(&GZIP)?
         .strip_prefix(&END_EXTRA)?
@@ -197,11 +194,11 @@ pub(crate) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
         index_offset: fields.read_u64::<LittleEndian>().ok()?,
         file_bytes: fields.read_u64::<LittleEndian>().ok()?,
     };
-    // There is one right spelling of every byte.
+    // Each byte can have only one value.
     (cfg!(fuzzing) || build_end(end) == bytes).then_some(end)
 }
 
-/// The six numbers of an ordinary subfield, if the checksum behind them holds.
+/// The six numbers of an ordinary subfield, if the checksum after them matches.
 fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
     let mut values = [0; 6];
     fields.read_u32_into::<LittleEndian>(&mut values).ok()?;
@@ -210,14 +207,16 @@ fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
 }
 
 impl MemberHead {
-    /// Whether so few packed bytes can hold what the header says. Asked before memory is taken.
-    pub(crate) fn is_plausible(&self) -> bool {
+    /// Whether the packed bytes can hold as much as the header states. Ask before allocating
+    /// memory.
+    pub(super) fn is_plausible(&self) -> bool {
         u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
     }
 
-    /// Takes a member whose rows are stored, as they nearly always are, out of its own bytes: moves
-    /// what it holds to their front. `false` for any other member, and for one that is damaged.
-    pub(crate) fn unpack_stored(member: &mut [u8], tag: Tag, plain_bytes: u64) -> bool {
+    /// Unpacks, in place, a member whose rows are stored, as they nearly always are: moves its
+    /// contents to the front of its bytes. Returns `false` for any other member, and for a damaged
+    /// one.
+    pub(super) fn unpack_stored(member: &mut [u8], tag: Tag, plain_bytes: u64) -> bool {
         let Some((head, packed)) = member.split_first_chunk::<HEAD_BYTES>() else {
             return false;
         };
@@ -239,8 +238,8 @@ impl MemberHead {
     /// Inflates what follows the header into `plain`, of `plain_bytes` bytes.
     ///
     /// # Errors
-    /// What does not agree.
-    pub(crate) fn unpack(&self, packed: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
+    /// A phrase that states which length or checksum does not match.
+    pub(super) fn unpack(&self, packed: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
         if !checksum::matches(crc32fast::hash(packed), self.packed_crc) {
             return Err("a member's checksum does not match its bytes");
         }

@@ -1,15 +1,17 @@
 //! `kl`'s own reference: gzip members of bounded size, found through an index. The layout is
 //! specified in `LOGITS.md`, beside this crate's manifest.
 //!
-//! Write: a [`NativeWriter`], and for each window a [`crate::WindowEncoder`] whose pieces are
-//! compressed on any threads and appended in order. Read: a [`NativeReader`], from any threads.
-//! [`verify()`] reads everything, to see whether it is whole.
+//! [`NativeReader`] reads any window and any block of its rows, from any threads.
+//! [`crate::Writer::native`] writes a file with a [`Header`] of your own, [`crate::Writer::resume`]
+//! resumes one that was cut off.
 
+mod about;
+mod blocks;
 mod header;
 mod index;
-pub(crate) mod member;
+mod member;
+mod members;
 mod reader;
-mod verify;
 mod walk;
 mod writer;
 
@@ -17,12 +19,34 @@ mod writer;
 mod tests;
 
 pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
-pub use header::{FORMAT_VERSION, Header, rows_per_piece};
-pub use index::WindowEntry;
+pub use header::{FORMAT_VERSION, Header};
 pub use reader::NativeReader;
-pub use verify::verify;
 pub use walk::count_windows;
-pub use writer::NativeWriter;
+
+use crate::Encoding;
+use crate::reference::Kind;
+use crate::reference::format::{Format, Traits, WriteFormat};
+use crate::writing::of_members;
+
+/// `kl`'s own file.
+pub const KIND: Kind = Kind::new("kl");
 
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
+
+pub(crate) const FORMAT: Format = Format {
+    kind: KIND,
+    recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
+    open: |path| NativeReader::open(path).map(about::reference),
+    write: Some(WriteFormat {
+        encodings: &[Encoding::U16, Encoding::F32],
+        start: writer::start,
+        projected_bytes: of_members,
+        traits: Traits {
+            can_resume: true,
+            has_all_rows: false,
+            is_base_file: false,
+            is_without_flash_attention: false,
+        },
+    }),
+};

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use super::Header;
+use super::index::IndexEntry;
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
-use super::reader::{open_header, unpack_at};
-use super::{Header, WindowEntry};
-use crate::Error;
+use super::members::{open_header, unpack_at};
 use crate::source::Source;
+use crate::{Error, WindowEntry};
 
-/// What is wrong with a file whose last bytes are not its end: walks its members from `start`,
-/// where the header ends, by the lengths they state.
+/// The error for a file whose last bytes are not its end: walks its members from `start`, where the
+/// header ends, by the lengths they state.
 pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
     match walk(source, header, start) {
         Ok(walked) => walked.explain(source, header),
@@ -17,8 +18,8 @@ pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
     }
 }
 
-/// How many windows a file that is being written, or was cut off, has whole; as far as the lengths of
-/// its members tell, which takes a moment only.
+/// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little
+/// more than the lengths that members state.
 ///
 /// # Errors
 /// Those of [`super::NativeReader::open_cut_off`].
@@ -31,14 +32,14 @@ pub fn count_windows(path: &Path) -> crate::Result<usize> {
 /// What was seen before the first member that is not whole.
 #[derive(Default)]
 pub(super) struct Walked {
-    /// Windows seen whole, as far as the lengths of their members tell.
-    pub(super) whole: Vec<WindowEntry>,
-    /// Where the last of those ends: there an interrupted write goes on.
+    /// Whole windows, judging by the lengths of their members.
+    pub(super) whole: Vec<IndexEntry>,
+    /// Where the last of those ends: an interrupted write resumes there.
     pub(super) whole_until: u64,
     /// Where the walk stopped.
     offset: u64,
     /// The window that the walk stopped in.
-    within: Option<Window>,
+    within: Option<Unfinished>,
     /// Whether the index was seen.
     index: bool,
     /// Whether the walk stopped because bytes were missing.
@@ -47,15 +48,16 @@ pub(super) struct Walked {
     damage: Option<Error>,
 }
 
-struct Window {
-    entry: WindowEntry,
+/// A window whose members have not all been seen.
+struct Unfinished {
+    entry: IndexEntry,
     pieces: u32,
 }
 
 /// Walks members until one is not whole.
 ///
 /// # Errors
-/// What the disk says.
+/// [`Error::Io`].
 pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Result<Walked> {
     let mut walked = Walked {
         offset: start,
@@ -82,30 +84,30 @@ pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Resul
             walked.cut = true;
             return Ok(walked);
         }
-        match walked.take(source, header, head) {
+        match walked.count(source, header, head) {
             Err(damage @ Error::Corrupt { .. }) => {
                 walked.damage = Some(damage);
                 return Ok(walked);
             }
-            taken => taken?,
+            counted => counted?,
         }
     }
 }
 
 impl Walked {
     /// Counts a whole member.
-    fn take(&mut self, source: &Source, header: &Header, head: MemberHead) -> crate::Result<()> {
+    fn count(&mut self, source: &Source, header: &Header, head: MemberHead) -> crate::Result<()> {
         if head.tag.is_head() {
-            // Its counts say how many pieces follow.
+            // Its counts state how many pieces follow.
             let plain = unpack_at(source, self.offset, &head)?;
-            let count = |i| {
+            let number = |i| {
                 plain
                     .as_chunks::<4>()
                     .0
                     .get(i)
                     .map(|b| u32::from_le_bytes(*b))
             };
-            let counts = [count(1), count(2), count(4)].map(Option::unwrap_or_default);
+            let counts = [number(1), number(2), number(4)].map(Option::unwrap_or_default);
             let [_, n_rows, _] = counts;
             self.enter(&head, counts, n_rows.div_ceil(header.rows_per_piece));
         } else if let (true, Some(window)) = (head.tag.is_rows(), &mut self.within) {
@@ -114,7 +116,7 @@ impl Walked {
         self.index |= head.tag == Tag::INDEX;
         // Not past the file's end: the caller has looked.
         self.offset += u64::from(head.member_bytes);
-        let is_whole = |window: &mut Window| window.entry.n_pieces() >= window.pieces;
+        let is_whole = |window: &mut Unfinished| window.entry.n_pieces() >= window.pieces;
         if let Some(window) = self.within.take_if(is_whole) {
             self.whole.push(window.entry);
             self.whole_until = self.offset;
@@ -122,15 +124,17 @@ impl Walked {
         Ok(())
     }
 
-    /// A window begins, with so many tokens and rows from a first one on.
+    /// A window begins, with these counts (tokens, rows, first scored position) and pieces of rows.
     fn enter(&mut self, head: &MemberHead, counts: [u32; 3], pieces: u32) {
         let [n_tokens, n_rows, first_scored] = counts;
-        self.within = Some(Window {
-            entry: WindowEntry {
-                window: head.tag.window,
-                n_tokens,
-                n_rows,
-                first_scored,
+        self.within = Some(Unfinished {
+            entry: IndexEntry {
+                window: WindowEntry {
+                    window: head.tag.window,
+                    n_tokens,
+                    n_rows,
+                    first_scored,
+                },
                 offsets: vec![self.offset],
             },
             pieces,
@@ -142,10 +146,10 @@ impl Walked {
             return damage;
         }
         let name = &source.name;
-        let window = self.within.map(|window| window.entry.window);
+        let window = self.within.map(|window| window.entry.window.window);
         if !self.cut {
             let what = match self.index {
-                true => "the end member is damaged, or bytes were put behind it",
+                true => "the end member is damaged, or bytes were appended to it",
                 false => "no gzip member with an intact kl field starts here",
             };
             return name.corrupt(window, self.offset, what);

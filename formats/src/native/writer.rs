@@ -1,182 +1,135 @@
-//! The writing side: members in order, then the index.
+//! The writing side: header, index and end, and how windows become members.
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
 
-use super::member::{self, End, Tag};
-use super::{Header, NativeReader, WindowEntry, index};
+use super::index::{self, IndexEntry};
+use super::member::{self, Tag};
+use super::{Header, KIND, NativeReader};
 use crate::error::{Named, Result};
-use crate::piece::{Framing, Member, Part, PieceMemory};
+use crate::reference::About;
+use crate::row::RowLayout;
+use crate::writing::{self, Framing, Part, Start, WindowFormat, Writer};
+use crate::{Encoding, WindowSpec};
 
-/// Writes a native file to anything that takes bytes.
-///
-/// The file is whole only after [`NativeWriter::finish`]; until then it has no index, and a
-/// reader calls it incomplete.
-#[derive(Debug)]
-pub struct NativeWriter<W: Write> {
-    out: W,
-    name: Named,
-    header: Header,
-    offset: u64,
-    entries: Vec<WindowEntry>,
-    seen: HashSet<u32>,
-    n_rows: u64,
-    /// Pieces of rows that the window being written still needs.
-    pieces_left: u32,
-}
+/// How a window becomes members.
+const FRAMING: Framing = Framing {
+    fault: |window, n_ctx| {
+        (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
+    },
+    head: |window, n_vocab| {
+        let entry = window.entry();
+        let counts = [
+            entry.window,
+            entry.n_tokens,
+            entry.n_rows,
+            n_vocab,
+            entry.first_scored,
+        ];
+        let mut plain: Vec<u8> = bytemuck::cast_slice(&counts).to_vec();
+        plain.extend_from_slice(bytemuck::cast_slice(&window.tokens));
+        plain
+    },
+    has_checksum: true,
+    pack: Some(pack),
+};
 
-impl<W: Write> NativeWriter<W> {
-    /// Writes the header. `path` is for messages alone.
+impl<W: Write> Writer<W> {
+    /// Writes the start of a native file with this header. `path` is only
+    /// used in messages.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if the header contradicts itself, [`crate::Error::Io`].
-    pub fn create(out: W, path: &Path, header: &Header) -> Result<Self> {
+    pub fn native(out: W, path: &Path, header: &Header) -> Result<Self> {
         let name = Named::new(path);
-        let lines = header.to_lines(&name)?;
-        let mut writer = Self {
-            out,
-            name,
-            header: header.clone(),
-            offset: 0,
-            entries: Vec::new(),
-            seen: HashSet::new(),
-            n_rows: 0,
-            pieces_left: 0,
+        let start = with_header(&name, header)?;
+        Self::begin(out, name, start)
+    }
+
+    /// Resumes a native file whose writer was cut off, as [`NativeReader::open_cut_off`] reads it.
+    /// `out` receives the bytes from [`NativeReader::windows_end`] on. The finished file is byte
+    /// for byte what the first writer would have made.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the header contradicts itself.
+    pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
+        let name = Named::new(path);
+        let start = Start {
+            end: Box::new(End(cut_off.entries().to_vec())),
+            ..with_header(&name, cut_off.header())?
         };
-        writer.put(&member::build(Tag::HEADER, &lines))?;
-        Ok(writer)
+        let offset = cut_off.windows_end();
+        Ok(Self::at(out, name, start, offset, cut_off.windows()))
     }
+}
 
-    /// Goes on behind the whole windows of what a writer was cut off in, as
-    /// [`NativeReader::open_cut_off`] gives it. `out` takes what follows
-    /// [`NativeReader::windows_end`], and the file then is what the first writer would have made of
-    /// it, to the byte.
-    pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Self {
-        let entries = cut_off.windows().to_vec();
-        Self {
-            out,
-            name: Named::new(path),
-            header: cut_off.header().clone(),
-            offset: cut_off.windows_end(),
-            seen: entries.iter().map(|entry| entry.window).collect(),
-            n_rows: entries.iter().map(|entry| u64::from(entry.n_rows)).sum(),
-            entries,
-            pieces_left: 0,
-        }
-    }
+/// The start of a file of these windows.
+pub(super) fn start(
+    name: &Named,
+    encoding: Encoding,
+    about: &About,
+    windows: &[WindowSpec],
+) -> Result<Start> {
+    with_header(name, &Header::new(about, encoding, windows))
+}
 
-    /// Writes the next member: a window's head, then its rows in order, then the next window's.
-    /// Gives the memory of rows back, for other rows.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if it is not the next one, [`crate::Error::Io`].
-    pub fn append(&mut self, member: Member) -> Result<Option<PieceMemory>> {
-        if member.framing != Framing::Native {
-            return Err(self.name.unwritable("a member of another kind of file"));
-        }
-        match member.part {
-            Part::Head {
+fn with_header(name: &Named, header: &Header) -> Result<Start> {
+    let lines = header.to_lines(name)?;
+    Ok(Start {
+        bytes: member::build(Tag::HEADER, &lines),
+        format: WindowFormat {
+            name: Named::default(),
+            kind: KIND,
+            layout: RowLayout::Plain(header.encoding),
+            n_ctx: header.n_ctx,
+            n_vocab: header.n_vocab,
+            rows_per_piece: header.rows_per_piece,
+            framing: FRAMING,
+        },
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows),
+        end: Box::new(End(Vec::new())),
+    })
+}
+
+fn pack(bytes: &mut Vec<u8>, part: Part, plain: &[u8]) {
+    let tag = match part {
+        Part::Head { window, .. } => Tag::head(window.window),
+        Part::Rows { window, piece } => Tag::rows(window, piece),
+    };
+    member::build_in(bytes, tag, plain);
+}
+
+/// Where each window's members start: the index.
+#[derive(Debug)]
+struct End(Vec<IndexEntry>);
+
+impl writing::End for End {
+    fn note(&mut self, part: Part, offset: u64) {
+        match part {
+            Part::Head { window, .. } => self.0.push(IndexEntry {
                 window,
-                n_tokens,
-                n_rows,
-                first_scored,
-                n_pieces,
-            } => {
-                self.check_complete()?;
-                if self.entries.len() as u64 >= u64::from(self.header.n_windows) {
-                    return Err(self.name.unwritable(format!(
-                        "window {window} is one more than the header's {}",
-                        self.header.n_windows
-                    )));
+                offsets: vec![offset],
+            }),
+            Part::Rows { .. } => {
+                if let Some(entry) = self.0.last_mut() {
+                    entry.offsets.push(offset);
                 }
-                if !self.seen.insert(window) {
-                    return Err(self.name.unwritable(format!("window {window} comes twice")));
-                }
-                let offsets = vec![self.offset];
-                self.entries.push(WindowEntry {
-                    window,
-                    n_tokens,
-                    n_rows,
-                    first_scored,
-                    offsets,
-                });
-                self.pieces_left = n_pieces;
-                self.n_rows += u64::from(n_rows);
-            }
-            Part::Rows { window, piece } => {
-                let offset = self.offset;
-                match self.entries.last_mut() {
-                    Some(entry)
-                        if self.pieces_left > 0
-                            && entry.window == window
-                            && entry.n_pieces() == piece =>
-                    {
-                        entry.offsets.push(offset);
-                    }
-                    _ => {
-                        return Err(self.name.unwritable(format!(
-                            "piece {piece} of window {window} is out of order"
-                        )));
-                    }
-                }
-                self.pieces_left -= 1;
             }
         }
-        self.put(&member.bytes)?;
-        Ok(member.into_memory())
     }
 
-    /// Writes the index and the end, flushes, and gives the output back.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if windows or rows are missing, [`crate::Error::Io`].
-    pub fn finish(mut self) -> Result<W> {
-        self.check_complete()?;
-        let n_windows = self.entries.len() as u64;
-        if n_windows != u64::from(self.header.n_windows) || self.n_rows != self.header.n_rows {
-            return Err(self.name.unwritable(format!(
-                "{n_windows} windows with {} rows were given, the header says {} with {}",
-                self.n_rows, self.header.n_windows, self.header.n_rows
-            )));
-        }
-        let index_offset = self.offset;
-        let plain = index::encode(&self.entries);
+    fn bytes(&self, offset: u64) -> std::result::Result<Vec<u8>, &'static str> {
+        let plain = index::encode(&self.0);
         if u32::try_from(plain.len()).is_err() {
-            return Err(self.name.unwritable("an index of more than 4 GiB"));
+            return Err("an index of more than 4 GiB");
         }
-        self.put(&member::build(Tag::INDEX, &plain))?;
-        let file_bytes = self.offset + member::END_BYTES as u64;
-        self.put(&member::build_end(End {
-            index_offset,
+        let mut bytes = member::build(Tag::INDEX, &plain);
+        let file_bytes = offset + (bytes.len() + member::END_BYTES) as u64;
+        bytes.extend(member::build_end(member::End {
+            index_offset: offset,
             file_bytes,
-        }))?;
-        self.out
-            .flush()
-            .map_err(|source| self.name.io("write", source))?;
-        Ok(self.out)
-    }
-
-    /// Bytes written so far.
-    pub fn file_bytes(&self) -> u64 {
-        self.offset
-    }
-
-    fn check_complete(&self) -> Result<()> {
-        match (self.pieces_left, self.entries.last()) {
-            (1.., Some(entry)) => Err(self.name.unwritable(format!(
-                "window {} lacks {} pieces of rows",
-                entry.window, self.pieces_left
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out
-            .write_all(bytes)
-            .map_err(|source| self.name.io("write", source))?;
-        self.offset += bytes.len() as u64;
-        Ok(())
+        }));
+        Ok(bytes)
     }
 }

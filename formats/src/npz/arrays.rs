@@ -10,10 +10,10 @@ const ROWS: [&str; 4] = ["logprobs", "log_probs", "logits", "arr"];
 /// Names of arrays of token ids.
 const IDS: [&str; 3] = ["token_ids", "input_ids", "tokens"];
 
-/// Names of mlx-kld's sparse kind: the most likely entries alone.
+/// Names of mlx-kld's sparse kind, which holds only the most probable entries.
 const SPARSE: [&str; 3] = ["lp", "idx", "tail"];
 
-/// What mlx-kld says of its prompts.
+/// The name of mlx-kld's array about its prompts.
 const META: &str = "meta_json";
 
 /// The arrays of interest.
@@ -25,10 +25,10 @@ pub(super) struct Arrays {
 }
 
 impl Arrays {
-    /// Of all members.
+    /// Finds the arrays of interest among all members.
     ///
     /// # Errors
-    /// In words: which arrays do not go together, or are missing.
+    /// A phrase that names the arrays that do not go together, or are missing.
     pub(super) fn of(members: Vec<Member>) -> Result<Self, String> {
         let (mut rows, mut ids, mut meta) = (BTreeMap::new(), BTreeMap::new(), None);
         let mut is_sparse = false;
@@ -64,12 +64,12 @@ impl Arrays {
                     .to_owned(),
             );
         };
-        if let Some((lacking, (&number, _))) = (first..)
+        if let Some((missing, (&number, _))) = (first..)
             .zip(&rows)
-            .find(|(place, (number, _))| place != *number)
+            .find(|(expected, (number, _))| expected != *number)
         {
             return Err(format!(
-                "has rows of window {number} and none of window {lacking}: save it anew"
+                "has rows of window {number} and none of window {missing}: save it again"
             ));
         }
         let has_ids = !ids.is_empty();
@@ -94,8 +94,8 @@ impl Arrays {
 }
 
 /// Why the sparse kind is refused.
-pub(super) const SPARSE_KIND: &str = "is of mlx-kld's sparse kind, which holds the most likely \
-    entries of each row alone: no KL divergence over the whole vocabulary can be had from it; save \
+pub(super) const SPARSE_KIND: &str = "is of mlx-kld's sparse kind, which holds the most probable \
+    entries of each row alone: it gives no KL divergence over the whole vocabulary; save \
     the dense kind";
 
 /// "logits_12" as its name and its number.

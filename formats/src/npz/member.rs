@@ -1,5 +1,5 @@
-//! A member of a zip: where its bytes are, and a stream of what they hold, its checksum checked at
-//! its end.
+//! A member of a zip: where its bytes are, and a stream of its contents that checks the checksum at
+//! the end.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -24,7 +24,7 @@ pub(super) struct Member {
     start: u64,
     end: u64,
     is_deflated: bool,
-    /// The bytes that it is said to hold: compared with those that come, and nothing else.
+    /// The bytes that the directory states for it: only compared with those that arrive.
     pub(super) plain_bytes: u64,
     crc: u32,
 }
@@ -34,7 +34,8 @@ pub(super) struct Member {
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] for a file without a directory at its end,
 /// [`io::ErrorKind::InvalidData`] for a damaged one and for members that share bytes,
-/// [`io::ErrorKind::Unsupported`] for a member that is encrypted or packed otherwise than numpy does.
+/// [`io::ErrorKind::Unsupported`] for a member that is encrypted or packed otherwise than numpy
+/// does.
 pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)> {
     let mut buffer = vec![0; DIRECTORY_BYTES];
     let archive = ZipArchive::from_file(file, &mut buffer).map_err(zip_error)?;
@@ -64,7 +65,7 @@ pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)
         });
     }
     if members.len() as u64 != archive.entries_hint() {
-        let what = "its zip directory has another number of members than it says";
+        let what = "its zip directory does not have as many members as it states";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     match overlapping(&members) {
@@ -76,12 +77,12 @@ pub(super) fn directory(file: File) -> io::Result<(Arc<FileReader>, Vec<Member>)
     }
 }
 
-/// A member that begins within another. Many of the same bytes would be a small file of great
-/// arrays, however little each of them takes.
+/// A member that begins within another. Many members that share bytes would make large arrays of a
+/// small file.
 fn overlapping(members: &[Member]) -> Option<&Member> {
-    let mut by_place: Vec<&Member> = members.iter().collect();
-    by_place.sort_unstable_by_key(|member| (member.start, member.end));
-    let mut pairs = by_place.array_windows();
+    let mut by_offset: Vec<&Member> = members.iter().collect();
+    by_offset.sort_unstable_by_key(|member| (member.start, member.end));
+    let mut pairs = by_offset.array_windows();
     pairs.find_map(|[one, next]| (next.start < one.end).then_some(*next))
 }
 
@@ -100,7 +101,7 @@ fn zip_error(error: rawzip::Error) -> io::Error {
     io::Error::new(kind, format!("zip: {error}"))
 }
 
-/// What a member holds, from its first byte on.
+/// The contents of a member, from the first byte on.
 pub(super) struct Stream {
     plain: Plain,
     crc: crc32fast::Hasher,
@@ -130,23 +131,23 @@ impl Stream {
         }
     }
 
-    /// Bytes that have come.
+    /// Bytes read so far.
     pub(super) fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// Checks that nothing is left, and that all that has come is what was put in.
+    /// Checks that nothing is left, and that length and checksum are as stated.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         if self.read(&mut [0])? != 0 {
-            return invalid("holds more than its shape says");
+            return invalid("holds more than its shape states");
         }
         if self.n_bytes != self.member.plain_bytes {
-            return invalid("holds more or less than the zip says");
+            return invalid("holds more or less than the zip states");
         }
         match checksum::matches(self.crc.clone().finalize(), self.member.crc) {
             true => Ok(()),
-            false => invalid("is not what its checksum says"),
+            false => invalid("does not match its checksum"),
         }
     }
 }

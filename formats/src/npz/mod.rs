@@ -5,16 +5,31 @@
 //! stream of windows. The format of an array:
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
+mod about;
 mod arrays;
 mod member;
 mod npy;
 mod prompts;
 mod reader;
+mod window;
 
 #[cfg(test)]
 mod tests;
 
 pub use reader::NpzReader;
 
+use crate::reference::Kind;
+use crate::reference::format::Format;
+
+/// An npz.
+pub const KIND: Kind = Kind::new("npz");
+
 /// The file's first bytes: a zip's first member.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
+
+pub(crate) const FORMAT: Format = Format {
+    kind: KIND,
+    recognise: |start| start.raw.starts_with(&MAGIC),
+    open: |path| NpzReader::open(path).map(about::reference),
+    write: None,
+};

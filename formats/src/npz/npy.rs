@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use py_literal::Value;
 
-use crate::klpy::is_shallow;
+use crate::python_literal;
 use crate::tensors::{Float, Integer};
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
@@ -17,7 +17,7 @@ const MAX_DICT_BYTES: u32 = 64 << 10;
 pub(super) enum Kind {
     Float(Float),
     Integer(Integer),
-    /// Of mlx-kld's `meta_json`.
+    /// Bytes: mlx-kld's `meta_json`.
     Bytes,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Header {
     pub(super) bytes: u64,
 }
 
-/// Reads a header. What it says is no array that is read here is an error of
+/// Reads a header. An array of another kind than those read here is an error of
 /// [`io::ErrorKind::Unsupported`].
 pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
     let mut start = [0; 8];
     array.read_exact(&mut start)?;
     let [magic @ .., version, _] = &start;
     if *magic != MAGIC {
-        return Err(unsupported("is no array of numpy"));
+        return Err(unsupported("is not a numpy array"));
     }
     let (length, before) = match version {
         1 => {
@@ -52,7 +52,7 @@ pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
         }
         other => {
             return Err(unsupported(&format!(
-                "is of version {other} of numpy's format, and 1 to 3 are read"
+                "has version {other} of numpy's format; 1 to 3 can be read"
             )));
         }
     };
@@ -70,10 +70,10 @@ pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
 }
 
 fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
-    let text = str::from_utf8(dict).ok().filter(|text| is_shallow(text));
-    let Some(Ok(Value::Dict(entries))) = text.map(|text| text.trim().parse()) else {
-        return Err(unsupported("has a header that is no Python dict"));
-    };
+    let text = str::from_utf8(dict).ok();
+    let entries = text
+        .and_then(|text| python_literal::dict(text).ok())
+        .ok_or_else(|| unsupported("has a header that is not a Python dict"))?;
     let entry = |wanted: &str| {
         let is_wanted = |key: &Value| matches!(key, Value::String(key) if key == wanted);
         let found = entries.iter().find(|(key, _)| is_wanted(key));
@@ -99,7 +99,7 @@ fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
         _ => None,
     };
     let shape: Option<Vec<u64>> = shape.iter().map(size).collect();
-    let shape = shape.ok_or_else(|| unsupported("has a shape that is none"))?;
+    let shape = shape.ok_or_else(|| unsupported("has a shape that is not a list of sizes"))?;
     Ok((kind, shape))
 }
 
@@ -127,7 +127,7 @@ fn kind(descr: &str) -> io::Result<Kind> {
         _ => {
             return Err(unsupported(&format!(
                 "is of type {descr:?}: rows must be float16, float32 or float64, token ids int32, \
-                 int64 or uint32"
+                 int64, uint32 or uint64"
             )));
         }
     })
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_all_versions() {
+    fn headers_of_all_versions_are_read() {
         let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }   \n";
         for (version, before) in [(1, 10), (2, 12), (3, 12)] {
             let bytes = header(version, dict);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_array_says_what_it_is() {
+    fn an_error_states_why_an_array_is_refused() {
         let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}";
         for (from, to, what) in [
             ("<f4", ">f4", "big-endian"),
@@ -178,7 +178,7 @@ mod tests {
             ("(3, 4)", "(3, -4)", "shape"),
             ("(3, 4)", "('a', 4)", "shape"),
             ("(3, 4)", "(36893488147419103232, 4)", "shape"),
-            ("(3, 4)", "((((((((3,),),),),),),),)", "no Python dict"),
+            ("(3, 4)", "((((((((3,),),),),),),),)", "not a Python dict"),
             ("'shape'", "'form'", "without a shape"),
         ] {
             let dict = good.replace(from, to);

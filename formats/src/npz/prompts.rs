@@ -8,7 +8,7 @@ use serde::de::{SeqAccess, Visitor};
 
 use super::arrays::SPARSE_KIND;
 
-/// Most bytes of it that are read: the ids of millions of tokens and their texts.
+/// Most bytes of `meta_json`: enough for the ids of millions of tokens and their texts.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct Prompt {
     token_ids: Vec<Id>,
 }
 
-/// Made at once: millions of them would take twice as much as `i64`.
+/// Converted as it is read: millions of ids would need twice the memory as `i64`.
 #[derive(Deserialize)]
 #[serde(from = "i64")]
 struct Id(u32);
@@ -38,23 +38,24 @@ impl From<i64> for Id {
     }
 }
 
-/// The token ids of prompts. A prompt without any takes no memory: deflate makes millions of nothing.
+/// The token ids of prompts. A prompt without any uses no memory: deflate makes millions of those
+/// out of nothing.
 #[derive(Debug, Default)]
 pub(super) struct TokenIds {
     pub(super) n_prompts: usize,
-    /// By the prompt's place.
+    /// The ids of each prompt that has some, by its index.
     ids: BTreeMap<usize, Vec<u32>>,
 }
 
 impl TokenIds {
-    /// Whether no prompt has any.
+    /// Whether no prompt has token ids.
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Those of a prompt.
-    pub(super) fn take(&mut self, place: usize) -> Vec<u32> {
-        self.ids.remove(&place).unwrap_or_default()
+    /// Removes and returns the token ids of a prompt; empty if it has none.
+    pub(super) fn take(&mut self, index: usize) -> Vec<u32> {
+        self.ids.remove(&index).unwrap_or_default()
     }
 }
 
@@ -86,7 +87,7 @@ impl<'de> Deserialize<'de> for TokenIds {
     }
 }
 
-/// What it says that is of use.
+/// The parts of `meta_json` that are used.
 #[derive(Debug, Default)]
 pub(super) struct Prompts {
     pub(super) model: Option<String>,
@@ -94,17 +95,19 @@ pub(super) struct Prompts {
 }
 
 impl Prompts {
+    /// Parses `meta_json`.
+    ///
     /// # Errors
-    /// In words: what is wrong with it, or that no rows are to be had from this kind.
+    /// A phrase that states what is wrong with it, or that this kind does not hold whole rows.
     pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
         let meta: Meta =
-            serde_json::from_slice(json).map_err(|e| format!("meta_json: {e}: save it anew"))?;
+            serde_json::from_slice(json).map_err(|e| format!("meta_json: {e}: save it again"))?;
         match meta.format.as_deref() {
             None | Some("dense") => {}
             Some(format) if format.contains("sparse") => return Err(SPARSE_KIND.to_owned()),
             Some(format) => {
                 return Err(format!(
-                    "meta_json: its format is {format:?}, and \"dense\" is read: save that"
+                    "meta_json: its format is {format:?}: save the format \"dense\""
                 ));
             }
         }

@@ -1,6 +1,6 @@
 //! The reading side: a stream, window after window.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,48 +10,30 @@ use super::arrays::Arrays;
 use super::member::{self, Member, Stream};
 use super::npy::{self, Kind};
 use super::prompts::{MAX_BYTES, Prompts, TokenIds};
+use super::window::{OpenRows, WindowArrays, fault, fill, in_array};
 use crate::error::{Named, Result};
-use crate::row::{Layout, Shape};
+use crate::reference::ReadStream;
 use crate::source;
-use crate::tensors::{Float, Matrix, count_fault, head, id_fault, is_normalised, n_ids};
-use crate::{Encoding, Error, RowBlock, WindowHead};
+use crate::tensors::{Float, Matrix, count_fault, is_normalised, n_ids, window};
+use crate::{Error, RowBlock, WindowSpec};
 
-/// How much memory is taken before its bytes have come.
-const STEP_BYTES: usize = 1 << 20;
-
-/// Reads an npz from its first window to its last.
+/// Reads an npz from its first window to its last: a [`ReadStream`].
 #[derive(Debug)]
 pub struct NpzReader {
     name: Named,
     file: Arc<FileReader>,
     file_bytes: u64,
-    windows: Vec<Window>,
+    windows: Vec<WindowArrays>,
     model: Option<String>,
     log_probabilities: bool,
-    /// The place of the next window.
+    /// The index of the next window.
     next: usize,
-    rows: Option<Rows>,
-}
-
-#[derive(Debug)]
-struct Window {
-    array: Member,
-    matrix: Matrix,
-    /// Empty where the file holds none.
-    tokens: Vec<u32>,
-}
-
-/// The rows of a window that are still to come.
-#[derive(Debug)]
-struct Rows {
-    stream: Stream,
-    place: usize,
-    taken: u32,
+    rows: Option<OpenRows>,
 }
 
 impl NpzReader {
     /// Opens the file: reads the zip's directory, the header of each array, all token ids, and rows
-    /// until one is finite, which tells log-probabilities from logits.
+    /// until one is finite, which shows whether they are log-probabilities.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for arrays that are not rows of one model and their token ids, and
@@ -119,7 +101,7 @@ impl NpzReader {
         self.log_probabilities
     }
 
-    /// The model that mlx-kld says it is of.
+    /// The model whose rows they are, as mlx-kld names it.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
@@ -133,51 +115,18 @@ impl NpzReader {
     ///
     /// # Panics
     /// If `i` is not below [`NpzReader::n_windows`].
-    pub fn head(&self, i: usize) -> WindowHead {
-        let window = self.window(i);
-        head(i, &window.tokens, window.matrix.n_rows)
-    }
-
-    /// The next window; `None` at the end. Rows of the window before that were not read are passed
-    /// over.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] or [`Error::Truncated`] with the window and the byte of its array,
-    /// [`Error::Io`].
-    pub fn next_window(&mut self) -> Result<Option<WindowHead>> {
-        let place = self.next;
-        self.rows = None;
-        if place >= self.windows.len() {
-            return Ok(None);
-        }
-        self.rows = Some(self.start(place)?);
-        self.next += 1;
-        Ok(Some(self.head(place)))
-    }
-
-    /// Up to `max_rows` more rows of the window last given, as f32; `None` when there are no more,
-    /// or `max_rows` is 0.
-    ///
-    /// # Errors
-    /// As [`NpzReader::next_window`]; a checksum that does not match comes with the last rows.
-    pub fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
-        let Some(rows) = &mut self.rows else {
-            return Ok(None);
-        };
-        let Some(window) = self.windows.get(rows.place) else {
-            return Ok(None);
-        };
-        rows.next(window, max_rows)
-            .map_err(|e| window.fault(&self.name, rows, e))
+    pub fn window(&self, i: usize) -> WindowSpec {
+        let arrays = self.arrays(i);
+        window(i, &arrays.tokens, arrays.matrix.n_rows)
     }
 
     /// The rows of a window, from the first on.
-    fn start(&self, place: usize) -> Result<Rows> {
-        let window = self.window(place);
-        let mut rows = Rows {
+    fn start(&self, index: usize) -> Result<OpenRows> {
+        let window = self.arrays(index);
+        let mut rows = OpenRows {
             stream: Stream::new(&self.file, &window.array),
-            place,
-            taken: 0,
+            index,
+            n_read: 0,
         };
         match npy::read(&mut rows.stream) {
             Ok(_) => Ok(rows),
@@ -191,7 +140,7 @@ impl NpzReader {
         };
         let json = self.array(meta, |array| match (array.kind, &array.shape[..]) {
             (Kind::Bytes, &[n]) if n <= MAX_BYTES => Ok(n),
-            _ => Err("is no JSON as mlx-kld stores it, in bytes".to_owned()),
+            _ => Err("is not JSON as mlx-kld stores it, in bytes".to_owned()),
         })?;
         Prompts::parse(&json).map_err(|what| self.name.unsupported(what))
     }
@@ -206,18 +155,18 @@ impl NpzReader {
         }
         if !prompts.is_empty() && prompts.n_prompts != arrays.len() {
             return Err(self.name.unsupported(format!(
-                "meta_json has {} prompts, and there are rows of {}: save it anew",
+                "meta_json has {} prompts, but there are rows of {}: save it again",
                 prompts.n_prompts,
                 arrays.len()
             )));
         }
-        for (place, (array, ids)) in arrays.into_iter().enumerate() {
+        for (index, (array, ids)) in arrays.into_iter().enumerate() {
             let matrix = self.matrix(&array)?;
             let tokens = match ids {
                 Some(ids) => self.token_ids(&ids, matrix)?,
-                None => prompts.take(place),
+                None => prompts.take(index),
             };
-            let window = Window {
+            let window = WindowArrays {
                 array,
                 matrix,
                 tokens,
@@ -231,7 +180,7 @@ impl NpzReader {
         Ok(())
     }
 
-    /// The shape of an array of rows, which has to have the bytes that it makes.
+    /// The shape of an array of rows, whose length must match it.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
         let mut stream = Stream::new(&self.file, member);
         let header = npy::read(&mut stream).map_err(|e| self.fault(member, &stream, e))?;
@@ -249,7 +198,7 @@ impl NpzReader {
                 None,
                 stream.n_bytes(),
                 format!(
-                    "{}: {needed} bytes for its shape, the zip says {}",
+                    "{}: {needed} bytes for its shape, the zip states {}",
                     member.name, member.plain_bytes
                 ),
             )),
@@ -275,7 +224,7 @@ impl NpzReader {
             .unwrap_or_default())
     }
 
-    /// A whole array, if `size` takes it and says how many bytes it has.
+    /// A whole array, if `size` accepts it and returns how many bytes it has.
     fn array(
         &self,
         member: &Member,
@@ -293,14 +242,14 @@ impl NpzReader {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "the caller's place, as documented")]
-    fn window(&self, i: usize) -> &Window {
+    #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
+    fn arrays(&self, i: usize) -> &WindowArrays {
         &self.windows[i]
     }
 
     fn looks_normalised(&self) -> Result<bool> {
-        for (place, window) in self.windows.iter().enumerate() {
-            let mut rows = self.start(place)?;
+        for (index, window) in self.windows.iter().enumerate() {
+            let mut rows = self.start(index)?;
             while let Some(block) = rows
                 .next(window, 1)
                 .map_err(|e| window.fault(&self.name, &rows, e))?
@@ -318,102 +267,32 @@ impl NpzReader {
     }
 }
 
-impl Window {
-    /// Whether it is of one model with `first`, and its tokens go with its rows.
-    fn check(&self, first: Option<&Window>) -> std::result::Result<(), String> {
-        let (n_rows, n_vocab) = (self.matrix.n_rows, self.matrix.n_vocab);
-        if let Some(first) = first {
-            let there = first.matrix.n_vocab;
-            let name = &first.array.name;
-            if n_vocab != there {
-                return Err(format!(
-                    "has rows of {n_vocab}, and {name} of {there}: a file holds windows of one model"
-                ));
-            }
-            if self.tokens.is_empty() != first.tokens.is_empty() {
-                return Err(format!("it and {name} do not both have token ids"));
-            }
-        }
-        if self.tokens.is_empty() {
-            return Ok(());
-        }
-        let fault = count_fault(self.tokens.len() as u64, n_rows);
-        fault
-            .or(id_fault(&self.tokens, n_vocab))
-            .map_or(Ok(()), Err)
-    }
-
-    fn fault(&self, name: &Named, rows: &Rows, error: io::Error) -> Error {
-        let (window, offset) = (rows.place as u32, rows.stream.n_bytes());
-        fault(name, Some(window), offset, in_array(&self.array, error))
-    }
-}
-
-impl Rows {
-    fn next(&mut self, window: &Window, max_rows: usize) -> io::Result<Option<RowBlock>> {
-        let matrix = window.matrix;
-        let n_rows = max_rows.min((matrix.n_rows - self.taken) as usize);
-        if n_rows == 0 {
+/// Windows are numbered in the order of the file; rows are f32. A checksum that does not match
+/// comes with a window's last rows.
+impl ReadStream for NpzReader {
+    fn next_window(&mut self) -> Result<Option<WindowSpec>> {
+        let index = self.next;
+        self.rows = None;
+        if index >= self.windows.len() {
             return Ok(None);
         }
-        let shape = Shape {
-            window: self.place as u32,
-            first_row: self.taken,
-            n_rows,
-            n_vocab: matrix.n_vocab as usize,
-            layout: Layout::Own(Encoding::F32),
+        self.rows = Some(self.start(index)?);
+        self.next += 1;
+        Ok(Some(self.window(index)))
+    }
+
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
+        let Some(rows) = &mut self.rows else {
+            return Ok(None);
         };
-        let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows past all memory");
-        let mut packed = Vec::new();
-        fill(
-            &mut self.stream,
-            &mut packed,
-            n_rows as u64 * matrix.row_bytes() as u64,
-        )?;
-        let mut block = RowBlock::prepare(None, shape, 0).ok_or_else(too_large)?;
-        let (_, plain) = block.buffers();
-        matrix
-            .float
-            .decode(&packed, bytemuck::cast_slice_mut(plain));
-        self.taken += n_rows as u32; // at most n_rows
-        if self.taken == matrix.n_rows {
-            self.stream.finish()?;
-        }
-        Ok(Some(block))
+        let Some(window) = self.windows.get(rows.index) else {
+            return Ok(None);
+        };
+        rows.next(window, max_rows)
+            .map_err(|e| window.fault(&self.name, rows, e))
     }
-}
 
-/// Reads `n` bytes, taking memory as they come.
-fn fill(stream: &mut impl Read, bytes: &mut Vec<u8>, n: u64) -> io::Result<()> {
-    let mut left = n;
-    while left > 0 {
-        let start = bytes.len();
-        // Doubling at most what has come already.
-        let step = left.min(STEP_BYTES.max(start) as u64);
-        bytes.resize(start + step as usize, 0);
-        stream.read_exact(bytes.get_mut(start..).unwrap_or_default())?;
-        left -= step;
-    }
-    Ok(())
-}
-
-/// The failure, its array named.
-fn in_array(member: &Member, error: io::Error) -> io::Error {
-    let what = match error.kind() {
-        io::ErrorKind::UnexpectedEof => "ends before all of its shape has come".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("{} {what}", member.name))
-}
-
-/// What a failure to read means.
-fn fault(name: &Named, window: Option<u32>, offset: u64, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => name.truncated(window, offset, error.to_string()),
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-            name.corrupt(window, offset, error.to_string())
-        }
-        io::ErrorKind::Unsupported => name.unsupported(error.to_string()),
-        _ => name.io("read", error),
+    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
+        Ok(Box::new(Self::open(self.path())?))
     }
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
+use crate::reference::ReadStream;
 use crate::testing::{Scratch, any_change};
 use crate::{Error, Float};
 
@@ -77,15 +78,15 @@ fn meta(json: &serde_json::Value) -> Vec<u8> {
 /// Windows with their rows, two at a time.
 fn read(reader: &mut NpzReader) -> crate::Result<Vec<(Vec<u32>, Vec<f32>)>> {
     let mut windows = Vec::new();
-    while let Some(head) = reader.next_window()? {
+    while let Some(spec) = reader.next_window()? {
         let mut all = Vec::new();
         while let Some(block) = reader.next_rows(2)? {
             for row in block.rows() {
                 all.extend((0..row.len()).map(|i| row.get(i)));
             }
         }
-        assert_eq!(all.len(), 5 * head.n_rows as usize);
-        windows.push((head.tokens, all));
+        assert_eq!(all.len(), 5 * spec.n_rows as usize);
+        windows.push((spec.tokens, all));
     }
     Ok(windows)
 }
@@ -112,7 +113,7 @@ fn windows_come_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn rows_may_be_passed_over() {
+fn rows_may_be_skipped() {
     let scratch = Scratch::new();
     let bytes = zip(&[("arr_0.npy", rows(3)), ("arr_1.npy", rows(2))], true);
     let mut reader = NpzReader::open(scratch.file(&bytes)).unwrap();
@@ -125,7 +126,7 @@ fn rows_may_be_passed_over() {
 }
 
 #[test]
-fn token_ids_of_arrays_and_of_prompts() {
+fn token_ids_are_read_from_arrays_and_from_prompts() {
     let scratch = Scratch::new();
     let both = [
         ("logits_0.npy", rows(2)),
@@ -164,7 +165,7 @@ fn token_ids_of_arrays_and_of_prompts() {
 }
 
 #[test]
-fn what_is_not_read_says_why() {
+fn an_error_states_why_a_file_is_refused() {
     let scratch = Scratch::new();
     let refused = |members: &[(&str, Vec<u8>)], what: &str| {
         for deflated in [false, true] {
@@ -212,7 +213,7 @@ fn what_is_not_read_says_why() {
     );
     refused(
         &[("arr_0.npy", b"junk and more of it".to_vec())],
-        "no array",
+        "not a numpy array",
     );
     refused(&[("arr_0.npy", Vec::new())], "arr_0.npy");
     let two = ("logits_1.npy", rows(2));
@@ -271,9 +272,9 @@ fn what_is_not_read_says_why() {
     refused(&sparse, "sparse kind");
 }
 
-/// Shapes that make terabytes, of members that hold little, or much of nothing.
+/// Shapes of terabytes, in members that hold little, or many zeros.
 #[test]
-fn a_shape_takes_no_memory() {
+fn no_memory_is_allocated_for_a_shape() {
     let scratch = Scratch::new();
     let refused = |array: Vec<u8>| {
         for deflated in [false, true] {
@@ -289,14 +290,14 @@ fn a_shape_takes_no_memory() {
         &[],
     ));
     refused(npy("<f8", "(4294967296, 536870912)", &[]));
-    // A bomb: 16 MiB of zeros where the shape says 20 bytes.
+    // A bomb: 16 MiB of zeros where the shape states 20 bytes.
     refused(npy("<f4", "(1, 5)", &vec![0; 16 << 20]));
-    // And one whose stated size is that of its shape, in the directory and behind its bytes.
+    // And one whose stated size is that of its shape, in the directory and after its bytes.
     let lie = |length: usize, stated: u32| {
         let whole = npy("<f4", "(1, 5)", &vec![0; length]);
         let mut bytes = zip(&[("arr_0.npy", whole.clone())], true);
-        let said = (whole.len() as u32).to_le_bytes();
-        let at = bytes.windows(4).rposition(|bytes| bytes == said).unwrap();
+        let size = (whole.len() as u32).to_le_bytes();
+        let at = bytes.windows(4).rposition(|bytes| bytes == size).unwrap();
         bytes[at..at + 4].copy_from_slice(&stated.to_le_bytes());
         bytes
     };
@@ -305,7 +306,7 @@ fn a_shape_takes_no_memory() {
     assert!(read(&mut reader).is_ok());
     let error = NpzReader::open(scratch.file(&lie(1 << 20, header + 20))).unwrap_err();
     assert!(
-        error.to_string().contains("more than its shape says"),
+        error.to_string().contains("more than its shape states"),
         "{error}"
     );
     let error = NpzReader::open(scratch.file(&lie(16, header + 20))).unwrap_err();
@@ -319,7 +320,7 @@ fn members_that_share_bytes_are_refused() {
     let mut bytes = zip(&[("arr_0.npy", rows(1)), ("arr_1.npy", rows(1))], false);
     let mut entries = bytes.windows(4).enumerate();
     let entries = [(); 2].map(|()| entries.find(|(_, four)| *four == b"PK\x01\x02").unwrap().0);
-    // Where an entry has the place of its member.
+    // Where an entry holds the offset of its member.
     let [first, second] = entries.map(|at| at + 42..at + 46);
     bytes.copy_within(first, second.start);
     let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();

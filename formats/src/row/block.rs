@@ -1,19 +1,19 @@
-//! Rows as they come from a file, several at once.
+//! Several rows of a file at once.
 
-use super::{Encoding, Layout, Row};
+use super::{Encoding, Row, RowLayout};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
-/// Hand a block that is no longer needed back to the reader: its memory is used again.
+/// Hand a block that you no longer need back to the reader, which reuses its memory.
 #[derive(Clone, Debug)]
 pub struct RowBlock {
-    /// The window's number in the order of the text.
+    /// The window's index in the order of the text.
     pub window: u32,
     /// Which of the window's stored rows is the block's first, from 0.
     pub first_row: u32,
     n_rows: usize,
     n_vocab: usize,
-    layout: Layout,
+    layout: RowLayout,
     row_bytes: usize,
     /// Words, not bytes, so that f32 and u16 can be viewed in place.
     storage: Vec<u32>,
@@ -28,11 +28,11 @@ pub(crate) struct Shape {
     pub(crate) first_row: u32,
     pub(crate) n_rows: usize,
     pub(crate) n_vocab: usize,
-    pub(crate) layout: Layout,
+    pub(crate) layout: RowLayout,
 }
 
 impl RowBlock {
-    /// A block of f32 rows, for tests and for sources that are no file. `logits` holds whole rows
+    /// A block of f32 rows, for rows that do not come from a file. `logits` holds whole rows
     /// of `n_vocab` entries; what is left over is not used.
     pub fn from_f32(window: u32, first_row: u32, n_vocab: usize, logits: &[f32]) -> Self {
         Self {
@@ -40,15 +40,15 @@ impl RowBlock {
             first_row,
             n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
             n_vocab,
-            layout: Layout::Own(Encoding::F32),
+            layout: RowLayout::Plain(Encoding::F32),
             row_bytes: n_vocab.saturating_mul(4),
             storage: bytemuck::cast_slice(logits).to_vec(),
             packed: Vec::new(),
         }
     }
 
-    /// Memory for `shape` and `extra` bytes behind its rows, taken from `reuse` where it can be.
-    /// `None` if that is no size.
+    /// A block with memory for `shape` and for `extra` bytes after its rows; reuses the memory of
+    /// `reuse`. `None` if the size overflows.
     pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape, extra: usize) -> Option<Self> {
         let row_bytes = shape.layout.row_bytes(shape.n_vocab)?;
         let bytes = row_bytes.checked_mul(shape.n_rows)?.checked_add(extra)?;
@@ -84,8 +84,8 @@ impl RowBlock {
         }
     }
 
-    /// The plain buffer: the rows, and what [`RowBlock::prepare`] was asked to put behind them,
-    /// up to a whole word.
+    /// The plain buffer: the rows and the `extra` bytes of [`RowBlock::prepare`], up to a whole
+    /// word.
     pub(crate) fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.storage)
     }
@@ -98,6 +98,26 @@ impl RowBlock {
         )
     }
 
+    /// A copy of `n_rows` rows from row `start` on, or of as many as there are.
+    pub(crate) fn part(&self, start: usize, n_rows: usize) -> Self {
+        let start = start.min(self.n_rows);
+        let n_rows = n_rows.min(self.n_rows - start);
+        let (from, length) = (start * self.row_bytes, n_rows * self.row_bytes);
+        let bytes = self.bytes().get(from..from + length).unwrap_or_default();
+        let mut storage = vec![0u32; length.div_ceil(4)];
+        let copy: &mut [u8] = bytemuck::cast_slice_mut(&mut storage);
+        copy.iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = *from);
+        Self {
+            first_row: self.first_row + start as u32, // rows of a window are counted in a u32
+            n_rows,
+            storage,
+            packed: Vec::new(),
+            ..*self
+        }
+    }
+
     /// Rows in this block.
     pub fn n_rows(&self) -> usize {
         self.n_rows
@@ -108,7 +128,7 @@ impl RowBlock {
         self.n_vocab
     }
 
-    /// How the rows are kept; u16 also for the codes of llama.cpp's base file.
+    /// How the rows are stored; u16 also for the codes of llama.cpp's base file.
     pub fn encoding(&self) -> Encoding {
         self.layout.encoding()
     }
@@ -147,7 +167,7 @@ mod tests {
             first_row: 0,
             n_rows: 3,
             n_vocab: 5,
-            layout: Layout::Own(Encoding::U16),
+            layout: RowLayout::Plain(Encoding::U16),
         };
         let mut block = RowBlock::prepare(None, shape, 4).unwrap();
         let row = [1.0, 2.0, 3.0, 4.0, 5.0];
@@ -176,7 +196,7 @@ mod tests {
             first_row: 0,
             n_rows,
             n_vocab: usize::MAX / 8,
-            layout: Layout::Own(Encoding::F32),
+            layout: RowLayout::Plain(Encoding::F32),
         };
         assert!(RowBlock::prepare(None, shape(9), 0).is_none());
         assert!(RowBlock::over(shape(1), Vec::new()).is_none());

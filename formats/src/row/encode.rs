@@ -13,7 +13,7 @@ const U16_PREFIX: usize = 8;
 /// The largest code.
 const MAX_CODE: f32 = u16::MAX as f32;
 
-/// How the logits of a row are kept. Written `f32` or `u16` in JSON and on the command line.
+/// How the logits of a row are stored. Written `f32` or `u16` in JSON and on the command line.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
@@ -25,7 +25,15 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Bytes of a row of `n_vocab` entries; `None` where that is no size.
+    /// Its name, in JSON, in messages and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "f32",
+            Encoding::U16 => "u16",
+        }
+    }
+
+    /// Bytes of a row of `n_vocab` entries; `None` where that overflows.
     pub fn row_bytes(self, n_vocab: usize) -> Option<usize> {
         match self {
             Encoding::F32 => n_vocab.checked_mul(4),
@@ -35,8 +43,8 @@ impl Encoding {
 
     /// Writes `row` to `out`, little-endian.
     ///
-    /// As `U16`, a row that holds a NaN or an infinity, or that spans more than an f32 can, is
-    /// kept as one of NaN (min and step NaN, codes 0), so that a reader finds and excludes it.
+    /// `U16` stores a row that holds a NaN or an infinity, or that spans more than an f32 can, as
+    /// all NaN (min and step NaN, codes 0), so that a reader finds and excludes it.
     ///
     /// # Panics
     /// If `out` is not [`Encoding::row_bytes`] of the row's length long.
@@ -44,7 +52,7 @@ impl Encoding {
         assert_eq!(
             Some(out.len()),
             self.row_bytes(row.len()),
-            "an encoded row is as long as its encoding says"
+            "an encoded row is as long as its encoding makes it"
         );
         match self {
             Encoding::F32 => out.copy_from_slice(bytemuck::cast_slice(row)),
@@ -75,10 +83,7 @@ impl Encoding {
 
 impl fmt::Display for Encoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Encoding::F32 => "f32",
-            Encoding::U16 => "u16",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -135,7 +140,7 @@ fn nearest(x: f32) -> u16 {
 
 /// The smallest and the largest entry, or `None` if the row is empty or an entry is not finite.
 pub(crate) fn finite_range(row: &[f32]) -> Option<(f32, f32)> {
-    /// Independent lanes: a float minimum is no reduction that the compiler may reorder.
+    /// Independent lanes: a float minimum is not a reduction that the compiler may reorder.
     const LANES: usize = 32;
     const EXPONENT: u32 = 0x7f80_0000;
     let first = *row.first()?;
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn u16_bytes() {
+    fn a_u16_row_spelled_out() {
         let mut out = [0; 14];
         Encoding::U16.encode(&[-1.0, 65534.0, 32766.6], &mut out);
         assert_eq!(
@@ -200,9 +205,9 @@ mod tests {
     #[test]
     fn rows_that_are_not_finite_are_marked() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for place in [0, 31, 32, 40] {
+            for i in [0, 31, 32, 40] {
                 let mut row = vec![1.0; 41];
-                row[place] = bad;
+                row[i] = bad;
                 assert!(round_trip(Encoding::U16, &row).iter().all(|x| x.is_nan()));
             }
         }
@@ -211,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_and_tiny_rows() {
+    fn constant_and_tiny_rows_keep_their_values() {
         assert_eq!(round_trip(Encoding::U16, &[7.5; 40]), [7.5; 40]);
         assert_eq!(round_trip(Encoding::U16, &[0.0, 1e-42]).len(), 2);
         let tiny = round_trip(Encoding::U16, &[0.0, 1e-36, 2e-36]);
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn names_are_parsed_and_sizes_do_not_overflow() {
         for encoding in [Encoding::F32, Encoding::U16] {
             assert_eq!(encoding.to_string().parse(), Ok(encoding));
             assert_eq!(

@@ -1,17 +1,18 @@
-//! A row: one logit for each entry of the vocabulary, and how it is kept as bytes.
+//! A row: one logit for each entry of the vocabulary, and how it is stored as bytes.
 
 mod block;
 mod encode;
 mod layout;
+pub(crate) mod llama_cpp;
 
 pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encode::Encoding;
 pub(crate) use encode::finite_range;
-pub(crate) use layout::Layout;
+pub use layout::RowLayout;
 
-/// One row of raw logits, borrowed as it is stored; as long as the vocabulary. Of llama.cpp's base
-/// file: log-probabilities, which serve as logits.
+/// One row of logits, borrowed as it is stored; as long as the vocabulary. A row of llama.cpp's
+/// base file holds log-probabilities, which serve as logits.
 #[derive(Clone, Copy, Debug)]
 pub enum Row<'a> {
     /// The logits themselves.
@@ -21,7 +22,7 @@ pub enum Row<'a> {
     U16 {
         /// The row's smallest logit; NaN where the row held a NaN or an infinity.
         min: f32,
-        /// The distance of neighbouring codes; 0 for a constant row.
+        /// The distance between neighbouring codes; 0 for a constant row.
         step: f32,
         /// A code per entry.
         codes: &'a [u16],

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Named, Result};
 
-/// The files of a folder in the order of their numbers, which follow one another without a gap.
-/// What does not end in `.safetensors` is none of them.
+/// The files of a folder in the order of their numbers, which must not have a gap. Other files,
+/// which do not end in `.safetensors`, are ignored.
 ///
 /// # Errors
-/// [`crate::Error::Unsupported`] naming the file whose name is no number, the numbers that two
+/// [`crate::Error::Unsupported`] naming the file whose name is not a number, the numbers that two
 /// files have or none has, or a folder without any; [`crate::Error::Io`].
 pub(super) fn windows(folder: &Named) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -30,13 +30,13 @@ pub(super) fn windows(folder: &Named) -> Result<Vec<PathBuf>> {
     for ((number, path), expected) in files.iter().zip(first..) {
         if *number < expected {
             return Err(Named::new(path).unsupported(format!(
-                "another file of its folder has the number {number} too: take one of them away"
+                "another file in its folder has the number {number} too: remove one of them"
             )));
         }
         if *number > expected {
             return Err(folder.unsupported(format!(
-                "lacks {expected}.safetensors, and has {number}.safetensors: copy it again or number \
-                 its files anew"
+                "lacks {expected}.safetensors, but has {number}.safetensors: copy it again or \
+                 renumber its files"
             )));
         }
     }
@@ -54,7 +54,7 @@ fn number(path: &Path) -> Result<u64> {
         .and_then(|digits| digits.parse().ok())
         .ok_or_else(|| {
             Named::new(path).unsupported(
-            "its name is no number: a folder of logits holds 0.safetensors, 1.safetensors and so \
+            "its name is not a number: a folder of logits holds 0.safetensors, 1.safetensors and so \
              on, a file a window",
         )
         })

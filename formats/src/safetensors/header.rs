@@ -1,5 +1,5 @@
-//! The header of a file: u64 length, then JSON that names each tensor, its type, its shape and where
-//! its bytes are behind the header.
+//! The header of a file: u64 length, then JSON that names each tensor, its type, its shape and
+//! where its bytes are after the header.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,9 +15,9 @@ use crate::tensors::{Float, Integer, Matrix, count_fault, n_ids};
 /// Bytes of the length that a file begins with.
 const LENGTH_BYTES: u64 = 8;
 
-/// What a file holds of a window, and where.
+/// What a window's file holds, and where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct Contents {
     pub(super) matrix: Matrix,
     /// Where the rows start in the file.
     pub(super) rows_start: u64,
@@ -40,16 +40,16 @@ struct Tensor {
     data_offsets: [u64; 2],
 }
 
-/// The JSON's entries in its order, no two of one name.
+/// The JSON's entries in its order, each name once.
 struct Tensors(Vec<(String, Tensor)>);
 
 /// Reads the header of a file, and finds rows and ids.
 ///
 /// # Errors
-/// [`crate::Error::Truncated`] for a file that is shorter than its header says,
+/// [`crate::Error::Truncated`] for a file that is shorter than its header states,
 /// [`crate::Error::Header`], [`crate::Error::Unsupported`] for tensors that are not what is looked
 /// for, [`crate::Error::TooLarge`], [`crate::Error::Io`].
-pub(super) fn read(source: &Source) -> Result<Layout> {
+pub(super) fn read(source: &Source) -> Result<Contents> {
     let name = &source.name;
     let cut = |what: &str| name.truncated(None, source.len, what);
     let Some(length) = source.array_at(0)? else {
@@ -65,11 +65,11 @@ pub(super) fn read(source: &Source) -> Result<Layout> {
     let Some(data_bytes) = source.len.checked_sub(data_start) else {
         return Err(cut("the file ends within its header"));
     };
-    // The file has as many.
+    // The file is long enough.
     let mut json = vec![0; length as usize];
     source.read_exact_at(&mut json, LENGTH_BYTES)?;
     let Tensors(tensors) = serde_json::from_slice(&json)
-        .map_err(|e| name.header(format!("it is no safetensors JSON: {e}")))?;
+        .map_err(|e| name.header(format!("it is not safetensors JSON: {e}")))?;
     for (key, tensor) in &tensors {
         if let Some(fault) = tensor.fault() {
             return Err(name.header(format!("tensor {key:?} {fault}")));
@@ -86,7 +86,7 @@ pub(super) fn read(source: &Source) -> Result<Layout> {
         ids.start += data_start;
     }
     let [start, _] = tensor.data_offsets;
-    Ok(Layout {
+    Ok(Contents {
         matrix,
         rows_start: data_start + start,
         ids,
@@ -130,19 +130,19 @@ fn rows(tensors: &[(String, Tensor)]) -> std::result::Result<(&Tensor, Matrix), 
     match (fitting.next(), fitting.count()) {
         (Some(only), 0) => Ok(only),
         (None, _) => Err(format!(
-            "holds no tensor of rows: none is named {}, and none is one of floats of shape \
+            "holds no tensor of rows: none is named {}, and none holds floats of shape \
              [tokens, vocabulary]",
             ROWS.join(", ")
         )),
         (Some(_), more) => Err(format!(
-            "none of its tensors is named {}, and {} could be the rows: name one so",
+            "none of its tensors is named {}, and {} could be the rows: give one such a name",
             ROWS.join(", "),
             more + 1
         )),
     }
 }
 
-/// The tensor of token ids, if there is one; its place counts from the end of the header.
+/// The tensor of token ids, if there is one; its offset counts from the end of the header.
 fn ids(tensors: &[(String, Tensor)], n_rows: u32) -> std::result::Result<Option<Ids>, String> {
     let Some((key, tensor)) = one_of(tensors, &IDS)? else {
         return Ok(None);

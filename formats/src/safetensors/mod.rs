@@ -1,9 +1,10 @@
 //! A folder of `0.safetensors`, `1.safetensors`, ...: a file a window, as SGLang's patch writes
 //! them. What is accepted is specified in `TENSORS.md`, beside this crate's manifest.
 //!
-//! Every place in a file follows from its header, so a [`SafetensorsReader`] reads any rows of any
+//! Every offset in a file follows from its header, so a [`SafetensorsReader`] reads any rows of any
 //! window, from any threads. The format itself: <https://github.com/huggingface/safetensors>.
 
+mod about;
 mod folder;
 mod header;
 mod reader;
@@ -13,6 +14,12 @@ mod tests;
 
 pub use reader::SafetensorsReader;
 
+use crate::reference::Kind;
+use crate::reference::format::Format;
+
+/// A folder of `safetensors` files.
+pub const KIND: Kind = Kind::new("safetensors");
+
 /// Most bytes of a file's header: the format's own limit.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
@@ -21,3 +28,10 @@ const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
 
 /// Names of the tensor that holds the token ids.
 const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
+
+pub(crate) const FORMAT: Format = Format {
+    kind: KIND,
+    recognise: |start| start.is_folder,
+    open: |path| SafetensorsReader::open(path).map(about::reference),
+    write: None,
+};

@@ -4,22 +4,24 @@ use std::path::{Path, PathBuf};
 
 use super::{folder, header};
 use crate::error::{Named, Result};
-use crate::row::{Encoding, Layout, Shape};
+use crate::reference::ReadBlocks;
+use crate::row::{Encoding, RowLayout, Shape};
 use crate::source::Source;
-use crate::tensors::{Float, Matrix, head, id_fault, is_normalised};
-use crate::{RowBlock, WindowHead, rows_per_piece};
+use crate::tensors::{Float, Matrix, id_fault, is_normalised, window};
+use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
 
-/// A folder of windows. Reading takes `&self`, so threads may share one.
+/// A folder of windows. It reads any block of rows of any window, from any thread: see
+/// [`ReadBlocks`].
 #[derive(Debug)]
 pub struct SafetensorsReader {
     folder: Named,
-    windows: Vec<Window>,
+    windows: Vec<WindowFile>,
     log_probabilities: bool,
 }
 
 /// One file. It is opened for each block: thousands of windows would be too many open files.
 #[derive(Debug)]
-struct Window {
+struct WindowFile {
     path: PathBuf,
     file_bytes: u64,
     matrix: Matrix,
@@ -30,7 +32,7 @@ struct Window {
 
 impl SafetensorsReader {
     /// Opens the folder: reads the header and the token ids of each file, and rows until one is
-    /// finite, which tells log-probabilities from logits.
+    /// finite, which shows whether they are log-probabilities.
     ///
     /// # Errors
     /// Those of the folder and of each file's header; [`crate::Error::Unsupported`] for windows
@@ -38,7 +40,10 @@ impl SafetensorsReader {
     pub fn open(path: &Path) -> Result<Self> {
         let folder = Named::new(path);
         let files = folder::windows(&folder)?;
-        let windows: Vec<Window> = files.into_iter().map(Window::open).collect::<Result<_>>()?;
+        let windows: Vec<WindowFile> = files
+            .into_iter()
+            .map(WindowFile::open)
+            .collect::<Result<_>>()?;
         if let Some(first) = windows.first() {
             for window in &windows {
                 window.check_against(first)?;
@@ -66,6 +71,16 @@ impl SafetensorsReader {
     /// Rows of each window.
     pub fn rows_per_window(&self) -> impl Iterator<Item = u32> {
         self.windows.iter().map(|window| window.matrix.n_rows)
+    }
+
+    /// The windows, in their order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = WindowEntry> {
+        (0..).zip(&self.windows).map(|(number, file)| WindowEntry {
+            window: number,
+            n_tokens: file.tokens.len() as u32, // at most one more than rows
+            n_rows: file.matrix.n_rows,
+            first_scored: 0,
+        })
     }
 
     /// Entries of a row.
@@ -98,46 +113,8 @@ impl SafetensorsReader {
         self.windows.iter().map(|window| window.file_bytes).sum()
     }
 
-    /// The `i`-th window; its tokens are empty where the files hold none.
-    ///
-    /// # Panics
-    /// If `i` is not below [`SafetensorsReader::n_windows`].
-    pub fn head(&self, i: usize) -> WindowHead {
-        let window = self.window(i);
-        head(i, &window.tokens, window.matrix.n_rows)
-    }
-
-    /// Rows in each block but a window's last.
-    pub fn rows_per_block(&self) -> u32 {
-        rows_per_piece(Encoding::F32, self.n_vocab())
-    }
-
-    /// Blocks of the `i`-th window.
-    ///
-    /// # Panics
-    /// If `i` is not below [`SafetensorsReader::n_windows`].
-    pub fn n_blocks(&self, i: usize) -> u32 {
-        self.window(i).matrix.n_rows.div_ceil(self.rows_per_block())
-    }
-
-    /// The `block`-th rows of the `i`-th window, as f32, in the memory of `reuse` if given.
-    ///
-    /// # Errors
-    /// [`crate::Error::TooLarge`] past all memory, [`crate::Error::Truncated`] or
-    /// [`crate::Error::Unsupported`] if the file has changed, [`crate::Error::Io`].
-    ///
-    /// # Panics
-    /// If there is no such block.
-    pub fn block(&self, i: usize, block: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
-        assert!(block < self.n_blocks(i), "block {block} of window {i}");
-        let first_row = block * self.rows_per_block();
-        self.window(i)
-            .rows(i as u32, first_row, self.rows_per_block(), reuse)
-            .map_err(|error| error.in_window(i as u32))
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "the caller's place, as documented")]
-    fn window(&self, i: usize) -> &Window {
+    #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
+    fn file(&self, i: usize) -> &WindowFile {
         &self.windows[i]
     }
 
@@ -146,7 +123,7 @@ impl SafetensorsReader {
         for i in 0..self.n_windows() {
             for number in 0..self.n_blocks(i) {
                 let rows = self.block(i, number, block)?;
-                if let Some(normalised) = is_normalised(&rows, self.window(i).matrix.float) {
+                if let Some(normalised) = is_normalised(&rows, self.file(i).matrix.float) {
                     return Ok(normalised);
                 }
                 block = Some(rows);
@@ -156,31 +133,55 @@ impl SafetensorsReader {
     }
 }
 
-impl Window {
+/// Rows are f32. A file is opened for each block, so there is none to fetch ahead from.
+impl ReadBlocks for SafetensorsReader {
+    fn rows_per_block(&self) -> u32 {
+        rows_per_piece(Encoding::F32, self.n_vocab())
+    }
+
+    fn n_blocks(&self, i: usize) -> u32 {
+        self.file(i).matrix.n_rows.div_ceil(self.rows_per_block())
+    }
+
+    fn window(&self, i: usize) -> Result<WindowSpec> {
+        let file = self.file(i);
+        Ok(window(i, &file.tokens, file.matrix.n_rows))
+    }
+
+    fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
+        assert!(b < self.n_blocks(i), "block {b} of window {i}");
+        let first_row = b * self.rows_per_block();
+        self.file(i)
+            .rows(i as u32, first_row, self.rows_per_block(), reuse)
+            .map_err(|error| error.in_window(i as u32))
+    }
+}
+
+impl WindowFile {
     fn open(path: PathBuf) -> Result<Self> {
         let source = Source::open(&path)?;
-        let layout = header::read(&source)?;
+        let contents = header::read(&source)?;
         let mut tokens = Vec::new();
-        if let Some(ids) = layout.ids {
+        if let Some(ids) = contents.ids {
             // The header's offsets are within the file.
             let mut bytes = vec![0; ids.n * ids.integer.bytes()];
             source.read_exact_at(&mut bytes, ids.start)?;
             tokens = ids.integer.decode(&bytes);
-            if let Some(fault) = id_fault(&tokens, layout.matrix.n_vocab) {
+            if let Some(fault) = id_fault(&tokens, contents.matrix.n_vocab) {
                 return Err(source.name.corrupt(None, ids.start, fault));
             }
         }
         Ok(Self {
             file_bytes: source.len,
-            matrix: layout.matrix,
-            rows_start: layout.rows_start,
+            matrix: contents.matrix,
+            rows_start: contents.rows_start,
             tokens,
             path,
         })
     }
 
-    /// Refuses what does not belong to one reference with `first`.
-    fn check_against(&self, first: &Window) -> Result<()> {
+    /// Checks that it belongs to the same reference as `first`.
+    fn check_against(&self, first: &WindowFile) -> Result<()> {
         let other = |what: String| {
             let folder = "a folder holds windows of one model";
             Err(Named::new(&self.path).unsupported(format!("{what}: {folder}")))
@@ -215,9 +216,9 @@ impl Window {
             first_row,
             n_rows: n.min(self.matrix.n_rows - first_row) as usize,
             n_vocab: self.matrix.n_vocab as usize,
-            layout: Layout::Own(Encoding::F32),
+            layout: RowLayout::Plain(Encoding::F32),
         };
-        let too_large = || source.name.too_large("a block of rows past all memory");
+        let too_large = || source.name.too_large("a block of rows larger than memory");
         let mut block = RowBlock::prepare(reuse, shape, 0).ok_or_else(too_large)?;
         let row_bytes = self.matrix.row_bytes();
         let start = self.rows_start + u64::from(first_row) * row_bytes as u64;

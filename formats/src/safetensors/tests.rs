@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use half::f16;
 
 use super::SafetensorsReader;
+use crate::reference::ReadBlocks;
 use crate::testing::bits;
 use crate::{Error, Float};
 
@@ -89,20 +90,20 @@ fn windows_come_in_the_order_of_their_numbers() {
         "9, 10, ... and not 10, 11, ..., 9"
     );
     assert!(!reader.holds_tokens() && !reader.log_probabilities());
-    for place in 0..12 {
-        let head = reader.head(place);
+    for index in 0..12 {
+        let spec = reader.window(index).unwrap();
         assert_eq!(
-            (head.window, head.tokens, head.first_scored),
-            (place as u32, vec![], 0)
+            (spec.window, spec.tokens, spec.first_scored),
+            (index as u32, vec![], 0)
         );
-        let block = reader.block(place, 0, None).unwrap();
-        let expected: Vec<u32> = rows(place + 1).iter().map(|x| x.to_bits()).collect();
+        let block = reader.block(index, 0, None).unwrap();
+        let expected: Vec<u32> = rows(index + 1).iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits(&block), expected);
     }
 }
 
 #[test]
-fn every_type_of_entry_and_of_id() {
+fn every_type_of_entry_and_of_id_is_read() {
     let logs: Vec<f32> = [0.5f32, 0.25, 0.125, 0.0625, 0.0625].map(f32::ln).into();
     let as_f16 = |x: &f32| f16::from_f32(*x).to_le_bytes();
     let as_bf16 = |x: &f32| half::bf16::from_f32(*x).to_le_bytes();
@@ -134,8 +135,8 @@ fn every_type_of_entry_and_of_id() {
             folder.put("0.safetensors", &file(&[ids, rows]));
             let reader = folder.open().unwrap();
             assert_eq!((reader.float(), reader.log_probabilities()), (*float, true));
-            let head = reader.head(0);
-            assert_eq!((head.tokens, head.n_rows), (vec![3, 4], 1));
+            let spec = reader.window(0).unwrap();
+            assert_eq!((spec.tokens, spec.n_rows), (vec![3, 4], 1));
             let block = reader.block(0, 0, None).unwrap();
             for (i, expected) in logs.iter().enumerate() {
                 assert!((block.row(0).get(i) - expected).abs() < 0.02, "{dtype}");
@@ -145,7 +146,7 @@ fn every_type_of_entry_and_of_id() {
 }
 
 #[test]
-fn what_is_no_folder_of_windows() {
+fn folders_without_proper_windows_are_refused() {
     let folder = Folder::new();
     folder.put("notes.txt", b"");
     assert!(
@@ -177,7 +178,7 @@ fn what_is_no_folder_of_windows() {
         ".safetensors.safetensors",
     ] {
         let path = folder.put(name, &window(1));
-        assert!(folder.refused(name).to_string().contains("no number"));
+        assert!(folder.refused(name).to_string().contains("not a number"));
         fs::remove_file(path).unwrap();
     }
     assert_eq!(folder.open().unwrap().n_windows(), 3);
@@ -204,7 +205,7 @@ fn what_is_no_folder_of_windows() {
 }
 
 #[test]
-fn tensors_that_are_not_what_is_looked_for() {
+fn tensors_that_are_not_rows_or_ids_are_refused() {
     let folder = Folder::new();
     let ids = |n: u64| ("tokens", "I32", n, [1u8, 0, 0, 0].repeat(n as usize));
     let refused = |tensors: &[Tensor<'_>], what: &str| {
@@ -262,7 +263,7 @@ fn tensors_that_are_not_what_is_looked_for() {
 }
 
 #[test]
-fn hostile_headers() {
+fn hostile_headers_are_refused() {
     let folder = Folder::new();
     let refused = |bytes: &[u8], what: &str| {
         folder.put("0.safetensors", bytes);
@@ -332,7 +333,7 @@ fn a_file_that_was_cut_is_refused_at_any_length() {
 }
 
 #[test]
-fn rows_that_are_not_finite_do_not_tell_what_they_are() {
+fn rows_that_are_not_finite_do_not_show_what_they_are() {
     let mut rows = vec![f32::NAN; 15];
     let fifth = 0.2f32.ln();
     rows[10..].fill(fifth);

@@ -5,23 +5,27 @@ use serde::{Deserialize, Serialize};
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
+use crate::identity;
+use crate::reference::Reference;
 use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
 
 /// The version of the sidecar that this crate writes, and the only one it reads.
 pub const SIDECAR_VERSION: u32 = 1;
 
-/// The JSON line of a sidecar. Fields that are not known are ignored when read.
+/// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SidecarHeader {
     /// [`SIDECAR_VERSION`].
     pub version: u32,
     /// The program that wrote the file, with its version.
     pub writer: String,
-    /// The model evaluated.
-    pub model: ModelIdentity,
+    /// The evaluated model.
+    #[serde(deserialize_with = "identity::read")]
+    pub model: Option<ModelIdentity>,
     /// Its path, as it was given.
     pub model_path: String,
-    /// What it was evaluated against.
+    /// What it was compared with.
     pub reference: ReferenceSummary,
     /// Most tokens in a window.
     pub n_ctx: u32,
@@ -35,29 +39,54 @@ pub struct SidecarHeader {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_vocab_compared: Option<u32>,
     /// How the model's rows were computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "identity::read"
+    )]
     pub backend: Option<BackendIdentity>,
 }
 
-/// A reference, as far as it tells.
+/// What a sidecar records about its reference.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReferenceSummary {
     /// The file's name, without its folder.
     pub file_name: Option<String>,
-    /// `kl`, `kl.py` or `llama.cpp`.
+    /// The name of its [`crate::Kind`].
     pub kind: Option<String>,
     /// The model whose logits it holds.
+    #[serde(default, deserialize_with = "identity::read")]
     pub model: Option<ModelIdentity>,
     /// The text.
+    #[serde(default, deserialize_with = "identity::read")]
     pub text: Option<TextIdentity>,
-    /// What tells the file from another of its kind: SHA-256 (hex) of its length in bytes (u64), its
-    /// first 64 KiB and its last.
+    /// A hash that distinguishes the file from others of its kind: see
+    /// [`crate::Reference::fingerprint`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
 
 impl SidecarHeader {
-    /// Both lines.
+    /// The header of a sidecar with `n_records` records of windows of at most `n_ctx` tokens.
+    /// Nothing else is known: set the fields that are.
+    pub fn new(reference: ReferenceSummary, n_ctx: u32, n_vocab: u32, n_records: u64) -> Self {
+        Self {
+            version: SIDECAR_VERSION,
+            writer: String::new(),
+            model: None,
+            model_path: String::new(),
+            reference,
+            n_ctx,
+            n_vocab,
+            first_scored: 0,
+            n_records,
+            n_vocab_compared: None,
+            backend: None,
+        }
+    }
+
+    /// The bytes of both lines.
     pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
@@ -69,7 +98,7 @@ impl SidecarHeader {
         }
     }
 
-    /// From the JSON line, whose checksum has been checked.
+    /// Parses the JSON line, whose checksum has been checked.
     pub(super) fn from_json(json: &[u8], name: &Named) -> Result<Self> {
         /// Read first: another version may have other fields.
         #[derive(Deserialize)]
@@ -81,7 +110,7 @@ impl SidecarHeader {
         if version != SIDECAR_VERSION {
             return Err(name.unsupported(format!(
                 "sidecar version {version}, this kl reads {SIDECAR_VERSION}: \
-                 use the kl that wrote it, or evaluate anew"
+                 use the kl that wrote it, or evaluate again"
             )));
         }
         let header: Self = serde_json::from_slice(json).map_err(unusable)?;
@@ -101,5 +130,23 @@ impl SidecarHeader {
         } else {
             None
         }
+    }
+}
+
+impl ReferenceSummary {
+    /// What a sidecar records about `reference`.
+    ///
+    /// # Errors
+    /// Those of [`Reference::fingerprint`].
+    pub fn of(reference: &Reference) -> Result<Self> {
+        let about = reference.about();
+        let file_name = about.path.file_name();
+        Ok(Self {
+            file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
+            kind: Some(about.kind.to_string()),
+            model: about.model.clone(),
+            text: about.text.clone(),
+            fingerprint: reference.fingerprint()?,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The sidecar: one record per scored token, with all that the printed statistics are computed
 //! from. The layout is specified in `SIDECAR.md`, beside this crate's manifest.
-//! [`verify()`] reads everything, to see whether it is whole.
+//! [`verify()`] reads all of it to check that it is whole.
 
 mod header;
 mod reader;
@@ -15,7 +15,7 @@ pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
 pub use reader::{CutOffSidecar, SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
-pub use verify::verify;
+pub use verify::{VerifyReport, verify};
 pub use writer::SidecarWriter;
 
 /// The file's first line.

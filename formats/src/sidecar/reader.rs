@@ -9,7 +9,7 @@ use crate::checksum;
 use crate::error::{Error, Named, Result};
 use crate::source;
 
-/// Reads a sidecar, record after record: an iterator of `Result<TokenRecord>`.
+/// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
 pub struct SidecarReader {
     name: Named,
@@ -18,11 +18,11 @@ pub struct SidecarReader {
     header_crc: u32,
     /// Where the first record starts.
     start: u64,
-    /// Records taken.
+    /// Records read.
     i: u64,
 }
 
-/// What is whole of a sidecar that was cut off.
+/// The whole records of a sidecar that was cut off.
 #[derive(Debug)]
 pub struct CutOffSidecar {
     /// The header.
@@ -31,7 +31,7 @@ pub struct CutOffSidecar {
     pub records: Vec<TokenRecord>,
 }
 
-/// Whether the file starts as a sidecar does. A file that cannot be read does not.
+/// Whether the file starts like a sidecar. A file that cannot be read does not.
 pub fn is_sidecar(path: &Path) -> bool {
     let mut magic = [0; MAGIC_LINE.len()];
     source::open(&Named::new(path), "a sidecar")
@@ -61,7 +61,7 @@ impl SidecarReader {
         match expected {
             Some(expected) if expected == len => {}
             Some(expected) if expected < len => {
-                let what = format!("{} bytes behind the last record", len - expected);
+                let what = format!("{} bytes after the last record", len - expected);
                 return Err(name.corrupt(None, expected, what));
             }
             _ => {
@@ -76,8 +76,8 @@ impl SidecarReader {
         Ok(reader)
     }
 
-    /// Opens what a writer that was cut off has left: its records end before the first that is
-    /// missing or damaged.
+    /// Reads what a writer that was cut off has left: the records before the first that is missing
+    /// or damaged.
     ///
     /// # Errors
     /// Those of [`SidecarReader::open`] about a header.
@@ -97,7 +97,7 @@ impl SidecarReader {
         })
     }
 
-    /// Reads the header; gives the file's length too.
+    /// Reads the header; returns the file's length too.
     fn open_header(path: &Path) -> Result<(Self, u64)> {
         let name = Named::new(path);
         let (file, len) = source::open(&name, "a sidecar")?;
@@ -110,7 +110,7 @@ impl SidecarReader {
             .read_to_end(&mut lines)
             .map_err(io)?;
         if lines != MAGIC_LINE.as_bytes() {
-            return Err(name.not_a_sidecar("its first line is another file's"));
+            return Err(name.not_a_sidecar("its first line is not that of a sidecar"));
         }
         let limit = (MAX_HEADER_BYTES - MAGIC_LINE.len()) as u64;
         (&mut stream)
@@ -162,7 +162,7 @@ impl SidecarReader {
         &self.header
     }
 
-    /// All records that have not been taken yet.
+    /// Reads all remaining records.
     ///
     /// # Errors
     /// The first of the records' errors.
@@ -193,7 +193,7 @@ impl SidecarReader {
 impl Iterator for SidecarReader {
     type Item = Result<TokenRecord>;
 
-    /// The next record; after an error, nothing more.
+    /// The next record; `None` after an error.
     fn next(&mut self) -> Option<Self::Item> {
         if self.i >= self.header.n_records {
             return None;

@@ -13,7 +13,7 @@ const FIELD_BYTES: usize = 72;
 /// What was measured at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 pub struct TokenRecord {
-    /// The window's number in the order of the text, from 0.
+    /// The window's index in the order of the text, from 0.
     pub window: u32,
     /// The position in the window, from 0; the row there predicts `position + 1`.
     pub position: u32,
@@ -57,8 +57,7 @@ impl TokenRecord {
         (self.token != u32::MAX).then_some(self.token)
     }
 
-    /// The record's bytes as the file's `i`-th; `None` if bincode fails, which it does not into
-    /// memory.
+    /// The bytes of the file's `i`-th record; `None` if bincode fails, which it cannot in memory.
     pub(super) fn to_bytes(self, i: u64, header_crc: u32) -> Option<[u8; RECORD_BYTES]> {
         let mut bytes = [0; RECORD_BYTES];
         let (fields, crc) = bytes.split_at_mut(FIELD_BYTES);
@@ -84,8 +83,8 @@ fn options() -> impl Options {
         .with_little_endian()
 }
 
-/// CRC-32 of the header's checksum, the record's number (u64) and its fields: a record in another
-/// place, or of another file, is found too.
+/// CRC-32 of the header's checksum, the record's index (u64) and its fields. So a record that was
+/// moved, or that belongs to another file, is found too.
 fn crc_of(fields: &[u8], i: u64, header_crc: u32) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header_crc.to_le_bytes());

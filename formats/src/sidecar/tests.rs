@@ -3,25 +3,20 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::common::model;
 use crate::testing::*;
-use crate::{Error, Result, VerifyReport};
+use crate::{Error, Result};
 
 fn header(n_records: u64) -> SidecarHeader {
+    let reference = ReferenceSummary {
+        kind: Some("kl.py".into()),
+        ..Default::default()
+    };
     SidecarHeader {
-        version: SIDECAR_VERSION,
         writer: "kl test".into(),
-        model: model(),
+        model: Some(model()),
         model_path: "a/m.gguf".into(),
-        reference: ReferenceSummary {
-            kind: Some("kl.py".into()),
-            ..Default::default()
-        },
-        n_ctx: 8,
-        n_vocab: 5,
-        first_scored: 0,
-        n_records,
-        n_vocab_compared: None,
-        backend: None,
+        ..SidecarHeader::new(reference, 8, 5, n_records)
     }
 }
 
@@ -58,7 +53,7 @@ fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
 }
 
 #[test]
-fn record_spelled_out() {
+fn a_record_spelled_out() {
     let bytes = write(&[record(3)]);
     #[rustfmt::skip]
     let expected = [
@@ -86,7 +81,7 @@ fn record_spelled_out() {
 }
 
 #[test]
-fn flags_and_tokens() {
+fn flags_exclude_a_record_and_a_token_may_be_missing() {
     assert!(record(0).is_excluded());
     assert!(
         !TokenRecord {
@@ -136,14 +131,14 @@ fn a_whole_file_is_counted() {
     let bytes = write(&[record(1), record(1), record(0), record(1)]);
     let expected = VerifyReport {
         n_windows: 2,
-        n_rows: 4,
+        n_records: 4,
         file_bytes: bytes.len() as u64,
     };
     assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), expected);
 }
 
 #[test]
-fn records_cannot_change_places() {
+fn records_cannot_be_swapped() {
     let mut bytes = write(&[record(0), record(1)]);
     let start = bytes.len() - 2 * RECORD_BYTES;
     bytes[start..].rotate_left(RECORD_BYTES);
@@ -194,7 +189,7 @@ fn hostile_headers_are_refused() {
 }
 
 #[test]
-fn writers_refuse_other_counts() {
+fn writers_refuse_more_or_fewer_records_than_the_header_states() {
     let header = header(1);
     let create = || SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
     assert!(create().finish().is_err());
@@ -204,7 +199,7 @@ fn writers_refuse_other_counts() {
 }
 
 #[test]
-fn a_sidecar_is_known_by_its_bytes() {
+fn a_sidecar_is_recognised_by_its_bytes() {
     let scratch = Scratch::new();
     assert!(is_sidecar(scratch.file(&write(&[]))));
     assert!(!is_sidecar(scratch.file(b"kl_sidecar_v")));
@@ -258,7 +253,7 @@ proptest! {
 
     /// Records dropped, doubled and moved, and the header's count and checksum made right.
     #[test]
-    fn records_out_of_place(order in prop::collection::vec(0usize..3, 0..5)) {
+    fn records_out_of_place_are_found(order in prop::collection::vec(0usize..3, 0..5)) {
         let records = [record(0), record(1), record(2)];
         let bytes = write(&records);
         let start = bytes.len() - 3 * RECORD_BYTES;
@@ -282,7 +277,7 @@ proptest! {
 }
 
 #[test]
-fn a_sidecar_that_was_cut_off_at_any_byte_goes_on_to_the_same_bytes() {
+fn a_sidecar_that_was_cut_off_at_any_byte_resumes_to_the_same_bytes() {
     let header = header(5);
     let write = |mut writer: SidecarWriter<Vec<u8>>, records: std::ops::Range<u32>| {
         for i in records {
@@ -300,28 +295,28 @@ fn a_sidecar_that_was_cut_off_at_any_byte_goes_on_to_the_same_bytes() {
         let error = SidecarReader::open_cut_off(scratch.file(&whole[..length])).unwrap_err();
         assert!(!error.to_string().contains('\n'), "{length}: {error}");
     }
-    let go_on = |left: &[u8], n_whole: usize| {
+    let resume = |left: &[u8], n_whole: usize| {
         let cut_off = SidecarReader::open_cut_off(scratch.file(left)).unwrap();
         assert_eq!(cut_off.records.len(), n_whole);
         // A window begins with every second record: what is kept may be less than what is whole.
         let n = cut_off.records.len() as u64 / 2 * 2;
-        let place = |out: &mut Vec<u8>, offset: u64| {
+        let seek = |out: &mut Vec<u8>, offset: u64| {
             out.truncate(offset as usize);
             Ok(())
         };
         let path = Path::new("out");
-        SidecarWriter::resume(left.to_vec(), path, &cut_off.header, n, place).unwrap()
+        SidecarWriter::resume(left.to_vec(), path, &cut_off.header, n, seek).unwrap()
     };
     for length in start..=whole.len() {
         let n_whole = (length - start) / RECORD_BYTES;
-        let writer = go_on(&whole[..length], n_whole);
+        let writer = resume(&whole[..length], n_whole);
         assert_eq!(write(writer, n_whole as u32 / 2 * 2..5), whole, "{length}");
     }
-    for place in start..whole.len() {
+    for index in start..whole.len() {
         let mut damaged = whole.clone();
-        damaged[place] ^= 1;
-        let n_whole = (place - start) / RECORD_BYTES;
-        let writer = go_on(&damaged, n_whole);
-        assert_eq!(write(writer, n_whole as u32 / 2 * 2..5), whole, "{place}");
+        damaged[index] ^= 1;
+        let n_whole = (index - start) / RECORD_BYTES;
+        let writer = resume(&damaged, n_whole);
+        assert_eq!(write(writer, n_whole as u32 / 2 * 2..5), whole, "{index}");
     }
 }

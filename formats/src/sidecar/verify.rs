@@ -1,11 +1,21 @@
-//! Every byte read, every checksum computed.
+//! Verification: reads every byte and checks every checksum.
 
 use std::collections::HashSet;
 use std::path::Path;
 
 use super::SidecarReader;
-use crate::VerifyReport;
 use crate::error::Result;
+
+/// What a whole sidecar holds, after every byte was checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Different windows among the records.
+    pub n_windows: u32,
+    /// Records.
+    pub n_records: u64,
+    /// Bytes of the file, each of which was read.
+    pub file_bytes: u64,
+}
 
 /// Reads the whole file and checks each byte: header, length, and every record's checksum.
 ///
@@ -24,7 +34,7 @@ pub fn verify(path: &Path) -> Result<VerifyReport> {
         if last.replace(window) != Some(window) {
             windows.insert(window);
         }
-        report.n_rows += 1;
+        report.n_records += 1;
     }
     report.n_windows = u32::try_from(windows.len()).unwrap_or(u32::MAX);
     Ok(report)

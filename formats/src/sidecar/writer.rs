@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{RECORD_BYTES, SidecarHeader, TokenRecord};
 use crate::error::{Named, Result};
 
-/// Writes a sidecar to anything that takes bytes. Records are small: give it a buffered output.
+/// Writes a sidecar to anything that accepts bytes. Records are small: give it a buffered output.
 #[derive(Debug)]
 pub struct SidecarWriter<W: Write> {
     out: W,
@@ -17,10 +17,10 @@ pub struct SidecarWriter<W: Write> {
 }
 
 impl<W: Write> SidecarWriter<W> {
-    /// Writes the header. `path` is for messages alone.
+    /// Writes the header. `path` is only used in messages.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the header cannot be, [`crate::Error::Io`].
+    /// [`crate::Error::Unwritable`] if the header is not valid, [`crate::Error::Io`].
     pub fn create(out: W, path: &Path, header: &SidecarHeader) -> Result<Self> {
         let (mut writer, lines) = Self::with_header(out, path, header)?;
         writer.put(&lines)?;
@@ -28,26 +28,26 @@ impl<W: Write> SidecarWriter<W> {
         Ok(writer)
     }
 
-    /// Goes on behind the first `n_records` of a sidecar that was cut off; `place` puts `out` at the
+    /// Resumes after the first `n_records` of a sidecar that was cut off; `seek` moves `out` to the
     /// byte that follows them.
     ///
     /// # Errors
-    /// Those of [`SidecarWriter::create`], and what `place` says.
+    /// Those of [`SidecarWriter::create`], and what `seek` returns.
     pub fn resume(
         out: W,
         path: &Path,
         header: &SidecarHeader,
         n_records: u64,
-        place: impl FnOnce(&mut W, u64) -> std::io::Result<()>,
+        seek: impl FnOnce(&mut W, u64) -> std::io::Result<()>,
     ) -> Result<Self> {
         let (mut writer, lines) = Self::with_header(out, path, header)?;
         let offset = lines.len() as u64 + 4 + n_records * RECORD_BYTES as u64;
-        place(&mut writer.out, offset).map_err(|source| writer.name.io("write", source))?;
+        seek(&mut writer.out, offset).map_err(|source| writer.name.io("write", source))?;
         writer.n_records = n_records;
         Ok(writer)
     }
 
-    /// A writer of no record yet, and the header's lines.
+    /// A writer that has written nothing yet, and the header's lines.
     fn with_header(out: W, path: &Path, header: &SidecarHeader) -> Result<(Self, Vec<u8>)> {
         let name = Named::new(path);
         let lines = header.to_lines(&name)?;
@@ -80,7 +80,7 @@ impl<W: Write> SidecarWriter<W> {
         Ok(())
     }
 
-    /// Hands on what `out` holds back, so that it is kept if the writer is cut off.
+    /// Flushes `out`, so that the records so far are kept if the writer is cut off.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
@@ -89,14 +89,14 @@ impl<W: Write> SidecarWriter<W> {
         flushed.map_err(|source| self.name.io("write", source))
     }
 
-    /// Checks the count, flushes, and gives the output back.
+    /// Checks the count, flushes, and returns the output.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if records are missing, [`crate::Error::Io`].
     pub fn finish(mut self) -> Result<W> {
         if self.n_records != self.n_expected {
             return Err(self.name.unwritable(format!(
-                "{} records were given, the header says {}",
+                "{} records were given, the header states {}",
                 self.n_records, self.n_expected
             )));
         }

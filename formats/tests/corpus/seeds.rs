@@ -9,14 +9,14 @@ use flate2::write::DeflateEncoder;
 use kl_formats::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
-use super::framing;
 use super::given::Given;
+use super::{common, framing};
 
-/// Entries of a row: in small files, which change at once, and in files of some kilobytes, which
-/// keep the reader busier.
+/// Entries of a row: in small files, where every change matters, and in files of some kilobytes,
+/// which keep the reader busier.
 const N_VOCAB: [u32; 2] = [3, 121];
 
-/// Writes them, and what a broken copy would leave of them, each into its target's corpus.
+/// Writes the files, and the first three quarters of each, into the corpus of their targets.
 pub fn write(corpus: impl Fn(&str) -> PathBuf) {
     for n_vocab in N_VOCAB {
         let u16 = native(Encoding::U16, n_vocab, None);
@@ -39,7 +39,6 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("npz", "prompts-parts", prompted_arrays(n_vocab)),
             ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
-            ("gguf", "model", gguf(n_vocab)),
             ("reference", "native", u16),
             ("reference", "kl_py", kl_py(n_vocab)),
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
@@ -56,35 +55,13 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
     }
 }
 
-fn model() -> ModelIdentity {
-    ModelIdentity {
-        file_name: "m".into(),
-        name: None,
-        architecture: Some("a".into()),
-        size_bytes: 1,
-        n_params: 1,
-        file_bytes: 1,
-        metadata_sha256: "0".into(),
-        sample_sha256: None,
-    }
-}
-
-fn text() -> TextIdentity {
-    TextIdentity {
-        name: "-".into(),
-        bytes: 0,
-        sha256: "0".into(),
-        n_tokens: 7,
-    }
-}
-
-fn heads() -> [WindowHead; 3] {
+fn windows() -> [WindowSpec; 3] {
     [
         (1, vec![1, 2, 0], 0, 3),
         (0, vec![2], 1, 0),
         (2, vec![0, 1], 1, 1),
     ]
-    .map(|(window, tokens, first_scored, n_rows)| WindowHead {
+    .map(|(window, tokens, first_scored, n_rows)| WindowSpec {
         window,
         tokens,
         first_scored,
@@ -98,21 +75,20 @@ fn row(i: usize, n_vocab: u32) -> Vec<f32> {
     logits.collect()
 }
 
-/// A window's members.
-fn members(
-    (mut encoder, head): (WindowEncoder, Piece),
-    encoding: Encoding,
-    n_vocab: u32,
-) -> Vec<Member> {
-    let mut members = vec![head.compress()];
-    while encoder.rows_left() > 0 {
-        let i = encoder.rows_left();
-        let (bytes, _) = encoder.reserve_rows(1, || None);
-        encoding.encode(&row(i, n_vocab), bytes);
-        members.extend(encoder.commit().map(Piece::compress));
+/// Writes windows and their rows.
+fn written(mut writer: Writer<Vec<u8>>, windows: &[WindowSpec], n_vocab: u32) -> Vec<u8> {
+    for window in windows {
+        let rows = (0..window.n_rows).map(|i| row((window.n_rows - i) as usize, n_vocab));
+        writer.write_window(window, rows).unwrap();
     }
-    encoder.finish().unwrap();
-    members
+    writer.finish().unwrap()
+}
+
+/// What a small file records about itself.
+fn about(kind: Kind, n_ctx: u32, n_vocab: u32) -> About {
+    let mut about = common::about(kind, n_ctx, n_vocab);
+    about.add_bos = Some(false);
+    about
 }
 
 fn prompts() -> Vec<Prompt> {
@@ -127,49 +103,15 @@ fn prompts() -> Vec<Prompt> {
 }
 
 fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
-    let header = Header {
-        format_version: native::FORMAT_VERSION,
-        writer: "kl".into(),
-        model: model(),
-        tokenizer: None,
-        n_ctx: 3,
-        n_vocab,
-        add_bos: false,
-        first_scored: 0,
-        n_windows: 3,
-        n_rows: 4,
-        encoding,
-        rows_per_piece: 2,
-        text: text(),
-        backend: BackendIdentity {
-            llama_cpp: "b".into(),
-            devices: Vec::new(),
-            n_gpu_layers: 0,
-            n_batch: 1,
-            n_ubatch: 1,
-            threads: 1,
-            flash_attn: "off".into(),
-            type_k: "f16".into(),
-            type_v: "f16".into(),
-        },
-        seed: None,
-        stride: None,
-        log_probabilities: false,
-        prompts,
-        chat_template: None,
-        generated: None,
-    };
-    let mut writer = NativeWriter::create(Vec::new(), Path::new(""), &header).unwrap();
-    for head in heads() {
-        let window = WindowEncoder::new(&header, &head).unwrap();
-        for member in members(window, encoding, n_vocab) {
-            writer.append(member).unwrap();
-        }
-    }
-    writer.finish().unwrap()
+    let mut about = about(native::KIND, 3, n_vocab);
+    about.prompts = prompts.map(Prompts::new);
+    let mut header = Header::new(&about, encoding, &windows());
+    header.rows_per_piece = 2;
+    let writer = Writer::native(Vec::new(), Path::new(""), &header).unwrap();
+    written(writer, &windows(), n_vocab)
 }
 
-/// The members of a native file but for index and end, as `framing::members` takes them.
+/// The members of a native file but for index and end, as `framing::members` expects them.
 fn parts(mut file: &[u8]) -> Vec<u8> {
     let word = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
     let mut parts = Vec::new();
@@ -191,35 +133,28 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn kl_py(n_vocab: u32) -> Vec<u8> {
-    let header = KlPyHeader {
-        n_ctx: 3,
-        n_vocab,
-        n_windows: Some(3),
-        model: Some("m".into()),
-        others: vec![("read_path".into(), "None".into())],
-        ..Default::default()
-    };
-    let mut writer = KlPyWriter::create(Vec::new(), Path::new(""), &header).unwrap();
-    for mut head in heads() {
-        head.first_scored = 0;
-        let window = WindowEncoder::kl_py(&header, &head).unwrap();
-        for member in members(window, Encoding::F32, n_vocab) {
-            writer.append(member).unwrap();
-        }
-    }
-    writer.finish().unwrap()
+    let mut about = about(klpy::KIND, 3, n_vocab);
+    about.others = vec![("read_path".into(), "None".into())];
+    let windows = windows().map(|window| WindowSpec {
+        first_scored: 0,
+        ..window
+    });
+    let target = Target::new(klpy::KIND, None).unwrap();
+    let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
+    written(writer, &windows, n_vocab)
 }
 
 fn llama_cpp(n_vocab: u32) -> Vec<u8> {
-    let (n_ctx, tokens) = (5, [0, 1, 2, 1, 0, 2, 2, 2, 1, 0]);
-    let mut writer =
-        LlamaCppWriter::create(Vec::new(), Path::new(""), n_ctx, n_vocab, &tokens).unwrap();
-    let mut bytes = vec![0; llamacpp::row_bytes(n_vocab as usize).unwrap()];
-    for i in 0..4 {
-        llamacpp::encode_row(&row(i, n_vocab), &mut bytes);
-        writer.append(&bytes).unwrap();
-    }
-    writer.finish().unwrap()
+    let windows = [(0, [0, 1, 2, 1, 0]), (1, [2, 2, 2, 1, 0])].map(|(window, tokens)| WindowSpec {
+        window,
+        tokens: tokens.to_vec(),
+        first_scored: 2,
+        n_rows: 2,
+    });
+    let target = Target::new(llamacpp::KIND, None).unwrap();
+    let about = about(llamacpp::KIND, 5, n_vocab);
+    let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
+    written(writer, &windows, n_vocab)
 }
 
 /// `n` rows of f32.
@@ -228,7 +163,7 @@ fn rows(n: usize, n_vocab: u32) -> Vec<u8> {
     entries.flat_map(f32::to_le_bytes).collect()
 }
 
-/// Two files as `framing::safetensors` takes them, of f32 and of bf16, with ids.
+/// Two files as `framing::safetensors` expects them, of f32 and of bf16, with ids.
 fn safetensors(n_vocab: u32) -> Vec<u8> {
     let mut parts = Vec::new();
     for (n, dtype, entry) in [(3usize, "F32", 4), (2, "BF16", 2)] {
@@ -248,7 +183,7 @@ fn safetensors(n_vocab: u32) -> Vec<u8> {
     parts
 }
 
-/// The first of them, as a file.
+/// The first file of [`safetensors`].
 fn bare_safetensors(n_vocab: u32) -> Vec<u8> {
     match framing::safetensors(&safetensors(n_vocab)) {
         Given::Folder(mut files) => files.swap_remove(0),
@@ -256,7 +191,7 @@ fn bare_safetensors(n_vocab: u32) -> Vec<u8> {
     }
 }
 
-/// A member as `framing::npz` takes it: stored, or with the copies that deflate makes.
+/// A member as `framing::npz` expects it: stored, or deflated with copies.
 fn array(name: &str, descr: &str, shape: &str, data: &[u8], repeats: u8) -> Vec<u8> {
     let how = if repeats > 0 { 2 | 3 << 2 } else { 0 };
     let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
@@ -310,8 +245,8 @@ fn prompted_arrays(n_vocab: u32) -> Vec<u8> {
     .concat()
 }
 
-/// Arrays of numpy that are large and packed are small: as many token ids of prompts, or prompts
-/// without any, as take more than the constant that any file may take.
+/// Small files of large arrays: so many token ids of prompts, or prompts without ids, that they
+/// need more memory than the constant that every file may use.
 pub fn bombs() -> [Vec<u8>; 2] {
     [
         bomb(r#"{"token_ids":[1"#, ",1", "]}"),
@@ -319,7 +254,7 @@ pub fn bombs() -> [Vec<u8>; 2] {
     ]
 }
 
-/// A row, and these prompts.
+/// An npz with one row and these prompts.
 fn bomb(first: &str, others: &str, last: &str) -> Vec<u8> {
     const JSON_BYTES: usize = 16 << 20;
     let others = others.repeat(JSON_BYTES / others.len());
@@ -358,25 +293,12 @@ fn npz(parts: &[u8]) -> Vec<u8> {
 }
 
 fn sidecar(n_vocab: u32) -> Vec<u8> {
-    let header = SidecarHeader {
-        version: sidecar::SIDECAR_VERSION,
-        writer: "kl".into(),
-        model: model(),
-        model_path: "m".into(),
-        reference: ReferenceSummary {
-            file_name: Some("r".into()),
-            kind: Some("kl".into()),
-            model: None,
-            text: Some(text()),
-            fingerprint: None,
-        },
-        n_ctx: 3,
-        n_vocab,
-        first_scored: 0,
-        n_records: n_vocab.min(30).into(),
-        n_vocab_compared: None,
-        backend: None,
-    };
+    let mut reference = ReferenceSummary::default();
+    reference.file_name = Some("r".into());
+    reference.kind = Some("kl".into());
+    reference.text = Some(common::text());
+    let mut header = SidecarHeader::new(reference, 3, n_vocab, n_vocab.min(30).into());
+    header.model = Some(common::model());
     let mut writer = SidecarWriter::create(Vec::new(), Path::new(""), &header).unwrap();
     for position in 0..n_vocab.min(30) {
         let token = [2, u32::MAX][position as usize % 2];
@@ -398,43 +320,4 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
         writer.push(&record).unwrap();
     }
     writer.finish().unwrap()
-}
-
-/// One key of each type that is looked at, and two tensors. As many tokens as entries.
-fn gguf(n_vocab: u32) -> Vec<u8> {
-    let string = |s: &str| [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat();
-    let u32s =
-        |values: &[u32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
-    let array = |kind: u32, n: u64, values: Vec<u8>| {
-        [&kind.to_le_bytes()[..], &n.to_le_bytes(), &values].concat()
-    };
-    let tokens: Vec<u8> = (0..n_vocab).flat_map(|i| string(&i.to_string())).collect();
-    let pairs = [
-        ("general.architecture", 8u32, string("llama")),
-        ("general.name", 8, string("")),
-        ("general.alignment", 4, u32s(&[32])),
-        ("llama.context_length", 4, u32s(&[8])),
-        ("llama.attention.causal", 7, vec![1]),
-        ("llama.pooling_type", 4, u32s(&[0])),
-        ("llama.rope.freq_base", 6, vec![0; 4]),
-        ("tokenizer.ggml.model", 8, string("llama")),
-        ("tokenizer.ggml.tokens", 9, array(8, n_vocab.into(), tokens)),
-        ("tokenizer.ggml.scores", 9, array(6, 2, vec![0; 8])),
-        ("tokenizer.ggml.token_type", 9, array(5, 2, u32s(&[1, 5]))),
-        ("tokenizer.ggml.add_bos_token", 7, vec![0]),
-        ("tokenizer.chat_template", 8, string("{}")),
-        ("split.no", 2, vec![0, 0]),
-        ("split.count", 2, vec![1, 0]),
-        ("x", 9, array(9, 1, array(0, 3, vec![1, 2, 3]))),
-    ];
-    let mut bytes = b"GGUF".to_vec();
-    bytes.extend(u32s(&[3, 2, 0, pairs.len() as u32, 0]));
-    for (key, kind, value) in &pairs {
-        bytes.extend([string(key), u32s(&[*kind]), value.clone()].concat());
-    }
-    // Name, dimensions, type, offset: F32 and Q8_0.
-    bytes.extend([string("token_embd.weight"), u32s(&[1, 8, 0, 0, 0, 0])].concat());
-    bytes.extend([string("output.weight"), u32s(&[2, 32, 0, 2, 0, 8, 32, 0])].concat());
-    bytes.resize(bytes.len().next_multiple_of(32) + 32 + 68, 0);
-    bytes
 }

@@ -39,13 +39,13 @@ fn every_truncation_is_found_and_located() {
 }
 
 #[test]
-fn bytes_behind_the_last_row_are_refused() {
+fn bytes_after_the_last_row_are_refused() {
     let mut bytes = sample();
     let end = bytes.len() as u64;
     bytes.extend([0; 3]);
     match LlamaCppReader::open(Scratch::new().file(&bytes)) {
         Err(Error::Corrupt { offset, what, .. }) => {
-            assert_eq!((offset, &*what), (end, "3 bytes behind the last row"));
+            assert_eq!((offset, &*what), (end, "3 bytes after the last row"));
         }
         other => panic!("{other:?}"),
     }
@@ -73,7 +73,7 @@ fn hostile_counts_are_refused() {
         let is_right = matches!(error, Error::Header { .. }) && error.to_string().contains(what);
         assert!(is_right, "{error}");
     }
-    // Nothing is taken on their word, and nothing overflows.
+    // No memory is allocated for them, and nothing overflows.
     for counts in [
         [1 << 26, 1 << 24, (1 << 31) - 1],
         [1 << 26, 1, (1 << 31) - 1],
@@ -97,9 +97,10 @@ fn tokens_outside_the_vocabulary_are_located() {
         let mut bytes = sample();
         let at = 20 + 4 * (N_CTX as usize + 2);
         bytes[at..at + 4].copy_from_slice(&token.to_le_bytes());
-        let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
-        assert!(reader.head(0, None).is_ok());
-        let error = reader.head(1, Some(1)).unwrap_err();
+        let mut reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
+        assert!(reader.window(0).is_ok());
+        reader.set_bos(Some(1));
+        let error = reader.window(1).unwrap_err();
         let what = format!(
             "token {} at position 2 is outside the vocabulary of 5, at window 1, byte {at};",
             token.cast_signed()
@@ -109,7 +110,7 @@ fn tokens_outside_the_vocabulary_are_located() {
 }
 
 #[test]
-fn rows_that_are_not_finite_are_told() {
+fn rows_that_are_not_finite_are_found() {
     let scratch = Scratch::new();
     let rows_start = 20 + 3 * N_CTX as usize * 4;
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
@@ -118,7 +119,7 @@ fn rows_that_are_not_finite_are_told() {
             let at = rows_start + at;
             bytes[at..at + 4].copy_from_slice(&bad.to_le_bytes());
             let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
-            let block = reader.block(0, 0, 2, None).unwrap();
+            let block = reader.rows(0, 0, 2, None).unwrap();
             // The largest f32 is a possible min, if no row that a model gives.
             assert!(!block.row(0).is_finite() || (bad == f32::MAX && at > rows_start));
             assert!(block.row(1).is_finite());
@@ -133,8 +134,8 @@ fn a_file_that_shrinks_is_an_error() {
     let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
     scratch.file(&bytes[..60]);
     for error in [
-        reader.head(1, None).unwrap_err(),
-        reader.block(1, 0, 2, None).unwrap_err(),
+        reader.window(1).unwrap_err(),
+        reader.rows(1, 0, 2, None).unwrap_err(),
     ] {
         let is_right = matches!(
             error,
@@ -149,10 +150,10 @@ fn a_file_that_shrinks_is_an_error() {
 
 #[test]
 #[should_panic(expected = "2 rows from row 1 on, of 2")]
-fn rows_past_a_window_are_no_rows() {
+fn rows_past_a_window_are_refused() {
     let scratch = Scratch::new();
     let reader = LlamaCppReader::open(scratch.file(&sample())).unwrap();
-    let _ = reader.block(0, 1, 2, None);
+    let _ = reader.rows(0, 1, 2, None);
 }
 
 proptest! {
@@ -164,7 +165,7 @@ proptest! {
         let mut changed = bytes.clone();
         changes.iter().for_each(|change| change.apply(&mut changed));
         let scratch = Scratch::new();
-        // There are no checksums: only the counts and the tokens can be told from right ones.
+        // There are no checksums: only the counts and the tokens can be seen to be wrong.
         let path = scratch.file(&changed);
         match LlamaCppReader::open(path) {
             Ok(reader) => {

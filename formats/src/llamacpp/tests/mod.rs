@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
+use crate::common::about;
+use crate::error::Named;
+use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{Error, KlPyHeader, Result, RowBlock, WindowEncoder, WindowHead};
+use crate::{Encoding, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -15,26 +18,51 @@ const N_VOCAB: u32 = 5;
 /// Two rows in a window: those of positions 3 and 4.
 const N_CTX: u32 = 6;
 
-/// Each window's head, and the bits of its decoded rows.
-type Contents = Vec<(WindowHead, Vec<u32>)>;
+/// Each window, and the bits of its decoded rows.
+type Contents = Vec<(WindowSpec, Vec<u32>)>;
+
+/// The windows of a file of these tokens, and their rows.
+fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<SampleWindow> {
+    let header = LlamaCppHeader {
+        n_ctx,
+        n_vocab,
+        n_windows: tokens.len() as u32 / n_ctx,
+    };
+    let n_rows = header.rows_per_window();
+    let mut logits = logits.chunks((n_rows * n_vocab).max(1) as usize);
+    (0..)
+        .zip(tokens.chunks(n_ctx as usize))
+        .map(|(window, tokens)| SampleWindow {
+            spec: WindowSpec {
+                window,
+                tokens: tokens.to_vec(),
+                first_scored: header.first_scored(),
+                n_rows,
+            },
+            rows: logits.next().unwrap_or_default().to_vec(),
+        })
+        .collect()
+}
+
+fn writer(n_ctx: u32, n_vocab: u32, tokens: &[u32]) -> Result<Writer<Vec<u8>>> {
+    let name = Named::new(Path::new("out"));
+    let start = writer::with_tokens(&name, n_ctx, n_vocab, tokens)?;
+    Writer::begin(Vec::new(), name, start)
+}
 
 /// A file whose rows hold `logits`.
 fn write(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32], at_once: usize) -> Vec<u8> {
-    let mut writer =
-        LlamaCppWriter::create(Vec::new(), Path::new("out"), n_ctx, n_vocab, tokens).unwrap();
-    let n_vocab = n_vocab as usize;
-    for rows in logits.chunks(at_once * n_vocab) {
-        let encoded: Vec<u8> = rows.chunks(n_vocab).flat_map(encoded).collect();
-        writer.append(&encoded).unwrap();
-    }
-    let expected = writer.header().file_bytes();
-    let bytes = writer.finish().unwrap();
-    assert_eq!(expected, Some(bytes.len() as u64));
+    let windows = windows(n_ctx, n_vocab, tokens, logits);
+    let writer = writer(n_ctx, n_vocab, tokens).unwrap();
+    let bytes = written(writer, &windows, at_once);
+    let specs = specs(&windows);
+    let expected = writer::projected_bytes(Encoding::U16, &specs, n_vocab);
+    assert!(specs.is_empty() || expected == bytes.len() as u64);
     bytes
 }
 
 fn encoded(row: &[f32]) -> Vec<u8> {
-    // What is there is overwritten.
+    // Old contents are overwritten.
     let mut bytes = vec![0x55; row_bytes(row.len()).unwrap()];
     encode_row(row, &mut bytes);
     bytes
@@ -47,16 +75,16 @@ fn read(path: &Path, at_once: u32) -> Result<Contents> {
     let mut reuse: Option<RowBlock> = None;
     (0..reader.n_windows())
         .map(|i| {
-            let head = reader.head(i, None)?;
-            assert_eq!((head.window as usize, head.n_rows), (i, n_rows));
+            let spec = reader.window(i)?;
+            assert_eq!((spec.window as usize, spec.n_rows), (i, n_rows));
             let mut rows = Vec::new();
             for first in (0..n_rows).step_by(at_once as usize) {
-                let block = reader.block(i, first, at_once.min(n_rows - first), reuse.take())?;
+                let block = reader.rows(i, first, at_once.min(n_rows - first), reuse.take())?;
                 assert_eq!((block.window as usize, block.first_row), (i, first));
                 rows.extend(bits(&block));
                 reuse = Some(block);
             }
-            Ok((head, rows))
+            Ok((spec, rows))
         })
         .collect()
 }
@@ -71,47 +99,34 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn pieces_give_the_same_bytes() {
+fn memory_used_again_gives_the_same_bytes() {
     let logits: Vec<f32> = (0..4 * N_VOCAB).map(|i| (i * 37 % 101) as f32).collect();
     let tokens: Vec<u32> = (0..2 * N_CTX).map(|i| i * 7 % N_VOCAB).collect();
-    let path = Path::new("out");
-    let mut writer = LlamaCppWriter::create(Vec::new(), path, N_CTX, N_VOCAB, &tokens).unwrap();
-    let header = *writer.header();
-    let mut rows = logits.chunks(N_VOCAB as usize);
-    for (window, tokens) in (0..).zip(tokens.chunks(N_CTX as usize)) {
-        let head = WindowHead {
-            window,
-            tokens: tokens.to_vec(),
-            first_scored: 3,
-            n_rows: 2,
+    let mut by_row = writer(N_CTX, N_VOCAB, &tokens).unwrap();
+    for window in windows(N_CTX, N_VOCAB, &tokens, &logits) {
+        by_row
+            .write_window(&window.spec, window.rows.chunks(N_VOCAB as usize))
+            .unwrap();
+        let shorter = WindowSpec {
+            n_rows: 1,
+            ..window.spec
         };
-        let (mut encoder, piece) = WindowEncoder::llama_cpp(&header, &head).unwrap();
-        assert!(writer.append_member(piece.compress()).unwrap().is_none());
-        let mut memory = None;
-        while encoder.rows_left() > 0 {
-            let (bytes, n) = encoder.reserve_rows(1, || memory.take());
-            assert_eq!(n, 1);
-            encode_row(rows.next().unwrap(), bytes);
-            if let Some(piece) = encoder.commit() {
-                memory = writer.append_member(piece.compress()).unwrap();
-            }
-        }
-        encoder.finish().unwrap();
-        let shorter = WindowHead { n_rows: 1, ..head };
-        assert!(WindowEncoder::llama_cpp(&header, &shorter).is_err());
+        assert!(by_row.window_format().encode(&shorter).is_err());
     }
     let expected = write(N_CTX, N_VOCAB, &tokens, &logits, 1);
-    assert_eq!(writer.finish().unwrap(), expected);
+    assert_eq!(by_row.finish().unwrap(), expected);
+}
 
-    let kl_py = KlPyHeader {
-        n_ctx: N_CTX,
-        n_vocab: N_VOCAB,
-        ..Default::default()
-    };
+#[test]
+fn pieces_of_another_kind_are_refused() {
     let sample = window(0, N_CTX, 0, N_VOCAB);
-    let (_, other) = WindowEncoder::kl_py(&kl_py, &sample.head).unwrap();
-    let mut writer = LlamaCppWriter::create(Vec::new(), path, N_CTX, N_VOCAB, &tokens).unwrap();
-    assert!(writer.append_member(other.compress()).is_err());
+    let target = Target::new(klpy::KIND, None).unwrap();
+    let about = about(klpy::KIND, N_CTX, N_VOCAB);
+    let specs = [sample.spec.clone()];
+    let kl_py = Writer::create(Vec::new(), Path::new("out"), target, &about, &specs).unwrap();
+    let (_, other) = kl_py.window_format().encode(&sample.spec).unwrap();
+    let mut writer = writer(N_CTX, N_VOCAB, &[0; N_CTX as usize]).unwrap();
+    assert!(writer.append(other.compress()).is_err());
 }
 
 /// llama-perplexity's file of the test model over `short.txt`, 128 tokens a window.
@@ -139,19 +154,21 @@ fn a_file_spelled_out() {
     ];
     assert_eq!(bytes, expected);
     let scratch = Scratch::new();
-    let reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
-    let expected = WindowHead {
+    let mut reader = LlamaCppReader::open(scratch.file(&bytes)).unwrap();
+    let expected = WindowSpec {
         window: 0,
         tokens: vec![2, 0, 1, 2],
         first_scored: 2,
         n_rows: 1,
     };
-    assert_eq!(reader.head(0, None).unwrap(), expected);
-    let tokens = reader.head(0, Some(1)).unwrap().tokens;
-    assert_eq!(tokens, [1, 0, 1, 2], "BOS in the first token's place");
-    let error = reader.head(0, Some(3)).unwrap_err();
+    assert_eq!(reader.window(0).unwrap(), expected);
+    reader.set_bos(Some(1));
+    let tokens = reader.window(0).unwrap().tokens;
+    assert_eq!(tokens, [1, 0, 1, 2], "BOS instead of the first token");
+    reader.set_bos(Some(3));
+    let error = reader.window(0).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let block = reader.block(0, 0, 1, None).unwrap();
+    let block = reader.rows(0, 0, 1, None).unwrap();
     assert_eq!((block.n_rows(), block.n_vocab()), (1, 3));
     assert_eq!(block.row(0).get(1).to_bits(), 0xc180_00b0, "-16.000336");
 }
@@ -175,11 +192,11 @@ fn threads_share_a_reader() {
     let expected = read(path, 2).unwrap();
     let reader = LlamaCppReader::open(path).unwrap();
     std::thread::scope(|scope| {
-        for (i, (head, rows)) in expected.iter().enumerate() {
+        for (i, (spec, rows)) in expected.iter().enumerate() {
             let reader = &reader;
             scope.spawn(move || {
-                assert_eq!(reader.head(i, None).unwrap(), *head);
-                let block = reader.block(i, 0, 2, None).unwrap();
+                assert_eq!(reader.window(i).unwrap(), *spec);
+                let block = reader.rows(i, 0, 2, None).unwrap();
                 assert_eq!(bits(&block), *rows);
             });
         }
@@ -187,8 +204,9 @@ fn threads_share_a_reader() {
 }
 
 #[test]
-fn llama_perplexitys_own_file() {
-    let reader = LlamaCppReader::open(&fixture("llama-perplexity-f16-c128.kld")).unwrap();
+fn llama_perplexitys_own_file_gives_its_perplexity() {
+    let mut reader = LlamaCppReader::open(&fixture("llama-perplexity-f16-c128.kld")).unwrap();
+    reader.set_bos(Some(1));
     let header = LlamaCppHeader {
         n_ctx: 128,
         n_vocab: 1024,
@@ -198,9 +216,9 @@ fn llama_perplexitys_own_file() {
     assert_eq!((header.rows_per_window(), header.n_rows()), (63, 126));
     let (mut nll, mut row) = (0.0, vec![0.0; 1024]);
     for i in 0..2 {
-        let head = reader.head(i, Some(1)).unwrap();
-        let block = reader.block(i, 0, 63, None).unwrap();
-        for (view, position) in block.rows().zip(head.first_scored as usize..) {
+        let window = reader.window(i).unwrap();
+        let block = reader.rows(i, 0, 63, None).unwrap();
+        for (view, position) in block.rows().zip(window.first_scored as usize..) {
             view.decode_into(&mut row);
             let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
             // Each entry that was raised adds at most e^-16.
@@ -208,7 +226,7 @@ fn llama_perplexitys_own_file() {
                 (1.0 - 1e-4..1.0 + 1024.0 * 1.2e-7 + 1e-4).contains(&sum),
                 "{sum}"
             );
-            nll -= f64::from(row[head.tokens[position + 1] as usize]);
+            nll -= f64::from(row[window.tokens[position + 1] as usize]);
         }
     }
     // The perplexity that llama-perplexity printed for this file.
@@ -222,9 +240,6 @@ fn llama_perplexitys_own_file() {
 
 #[test]
 fn writers_refuse_what_the_file_cannot_hold() {
-    let create = |n_ctx, n_vocab, tokens: &[u32]| {
-        LlamaCppWriter::create(Vec::new(), Path::new("out"), n_ctx, n_vocab, tokens)
-    };
     for (n_ctx, n_vocab, tokens) in [
         (0, 5, &[][..]),
         (u32::MAX, 5, &[]),
@@ -233,20 +248,31 @@ fn writers_refuse_what_the_file_cannot_hold() {
         (4, 5, &[0; 5]),
         (4, 5, &[5; 4]),
     ] {
-        let error = create(n_ctx, n_vocab, tokens).unwrap_err();
+        let error = writer(n_ctx, n_vocab, tokens).unwrap_err();
         assert!(matches!(error, Error::Unwritable { .. }), "{error}");
     }
-    let row = encoded(&[1.0; 5]);
-    let mut writer = create(N_CTX, N_VOCAB, &[0; N_CTX as usize]).unwrap();
-    assert!(writer.append(&row[1..]).is_err(), "a part of a row");
-    writer.append(&row).unwrap();
+    let tokens = [0; N_CTX as usize];
+    let window = &windows(N_CTX, N_VOCAB, &tokens, &[])[0].spec;
+    for (rows, what) in [
+        (vec![vec![1.0; 4]], "a row has 4 entries, not 5"),
+        (vec![vec![1.0; 5]; 3], "more rows were given than its 2"),
+        (vec![vec![1.0; 5]], "window 0 lacks 1 of its rows"),
+    ] {
+        let mut writer = writer(N_CTX, N_VOCAB, &tokens).unwrap();
+        let error = writer.write_window(window, rows).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        let error = writer.finish().err();
+        assert!(
+            error.is_some() != (what == "more rows were given than its 2"),
+            "{what}"
+        );
+    }
+    let error = writer(N_CTX, N_VOCAB, &tokens)
+        .unwrap()
+        .finish()
+        .unwrap_err();
     assert!(
-        writer.append(&[&row[..], &row].concat()).is_err(),
-        "a third row"
-    );
-    let error = writer.finish().unwrap_err();
-    assert!(
-        error.to_string().contains("1 of 2 rows are missing"),
+        error.to_string().contains("the header states 1 with 2"),
         "{error}"
     );
 }
@@ -276,7 +302,7 @@ proptest! {
         let bytes = write(n_ctx, n_vocab, &tokens, &logits, at_once);
         prop_assert_eq!(&bytes, &write(n_ctx, n_vocab, &tokens, &logits, 1));
         let found = read(Scratch::new().file(&bytes), rows_at_once).unwrap();
-        let found_tokens: Vec<u32> = found.iter().flat_map(|(head, _)| head.tokens.clone()).collect();
+        let found_tokens: Vec<u32> = found.iter().flat_map(|(spec, _)| spec.tokens.clone()).collect();
         prop_assert_eq!(found_tokens, tokens);
         let found_rows: Vec<u32> = found.into_iter().flat_map(|(_, rows)| rows).collect();
         let expected: Vec<u32> = logits.chunks(n_vocab as usize).flat_map(rows::decoded).map(f32::to_bits).collect();

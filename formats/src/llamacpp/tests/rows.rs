@@ -1,6 +1,7 @@
 //! What a row's codes mean.
 
 use super::*;
+use crate::row::llama_cpp::view;
 
 /// The row as it is read back.
 pub(super) fn decoded(row: &[f32]) -> Vec<f32> {
@@ -21,7 +22,7 @@ fn log_softmax(row: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn sizes() {
+fn rows_are_padded_and_sizes_do_not_overflow() {
     for (n_vocab, bytes) in [(1, 12), (2, 12), (3, 16), (128_256, 256_520)] {
         assert_eq!(row_bytes(n_vocab), Some(bytes));
     }
@@ -48,11 +49,11 @@ fn logits_far_down_are_raised() {
 #[test]
 fn rows_that_are_not_finite_are_marked() {
     for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
-        for place in [0, 1, 40] {
+        for index in [0, 1, 40] {
             let mut row = [1.0; 41];
-            row[place] = bad;
+            row[index] = bad;
             let bytes = encoded(&row);
-            assert_eq!(bytes[4..8], f32::NAN.to_le_bytes(), "{bad} at {place}");
+            assert_eq!(bytes[4..8], f32::NAN.to_le_bytes(), "{bad} at {index}");
             assert!(decoded(&row).iter().all(|x| x.is_nan()));
         }
     }
@@ -63,7 +64,7 @@ fn rows_that_are_not_finite_are_marked() {
 fn real_rows_encode_to_themselves() {
     // Log-probabilities are logits too: encoded again, each code is the same or a neighbour.
     let reader = LlamaCppReader::open(&fixture("llama-perplexity-f16-c128.kld")).unwrap();
-    let block = reader.block(1, 0, 63, None).unwrap();
+    let block = reader.rows(1, 0, 63, None).unwrap();
     let mut row = vec![0.0; 1024];
     for view in block.rows() {
         view.decode_into(&mut row);

@@ -1,31 +1,21 @@
-//! A write that was cut off at any byte goes on to the same file.
+//! A write that was cut off at any byte resumes to the same file.
 
 use super::*;
 
-/// Goes on with what is left of a file, and gives the file.
-fn resume(scratch: &Scratch, left: &[u8], windows: &[Window]) -> Vec<u8> {
+/// Resumes what is left of a file, and returns the file.
+fn resume(scratch: &Scratch, left: &[u8], windows: &[SampleWindow]) -> Vec<u8> {
     let cut_off = NativeReader::open_cut_off(scratch.file(left)).unwrap();
     let kept = &left[..cut_off.windows_end() as usize];
     let n_whole = cut_off.windows().len();
     for (i, window) in windows[..n_whole].iter().enumerate() {
-        assert_eq!(cut_off.head(i).unwrap(), window.head);
+        assert_eq!(cut_off.window(i).unwrap(), window.spec);
     }
-    let mut writer = NativeWriter::resume(kept.to_vec(), Path::new("out"), &cut_off);
-    for w in &windows[n_whole..] {
-        let encoder = WindowEncoder::new(cut_off.header(), &w.head).unwrap();
-        for piece in encode(encoder, cut_off.header().encoding, N_VOCAB, &w.rows, 9) {
-            writer.append(piece.compress()).unwrap();
-        }
-    }
-    writer.finish().unwrap()
-}
-
-fn header_bytes(header: &Header) -> usize {
-    member::build(Tag::HEADER, &header.to_lines(&Default::default()).unwrap()).len()
+    let writer = Writer::resume(kept.to_vec(), Path::new("out"), &cut_off).unwrap();
+    written(writer, &windows[n_whole..], 9)
 }
 
 #[test]
-fn every_length_goes_on_to_the_same_bytes() {
+fn every_length_resumes_to_the_same_bytes() {
     let (header, windows) = sample();
     let whole = write(&header, &windows, 9);
     let scratch = Scratch::new();
@@ -53,25 +43,25 @@ fn every_length_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn what_follows_a_damaged_byte_is_written_anew() {
+fn what_follows_a_damaged_byte_is_written_again() {
     let (header, windows) = sample();
     let whole = write(&header, &windows, 9);
     let scratch = Scratch::new();
-    for place in header_bytes(&header)..whole.len() {
+    for i in header_bytes(&header)..whole.len() {
         let mut damaged = whole.clone();
-        damaged[place] ^= 0x10;
-        assert_eq!(resume(&scratch, &damaged, &windows), whole, "byte {place}");
+        damaged[i] ^= 0x10;
+        assert_eq!(resume(&scratch, &damaged, &windows), whole, "byte {i}");
     }
     // Pages that were never written come back as zeros.
-    for place in header_bytes(&header)..whole.len() {
+    for i in header_bytes(&header)..whole.len() {
         let mut torn = whole.clone();
-        torn[place..].fill(0);
-        assert_eq!(resume(&scratch, &torn, &windows), whole, "byte {place}");
+        torn[i..].fill(0);
+        assert_eq!(resume(&scratch, &torn, &windows), whole, "byte {i}");
     }
 }
 
 #[test]
-fn a_window_that_the_header_does_not_know_is_not_kept() {
+fn a_window_that_the_header_does_not_count_is_not_kept() {
     let (header, windows) = sample();
     let fewer = Header {
         n_windows: 1,

@@ -2,7 +2,7 @@
 
 use super::super::member::{self, End, HEAD_BYTES, Tag};
 use super::*;
-use crate::{Error, WindowEncoder};
+use crate::Error;
 
 /// A file of the given parts, with every length and checksum right.
 fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
@@ -54,12 +54,12 @@ fn hostile_headers_are_refused() {
     let deep = format!("{MAGIC_LINE}{}\n", "[".repeat(1 << 19));
     let error = open(member::build(Tag::HEADER, deep.as_bytes()));
     assert!(matches!(error, Error::Header { .. }), "{error}");
-    // Nothing but the header: its n_windows, whatever it says, takes no memory.
+    // Nothing but the header: its n_windows, whatever it is, allocates no memory.
     let error = open(header_member(|json| json["n_windows"] = u32::MAX.into()));
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
 }
 
-/// Small things that memory holds as large ones may not be many.
+/// A short JSON can make large values in memory, so only prompts may be long.
 #[test]
 fn nothing_but_prompts_makes_a_header_long() {
     let scratch = Scratch::new();
@@ -70,13 +70,13 @@ fn nothing_but_prompts_makes_a_header_long() {
     let error = NativeReader::open(scratch.file(&header_member(many))).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     let mut own = sample().0;
-    own.backend.devices = vec![String::new(); 1 << 19];
-    let error = NativeWriter::create(Vec::new(), Path::new("out"), &own).unwrap_err();
+    own.backend.as_mut().unwrap().devices = Some(vec![String::new(); 1 << 19]);
+    let error = Writer::native(Vec::new(), Path::new("out"), &own).unwrap_err();
     assert!(matches!(error, Error::Unwritable { .. }), "{error}");
 }
 
 #[test]
-fn prompts_that_are_none_are_refused() {
+fn prompts_that_are_not_prompts_are_refused() {
     let scratch = Scratch::new();
     for prompts in [
         serde_json::json!({}),
@@ -101,13 +101,7 @@ fn hostile_indexes_are_refused() {
     let head = header_member(one);
     let w = window(7, 4, 2, N_VOCAB);
     let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
-    let pieces = encode(
-        WindowEncoder::new(&header, &w.head).unwrap(),
-        Encoding::U16,
-        N_VOCAB,
-        &w.rows,
-        9,
-    );
+    let pieces = encode(&writer(&header).window_format(), &w, 9);
     let mut members = vec![head];
     members.extend(pieces.iter().map(|piece| piece.clone().compress().bytes));
     let start = members[0].len() as u64;
@@ -150,19 +144,18 @@ fn hostile_indexes_are_refused() {
     }
 }
 
-/// A block whose own checksum is wrong, in members whose checksums are right: only a reader of the
+/// A window whose own checksum is wrong, in members whose checksums are right: only a reader of the
 /// plain stream would trip over it, and a verifier.
 #[test]
-fn a_wrong_checksum_behind_a_block_is_found_by_verify() {
+fn a_wrong_checksum_after_a_window_is_found_by_verify() {
     let scratch = Scratch::new();
     for n_rows in [2, 0] {
         let w = window(7, 4, 4 - n_rows, N_VOCAB);
         let header = header(Encoding::U16, N_VOCAB, std::slice::from_ref(&w));
-        let encoder = WindowEncoder::new(&header, &w.head).unwrap();
-        let mut pieces = encode(encoder, Encoding::U16, N_VOCAB, &w.rows, 9);
+        let mut pieces = encode(&writer(&header).window_format(), &w, 9);
         let mut write = |change: u8| {
             *pieces.last_mut().unwrap().plain.last_mut().unwrap() ^= change;
-            let mut writer = NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+            let mut writer = writer(&header);
             for piece in &pieces {
                 writer.append(piece.clone().compress()).unwrap();
             }
@@ -172,9 +165,10 @@ fn a_wrong_checksum_behind_a_block_is_found_by_verify() {
         let damaged = write(1);
         let path = scratch.file(&damaged);
         assert!(read(path).is_ok());
-        let offset = NativeReader::open(path).unwrap().windows()[0].offset();
-        let expected =
-            format!("the checksum behind the block does not match, at window 7, byte {offset};");
+        let offset = NativeReader::open(path).unwrap().entries()[0].offset();
+        let expected = format!(
+            "the checksum after the window's rows does not match, at window 7, byte {offset};"
+        );
         let error = verify(path).unwrap_err();
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
         assert!(error.to_string().contains(&expected), "{error}");
@@ -197,8 +191,8 @@ fn members_that_lie_about_their_size_are_refused() {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
     let (start, end) = (
-        reader.windows()[0].offsets[1] as usize,
-        reader.windows()[0].offsets[2] as usize,
+        reader.entries()[0].offsets[1] as usize,
+        reader.entries()[0].offsets[2] as usize,
     );
     for (at, value) in [
         (16, 0),

@@ -1,11 +1,11 @@
-//! Members taken apart and put together again otherwise, with all checksums right.
+//! Members taken apart and put together in another way, with all checksums right.
 
 use super::member::{HEAD_BYTES, MemberHead};
 use super::*;
 use crate::Error;
-use crate::native::index;
+use crate::native::index::{self, IndexEntry};
 
-/// A member: what it says it holds, and the plain bytes.
+/// A member: its tag and its plain bytes.
 #[derive(Clone, Debug, PartialEq)]
 struct Part {
     tag: Tag,
@@ -13,7 +13,7 @@ struct Part {
 }
 
 /// The sample's members up to the index, and the index's entries.
-fn taken_apart() -> (Vec<Part>, Vec<WindowEntry>) {
+fn taken_apart() -> (Vec<Part>, Vec<IndexEntry>) {
     let (header, windows) = sample();
     let bytes = write(&header, &windows, 3);
     let reader = NativeReader::open(Scratch::new().file(&bytes)).unwrap();
@@ -22,7 +22,7 @@ fn taken_apart() -> (Vec<Part>, Vec<WindowEntry>) {
     loop {
         let head: MemberHead = member::read_head(rest.first_chunk().unwrap()).unwrap();
         if head.tag == Tag::INDEX {
-            return (parts, reader.windows().to_vec());
+            return (parts, reader.entries().to_vec());
         }
         let member;
         (member, rest) = rest.split_at(head.member_bytes as usize);
@@ -33,18 +33,18 @@ fn taken_apart() -> (Vec<Part>, Vec<WindowEntry>) {
     }
 }
 
-/// A file of these parts. The entries' places are made right: they are those of the members in
+/// A file of these parts. The entries' offsets are made right: they are those of the members in
 /// their order.
-fn put_together(parts: &[Part], mut entries: Vec<WindowEntry>) -> Vec<u8> {
+fn put_together(parts: &[Part], mut entries: Vec<IndexEntry>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut places = Vec::new();
+    let mut offsets = Vec::new();
     for part in parts {
-        places.push(bytes.len() as u64);
+        offsets.push(bytes.len() as u64);
         bytes.extend(member::build(part.tag, &part.plain));
     }
-    let mut places = places.into_iter().skip(1);
+    let mut offsets = offsets.into_iter().skip(1);
     for offset in entries.iter_mut().flat_map(|entry| &mut entry.offsets) {
-        *offset = places.next().unwrap_or(*offset);
+        *offset = offsets.next().unwrap_or(*offset);
     }
     with_index(bytes, &index::encode(&entries))
 }
@@ -61,15 +61,15 @@ fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Nothing else than what was written is read; a fault names the file and, inside a window, the
-/// window. Gives the error, if there is one.
+/// Checks that a reader returns only what was written, and that an error names the file and, inside
+/// a window, the window. Returns the error, if there is one.
 fn check(bytes: &[u8]) -> Option<Error> {
     let (header, windows) = sample();
     let scratch = Scratch::new();
     let written = read(scratch.file(&write(&header, &windows, 3))).unwrap();
     let path = scratch.file(bytes);
     let error = match read(path) {
-        // What the header merely tells is no value.
+        // A change to what the header merely states is not an error.
         Ok((_, contents)) => {
             assert_eq!(contents, written.1);
             return verify(path).err();
@@ -78,14 +78,14 @@ fn check(bytes: &[u8]) -> Option<Error> {
     };
     check_message(&error, path);
     assert!(verify(path).is_err(), "{error}");
-    let is_placed = matches!(
+    let is_located = matches!(
         error,
         Error::Corrupt {
             window: Some(_),
             ..
         }
     );
-    assert!(is_placed || NativeReader::open(path).is_err(), "{error}");
+    assert!(is_located || NativeReader::open(path).is_err(), "{error}");
     Some(error)
 }
 
@@ -154,8 +154,10 @@ fn tokens_outside_the_vocabulary_are_found() {
         .enumerate()
         .filter(|(_, part)| part.tag.is_head())
     {
-        let entry = entries.iter().find(|entry| entry.window == part.tag.window);
-        for token in 0..entry.unwrap().n_tokens as usize {
+        let entry = entries
+            .iter()
+            .find(|entry| entry.window.window == part.tag.window);
+        for token in 0..entry.unwrap().window.n_tokens as usize {
             for value in [N_VOCAB, u32::MAX] {
                 let mut parts = parts.clone();
                 let at = 20 + 4 * token;
@@ -170,7 +172,7 @@ fn tokens_outside_the_vocabulary_are_found() {
     }
 }
 
-/// Values that break what is not checked.
+/// Values that break code which does not check them.
 fn extreme(old: u32) -> impl Strategy<Value = u32> {
     prop_oneof![
         prop::sample::select(vec![0, 1, 2, 1 << 16, 1 << 31, u32::MAX - 1, u32::MAX]),
@@ -180,7 +182,7 @@ fn extreme(old: u32) -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Sets the u32 at a place, counted in words and modulo the length, to something extreme.
+/// An index of a u32, modulo the length in words, and an extreme value for it.
 fn any_extreme() -> impl Strategy<Value = (prop::sample::Index, u32)> {
     (
         any::<prop::sample::Index>(),
@@ -220,7 +222,7 @@ proptest! {
 
     /// Members dropped, doubled and moved, and other bytes between them.
     #[test]
-    fn members_out_of_place(
+    fn members_out_of_place_are_found(
         moves in prop::collection::vec((0usize..12, 0usize..12, 0..3), 1..4),
         trailing in prop::collection::vec(any::<u8>(), 0..2),
     ) {
@@ -244,9 +246,9 @@ proptest! {
         prop_assert_eq!(check(&bytes).is_none(), is_same);
     }
 
-    /// Counts and places of the index, wherever it points.
+    /// Counts and offsets of the index, wherever it points.
     #[test]
-    fn extreme_indexes(changes in prop::collection::vec(any_extreme(), 1..4)) {
+    fn extreme_indexes_are_refused(changes in prop::collection::vec(any_extreme(), 1..4)) {
         let (parts, entries) = taken_apart();
         let members = parts.iter().flat_map(|part| member::build(part.tag, &part.plain));
         let whole = index::encode(&entries);
@@ -258,7 +260,9 @@ proptest! {
 
     /// A window's counts: those before the tokens.
     #[test]
-    fn extreme_heads(i in 0usize..3, changes in prop::collection::vec(any_extreme(), 1..4)) {
+    fn extreme_heads_are_refused(
+        i in 0usize..3, changes in prop::collection::vec(any_extreme(), 1..4)
+    ) {
         let (whole, entries) = taken_apart();
         let mut parts = whole.clone();
         let head = parts.iter_mut().filter(|part| part.tag.is_head()).nth(i).unwrap();
@@ -267,9 +271,11 @@ proptest! {
         prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);
     }
 
-    /// The header's numbers. Some merely tell; then nothing else is read than was written.
+    /// The header's numbers. Some are only information; then the contents are read as written.
     #[test]
-    fn extreme_headers(key in prop::sample::select(&NUMBERS[..]), value in number()) {
+    fn extreme_headers_change_nothing_or_are_refused(
+        key in prop::sample::select(&NUMBERS[..]), value in number()
+    ) {
         let (mut parts, entries) = taken_apart();
         let mut json = serde_json::to_value(sample().0).unwrap();
         *json.pointer_mut(key).unwrap() = value;
@@ -277,9 +283,11 @@ proptest! {
         check(&put_together(&parts, entries));
     }
 
-    /// What members say of themselves.
+    /// What members state about themselves.
     #[test]
-    fn extreme_members(i in 0usize..12, window in 0u32..4, piece in 0u32..4, kind in 0u32..6) {
+    fn members_with_other_tags_are_refused(
+        i in 0usize..12, window in 0u32..4, piece in 0u32..4, kind in 0u32..6
+    ) {
         let (mut parts, entries) = taken_apart();
         let at = i % parts.len();
         let tag = Tag { kind, window, piece };

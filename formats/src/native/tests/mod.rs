@@ -9,23 +9,33 @@ use proptest::prelude::*;
 
 use super::member::{self, End, Tag};
 use super::*;
+use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{Encoding, Prompt, PromptContent, Result, RowBlock, WindowEncoder, WindowHead};
+use crate::{
+    Encoding, Prompt, PromptContent, Result, RowBlock, WindowSpec, Writer, rows_per_piece,
+};
 
 const N_VOCAB: u32 = 5;
 
-/// Each window's head, and the bits of its decoded rows.
-type Contents = Vec<(WindowHead, Vec<u32>)>;
+/// Each window, and the bits of its decoded rows.
+type Contents = Vec<(WindowSpec, Vec<u32>)>;
 
-fn write(header: &Header, windows: &[Window], at_once: usize) -> Vec<u8> {
-    let mut writer = NativeWriter::create(Vec::new(), Path::new("out"), header).unwrap();
-    for w in windows {
-        let encoder = WindowEncoder::new(header, &w.head).unwrap();
-        for piece in encode(encoder, header.encoding, header.n_vocab, &w.rows, at_once) {
-            writer.append(piece.compress()).unwrap();
-        }
-    }
-    writer.finish().unwrap()
+fn writer(header: &Header) -> Writer<Vec<u8>> {
+    Writer::native(Vec::new(), Path::new("out"), header).unwrap()
+}
+
+fn write(header: &Header, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
+    written(writer(header), windows, at_once)
+}
+
+fn header_bytes(header: &Header) -> usize {
+    member::build(Tag::HEADER, &header.to_lines(&Default::default()).unwrap()).len()
+}
+
+/// Reads every byte, and every checksum.
+fn verify(path: &Path) -> Result<()> {
+    let reader = NativeReader::open(path)?;
+    (0..reader.entries().len()).try_for_each(|i| reader.verify_window(i))
 }
 
 /// Everything a file holds, rows as bits.
@@ -33,23 +43,23 @@ fn read(path: &Path) -> Result<(Header, Contents)> {
     let reader = NativeReader::open(path)?;
     let mut windows = Vec::new();
     let mut reuse: Option<RowBlock> = None;
-    for (i, entry) in reader.windows().iter().enumerate() {
-        let head = reader.head(i)?;
-        assert_eq!(entry.n_tokens as usize, head.tokens.len());
+    for (i, entry) in reader.windows().enumerate() {
+        let spec = reader.window(i)?;
+        assert_eq!(*entry, spec.entry());
         let mut rows = Vec::new();
-        for p in 0..reader.n_pieces(i) {
-            let block = reader.piece(i, p, reuse.take())?;
-            assert_eq!(block.window, head.window);
+        for b in 0..reader.n_blocks(i) {
+            let block = reader.block(i, b, reuse.take())?;
+            assert_eq!(block.window, spec.window);
             assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
             rows.extend(bits(&block));
             reuse = Some(block);
         }
-        windows.push((head, rows));
+        windows.push((spec, rows));
     }
     Ok((reader.header().clone(), windows))
 }
 
-fn sample() -> (Header, Vec<Window>) {
+fn sample() -> (Header, Vec<SampleWindow>) {
     let windows = vec![
         window(2, 6, 1, N_VOCAB),
         window(0, 3, 3, N_VOCAB),
@@ -59,9 +69,9 @@ fn sample() -> (Header, Vec<Window>) {
 }
 
 #[test]
-fn prompts_may_take_more_than_the_rest_of_the_header() {
+fn prompts_may_be_longer_than_the_rest_of_the_header() {
     let (mut header, windows) = sample();
-    let text = |place: usize| PromptContent::Text("\u{e9}\n".repeat(400_000 * place));
+    let text = |i: usize| PromptContent::Text("\u{e9}\n".repeat(400_000 * i));
     let messages = serde_json::from_str(r#"[{"role": "user","content":"a"} ]"#).unwrap();
     let contents = [text(0), text(1), text(2), PromptContent::Messages(messages)];
     let prompt = |content| Prompt {
@@ -75,7 +85,7 @@ fn prompts_may_take_more_than_the_rest_of_the_header() {
     assert_eq!(read(Scratch::new().file(&bytes)).unwrap().0, header);
 
     header.prompts = Some(vec![prompt(text(60)); 3]);
-    let error = NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap_err();
+    let error = Writer::native(Vec::new(), Path::new("out"), &header).unwrap_err();
     assert!(
         error.to_string().contains("64 MiB: give fewer prompts"),
         "{error}"
@@ -89,7 +99,7 @@ fn the_same_input_gives_the_same_bytes() {
 }
 
 #[test]
-fn member_spelled_out() {
+fn a_member_spelled_out() {
     let bytes = member::build(Tag::rows(3, 2), &[9]);
     #[rustfmt::skip]
     let expected = [
@@ -119,18 +129,11 @@ fn member_spelled_out() {
 }
 
 #[test]
-fn writers_refuse_what_the_header_does_not_say() {
+fn writers_refuse_what_the_header_does_not_state() {
     let (header, windows) = sample();
-    let pieces = |w: &Window| {
-        encode(
-            WindowEncoder::new(&header, &w.head).unwrap(),
-            header.encoding,
-            N_VOCAB,
-            &w.rows,
-            9,
-        )
-    };
-    let create = || NativeWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    let format = writer(&header).window_format();
+    let pieces = |w: &SampleWindow| encode(&format, w, 9);
+    let create = || writer(&header);
     let members: Vec<_> = windows
         .iter()
         .flat_map(pieces)
@@ -169,7 +172,7 @@ fn writers_refuse_what_the_header_does_not_say() {
         "a fourth window"
     );
 
-    let unfinished = WindowEncoder::new(&header, &windows[0].head).unwrap().0;
+    let unfinished = format.encode(&windows[0].spec).unwrap().0;
     assert!(
         unfinished
             .finish()
@@ -177,19 +180,16 @@ fn writers_refuse_what_the_header_does_not_say() {
             .to_string()
             .contains("window 2 lacks 5")
     );
-    let wrong = WindowHead {
+    let wrong = WindowSpec {
         tokens: vec![N_VOCAB],
-        ..windows[1].head.clone()
+        ..windows[1].spec.clone()
     };
     assert!(
-        WindowEncoder::new(&header, &wrong).is_err(),
+        format.encode(&wrong).is_err(),
         "a token outside the vocabulary"
     );
     let long = window(0, 9, 9, N_VOCAB);
-    assert!(
-        WindowEncoder::new(&header, &long.head).is_err(),
-        "more tokens than n_ctx"
-    );
+    assert!(format.encode(&long.spec).is_err(), "more tokens than n_ctx");
 }
 
 #[test]
@@ -211,8 +211,8 @@ proptest! {
         let (read_header, read_windows) = read(Scratch::new().file(&bytes)).unwrap();
         prop_assert_eq!(read_header, header);
         prop_assert_eq!(read_windows.len(), windows.len());
-        for (w, (head, rows)) in windows.iter().zip(read_windows) {
-            prop_assert_eq!(&w.head, &head);
+        for (w, (spec, rows)) in windows.iter().zip(read_windows) {
+            prop_assert_eq!(&w.spec, &spec);
             prop_assert_eq!(rows, decoded_bits(encoding, N_VOCAB, &w.rows));
         }
         // `gunzip -c` gives the plain stream.
@@ -223,7 +223,9 @@ proptest! {
     }
 
     #[test]
-    fn the_index_decoder_never_panics(numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..40)) {
+    fn the_index_decoder_never_panics(
+        numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..40)
+    ) {
         let (header, _) = sample();
         let plain = [&b"KL_INDEX"[..], bytemuck::cast_slice(&numbers)].concat();
         let _ = index::decode(&plain, &header, 0, 1000);

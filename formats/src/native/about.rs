@@ -1,0 +1,62 @@
+//! What a native file records about itself.
+
+use super::{Header, KIND, NativeReader};
+use crate::reference::{About, Checks, Prompts, Reference, Rows, Values};
+
+/// An open file as a reference.
+pub(super) fn reference(reader: NativeReader) -> Reference {
+    let windows = reader.windows().copied().collect();
+    let about = about(&reader);
+    Reference::new(about, Some(windows), Rows::Blocks(Box::new(reader)))
+}
+
+fn about(reader: &NativeReader) -> About {
+    let Header {
+        format_version: _,
+        writer,
+        model,
+        tokenizer,
+        n_ctx,
+        n_vocab,
+        add_bos,
+        first_scored,
+        n_windows,
+        n_rows,
+        encoding,
+        rows_per_piece: _,
+        text,
+        backend,
+        seed,
+        stride,
+        log_probabilities,
+        prompts,
+        chat_template,
+        generated,
+    } = reader.header().clone();
+    About {
+        file_bytes: reader.file_bytes(),
+        writer,
+        n_windows: Some(n_windows),
+        n_rows: Some(n_rows),
+        encoding: encoding.name(),
+        values: match log_probabilities {
+            true => Values::FlooredLogProbabilities,
+            false => Values::Logits,
+        },
+        first_scored: Some(first_scored),
+        add_bos,
+        model,
+        tokenizer,
+        text,
+        backend,
+        seed,
+        stride,
+        prompts: prompts.map(|list| Prompts {
+            list,
+            chat_template,
+            generated,
+        }),
+        checks: Checks::Checksums,
+        ..About::new(KIND, reader.path(), n_ctx, n_vocab)
+    }
+}

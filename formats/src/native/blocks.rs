@@ -1,0 +1,161 @@
+//! Any window, any block of its rows, from any thread.
+
+use super::NativeReader;
+use super::member::{self, HEAD_BYTES, MemberHead, Tag};
+use super::members::unpack_at;
+use crate::checksum;
+use crate::error::Result;
+use crate::reference::ReadBlocks;
+use crate::row::{RowBlock, RowLayout, Shape};
+use crate::{WindowEntry, WindowSpec};
+
+/// Bytes of a head's counts.
+const COUNTS_BYTES: u64 = 20;
+
+/// Bytes of the checksum after a window's rows.
+const CRC_BYTES: u64 = 4;
+
+/// CRC-32 of any bytes followed by their own CRC-32, little-endian.
+const CRC_OF_WHOLE: u32 = 0x2144_df1c;
+
+impl NativeReader {
+    /// A window, and the bytes it was read from.
+    fn window_and_bytes(&self, i: usize) -> Result<(WindowSpec, Vec<u8>)> {
+        let entry = self.entry(i).window;
+        let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
+        let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
+        let (offset, head) = self.member(i, 0, Tag::head(entry.window), expected)?;
+        let plain = unpack_at(&self.source, offset, &head).map_err(|e| self.in_window(i, e))?;
+        let numbers: Vec<u32> = plain
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b))
+            .collect();
+        let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
+        let Some((counts, rest)) = numbers.split_first_chunk::<5>() else {
+            return Err(corrupt("a window without counts".into()));
+        };
+        let WindowEntry {
+            window,
+            n_tokens,
+            n_rows,
+            first_scored,
+            ..
+        } = entry;
+        if *counts != [window, n_tokens, n_rows, self.header.n_vocab, first_scored] {
+            return Err(corrupt(
+                "the window's counts are not those of the index and the header".into(),
+            ));
+        }
+        let tokens = rest.iter().copied().take(n_tokens as usize).collect();
+        let spec = WindowSpec {
+            window,
+            tokens,
+            first_scored,
+            n_rows,
+        };
+        match spec.fault(self.header.n_vocab) {
+            Some(fault) => Err(corrupt(fault)),
+            None => Ok((spec, plain)),
+        }
+    }
+}
+
+/// Blocks are the pieces of the format.
+impl ReadBlocks for NativeReader {
+    fn rows_per_block(&self) -> u32 {
+        self.header.rows_per_piece
+    }
+
+    fn n_blocks(&self, i: usize) -> u32 {
+        self.entry(i).n_pieces()
+    }
+
+    fn window(&self, i: usize) -> Result<WindowSpec> {
+        self.window_and_bytes(i).map(|(window, _)| window)
+    }
+
+    #[expect(clippy::panic, reason = "the caller's index, as documented")]
+    fn block(&self, i: usize, b: u32, mut reuse: Option<RowBlock>) -> Result<RowBlock> {
+        let entry = self.entry(i).window;
+        let rows_per_piece = self.header.rows_per_piece;
+        let first_row = b
+            .checked_mul(rows_per_piece)
+            .filter(|&row| row < entry.n_rows)
+            .unwrap_or_else(|| panic!("block {b} of {}", self.n_blocks(i)));
+        let n_rows = rows_per_piece.min(entry.n_rows - first_row);
+        let is_last = first_row + n_rows == entry.n_rows;
+        let crc_bytes = if is_last { CRC_BYTES } else { 0 };
+        let plain_bytes = u64::from(n_rows) * self.header.row_bytes() as u64 + crc_bytes;
+        let tag = Tag::rows(entry.window, b);
+        let shape = Shape {
+            window: entry.window,
+            first_row,
+            n_rows: n_rows as usize,
+            n_vocab: self.header.n_vocab as usize,
+            layout: RowLayout::Plain(self.header.encoding),
+        };
+        let (offset, end) = self.extent(i, b as usize + 1);
+        let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
+        let prepare = |reuse, more| {
+            RowBlock::prepare(reuse, shape, more)
+                .ok_or_else(|| corrupt("a piece larger than memory"))
+        };
+        if end - offset == member::stored_bytes(plain_bytes) {
+            let bytes = (end - offset) as usize; // as many as rows in memory, and some
+            let rows = n_rows as usize * self.header.row_bytes();
+            let mut block = prepare(reuse.take(), bytes - rows)?;
+            let member = block.buffers().1.get_mut(..bytes).unwrap_or_default();
+            self.source
+                .read_exact_at(member, offset)
+                .map_err(|e| self.in_window(i, e))?;
+            if MemberHead::unpack_stored(member, tag, plain_bytes) {
+                return Ok(block);
+            }
+            // Compressed to exactly that length, or damaged: the code below finds out.
+            reuse = Some(block);
+        }
+        let (offset, head) = self.member(i, b as usize + 1, tag, plain_bytes)?;
+        let mut block = prepare(reuse, crc_bytes as usize)?;
+        let (packed, plain) = block.buffers();
+        packed.resize(head.member_bytes as usize - HEAD_BYTES, 0);
+        self.source
+            .read_exact_at(packed, offset + HEAD_BYTES as u64)
+            .map_err(|e| self.in_window(i, e))?;
+        let plain = plain.get_mut(..plain_bytes as usize).unwrap_or_default();
+        head.unpack(packed, plain).map_err(corrupt)?;
+        Ok(block)
+    }
+
+    fn prefetch(&self, i: usize, b: u32) {
+        let (offset, end) = self.extent(i, b as usize + 1);
+        self.source.prefetch(offset, end - offset);
+    }
+
+    /// Checks each of the window's bytes: counts and tokens, every member's checksums, and the one
+    /// after its rows, which is for readers of the plain stream. Bytes outside all windows were
+    /// checked when the file was opened.
+    fn verify_window(&self, i: usize) -> Result<()> {
+        let (window, plain) = self.window_and_bytes(i)?;
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&plain);
+        let n_blocks = self.n_blocks(i);
+        let mut reuse: Option<RowBlock> = None;
+        for b in 0..n_blocks {
+            let block = self.block(i, b, reuse.take())?;
+            let after = if b + 1 == n_blocks { CRC_BYTES } else { 0 };
+            let bytes = block.n_rows() * self.header().row_bytes() + after as usize;
+            crc.update(block.bytes().get(..bytes).unwrap_or_default());
+            reuse = Some(block);
+        }
+        match checksum::matches(crc.finalize(), CRC_OF_WHOLE) {
+            true => Ok(()),
+            false => {
+                let what = "the checksum after the window's rows does not match";
+                let start = self.entry(i).offset();
+                Err(self.name().corrupt(Some(window.window), start, what))
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What is known about a reference, whatever its kind.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Kind;
+use crate::{BackendIdentity, ModelIdentity, Prompt, TextIdentity, TokenizerIdentity};
+
+/// All that is known about a reference, apart from its windows and rows. `None` means that this
+/// file, or any file of its kind, does not record it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct About {
+    /// The file's path, or the folder's.
+    pub path: PathBuf,
+    /// Which kind of reference it is.
+    pub kind: Kind,
+    /// Bytes of the file; of a folder, of all its files.
+    pub file_bytes: u64,
+    /// The program that wrote it, with its version.
+    pub writer: Option<String>,
+    /// Most tokens in a window; most rows where it may hold no tokens.
+    pub n_ctx: u32,
+    /// Whether `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
+    pub n_ctx_is_padded: bool,
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Windows in the file.
+    pub n_windows: Option<u32>,
+    /// Rows in the file.
+    pub n_rows: Option<u64>,
+    /// How an entry of a row is stored: `u16`, `f32`, `f16`, `bf16` or `f64`.
+    pub encoding: &'static str,
+    /// What an entry of a row means.
+    pub values: Values,
+    /// Whether the rows are stored as llama-perplexity stores them, so that its own arithmetic can
+    /// be repeated.
+    pub is_base_file: bool,
+    /// First scored position of a full window.
+    pub first_scored: Option<u32>,
+    /// Whether each window starts with an inserted BOS.
+    pub add_bos: Option<bool>,
+    /// Whether the model may put a BOS in place of each window's first token when it decodes: see
+    /// [`super::Reference::set_bos`].
+    pub hides_bos: bool,
+    /// The model whose rows it holds.
+    pub model: Option<ModelIdentity>,
+    /// The model's path, as it was given.
+    pub model_path: Option<String>,
+    /// The model's tokenizer.
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// The text that the windows are cut from.
+    pub text: Option<TextIdentity>,
+    /// The text's path, as it was given.
+    pub text_path: Option<String>,
+    /// How the rows were computed.
+    pub backend: Option<BackendIdentity>,
+    /// Seed of the windows' order; `None` where they are in the order of the text.
+    pub seed: Option<u64>,
+    /// Tokens of text from the start of a window to that of the next, where windows overlap.
+    pub stride: Option<u32>,
+    /// The prompts, where the windows are prompts and not parts of a text.
+    pub prompts: Option<Prompts>,
+    /// Whether it holds token ids; `None` where every file of its kind does.
+    pub holds_tokens: Option<bool>,
+    /// Whether windows are numbered by their order in the text, not in the file.
+    pub numbers_are_of_the_text: bool,
+    /// Whether its tokens and settings suffice to run a model over the same windows.
+    pub is_decodable: bool,
+    /// The other entries of kl.py's header: key and value.
+    pub others: Vec<(String, String)>,
+    /// What can be verified in a file of its kind.
+    pub checks: Checks,
+}
+
+/// What an entry of a row means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Values {
+    /// Raw logits.
+    Logits,
+    /// Log-probabilities, from which logits cannot be computed.
+    LogProbabilities,
+    /// Log-probabilities as llama.cpp's base file holds them: floored at 16 below each row's
+    /// largest, and so not quite normalised.
+    FlooredLogProbabilities,
+}
+
+/// Prompts and what was done with them. Window `i` is the `i`-th prompt's; there may be more
+/// prompts than windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prompts {
+    /// The prompts, as they were given.
+    pub list: Vec<Prompt>,
+    /// SHA-256 (hex) of the chat template that was applied to them; `None`: none was.
+    pub chat_template: Option<String>,
+    /// Tokens at each window's end that the model itself generated after its prompt.
+    pub generated: Option<u32>,
+}
+
+impl Prompts {
+    /// A label for each prompt: its text, or that of the user's last message.
+    pub fn labels(&self) -> Vec<String> {
+        let labels = self.list.iter().map(|prompt| prompt.content.label());
+        labels.collect()
+    }
+
+    /// Prompts without a chat template, after which nothing was generated.
+    pub fn new(list: Vec<Prompt>) -> Self {
+        Self {
+            list,
+            chat_template: None,
+            generated: None,
+        }
+    }
+}
+
+/// What can be verified in a kind of file.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Checks {
+    /// A checksum over every byte.
+    Checksums,
+    /// gzip's own checksums, and the counts.
+    Gzip,
+    /// zip's own checksums of the arrays of rows, and the counts.
+    Zip,
+    /// The lengths of the files and their tokens: a changed logit goes unnoticed.
+    Lengths,
+    /// The file's length and its tokens, and that rows are distributions: a changed logit goes
+    /// unnoticed.
+    LengthAndTokens,
+    /// Nothing: the rows are computed, not stored.
+    Nothing,
+}
+
+impl About {
+    /// A reference of f32 logits about which nothing else is known. Its windows can be decoded, and
+    /// are numbered by their order in the text. Set the fields where this differs.
+    pub fn new(kind: Kind, path: impl Into<PathBuf>, n_ctx: u32, n_vocab: u32) -> Self {
+        Self {
+            path: path.into(),
+            kind,
+            file_bytes: 0,
+            writer: None,
+            n_ctx,
+            n_ctx_is_padded: false,
+            n_vocab,
+            n_windows: None,
+            n_rows: None,
+            encoding: "f32",
+            values: Values::Logits,
+            is_base_file: false,
+            first_scored: None,
+            add_bos: None,
+            hides_bos: false,
+            model: None,
+            model_path: None,
+            tokenizer: None,
+            text: None,
+            text_path: None,
+            backend: None,
+            seed: None,
+            stride: None,
+            prompts: None,
+            holds_tokens: None,
+            numbers_are_of_the_text: true,
+            is_decodable: true,
+            others: Vec::new(),
+            checks: Checks::Nothing,
+        }
+    }
+
+    /// Whether the rows are log-probabilities, from which logits cannot be computed.
+    pub fn holds_log_probabilities(&self) -> bool {
+        self.values != Values::Logits
+    }
+}

@@ -1,0 +1,150 @@
+//! The rows of a reference, in one of two traits.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::{RowBlock, WindowSpec};
+
+/// The rows of a reference.
+#[derive(Debug)]
+pub enum Rows {
+    /// Blocks that can be read in any order, by many threads at once.
+    Blocks(Box<dyn ReadBlocks>),
+    /// One stream from the first window to the last.
+    Stream(Box<dyn ReadStream>),
+}
+
+/// Rows that can be read in any order, by many threads at once: window `i` of the file, in blocks.
+///
+/// Methods panic if there is no such window or block.
+pub trait ReadBlocks: Debug + Send + Sync {
+    /// Rows in each block but a window's last.
+    fn rows_per_block(&self) -> u32;
+
+    /// Blocks of a window's rows.
+    fn n_blocks(&self, i: usize) -> u32;
+
+    /// A window's tokens, and which of its rows are stored.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`].
+    fn window(&self, i: usize) -> Result<WindowSpec>;
+
+    /// Block `b` of a window's rows, in the memory of `reuse` if given.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`].
+    fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock>;
+
+    /// Tells the system that a block will be read soon, so that the disk can work meanwhile.
+    /// Returns at once.
+    fn prefetch(&self, _i: usize, _b: u32) {}
+
+    /// Sets the token that the model decodes in place of each window's first, where
+    /// [`super::About::hides_bos`].
+    fn set_bos(&mut self, _bos: Option<u32>) {}
+
+    /// Reads a whole window and checks all that can be checked in a file of its kind.
+    ///
+    /// # Errors
+    /// The window's first fault.
+    fn verify_window(&self, i: usize) -> Result<()> {
+        self.window(i)?;
+        let mut reuse = None;
+        for b in 0..self.n_blocks(i) {
+            reuse = Some(self.block(i, b, reuse)?);
+        }
+        Ok(())
+    }
+}
+
+/// Rows that can only be read from the first window to the last.
+pub trait ReadStream: Debug + Send {
+    /// The next window; `None` after the last. Rows of the window before that were not read are
+    /// skipped.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] or [`crate::Error::Truncated`] with the window and its position,
+    /// [`crate::Error::Io`].
+    fn next_window(&mut self) -> Result<Option<WindowSpec>>;
+
+    /// Up to `max_rows` more rows of that window; `None` when there are no more.
+    ///
+    /// # Errors
+    /// As [`ReadStream::next_window`].
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>>;
+
+    /// Opens the same stream again, at its first window.
+    ///
+    /// # Errors
+    /// Those of opening the file.
+    fn reopen(&self) -> Result<Box<dyn ReadStream>>;
+}
+
+/// Blocks, read window after window.
+#[derive(Debug)]
+pub(super) struct BlockStream {
+    blocks: Arc<dyn ReadBlocks>,
+    n_windows: usize,
+    /// The next window.
+    next: usize,
+    /// The next block of the current window.
+    next_block: u32,
+    /// A block, and how many of its rows have been given.
+    begun: Option<(RowBlock, usize)>,
+}
+
+impl BlockStream {
+    pub(super) fn new(blocks: Arc<dyn ReadBlocks>, n_windows: usize) -> Self {
+        Self {
+            blocks,
+            n_windows,
+            next: 0,
+            next_block: 0,
+            begun: None,
+        }
+    }
+}
+
+impl ReadStream for BlockStream {
+    fn next_window(&mut self) -> Result<Option<WindowSpec>> {
+        if self.next >= self.n_windows {
+            (self.begun, self.next_block) = (None, u32::MAX);
+            return Ok(None);
+        }
+        let window = self.blocks.window(self.next)?;
+        self.next += 1;
+        (self.begun, self.next_block) = (None, 0);
+        Ok(Some(window))
+    }
+
+    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
+        let Some(i) = self.next.checked_sub(1).filter(|_| max_rows > 0) else {
+            return Ok(None);
+        };
+        let (block, given) = match self.begun.take() {
+            Some(begun) => begun,
+            None if self.next_block < self.blocks.n_blocks(i) => {
+                let block = self.blocks.block(i, self.next_block, None)?;
+                self.next_block += 1;
+                (block, 0)
+            }
+            None => return Ok(None),
+        };
+        let left = block.n_rows() - given;
+        if given == 0 && left <= max_rows {
+            return Ok(Some(block));
+        }
+        let part = block.part(given, max_rows.min(left));
+        if left > max_rows {
+            self.begun = Some((block, given + max_rows));
+        }
+        Ok(Some(part))
+    }
+
+    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
+        let blocks = Arc::clone(&self.blocks);
+        Ok(Box::new(Self::new(blocks, self.n_windows)))
+    }
+}

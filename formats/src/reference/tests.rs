@@ -1,0 +1,215 @@
+use std::path::PathBuf;
+
+use super::*;
+use crate::common::about;
+use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, specs, window};
+use crate::{
+    Encoding, Error, Found, Target, Writer, klpy, llamacpp, native, npz, safetensors, sidecar,
+};
+
+const N_VOCAB: u32 = 5;
+
+/// A file of a kind, of these windows.
+fn file(kind: Kind, windows: &[SampleWindow]) -> Vec<u8> {
+    let target = Target::new(kind, None).unwrap();
+    let about = about(kind, 8, N_VOCAB);
+    let mut writer =
+        Writer::create(Vec::new(), Path::new(""), target, &about, &specs(windows)).unwrap();
+    for window in windows {
+        let rows = window.rows.chunks(N_VOCAB as usize);
+        writer.write_window(&window.spec, rows).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// Two windows that a file of a kind can hold, longer ones last.
+fn windows(kind: Kind) -> Vec<SampleWindow> {
+    let first_scored = match kind {
+        klpy::KIND => 0,
+        _ => 4,
+    };
+    let mut windows = vec![
+        window(0, 8, first_scored, N_VOCAB),
+        window(1, 8, first_scored, N_VOCAB),
+    ];
+    if kind == llamacpp::KIND {
+        for window in &mut windows {
+            window.spec.n_rows = 3;
+            window.rows.truncate(3 * N_VOCAB as usize);
+        }
+    }
+    windows
+}
+
+#[test]
+fn kinds_are_recognised_by_their_bytes() {
+    let scratch = Scratch::new();
+    for kind in [native::KIND, klpy::KIND, llamacpp::KIND] {
+        assert_eq!(sniff(scratch.file(&file(kind, &[]))).unwrap(), kind);
+        assert_eq!(kind.name().parse(), Ok(kind));
+    }
+    for kind in [npz::KIND, safetensors::KIND] {
+        let error = kind.name().parse::<Kind>().unwrap_err().to_string();
+        assert!(error.ends_with("give kl, kl.py, llama.cpp"), "{error}");
+        assert!(Target::new(kind, None).is_err());
+    }
+    assert_eq!(sniff(scratch.file(b"_logits_")).unwrap(), llamacpp::KIND);
+    for (bytes, what) in [
+        (&b""[..], Found::Empty),
+        (b"GGUF\x03\0\0\0", Found::Model),
+        (b"kl_sidecar_v1\n{}", Found::Sidecar),
+        (b"\x1f\x8b\x08", Found::Gzip),
+        (b"_logits", Found::Unknown),
+        (b"\x40\0\0\0\0\0\0\0{\"a\":", Found::SafetensorsFile),
+    ] {
+        let error = sniff(scratch.file(bytes)).unwrap_err();
+        let found = matches!(&error, Error::NotAReference { found, .. } if *found == what);
+        assert!(found, "{error}");
+    }
+    assert!(matches!(
+        sniff(Path::new("/no/such/file")),
+        Err(Error::Io { .. })
+    ));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_not_a_regular_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let save_first = "a reference must be a regular file: save it first";
+    for (path, what) in [
+        (pipe.as_path(), save_first), // and opening it would wait for ever
+        (Path::new("/dev/null"), save_first),
+        (folder.path(), "is a folder without safetensors files"),
+    ] {
+        let errors = [sniff(path).err(), Reference::open(path).err()];
+        for error in errors.into_iter().flatten() {
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            let start = format!("{}: {what}", path.display());
+            assert!(error.to_string().starts_with(&start), "{error}");
+        }
+        assert!(Reference::open(path).is_err());
+        assert!(!sidecar::is_sidecar(path));
+    }
+}
+
+#[test]
+fn a_reference_reports_what_its_file_records() {
+    let scratch = Scratch::new();
+    let open = |kind, windows: &[SampleWindow]| {
+        Reference::open(scratch.file(&file(kind, windows))).unwrap()
+    };
+    let reference = open(native::KIND, &windows(native::KIND));
+    let about = reference.about();
+    assert_eq!((reference.kind(), about.n_ctx), (native::KIND, 8));
+    assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(8)));
+    assert_eq!(
+        about.file_bytes,
+        std::fs::metadata(&scratch.path).unwrap().len()
+    );
+    assert_eq!(reference.longest_window(), Some(8));
+    assert!(!reference.is_shuffled() && reference.fingerprint().unwrap().is_some());
+
+    let reference = open(klpy::KIND, &windows(klpy::KIND));
+    let about = reference.about();
+    assert_eq!((reference.kind(), about.n_vocab), (klpy::KIND, N_VOCAB));
+    assert_eq!((about.n_windows, about.n_rows), (Some(2), None));
+    assert_eq!(
+        (reference.windows(), reference.longest_window()),
+        (None, None)
+    );
+    assert!(about.n_ctx_is_padded && reference.is_shuffled());
+
+    let reference = open(llamacpp::KIND, &windows(llamacpp::KIND));
+    let about = reference.about();
+    assert_eq!((reference.kind(), about.n_ctx), (llamacpp::KIND, 8));
+    assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(6)));
+    assert!(about.is_base_file && about.hides_bos && about.holds_log_probabilities());
+
+    assert_eq!(
+        open(native::KIND, &[]).longest_window(),
+        Some(8),
+        "of none, n_ctx"
+    );
+    let error = Reference::open(scratch.file(b"_logits_")).unwrap_err();
+    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+#[test]
+fn every_kind_gives_its_windows_and_rows_in_a_stream() {
+    let scratch = Scratch::new();
+    for (kind, encoding) in [(native::KIND, Encoding::U16), (klpy::KIND, Encoding::F32)] {
+        let windows = windows(kind);
+        let path = scratch.file(&file(kind, &windows));
+        let reference = Reference::open(path).unwrap();
+        let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
+        assert_eq!(listed.unwrap(), specs(&windows));
+        for max_rows in [1, 2, 3, 100] {
+            let mut stream = Reference::open(path).unwrap().into_stream();
+            assert!(
+                stream.next_rows(max_rows).unwrap().is_none(),
+                "no window yet"
+            );
+            let mut again = stream.reopen().unwrap();
+            for window in &windows {
+                assert_eq!(stream.next_window().unwrap().as_ref(), Some(&window.spec));
+                // The other stream's rows are skipped.
+                assert_eq!(again.next_window().unwrap().as_ref(), Some(&window.spec));
+                again.next_rows(1).unwrap();
+                let mut rows = Vec::new();
+                while let Some(block) = stream.next_rows(max_rows).unwrap() {
+                    assert!(block.n_rows() <= max_rows);
+                    assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
+                    rows.extend(bits(&block));
+                }
+                assert_eq!(rows, decoded_bits(encoding, N_VOCAB, &window.rows));
+            }
+            assert!(stream.next_window().unwrap().is_none());
+            assert!(stream.next_rows(max_rows).unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_bos_replaces_the_first_token_of_a_base_file_alone() {
+    let scratch = Scratch::new();
+    for (kind, replaces) in [(native::KIND, false), (llamacpp::KIND, true)] {
+        let mut reference = Reference::open(scratch.file(&file(kind, &windows(kind)))).unwrap();
+        let first = |reference: &Reference| {
+            let mut windows = reference.read_windows().unwrap();
+            windows.next().unwrap().unwrap().tokens[0]
+        };
+        let before = first(&reference);
+        reference.set_bos(Some(before + 1));
+        assert_eq!(first(&reference) != before, replaces, "{kind}");
+    }
+}
+
+#[test]
+fn a_copy_of_the_same_kind_keeps_all_that_a_file_records() {
+    let scratch = Scratch::new();
+    let bytes = file(native::KIND, &[]);
+    let reference = Reference::open(scratch.file(&bytes)).unwrap();
+    let target = Target::new(native::KIND, Some(Encoding::U16)).unwrap();
+    let again = Writer::create(Vec::new(), Path::new(""), target, reference.about(), &[]);
+    assert_eq!(again.unwrap().finish().unwrap(), bytes);
+    assert_eq!(reference.about().model, Some(crate::common::model()));
+    assert_eq!(reference.about().backend, Some(crate::common::backend()));
+}
+
+#[test]
+fn what_a_converted_file_does_not_record_is_null() {
+    let about = About::new(native::KIND, PathBuf::new(), 8, N_VOCAB);
+    let header = native::Header::new(&about, Encoding::U16, &[]);
+    let json = serde_json::to_value(&header).unwrap();
+    for key in ["writer", "model", "text", "backend", "add_bos", "tokenizer"] {
+        assert!(json[key].is_null(), "{key}");
+    }
+    assert_eq!(
+        serde_json::from_value::<native::Header>(json).unwrap(),
+        header
+    );
+}

@@ -1,0 +1,103 @@
+//! A row of llama.cpp's base file: scale and smallest log-probability, then a code for each entry.
+
+use super::{Row, finite_range};
+
+/// How far below a row's largest logit llama-perplexity lets a logit be; it raises lower ones to
+/// this floor.
+pub const FLOOR: f32 = 16.0;
+
+/// Bytes before the codes: f32 scale, f32 min_log_prob.
+const PREFIX_BYTES: usize = 8;
+
+/// The largest code.
+const MAX_CODE: f32 = u16::MAX as f32;
+
+/// Bytes of a row of `n_vocab` entries, which are padded to an even count; `None` where that
+/// overflows.
+pub fn row_bytes(n_vocab: usize) -> Option<usize> {
+    n_vocab
+        .checked_next_multiple_of(2)?
+        .checked_mul(2)?
+        .checked_add(PREFIX_BYTES)
+}
+
+/// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
+/// aligned to their elements.
+pub(crate) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+    if Some(bytes.len()) != row_bytes(n_vocab) {
+        return None;
+    }
+    let (scale, rest) = bytes.split_first_chunk::<4>()?;
+    let (min_log_prob, codes) = rest.split_first_chunk::<4>()?;
+    Some(Row::U16 {
+        min: f32::from_le_bytes(*min_log_prob),
+        step: f32::from_le_bytes(*scale),
+        codes: bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?,
+    })
+}
+
+/// Writes the row of a base file for `row`, raw logits: what llama-perplexity writes for them, to
+/// the bit where the C library's `expf` is the same and the compiler fuses no multiply-add.
+///
+/// Log-probabilities more than [`FLOOR`] below the largest are raised to that floor, so the decoded
+/// row sums to a little more than 1. A row with a NaN or a positive infinity gets a
+/// min_log_prob of NaN, so that a reader finds and excludes it; a negative infinity is raised
+/// like any small logit.
+///
+/// Source: `log_softmax` with `uint16_t` output in llama.cpp's `tools/perplexity/perplexity.cpp`.
+///
+/// # Panics
+/// If `row` is empty, or `out` not [`row_bytes`] of its length long.
+pub fn encode_row(row: &[f32], out: &mut [u8]) {
+    assert!(!row.is_empty(), "a row has entries");
+    assert_eq!(
+        Some(out.len()),
+        row_bytes(row.len()),
+        "an encoded row is as long as its vocabulary makes it"
+    );
+    let (min, max) = finite_range(row).unwrap_or_else(|| range(row));
+    // As `std::max(min, floor)`: a NaN stays.
+    let floor = max - FLOOR;
+    let min = if min < floor { floor } else { min };
+    // Summed in order, in f64: another order may change the last bit.
+    let sum: f64 = row.iter().map(|&x| f64::from((x - max).exp())).sum();
+    let log_sum_exp = sum.ln() as f32;
+    let min_log_prob = min - max - log_sum_exp;
+    let scale = (max - min) / MAX_CODE;
+    let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
+    let numbers = [one_nan(scale), one_nan(min_log_prob)];
+    prefix.copy_from_slice(bytemuck::bytes_of(&numbers));
+    // The padding stays 0.
+    codes.fill(0);
+    if scale == 0.0 {
+        return;
+    }
+    let inverse = 1.0 / scale;
+    let (codes, _) = codes.as_chunks_mut::<2>();
+    for (code, &x) in codes.iter_mut().zip(row) {
+        let nearest = nearest(inverse * (x - min));
+        *code = if x > min { nearest } else { 0 }.to_le_bytes();
+    }
+}
+
+/// Smallest and largest entry of a row that holds a NaN or an infinity, as `std::min` and
+/// `std::max` find them: a NaN counts only as the first entry.
+fn range(row: &[f32]) -> (f32, f32) {
+    let first = row.first().copied().unwrap_or(f32::NAN);
+    row.iter().fold((first, first), |(min, max), &x| {
+        (if x < min { x } else { min }, if max < x { x } else { max })
+    })
+}
+
+/// The nearest integer, ties to even, of a number up to 2^16: adding 1.5 * 2^23 leaves no
+/// fraction bits, and the low bits of the sum are the integer's.
+#[inline(always)]
+fn nearest(x: f32) -> u16 {
+    const TWO_POW_23_AND_HALF: f32 = 12_582_912.0;
+    (x + TWO_POW_23_AND_HALF).to_bits() as u16
+}
+
+/// The same bits for every NaN, which otherwise depend on the processor.
+fn one_nan(x: f32) -> f32 {
+    if x.is_nan() { f32::NAN } else { x }
+}

@@ -1,0 +1,156 @@
+//! Which kind of file to write.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use super::writer::Writer;
+use crate::error::{Named, Result};
+use crate::reference::format::{Traits, WriteFormat};
+use crate::reference::formats::format_of;
+use crate::reference::{About, Kind};
+use crate::{BackendIdentity, Encoding, WindowSpec};
+
+/// A kind of file, and how it stores a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    kind: Kind,
+    encoding: Encoding,
+}
+
+/// Why a kind of file cannot be written, or not in the encoding asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// Files of this kind can only be read.
+    #[error("files of kind {0} are read, not written")]
+    NotWritten(Kind),
+    /// The kind has only its own encoding.
+    #[error("files of kind {kind} store rows in {own}, not in {encoding}")]
+    Encoding {
+        /// The kind.
+        kind: Kind,
+        /// What was asked for.
+        encoding: Encoding,
+        /// What it has.
+        own: Encoding,
+    },
+}
+
+impl Target {
+    /// A file of this kind. Without an `encoding` it has the kind's default: `u16` for `kl`'s file,
+    /// which can have either, and for llama.cpp's base file, `f32` for kl.py's.
+    ///
+    /// # Errors
+    /// If the kind can only be read, or does not have this encoding.
+    pub fn new(kind: Kind, encoding: Option<Encoding>) -> std::result::Result<Self, TargetError> {
+        let format = format_of(kind).and_then(|format| format.write);
+        let encodings = format.map(|format| format.encodings).unwrap_or_default();
+        let &[own, ..] = encodings else {
+            return Err(TargetError::NotWritten(kind));
+        };
+        let encoding = encoding.unwrap_or(own);
+        match encodings.contains(&encoding) {
+            true => Ok(Self { kind, encoding }),
+            false => Err(TargetError::Encoding {
+                kind,
+                encoding,
+                own,
+            }),
+        }
+    }
+
+    /// The kind of file.
+    pub fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// How an entry of a row is stored; in llama.cpp's base file as a log-probability.
+    pub fn encoding(self) -> Encoding {
+        self.encoding
+    }
+
+    /// Most bytes that a file of these windows can have: rows as they are stored, without what
+    /// deflate saves. A header's prompts come on top.
+    pub fn projected_bytes(self, windows: &[WindowSpec], n_vocab: u32) -> u64 {
+        match self.format() {
+            Some(format) => (format.projected_bytes)(self.encoding, windows, n_vocab),
+            None => 0,
+        }
+    }
+
+    /// Whether checksums show which windows of such a file are whole, so that writing one can be
+    /// resumed.
+    pub fn can_resume(self) -> bool {
+        self.traits().can_resume
+    }
+
+    /// Whether each window must have rows from its first token on (kl.py).
+    pub fn has_all_rows(self) -> bool {
+        self.traits().has_all_rows
+    }
+
+    /// Whether it is llama.cpp's base file: whole windows of a text, scored in their second half,
+    /// as log-probabilities.
+    pub fn is_base_file(self) -> bool {
+        self.traits().is_base_file
+    }
+
+    /// How readers of such a file assume that its rows were computed, if they assume anything.
+    pub fn assumed_backend(self) -> Option<BackendIdentity> {
+        let backend = BackendIdentity {
+            flash_attn: Some("off".to_owned()),
+            ..BackendIdentity::default()
+        };
+        self.traits().is_without_flash_attention.then_some(backend)
+    }
+
+    fn traits(self) -> Traits {
+        self.format()
+            .map(|format| format.traits)
+            .unwrap_or_default()
+    }
+
+    /// How its kind is written.
+    fn format(self) -> Option<WriteFormat> {
+        format_of(self.kind)?.write
+    }
+}
+
+/// The kind, and the encoding where the kind has a choice: `kl u16`, `kl.py`.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let encodings = self.format().map_or(0, |format| format.encodings.len());
+        match encodings > 1 {
+            true => write!(f, "{} {}", self.kind, self.encoding),
+            false => write!(f, "{}", self.kind),
+        }
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
+    /// as much of `about` as the kind can record; windows and rows are counted here. `path` is only
+    /// used in messages.
+    ///
+    /// llama.cpp's base file starts with the tokens of all windows. Give those of the text: where
+    /// the model adds a BOS, llama-perplexity puts it in place of each window's first token before
+    /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the file cannot hold such windows, [`crate::Error::Io`].
+    pub fn create(
+        out: W,
+        path: &Path,
+        target: Target,
+        about: &About,
+        windows: &[WindowSpec],
+    ) -> Result<Self> {
+        let name = Named::new(path);
+        let Some(format) = target.format() else {
+            return Err(name.unwritable(format!("a file of kind {}", target.kind)));
+        };
+        let start = (format.start)(&name, target.encoding, about, windows)?;
+        Self::begin(out, name, start)
+    }
+}

@@ -1,0 +1,49 @@
+//! The model, text and backend that the tests of every kind of file use.
+
+use kl_formats::{About, BackendIdentity, Kind, ModelIdentity, TextIdentity};
+
+/// A reference about which everything is known.
+pub fn about(kind: Kind, n_ctx: u32, n_vocab: u32) -> About {
+    let mut about = About::new(kind, "", n_ctx, n_vocab);
+    about.writer = Some("kl test".to_owned());
+    about.add_bos = Some(true);
+    about.model = Some(model());
+    about.text = Some(text());
+    about.backend = Some(backend());
+    about
+}
+
+/// A model whose names need escapes in JSON and in Python.
+pub fn model() -> ModelIdentity {
+    let mut model = ModelIdentity::named("caf\u{e9} \"q4\".gguf");
+    model.name = Some("M \"1\"\n\u{e9}".to_owned());
+    model.architecture = Some("llama".to_owned());
+    model.size_bytes = Some(1 << 40);
+    model.n_params = Some(7_000_000_000);
+    model.file_bytes = Some(5);
+    model.metadata_sha256 = Some("00ff".to_owned());
+    model
+}
+
+/// A text from standard input.
+pub fn text() -> TextIdentity {
+    let mut text = TextIdentity::named("-");
+    text.bytes = Some(9);
+    text.sha256 = Some("ab".to_owned());
+    text.n_tokens = Some(3);
+    text
+}
+
+/// llama.cpp on a CPU.
+pub fn backend() -> BackendIdentity {
+    let mut backend = BackendIdentity::version("b1");
+    backend.devices = Some(vec!["CPU".to_owned()]);
+    backend.n_gpu_layers = Some(0);
+    backend.n_batch = Some(512);
+    backend.n_ubatch = Some(8);
+    backend.threads = Some(1);
+    backend.flash_attn = Some("off".to_owned());
+    backend.type_k = Some("f16".to_owned());
+    backend.type_v = Some("f16".to_owned());
+    backend
+}

@@ -1,0 +1,271 @@
+//! The flags of the classic calls, `kl -m MODEL -t TEXT -w REF` and `kl -m MODEL -r REF`.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use clap::value_parser;
+use kl_formats::{Encoding, Kind, MAX_N_CTX};
+
+use super::values::{file, gpu_layers, n_tokens, tensor_split, written_kind};
+use super::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
+use crate::commands::settings::{MAX_THREADS, Vocabulary};
+use crate::engine::{CacheType, FlashAttention, SplitMode};
+use crate::input::ScoreFrom;
+
+/// Every flag of the classic calls.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Model to run (GGUF); with -r, may repeat
+    ///
+    /// Each model is loaded after the one before it is freed.
+    #[arg(short, long, value_name = "PATH", required = true, help_heading = INPUT)]
+    pub model: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub write: WriteArgs,
+
+    /// Tokens in a window [default: 512]
+    ///
+    /// With --prompts-file, the default is the length of the longest prompt; with -r, it is the
+    /// reference's window.
+    #[arg(
+        short = 'c', long, value_name = "N", help_heading = INPUT,
+        value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX))
+    )]
+    pub n_ctx: Option<u32>,
+
+    /// Stop after N scored tokens, from windows in a seeded random order; -1: all
+    #[arg(
+        short = 'n', long, value_name = "N", help_heading = INPUT, hide_short_help = true,
+        default_value = "-1", value_parser = n_tokens, allow_negative_numbers = true
+    )]
+    pub n_tokens: i64,
+
+    #[command(flatten)]
+    pub evaluate: EvaluateArgs,
+
+    #[command(flatten)]
+    pub results: ResultArgs,
+
+    #[command(flatten)]
+    pub run: ModelArgs,
+
+    /// Resume an interrupted run with the same settings
+    ///
+    /// With -w, writing continues after the last whole window. With -r, models that are done are
+    /// skipped.
+    #[arg(
+        long, help_heading = GENERAL, hide_short_help = true,
+        conflicts_with_all = ["force", "no_sidecar"]
+    )]
+    pub resume: bool,
+
+    /// Overwrite existing output files
+    #[arg(long, help_heading = GENERAL, hide_short_help = true)]
+    pub force: bool,
+
+    /// Show llama.cpp's log
+    #[arg(short, long, help_heading = GENERAL, hide_short_help = true)]
+    pub verbose: bool,
+
+    /// Print only results, warnings and errors
+    #[arg(short, long, help_heading = GENERAL, hide_short_help = true)]
+    pub quiet: bool,
+}
+
+/// The flags for writing a reference.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = INPUT)]
+pub struct WriteArgs {
+    /// Text to write a reference for; '-' reads stdin
+    #[arg(short, long, value_name = "PATH")]
+    pub text_path: Option<PathBuf>,
+
+    /// Prompts to write a reference for, instead of a text; '-' reads stdin
+    ///
+    /// One prompt per line, or JSONL with "prompt" or "messages" in each line.
+    #[arg(
+        long, value_name = "PATH", hide_short_help = true,
+        conflicts_with_all = ["text_path", "stride"]
+    )]
+    pub prompts_file: Option<PathBuf>,
+
+    /// With --prompts-file, tokenize prompts as they are, without a chat template
+    #[arg(long, hide_short_help = true)]
+    pub no_chat_template: bool,
+
+    /// With --prompts-file, use this chat template (Jinja) instead of the model's own
+    #[arg(
+        long, value_name = "PATH", hide_short_help = true,
+        value_parser = file(), conflicts_with = "no_chat_template"
+    )]
+    pub chat_template_file: Option<PathBuf>,
+
+    /// With --prompts-file, generate N tokens after each prompt, greedily, and score those
+    ///
+    /// With --score all, the prompt's own tokens are scored too.
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
+    )]
+    pub generate: Option<u32>,
+
+    /// Tokens from one window's start to the next's [default: no overlap]
+    ///
+    /// With a stride shorter than a window, windows overlap, and more of the text is scored with a
+    /// long context.
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..)
+    )]
+    pub stride: Option<u32>,
+
+    /// Use only the first N windows, or prompts [default: all]
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..)
+    )]
+    pub max_windows: Option<u32>,
+
+    /// First position of each window that is scored [default: all]
+    ///
+    /// - all:  every position
+    /// - half: the second half of the window, as llama-perplexity does
+    /// - new:  with --stride, only what no earlier window has scored
+    /// - N:    from position N on
+    #[arg(
+        long,
+        value_name = "all|half|new|N",
+        hide_short_help = true,
+        verbatim_doc_comment
+    )]
+    pub score: Option<ScoreFrom>,
+
+    /// Parse special tokens in the text; in a chat template's output they always are
+    #[arg(long, hide_short_help = true)]
+    pub parse_special: bool,
+
+    /// Reference to write
+    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = file())]
+    pub write_path: Option<PathBuf>,
+
+    /// Format of the reference to write
+    #[arg(
+        long, value_name = "FORMAT", help_heading = REFERENCE, hide_short_help = true,
+        value_parser = written_kind(), default_value = "kl"
+    )]
+    pub format: Kind,
+
+    /// How kl's own format stores a logit: u16 (half the size) or f32 (exact) [default: u16]
+    #[arg(long, value_name = "u16|f32", help_heading = REFERENCE, hide_short_help = true)]
+    pub encoding: Option<Encoding>,
+}
+
+/// The flags for evaluating models, except those for the results.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = EVALUATION)]
+pub struct EvaluateArgs {
+    /// Reference to evaluate against; its format is detected
+    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = file())]
+    pub read_path: Option<PathBuf>,
+
+    /// Vocabulary entries to compare if the sizes differ [default: same]
+    ///
+    /// - same:      all entries; the sizes must not differ
+    /// - common:    the first entries, as many as both have
+    /// - tokenizer: all but the padding at the end of the model's vocabulary
+    ///
+    /// Probabilities are renormalised over the entries compared.
+    #[arg(
+        long,
+        value_name = "same|common|tokenizer",
+        hide_short_help = true,
+        verbatim_doc_comment
+    )]
+    pub vocab: Option<Vocabulary>,
+
+    /// Contexts of the model to use in turn
+    ///
+    /// With 2, a GPU decodes while the CPU scores, for twice the context's memory. kl.py's files
+    /// use 1.
+    ///
+    /// [default: 2 with all layers on a GPU, else 1]
+    #[arg(
+        long, value_name = "1|2", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..=2)
+    )]
+    pub contexts: Option<u32>,
+}
+
+/// How a model is loaded and decoded; flags are llama.cpp's.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = MODEL)]
+pub struct ModelArgs {
+    /// Layers to offload (-ngl): a number or all
+    #[arg(
+        long, value_name = "N", default_value = "0", value_parser = gpu_layers,
+        allow_negative_numbers = true
+    )]
+    pub n_gpu_layers: u32,
+
+    /// Logical batch: tokens in a decode call, and rows of logits in memory
+    ///
+    /// [default: as many as fit in 64 MiB, at most 512; with -r, as the reference was written]
+    #[arg(short = 'b', long, value_name = "N", hide_short_help = true, value_parser = batch())]
+    pub n_batch: Option<u32>,
+
+    /// Physical batch (-ub): tokens computed at once [default: --n-batch]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = batch())]
+    pub n_ubatch: Option<u32>,
+
+    /// Threads to decode with [default: physical cores]
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..=i64::from(MAX_THREADS))
+    )]
+    pub threads: Option<u32>,
+
+    /// Flash attention (-fa) [default: auto; with -r, as the reference was written]
+    #[arg(long, value_name = "on|off|auto", hide_short_help = true)]
+    pub flash_attn: Option<FlashAttention>,
+
+    /// Type of the KV cache's keys (-ctk)
+    #[arg(
+        long, value_name = "TYPE", hide_short_help = true,
+        default_value_t = CacheType::default()
+    )]
+    pub cache_type_k: CacheType,
+
+    /// Type of the KV cache's values (-ctv)
+    #[arg(
+        long, value_name = "TYPE", hide_short_help = true,
+        default_value_t = CacheType::default()
+    )]
+    pub cache_type_v: CacheType,
+
+    /// Devices to offload to (-dev), by name, comma-separated
+    #[arg(
+        long,
+        value_name = "NAMES",
+        hide_short_help = true,
+        value_delimiter = ','
+    )]
+    pub device: Vec<String>,
+
+    /// How to split layers across several GPUs (-sm): none, layer, row or tensor
+    #[arg(long, value_name = "MODE", hide_short_help = true)]
+    pub split_mode: Option<SplitMode>,
+
+    /// GPU that holds what is not split (-mg)
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub main_gpu: Option<i32>,
+
+    /// Not available (-ts): the bindings to llama.cpp do not offer it
+    #[arg(long, value_name = "N0,N1,...", hide = true, value_parser = tensor_split)]
+    pub tensor_split: Option<Infallible>,
+}
+
+/// Parses a batch size, which llama.cpp holds as a signed 32-bit number.
+fn batch() -> clap::builder::RangedI64ValueParser<u32> {
+    value_parser!(u32).range(1..=i64::from(i32::MAX))
+}

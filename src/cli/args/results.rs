@@ -1,0 +1,66 @@
+//! The flags for the results of an evaluation.
+
+use std::path::PathBuf;
+
+use clap::value_parser;
+
+use super::RESULTS;
+use super::values::file;
+use crate::commands::settings::Stats;
+use crate::report::Condition;
+use crate::stats::Confidence;
+
+/// The flags that `kl -r` and `kl compare` share.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = RESULTS)]
+pub struct ResultArgs {
+    /// Confidence level of every interval
+    #[arg(long, value_name = "P", hide_short_help = true, default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// Statistics to report in addition to kl's own, comma-separated
+    ///
+    /// - llama-perplexity: what llama-perplexity --kl-divergence prints
+    /// - logits: distances between logits, Jensen-Shannon divergence, and
+    ///   KLD smoothed as in MAX
+    #[arg(
+        long,
+        value_name = "KINDS",
+        hide_short_help = true,
+        value_delimiter = ',',
+        verbatim_doc_comment
+    )]
+    pub stats: Vec<Stats>,
+
+    /// Write the result as JSON; '-' writes it to stdout
+    ///
+    /// On stdout it replaces the report.
+    #[arg(long, value_name = "PATH")]
+    pub json: Option<PathBuf>,
+
+    /// Include every token's values in the JSON
+    #[arg(long, hide_short_help = true)]
+    pub json_tokens: bool,
+
+    /// List the N tokens with the largest KLD, with their context
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..)
+    )]
+    pub top_k: Option<u32>,
+
+    /// Exit with code 3 if the condition holds, as in 'kld.mean > 0.01'; may repeat
+    #[arg(long, value_name = "CONDITION", hide_short_help = true)]
+    pub fail_if: Vec<Condition>,
+
+    /// Per-token file to write [default: FILE-NAME.kls in the current folder]
+    #[arg(
+        long, value_name = "PATH", hide_short_help = true,
+        value_parser = file(), conflicts_with = "no_sidecar"
+    )]
+    pub sidecar: Option<PathBuf>,
+
+    /// Do not write a per-token file
+    #[arg(long, hide_short_help = true)]
+    pub no_sidecar: bool,
+}

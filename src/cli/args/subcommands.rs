@@ -1,0 +1,111 @@
+//! The flags of `kl info`, `kl convert` and `kl compare`.
+
+use std::path::PathBuf;
+
+use kl_formats::{Encoding, Kind};
+
+use super::ResultArgs;
+use super::values::{compare_vocab, file, n_tokens, written_kind};
+use crate::commands::settings::{Bos, Vocabulary};
+
+/// Show what a file holds; with --verify, check every byte of it
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct InfoArgs {
+    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), .npz, or folder of
+    /// N.safetensors; its format is detected
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Read every byte and check every checksum; exit with code 1 if the file is damaged
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Convert a reference to another format, without the model
+///
+/// Warns of what the new file will lack; what its format cannot hold at all is an error.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct ConvertArgs {
+    /// Reference of kl, kl.py or llama-perplexity; its format is detected
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+
+    /// Reference to write
+    #[arg(value_name = "OUT", value_parser = file())]
+    pub output: PathBuf,
+
+    /// Format of the reference to write
+    #[arg(long, value_name = "FORMAT", value_parser = written_kind())]
+    pub format: Kind,
+
+    /// How kl's own format stores a logit: u16 (half the size) or f32 (exact) [default: u16]
+    #[arg(long, value_name = "u16|f32")]
+    pub encoding: Option<Encoding>,
+
+    /// BOS that the model of a base file put in place of each window's first token
+    ///
+    /// llama.cpp's base files do not record it. With none, the model put no BOS there.
+    #[arg(long, value_name = "ID|none")]
+    pub bos: Option<Bos>,
+
+    /// Overwrite an existing output file
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print only warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Compare logits that are already stored, without a model
+///
+/// Reports how far each OTHER is from REF.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct CompareArgs {
+    /// Reference of kl, kl.py or llama-perplexity, .npz, or folder of N.safetensors; its format is
+    /// detected
+    #[arg(value_name = "REF")]
+    pub reference: PathBuf,
+
+    /// File to compare with REF, of any of these formats; may repeat
+    #[arg(value_name = "OTHER", required = true)]
+    pub others: Vec<PathBuf>,
+
+    /// Stop after N rows, skipping windows that only REF has; -1: all
+    #[arg(
+        short = 'n', long, value_name = "N", default_value = "-1",
+        value_parser = n_tokens, allow_negative_numbers = true
+    )]
+    pub n_tokens: i64,
+
+    /// Vocabulary entries to compare if the sizes differ [default: same]
+    ///
+    /// - same:   all entries; the sizes must not differ
+    /// - common: the first entries, as many as both have, renormalised
+    #[arg(
+        long, value_name = "same|common", value_parser = compare_vocab, verbatim_doc_comment
+    )]
+    pub vocab: Option<Vocabulary>,
+
+    /// Overwrite existing output files
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print only results, warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    #[command(flatten)]
+    pub results: ResultArgs,
+}

@@ -1,0 +1,110 @@
+//! The flags of read mode and of `kl compare`.
+
+use std::path::{Path, PathBuf};
+
+use super::paths;
+use super::run::{max_rows, run_settings};
+use super::usage_error::{UsageError, wrong};
+use crate::cli::args::{Args, CompareArgs, ResultArgs};
+use crate::commands::settings::{
+    CompareSettings, EvaluateSettings, ResultSettings, Sidecar, Stats,
+};
+
+pub(super) fn evaluate_settings(
+    args: Args,
+    reference: PathBuf,
+) -> Result<EvaluateSettings, UsageError> {
+    let run = run_settings(&args);
+    let results = ResultSettings {
+        resume: Some(args.resume),
+        ..result_settings(
+            args.results,
+            &args.model,
+            &reference,
+            args.force,
+            args.quiet,
+        )?
+    };
+    Ok(EvaluateSettings {
+        models: args.model,
+        reference,
+        n_ctx: args.n_ctx,
+        vocabulary: args.evaluate.vocab.unwrap_or_default(),
+        contexts: args.evaluate.contexts,
+        results,
+        run,
+    })
+}
+
+impl TryFrom<CompareArgs> for CompareSettings {
+    type Error = UsageError;
+
+    fn try_from(args: CompareArgs) -> Result<Self, UsageError> {
+        let (results, reference) = (args.results, args.reference);
+        Ok(Self {
+            results: result_settings(results, &args.others, &reference, args.force, args.quiet)?,
+            reference,
+            others: args.others,
+            max_rows: max_rows(args.n_tokens),
+            vocabulary: args.vocab.unwrap_or_default(),
+        })
+    }
+}
+
+/// Checks the flags for the results of evaluating `evaluated`, models or files, against
+/// `reference`.
+fn result_settings(
+    args: ResultArgs,
+    evaluated: &[PathBuf],
+    reference: &Path,
+    force: bool,
+    quiet: bool,
+) -> Result<ResultSettings, UsageError> {
+    if args.sidecar.is_some() && evaluated.len() > 1 {
+        return wrong(format!(
+            "--sidecar names one file, but {} are evaluated: omit it, and each gets its own",
+            evaluated.len()
+        ));
+    }
+    if args.json_tokens && args.json.is_none() {
+        return wrong("--json-tokens needs --json PATH to write the tokens to");
+    }
+    for condition in &args.fail_if {
+        let (kind, name) = match condition.section() {
+            "logits" | "jensen_shannon" | "smoothed_kld" => (Stats::Logits, "logits"),
+            "llama_perplexity" => (Stats::LlamaPerplexity, "llama-perplexity"),
+            _ => continue,
+        };
+        if !args.stats.contains(&kind) {
+            return wrong(format!(
+                "--fail-if '{}' needs --stats {name}",
+                condition.expression()
+            ));
+        }
+    }
+    let sidecar = match (args.sidecar, args.no_sidecar) {
+        (_, true) => Sidecar::None,
+        (Some(path), false) => Sidecar::At(path),
+        (None, false) => Sidecar::ByModel,
+    };
+    let settings = ResultSettings {
+        confidence: args.confidence,
+        stats: args.stats,
+        json: args.json,
+        json_tokens: args.json_tokens,
+        top_k: args.top_k,
+        conditions: args.fail_if,
+        sidecar,
+        force,
+        resume: None,
+        quiet,
+    };
+    let mut inputs = evaluated.to_vec();
+    inputs.push(reference.to_owned());
+    let sidecars = evaluated
+        .iter()
+        .filter_map(|path| settings.sidecar_path(path));
+    let outputs: Vec<PathBuf> = sidecars.chain(settings.json.clone()).collect();
+    paths::check(&inputs, &outputs)?;
+    Ok(settings)
+}

@@ -1,0 +1,72 @@
+//! Turns flags into checked settings: what clap cannot check is checked here.
+
+mod convert;
+mod evaluate;
+mod paths;
+mod run;
+#[cfg(test)]
+mod tests;
+mod usage_error;
+mod write;
+
+pub use usage_error::UsageError;
+
+use super::args::{Args, Cli, InfoArgs, Subcommand};
+use crate::commands::settings::{
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, WriteSettings,
+};
+use evaluate::evaluate_settings;
+use usage_error::wrong;
+use write::{input, write_settings};
+
+/// A command, with all that it needs to run.
+#[derive(Debug)]
+pub enum Command {
+    Write(WriteSettings),
+    Evaluate(EvaluateSettings),
+    Info(InfoSettings),
+    Convert(ConvertSettings),
+    Compare(CompareSettings),
+}
+
+impl TryFrom<Cli> for Command {
+    type Error = UsageError;
+
+    fn try_from(cli: Cli) -> Result<Self, UsageError> {
+        match cli.subcommand {
+            None => classic(cli.classic),
+            Some(Subcommand::Info(args)) => Ok(Self::Info(args.into())),
+            Some(Subcommand::Convert(args)) => args.try_into().map(Self::Convert),
+            Some(Subcommand::Compare(args)) => args.try_into().map(Self::Compare),
+        }
+    }
+}
+
+/// The command of a classic call. clap has already refused flags for writing beside flags for
+/// evaluating.
+fn classic(mut args: Args) -> Result<Command, UsageError> {
+    if let Some(reference) = args.evaluate.read_path.take() {
+        return evaluate_settings(args, reference).map(Command::Evaluate);
+    }
+    let input = input(&mut args.write, args.n_ctx)?;
+    match (input, args.write.write_path.take()) {
+        (Some(input), Some(target)) => write_settings(args, input, target).map(Command::Write),
+        (Some(_), None) => wrong("no output: -t and --prompts-file need -w REF to write to"),
+        (None, Some(_)) => wrong("no text: -w needs -t TEXT or --prompts-file PROMPTS"),
+        (None, None) => wrong(
+            "nothing to do: give -t TEXT -w REF to write a reference, or -r REF to evaluate \
+             against one",
+        ),
+    }
+}
+
+impl From<InfoArgs> for InfoSettings {
+    fn from(args: InfoArgs) -> Self {
+        Self {
+            file: args.file,
+            verify: args.verify,
+            json: args.json,
+            quiet: args.quiet,
+        }
+    }
+}

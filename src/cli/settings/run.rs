@@ -1,0 +1,44 @@
+//! The flags of write mode and read mode alike: the model, its context and the devices.
+
+use crate::cli::args::{Args, ModelArgs};
+use crate::commands::settings::{MAX_THREADS, RunSettings};
+use crate::engine::ModelOptions;
+
+/// How a model is run, in both modes.
+pub(super) fn run_settings(args: &Args) -> RunSettings {
+    let ModelArgs {
+        n_gpu_layers,
+        n_batch,
+        n_ubatch,
+        threads,
+        flash_attn,
+        cache_type_k,
+        cache_type_v,
+        split_mode,
+        main_gpu,
+        ..
+    } = args.run;
+    RunSettings {
+        model: ModelOptions {
+            n_gpu_layers,
+            split_mode,
+            main_gpu,
+            devices: args.run.device.clone(),
+        },
+        n_batch,
+        n_ubatch,
+        threads: threads.unwrap_or_else(|| (num_cpus::get_physical() as u32).min(MAX_THREADS)),
+        flash_attn,
+        type_k: cache_type_k,
+        type_v: cache_type_v,
+        max_rows: max_rows(args.n_tokens),
+        force: args.force,
+        verbose: args.verbose,
+        quiet: args.quiet,
+    }
+}
+
+/// `--n-tokens`, which has been parsed to -1 or a positive number.
+pub(super) fn max_rows(n_tokens: i64) -> Option<u64> {
+    u64::try_from(n_tokens).ok()
+}

@@ -1,0 +1,182 @@
+use std::ffi::OsString;
+
+use kl_formats::{Encoding, native};
+
+use super::Command;
+use crate::cli::{args, usage};
+use crate::commands::settings::Sidecar;
+use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
+
+fn command(line: &str) -> Result<Command, String> {
+    let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
+    Command::try_from(cli).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    for (line, named) in [
+        ("kl -m a", "-r REF"),
+        ("kl -m a -t t", "-w REF"),
+        ("kl -m a -w w", "-t"),
+        ("kl -m a -t t -r r", "--text-path"),
+        ("kl -m a -w w -r r", "--read-path"),
+        ("kl -m a -m b -t t -w w", "2 models"),
+        ("kl -m a -t t -w w -c 1", "--n-ctx"),
+        ("kl -m a -t t -w w -c 0", "--n-ctx"),
+        ("kl -m a -t t -w w -c 64 --score 64", "--score"),
+        ("kl -m a -t t -w w --format kl.py --resume", "kl convert"),
+        ("kl -m a -t t -w w --json j", "--json"),
+        ("kl -m a -t t -w w --stats kl", "--stats"),
+        ("kl -m a -t t -w w --format kl.py --encoding u16", "f32"),
+        ("kl -m a -t t -w w --format kl.py --score half", "--score"),
+        ("kl -m a -t t -w w --format llama.cpp -n 9", "--n-tokens"),
+        ("kl -m a -t t -w w --format llama.cpp -c 2", "--n-ctx"),
+        (
+            "kl -m a -t t -w w --format llama.cpp --score all",
+            "--score",
+        ),
+        (
+            "kl -m a -t t -w w --format llama.cpp --encoding u16",
+            "--encoding",
+        ),
+        ("kl -m a -r r -n 0", "--n-tokens"),
+        ("kl -m a -r r -n -2", "--n-tokens"),
+        ("kl -m a -r r -b 0", "--n-batch"),
+        ("kl -m a -r r --threads 0", "--threads"),
+        ("kl -m a -r r --threads 513", "512"),
+        ("kl -m a -t t -w -", "--write-path"),
+        ("kl -m a -r -", "--read-path"),
+        ("kl -m a -r r --score half", "--score"),
+        ("kl -m a -r r --stride 4", "--stride"),
+        ("kl -m a -t t -w w --stride 0", "--stride"),
+        ("kl -m a -t t -w w --max-windows 0", "--max-windows"),
+        ("kl -m a -r r --json-tokens", "--json PATH"),
+        ("kl -m a -r r --resume --no-sidecar", "--no-sidecar"),
+        ("kl -m a -r r --resume --force", "--force"),
+        (
+            "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
+            "--stats logits",
+        ),
+        ("kl -m a -t t -w w --fail-if kld.mean>1", "--fail-if"),
+        ("kl -m a -t t -w w --top-k 3", "--top-k"),
+        ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
+        ("kl -m a -m b -r r --sidecar s", "--sidecar"),
+        ("kl -m a -r r --tensor-split 1,1", "--device"),
+        ("kl -m a -w w", "--prompts-file"),
+        ("kl -m a --prompts-file p", "-w REF"),
+        ("kl -m a --prompts-file p -r r", "--prompts-file"),
+        ("kl -m a -t t --prompts-file p -w w", "--prompts-file"),
+        ("kl -m a -t t -w w --generate 5", "--prompts-file"),
+        ("kl -m a -t t -w w --no-chat-template", "--prompts-file"),
+        (
+            "kl -m a -r r --chat-template-file c",
+            "--chat-template-file",
+        ),
+        (
+            "kl -m a --prompts-file p -w w --chat-template-file -",
+            "--chat-template-file",
+        ),
+        ("kl -m a --prompts-file p -w w --score half", "--score"),
+        ("kl -m a --prompts-file p -w w --score new", "--score"),
+        ("kl -m a --prompts-file p -w w --stride 4", "--stride"),
+        (
+            "kl -m a --prompts-file p -w w --generate 2 --score 3",
+            "--generate",
+        ),
+        (
+            "kl -m a --prompts-file p -w w --format kl.py",
+            "--format kl",
+        ),
+        (
+            "kl -m a --prompts-file p -w w --format llama.cpp",
+            "--format kl",
+        ),
+        (
+            "kl -m a --prompts-file p -w w --max-windows 0",
+            "--max-windows",
+        ),
+    ] {
+        let message = command(line).unwrap_err();
+        assert!(message.contains(named), "{line}: {message}");
+        assert!(!message.contains('\n'), "{line}: one line");
+    }
+}
+
+#[test]
+fn the_two_classic_calls() {
+    let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
+        panic!("write")
+    };
+    let Source::Text(TextSource { windowing, .. }) = write.input else {
+        panic!("text")
+    };
+    assert_eq!(windowing.n_ctx, 512);
+    assert_eq!(
+        (write.target.kind(), write.target.encoding()),
+        (native::KIND, Encoding::U16)
+    );
+    assert_eq!(
+        (windowing.score, write.run.max_rows),
+        (ScoreFrom::All, None)
+    );
+    let Command::Evaluate(evaluate) = command("kl -m a -m b -r r -n 100").unwrap() else {
+        panic!("evaluate")
+    };
+    assert_eq!(
+        (evaluate.models.len(), evaluate.run.max_rows),
+        (2, Some(100))
+    );
+    assert_eq!(
+        (evaluate.n_ctx, evaluate.results.sidecar),
+        (None, Sidecar::ByModel)
+    );
+    assert_eq!(evaluate.results.stats, []);
+}
+
+#[test]
+fn prompts_are_scored_from_where_the_flags_say() {
+    for (flags, n_ctx, generate, first_scored, template) in [
+        ("", None, None, Some(0), TemplateChoice::OfModel),
+        (
+            "-c 64 --score 3",
+            Some(64),
+            None,
+            Some(3),
+            TemplateChoice::OfModel,
+        ),
+        (
+            "--generate 5 --no-chat-template",
+            None,
+            Some(5),
+            None,
+            TemplateChoice::None,
+        ),
+        (
+            "--generate 5 --score all --chat-template-file c",
+            None,
+            Some(5),
+            Some(0),
+            TemplateChoice::File("c".into()),
+        ),
+    ] {
+        let line = format!("kl -m a --prompts-file - -w w {flags}");
+        let Command::Write(write) = command(line.trim()).unwrap() else {
+            panic!("write")
+        };
+        let Source::Prompts(prompts) = write.input else {
+            panic!("prompts")
+        };
+        assert_eq!(
+            (prompts.n_ctx, prompts.generate),
+            (n_ctx, generate),
+            "{line}"
+        );
+        assert_eq!(
+            (prompts.first_scored, prompts.template),
+            (first_scored, template)
+        );
+    }
+    let range = command("kl -m a --prompts-file p -w w --generate 0").unwrap_err();
+    assert!(range.contains("--generate"), "{range}");
+}

@@ -1,0 +1,186 @@
+//! The flags of write mode.
+
+use std::path::PathBuf;
+
+use kl_formats::{Encoding, Kind, Target, native};
+
+use super::paths;
+use super::run::run_settings;
+use super::usage_error::{UsageError, wrong};
+use crate::cli::args::{Args, WriteArgs};
+use crate::commands::settings::{DEFAULT_N_CTX, WriteSettings};
+use crate::input::{PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing};
+
+/// The text or prompts to write a reference for, if any are given.
+pub(super) fn input(
+    args: &mut WriteArgs,
+    n_ctx: Option<u32>,
+) -> Result<Option<Source>, UsageError> {
+    if let Some(path) = args.prompts_file.take() {
+        return prompts(args, path, n_ctx).map(|prompts| Some(Source::Prompts(prompts)));
+    }
+    if args.no_chat_template || args.chat_template_file.is_some() || args.generate.is_some() {
+        return wrong(
+            "--no-chat-template, --chat-template-file and --generate need --prompts-file",
+        );
+    }
+    Ok(args.text_path.take().map(|path| {
+        Source::Text(TextSource {
+            path,
+            windowing: Windowing {
+                n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
+                stride: args.stride,
+                score: args.score.unwrap_or_default(),
+                max_windows: args.max_windows,
+            },
+            parse_special: args.parse_special,
+        })
+    }))
+}
+
+fn prompts(
+    args: &mut WriteArgs,
+    path: PathBuf,
+    n_ctx: Option<u32>,
+) -> Result<PromptSource, UsageError> {
+    if args.format != native::KIND {
+        return wrong("--prompts-file needs --format kl: no other format can hold prompts");
+    }
+    let first_scored = match (args.score, args.generate) {
+        (None, None) | (Some(ScoreFrom::All), _) => Some(0),
+        (None, Some(_)) => None,
+        (Some(ScoreFrom::Position(first)), None) => Some(first),
+        (Some(_), Some(_)) => {
+            return wrong(
+                "--score can only be all with --generate; without --score, only the generated tokens \
+                 are scored",
+            );
+        }
+        (Some(ScoreFrom::Half | ScoreFrom::New), None) => {
+            return wrong(
+                "--score can only be all or a position with --prompts-file: prompts differ in length \
+                 and do not overlap",
+            );
+        }
+    };
+    let template = match (args.chat_template_file.take(), args.no_chat_template) {
+        (Some(path), _) => TemplateChoice::File(path),
+        (None, true) => TemplateChoice::None,
+        (None, false) => TemplateChoice::OfModel,
+    };
+    Ok(PromptSource {
+        path,
+        template,
+        parse_special: args.parse_special,
+        n_ctx,
+        max_prompts: args.max_windows,
+        generate: args.generate,
+        first_scored,
+    })
+}
+
+pub(super) fn write_settings(
+    args: Args,
+    input: Source,
+    output: PathBuf,
+) -> Result<WriteSettings, UsageError> {
+    let WriteArgs {
+        format,
+        encoding,
+        score,
+        ..
+    } = args.write;
+    let [model] = <[PathBuf; 1]>::try_from(args.model.clone()).or_else(|models| {
+        wrong(format!(
+            "{} models given: -w writes the reference of one model only",
+            models.len()
+        ))
+    })?;
+    if args.resume && format != native::KIND {
+        return wrong(
+            "--resume needs --format kl, whose checksums show which windows are whole: write that, \
+             then use kl convert",
+        );
+    }
+    let target = target(format, encoding)?;
+    let run = run_settings(&args);
+    if let Source::Text(text) = &input {
+        check_windowing(&text.windowing, target, score, run.max_rows)?;
+    }
+    let mut inputs = vec![model.clone(), input.path().to_owned()];
+    if let Source::Prompts(prompts) = &input
+        && let TemplateChoice::File(template) = &prompts.template
+    {
+        inputs.push(template.clone());
+    }
+    paths::check(&inputs, std::slice::from_ref(&output))?;
+    Ok(WriteSettings {
+        model,
+        input,
+        output,
+        target,
+        resume: args.resume,
+        run,
+    })
+}
+
+pub(super) fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, UsageError> {
+    let target = Target::new(kind, encoding)
+        .or_else(|error| wrong(format!("--encoding: {error}: omit it")))?;
+    match target.is_base_file() && encoding.is_some() {
+        true => wrong(format!(
+            "--format {kind} always stores 16-bit log-probabilities: omit --encoding"
+        )),
+        false => Ok(target),
+    }
+}
+
+/// Refuses windows that leave nothing to score, or that the format cannot express.
+fn check_windowing(
+    windowing: &Windowing,
+    target: Target,
+    score: Option<ScoreFrom>,
+    max_rows: Option<u64>,
+) -> Result<(), UsageError> {
+    if windowing.score.first(windowing.n_ctx) >= windowing.n_ctx {
+        return wrong("--score must be less than --n-ctx: no position is left to score");
+    }
+    if target.has_all_rows() && windowing.score != ScoreFrom::All {
+        return wrong(format!(
+            "--format {} scores every position: omit --score",
+            target.kind()
+        ));
+    }
+    match target.is_base_file() {
+        true => check_base_file(windowing, score, max_rows),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what llama.cpp's base file cannot express.
+fn check_base_file(
+    windowing: &Windowing,
+    score: Option<ScoreFrom>,
+    max_rows: Option<u64>,
+) -> Result<(), UsageError> {
+    let n_ctx = windowing.n_ctx;
+    if windowing.stride.is_some() || windowing.max_windows.is_some() {
+        return wrong(
+            "--format llama.cpp holds every whole window of a text, without overlap: omit --stride \
+             and --max-windows",
+        );
+    }
+    if score.is_some_and(|score| score.first(n_ctx) != n_ctx / 2) {
+        return wrong("--format llama.cpp scores the second half of each window: omit --score");
+    }
+    if n_ctx < 3 {
+        return wrong("--n-ctx must be at least 3 with --format llama.cpp: no position is scored");
+    }
+    if max_rows.is_some() {
+        return wrong(
+            "--format llama.cpp holds all windows in text order: omit --n-tokens and give a shorter \
+             text",
+        );
+    }
+    Ok(())
+}

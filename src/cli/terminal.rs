@@ -1,0 +1,92 @@
+//! The terminal as an observer: what a command reports becomes lines, a progress bar and files.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::progress::Progress;
+use super::results::Results;
+use super::stop;
+use crate::commands::{Event, Observer};
+use crate::report::{ModelReport, info_text};
+
+/// Prints what a command reports: results to stdout, everything else to stderr.
+pub struct Terminal<'s> {
+    quiet: bool,
+    progress: Mutex<Option<Progress>>,
+    results: Mutex<Results<'s>>,
+}
+
+impl<'s> Terminal<'s> {
+    pub fn new(quiet: bool, results: Results<'s>) -> Self {
+        Self {
+            quiet,
+            progress: Mutex::default(),
+            results: Mutex::new(results),
+        }
+    }
+
+    /// The results, once the command is done.
+    pub fn into_results(self) -> Results<'s> {
+        self.results
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn results(&self) -> MutexGuard<'_, Results<'s>> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Terminal<'_> {
+    fn on_event(&self, event: &Event<'_>) {
+        match *event {
+            Event::Warning(warning) => say!("kl: warning: {warning}"),
+            Event::Note(line) => say!("kl: {line}"),
+            Event::Plan(name, text) => {
+                if !self.quiet {
+                    say!("{name:<8} {text}");
+                }
+            }
+            Event::Begin {
+                label,
+                n_windows,
+                n_rows,
+            } => *self.progress() = Some(Progress::new(label, n_windows, n_rows, self.quiet)),
+            Event::Rows(n) => self.progress().iter_mut().for_each(|p| p.rows(n)),
+            Event::Window { mean_kld } => {
+                self.progress().iter_mut().for_each(|p| p.window(mean_kld));
+            }
+            Event::End => {
+                if let Some(progress) = self.progress().take() {
+                    progress.finish();
+                }
+            }
+            Event::Described(info) => self.results().print_text(&info_text(info)),
+            Event::Evaluated(model, reference) => {
+                self.results().show(model, reference);
+                show_conditions(model, self.quiet);
+            }
+            Event::Failed(error) => say!("kl: {error}"),
+            Event::Report(report) => self.results().save(report),
+        }
+    }
+
+    fn should_stop(&self) -> bool {
+        stop::asked()
+    }
+}
+
+/// Prints the outcome of each condition; with `-q`, only of those that failed.
+fn show_conditions(model: &ModelReport, quiet: bool) {
+    // An interrupted evaluation's numbers are not those that were asked about.
+    if model.interrupted.is_some() {
+        return;
+    }
+    let verdicts = model.conditions.iter();
+    for verdict in verdicts.filter(|verdict| verdict.failed || !quiet) {
+        say!("kl: {}: {verdict}", model.model.path);
+    }
+}

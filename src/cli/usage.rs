@@ -1,0 +1,158 @@
+//! What clap prints: help as it is, an error in one line.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::{EXIT_USAGE, args};
+
+/// Prints clap's help, or its error about `args`, and returns the exit code.
+pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
+    if !error.use_stderr() {
+        // A closed pipe is not an error.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+    } else {
+        say!("kl: {}", one_line(error, args));
+    }
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// An error in one line: what is wrong, a similar name if there is one, and whose help to read.
+pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
+    let subcommand = |name: &str| {
+        let command = args::command();
+        command
+            .find_subcommand(name)
+            .map(|found| format!("kl {}", found.get_name()))
+    };
+    let called = args.get(1).and_then(|arg| subcommand(arg.to_str()?));
+    let called = called.as_deref().unwrap_or("kl");
+    if let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidSubcommand)
+        && error.kind() == ErrorKind::ArgumentConflict
+    {
+        // After a flag, clap calls any stray argument a subcommand.
+        return match subcommand(stray) {
+            Some(name) => format!("'{stray}' must be the first argument ({name} --help shows how)"),
+            None => format!(
+                "unexpected argument '{stray}': each file needs its flag, each model its own -m"
+            ),
+        };
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim);
+    let (tips, message): (Vec<&str>, Vec<&str>) = lines
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .partition(|line| line.starts_with("tip:"));
+    let message = message.join(" ");
+    let message = message.trim().trim_start_matches("error: ");
+    // The other tips explain how to pass a flag as a value.
+    let similar = tips.iter().find(|tip| tip.contains("similar"));
+    let similar = similar.map_or_else(String::new, |tip| tip.replacen("tip:", ";", 1));
+    format!("{message}{similar} ({called} --help shows the flags)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{settings::Command, short_flags};
+
+    /// What clap prints of a call in a terminal of 80 columns.
+    fn printed(line: &str) -> String {
+        let command = args::command().term_width(80);
+        let mut command = command.mut_subcommands(|subcommand| subcommand.term_width(80));
+        let shown = command
+            .try_get_matches_from_mut(line.split(' '))
+            .unwrap_err();
+        shown.render().to_string()
+    }
+
+    /// The line on stderr of a call that is refused.
+    fn refused(line: &str) -> String {
+        let args = short_flags::expand(line.split(' ').map(OsString::from));
+        let message = match args::parse(&args) {
+            Ok(cli) => Command::try_from(cli).unwrap_err().to_string(),
+            Err(error) => one_line(&error, &args),
+        };
+        assert!(!message.contains('\n'), "{line}: one line");
+        message
+    }
+
+    #[test]
+    fn help_fits_80_columns() {
+        for (name, line) in [
+            ("short", "kl -h"),
+            ("long", "kl --help"),
+            ("info", "kl info --help"),
+            ("convert", "kl convert --help"),
+            ("compare", "kl compare --help"),
+            ("compare_short", "kl compare -h"),
+        ] {
+            let help = printed(line);
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            insta::assert_snapshot!(name, help);
+        }
+    }
+
+    #[test]
+    fn short_help_fits_a_screen_and_stands_for_no_arguments() {
+        assert!(printed("kl -h").lines().count() <= 30);
+        assert_eq!(printed("kl"), printed("kl -h"));
+        assert_eq!(printed("kl help"), printed("kl --help"));
+        assert_eq!(printed("kl help convert"), printed("kl convert --help"));
+    }
+
+    #[test]
+    fn refusals_name_the_flag_and_what_to_do() {
+        let calls = [
+            "kl -r ref.gz",
+            "kl -m a",
+            "kl -m a -t t",
+            "kl -m a -w w",
+            "kl -m a -t t -r r",
+            "kl -m a -w w -r r",
+            "kl -m a -t t -w w --json j --top-k 3",
+            "kl -m a -r r --score half --stride 4",
+            "kl -m a -t t --prompts-file p -w w",
+            "kl -m a -t t -w w --generate 5",
+            "kl -m a -m b -t t -w w",
+            "kl -m a -t t -w w -c 1",
+            "kl -m a -t t -w -",
+            "kl -m a -r r -n 0",
+            "kl -m a -r r -b 0",
+            "kl -m a -r r -ngl many",
+            "kl -m a -r r -ctk q9_0",
+            "kl -m a -r r -ts 1,1",
+            "kl -m a -r r --threads 513",
+            "kl -m a -r r --resume --force",
+            "kl -m a -r r --json-tokens",
+            "kl -m a -r r --json r",
+            "kl -m a -r r --vocab all",
+            "kl -m a -r r --confidence 95",
+            "kl -m a -r r --fail-if kld.men>1",
+            "kl -m a -r r --fail-if logits.mean_abs_diff.mean>1",
+            "kl -m a -r r --no-sidecars",
+            "kl -m a -t t -w w --format gguf",
+            "kl -m a -t t -w w --format llama.cpp --encoding u16",
+            "kl -m a -r r b.gguf",
+            "kl -m a convert in out",
+            "kl a.gguf",
+            "kl convret in out",
+            "kl convert in out",
+            "kl convert in out --format kl.py --encoding f32",
+            "kl convert in in --format kl.py",
+            "kl compare a",
+            "kl compare a b --vocab tokenizer",
+            "kl info",
+        ];
+        let lines = calls.map(|call| format!("$ {call}\nkl: {}\n", refused(call)));
+        insta::assert_snapshot!("refusals", lines.join("\n"));
+    }
+}

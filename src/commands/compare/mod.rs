@@ -1,0 +1,144 @@
+//! Compares stored rows with stored rows, without a model.
+
+mod pairs;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use kl_formats::{About, ModelIdentity, Reference, WindowSpec};
+
+use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::observer::{Observer, Watch};
+use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
+use super::settings::CompareSettings;
+use super::vocabulary::check_vocabularies;
+use crate::pipeline::{ReferenceRows, Stored};
+use crate::report::{NotAvailable, ReferenceInfo, Report};
+use pairs::{Pair, Side, pair};
+
+/// Compares every file with the reference.
+///
+/// # Errors
+/// What is wrong with the reference. A file that cannot be compared is listed in the report.
+pub fn compare(settings: &CompareSettings, observer: &dyn Observer) -> Result<Report> {
+    let watch = &Watch::new(observer);
+    let reference = Reference::open(&settings.reference)?;
+    warn_of_overlap(&reference, watch);
+    let info = ReferenceInfo::new(reference.about());
+    let windows = read_windows(&reference, watch)?;
+    let fingerprint = reference.fingerprint()?;
+    drop(reference);
+    let look_ahead = |path: &Path| {
+        drop(SidecarFile::create(&settings.results, path)?);
+        Reference::open(path)?;
+        Ok(())
+    };
+    let others = &settings.others;
+    Ok(evaluate_each(
+        watch,
+        info,
+        others,
+        look_ahead,
+        |path, info, _| {
+            let run = FileRun {
+                settings,
+                watch,
+                path,
+                info,
+                windows: &windows,
+            };
+            run.evaluate(fingerprint.as_deref())
+        },
+    ))
+}
+
+/// One file of a run.
+struct FileRun<'r> {
+    settings: &'r CompareSettings,
+    watch: &'r Watch<'r>,
+    path: &'r Path,
+    info: &'r ReferenceInfo,
+    /// All windows of the reference.
+    windows: &'r [WindowSpec],
+}
+
+impl FileRun<'_> {
+    /// Compares the file with the reference, which must still be the one that the run began with.
+    fn evaluate(&self, fingerprint: Option<&str>) -> Result<Evaluated> {
+        let Self {
+            settings,
+            watch,
+            path,
+            ..
+        } = self;
+        let started = Instant::now();
+        let sidecar = SidecarFile::create(&settings.results, path)?;
+        // Opened anew for each file: a stream can only be read from its start.
+        let (reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
+        let other = Reference::open(path)?;
+        let (about, other_about) = (reference.about().clone(), other.about().clone());
+        let vocabulary = settings.vocabulary;
+        let n_compared = check_vocabularies(&about, &other_about, vocabulary, watch)?;
+        let other_windows = read_windows(&other, watch)?;
+        let pairs = pair(
+            &Side::new(&reference, self.windows),
+            &Side::new(&other, &other_windows),
+            settings.max_rows,
+            watch,
+        )?;
+        drop(other);
+        let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
+
+        let evaluation = Evaluation {
+            path,
+            reference: self.info,
+            settings: &settings.results,
+            watch,
+            is_reference_model: is_same_model(about.model.as_ref(), other_about.model.as_ref()),
+            model: identity(&other_about),
+            n_vocab_compared: n_compared,
+            backend: other_about.backend.clone(),
+            reference_summary,
+            prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
+            measures: Measures::new(
+                &settings.results.stats,
+                about.is_base_file,
+                about.holds_log_probabilities() || other_about.holds_log_probabilities(),
+            ),
+            is_resumable: false,
+            text: None,
+            not_available: match has_tokens {
+                true => Vec::new(),
+                false => vec![NotAvailable::without_token_ids()],
+            },
+            started,
+            loaded: started.elapsed(),
+        };
+        let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
+        let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
+        let rows = ReferenceRows::at(reference, indices(|pair| pair.index), settings.max_rows)
+            .with_windows(windows)
+            .cut_to(n_compared);
+        let others: HashMap<u32, WindowSpec> = pairs
+            .iter()
+            .map(|pair| (pair.window.window, pair.other.clone()))
+            .collect();
+        let make = || {
+            let other = Reference::open(path)?;
+            let rows = ReferenceRows::at(other, indices(|pair| pair.other_index), None);
+            Ok(Stored::new(rows, other_about.n_vocab, others.clone()))
+        };
+        evaluation.run(sidecar, rows, 1, make)
+    }
+}
+
+/// The model of a file; where the file does not name it, the file's own name.
+fn identity(about: &About) -> ModelIdentity {
+    let name = || about.path.file_name().unwrap_or_default();
+    about
+        .model
+        .clone()
+        .unwrap_or_else(|| ModelIdentity::named(name().to_string_lossy()))
+}

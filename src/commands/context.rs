@@ -1,0 +1,167 @@
+//! The model's context: how rows are computed, and where that differs from the reference's rows.
+
+use anyhow::Result;
+use kl_formats::BackendIdentity;
+
+use super::observer::Watch;
+use super::settings::RunSettings;
+use crate::engine::{ContextOptions, Engine, FlashAttention, Model, default_batch};
+use crate::report::Warning;
+
+/// Warns if layers should be offloaded and there is no device to offload them to.
+pub fn check_offload(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
+    if run.model.n_gpu_layers > 0 && !engine.can_offload()? {
+        watch.warn(Warning::NoAccelerator(run.model.n_gpu_layers));
+    }
+    Ok(())
+}
+
+/// How the reference's own rows were computed, as far as it records that and it affects results.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Precedent {
+    pub n_batch: Option<u32>,
+    pub n_ubatch: Option<u32>,
+    pub flash_attn: Option<FlashAttention>,
+}
+
+impl Precedent {
+    /// Reads the settings from what a reference records; those it does not record are `None`.
+    pub fn of(backend: Option<&BackendIdentity>) -> Self {
+        let Some(backend) = backend else {
+            return Self::default();
+        };
+        let flash_attn = backend.flash_attn.as_ref();
+        Self {
+            n_batch: backend.n_batch.filter(|&n| n > 0),
+            n_ubatch: backend.n_ubatch.filter(|&n| n > 0),
+            flash_attn: flash_attn.and_then(|text| text.parse().ok()),
+        }
+    }
+}
+
+/// Chooses a context's options: what the user set, else what the reference was computed with, else
+/// what keeps the output buffer bounded.
+pub fn context_options(
+    run: &RunSettings,
+    n_ctx: u32,
+    n_vocab: u32,
+    precedent: Precedent,
+) -> ContextOptions {
+    let n_batch = run
+        .n_batch
+        .or(precedent.n_batch)
+        .unwrap_or_else(|| default_batch(n_vocab));
+    // A batch is never larger than a window. Stated here, so that headers of equal runs are equal.
+    let n_batch = n_batch.min(n_ctx.max(1));
+    ContextOptions {
+        n_ctx,
+        n_batch,
+        n_ubatch: run
+            .n_ubatch
+            .or(precedent.n_ubatch)
+            .unwrap_or(n_batch)
+            .min(n_batch),
+        threads: run.threads,
+        flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
+        type_k: run.type_k,
+        type_v: run.type_v,
+    }
+}
+
+/// Warns if windows are longer than the context that the model was trained for.
+pub fn warn_of_long_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) {
+    if let Some(n_ctx_train) = model.n_ctx_train()
+        && n_ctx > n_ctx_train
+    {
+        watch.warn(Warning::LongWindow { n_ctx, n_ctx_train });
+    }
+}
+
+/// Describes how this run computes rows, for a header or to compare with one.
+pub fn backend_identity(
+    engine: &impl Engine,
+    run: &RunSettings,
+    options: &ContextOptions,
+) -> BackendIdentity {
+    let mut identity = BackendIdentity::default();
+    identity.llama_cpp = Some(engine.version());
+    identity.devices = Some(engine.devices());
+    identity.n_gpu_layers = Some(run.model.n_gpu_layers);
+    identity.n_batch = Some(options.n_batch);
+    identity.n_ubatch = Some(options.n_ubatch);
+    identity.threads = Some(options.threads);
+    identity.flash_attn = Some(options.flash_attn.to_string());
+    identity.type_k = Some(options.type_k.to_string());
+    identity.type_v = Some(options.type_v.to_string());
+    identity
+}
+
+/// Warns about each setting that affects results and differs from the run that wrote the reference.
+pub fn warn_of_differences(here: &BackendIdentity, there: &BackendIdentity, watch: &Watch<'_>) {
+    /// A setting as text, if it is known.
+    type Setting = fn(&BackendIdentity) -> Option<String>;
+    let settings: [(&str, Setting, Option<&str>); 9] = [
+        ("llama.cpp", |b| b.llama_cpp.clone(), None),
+        (
+            "the set of devices",
+            |b| b.devices.as_ref().map(|devices| devices.join(", ")),
+            None,
+        ),
+        (
+            "the number of offloaded layers",
+            |b| b.n_gpu_layers.map(|n| n.to_string()),
+            Some("-ngl"),
+        ),
+        (
+            "the batch",
+            |b| b.n_batch.map(|n| n.to_string()),
+            Some("--n-batch"),
+        ),
+        (
+            "the physical batch",
+            |b| b.n_ubatch.map(|n| n.to_string()),
+            Some("--n-ubatch"),
+        ),
+        (
+            "the number of threads",
+            |b| b.threads.map(|n| n.to_string()),
+            Some("--threads"),
+        ),
+        (
+            "flash attention",
+            |b| b.flash_attn.clone(),
+            Some("--flash-attn"),
+        ),
+        (
+            "the type of cached keys",
+            |b| b.type_k.clone(),
+            Some("--cache-type-k"),
+        ),
+        (
+            "the type of cached values",
+            |b| b.type_v.clone(),
+            Some("--cache-type-v"),
+        ),
+    ];
+    for (what, setting, flag) in settings {
+        let (Some(here), Some(there)) = (setting(here), setting(there)) else {
+            continue;
+        };
+        if here != there {
+            let advice = flag
+                .map(|flag| format!(" (pass {flag} {there} to match)"))
+                .unwrap_or_default();
+            watch.warn(Warning::SetUpDiffers {
+                what,
+                here,
+                there,
+                advice,
+            });
+        }
+    }
+}
+
+/// This program's name and version, as files record them.
+pub fn writer() -> String {
+    format!("kl {}", env!("CARGO_PKG_VERSION"))
+}

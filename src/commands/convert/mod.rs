@@ -1,0 +1,157 @@
+//! Converts a reference to another kind, without the model.
+
+mod losses;
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use kl_formats::{About, ModelIdentity, Reference, TextIdentity, WindowSpec, Writer};
+use serde::Serialize;
+
+use super::context::writer;
+use super::observer::{Observer, Watch};
+use super::output::{Overwrite, PartialFile, check_free_space};
+use super::reference::read_windows;
+use super::settings::{Bos, ConvertSettings};
+use crate::input::{longest_window, n_rows};
+use crate::pipeline::{ReferenceRows, Step, convert_reference};
+use crate::report::Warning;
+use losses::{Conversion, begin_alike, check_kinds};
+
+/// A reference that was converted.
+#[derive(Serialize, Debug)]
+pub struct Converted {
+    /// The new file, as given.
+    pub path: String,
+    pub file_bytes: u64,
+    pub n_rows: u64,
+    pub wall_s: f64,
+    pub warnings: Vec<Warning>,
+}
+
+/// Writes the new reference.
+///
+/// # Errors
+/// What is wrong with the input, what the new kind cannot hold, and why it cannot be written.
+pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Converted> {
+    let watch = &Watch::new(observer);
+    let started = Instant::now();
+    let target = settings.target;
+    let output = PartialFile::create(&settings.output, Overwrite::asked(settings.force, None))?;
+    let mut reference = Reference::open(&settings.input)?;
+    check_kinds(reference.about(), target)?;
+    let windows = windows(&mut reference, settings, watch)?;
+    let about = reference.about().clone();
+    let mut conversion = Conversion::plan(&about, windows, target)?;
+    if settings.bos_token().is_some() {
+        conversion.lose("the text's own first token of each window: the BOS replaces it");
+    }
+    for loss in &conversion.losses {
+        watch.warn(Warning::Conversion(loss.clone()));
+    }
+    let windows = &conversion.windows;
+    let n_vocab = about.n_vocab;
+    let size = target.projected_bytes(windows, n_vocab);
+    check_free_space(output.path(), &settings.output, size)?;
+
+    let writer = Writer::create(
+        output.direct_file(0)?,
+        output.path(),
+        target,
+        &describe(about, windows),
+        windows,
+    )?;
+    let n_rows = conversion.n_rows();
+    let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
+    let rows = ReferenceRows::new(reference, None);
+    let file = convert_reference(&rows, windows, writer, |step| {
+        match step {
+            Step::Rows(n) => phase.rows(n),
+            Step::Window(_) => phase.window(None),
+        }
+        watch.check()
+    })?;
+    drop(phase);
+    Ok(Converted {
+        path: settings.output.display().to_string(),
+        file_bytes: output.commit_direct(file)?,
+        n_rows,
+        wall_s: started.elapsed().as_secs_f64(),
+        warnings: watch.warnings(),
+    })
+}
+
+/// Reads the windows of the file, with their tokens as they were decoded.
+fn windows(
+    reference: &mut Reference,
+    settings: &ConvertSettings,
+    watch: &Watch<'_>,
+) -> Result<Vec<WindowSpec>> {
+    if !reference.about().hides_bos {
+        if settings.bos.is_some() {
+            bail!(
+                "--bos is for llama.cpp's base files, which {} is not: leave it out",
+                settings.input.display()
+            );
+        }
+        return read_windows(reference, watch);
+    }
+    let windows = read_windows(reference, watch)?;
+    match settings.bos {
+        None => check_first_tokens(&settings.input, &windows)?,
+        Some(Bos::Token(bos)) => {
+            let first = windows.first().and_then(|window| window.tokens.first());
+            if let Some(&first) = first.filter(|&&first| first != bos) {
+                watch.warn(Warning::OtherBos { bos, first });
+            }
+            reference.set_bos(Some(bos));
+            return read_windows(reference, watch);
+        }
+        Some(Bos::None) => {}
+    }
+    Ok(windows)
+}
+
+/// Refuses windows that start with different tokens. If all start with the same one, it is the BOS,
+/// or there is only one window.
+fn check_first_tokens(path: &Path, windows: &[WindowSpec]) -> Result<()> {
+    if begin_alike(windows) {
+        return Ok(());
+    }
+    let first = windows.first().and_then(|window| window.tokens.first());
+    bail!(
+        "{}: does not record whether its model replaces each window's first token by a BOS: \
+         use --bos with that token's id (its text starts with token {}, which is the BOS if \
+         there is one), or --bos none",
+        path.display(),
+        first.copied().unwrap_or_default()
+    )
+}
+
+/// Describes the new file. An old one that does not name its writer records little: the rest
+/// follows from its windows, or stays unknown.
+fn describe(mut about: About, windows: &[WindowSpec]) -> About {
+    if about.writer.is_none() {
+        about.writer = Some(format!("{}, from a file of {}", writer(), about.kind));
+        about.n_ctx = longest_window(windows).max(1);
+        about.add_bos = Some(windows.len() > 1 && begin_alike(windows));
+        about.first_scored = Some(windows.first().map_or(0, |window| window.first_scored));
+        about.model = named(&about.model_path, ModelIdentity::named);
+        about.text = named(&about.text_path, TextIdentity::named);
+    }
+    about.n_windows = Some(windows.len() as u32);
+    about.n_rows = Some(n_rows(windows));
+    about
+}
+
+/// What `of` makes of the last part of a path.
+fn named<T>(path: &Option<String>, of: impl Fn(String) -> T) -> Option<T> {
+    path.as_ref().map(|path| of(file_name(path)))
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> String {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

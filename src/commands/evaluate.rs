@@ -1,0 +1,167 @@
+//! Evaluates models against a reference.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use kl_formats::{About, Reference};
+
+use super::context::{
+    Precedent, backend_identity, check_offload, context_options, warn_of_differences,
+    warn_of_long_windows,
+};
+use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::observer::{Observer, Watch};
+use super::reference::{is_same_model, open_again, warn_of_overlap};
+use super::settings::EvaluateSettings;
+use super::vocabulary::check_vocabulary;
+use crate::engine::{Engine, Model};
+use crate::pipeline::ReferenceRows;
+use crate::report::{ReferenceInfo, Report};
+
+/// Evaluates every model.
+///
+/// # Errors
+/// What is wrong with the reference. A model that cannot be evaluated is listed in the report.
+pub fn evaluate<E: Engine>(
+    settings: &EvaluateSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Report> {
+    let watch = &Watch::new(observer);
+    let reference = Reference::open(&settings.reference)?;
+    check_reference(settings, reference.about())?;
+    warn_of_overlap(&reference, watch);
+    let info = ReferenceInfo::new(reference.about());
+    let fingerprint = reference.fingerprint()?;
+    drop(reference);
+    check_offload(engine, &settings.run, watch)?;
+    let look_ahead = |path: &Path| {
+        drop(SidecarFile::create(&settings.results, path)?);
+        Ok(engine.inspect(path)?)
+    };
+    let models = &settings.models;
+    Ok(evaluate_each(
+        watch,
+        info,
+        models,
+        look_ahead,
+        |path, info, is_last| {
+            let run = ModelRun {
+                settings,
+                engine,
+                watch,
+                path,
+                info,
+                is_last,
+            };
+            run.evaluate(fingerprint.as_deref())
+        },
+    ))
+}
+
+/// Refuses a reference that no model can be run against, or whose windows have another size than
+/// the user expects.
+fn check_reference(settings: &EvaluateSettings, about: &About) -> Result<()> {
+    /// llama.cpp pads a context to a multiple of this.
+    const PADDING: u32 = 256;
+    let path = about.path.display();
+    if !about.is_decodable {
+        bail!(
+            "{path}: is a file of kind {}, against which no model can be run: use kl compare with two files of rows",
+            about.kind
+        );
+    }
+    let Some(n_ctx) = settings.n_ctx else {
+        return Ok(());
+    };
+    let is_padded =
+        about.n_ctx_is_padded && n_ctx.checked_next_multiple_of(PADDING) == Some(about.n_ctx);
+    if n_ctx != about.n_ctx && !is_padded {
+        bail!(
+            "--n-ctx {n_ctx}: {path} has windows of {} tokens: leave --n-ctx out",
+            about.n_ctx
+        );
+    }
+    Ok(())
+}
+
+/// One model of a run.
+struct ModelRun<'r, E> {
+    settings: &'r EvaluateSettings,
+    engine: &'r E,
+    watch: &'r Watch<'r>,
+    path: &'r Path,
+    info: &'r ReferenceInfo,
+    is_last: bool,
+}
+
+impl<E: Engine> ModelRun<'_, E> {
+    /// Runs the model over the reference, which must still be the one that the run began with.
+    fn evaluate(&self, fingerprint: Option<&str>) -> Result<Evaluated> {
+        let Self {
+            settings,
+            watch,
+            path,
+            ..
+        } = self;
+        let run = &settings.run;
+        let sidecar = SidecarFile::create(&settings.results, path)?;
+        // Opened anew for each model: a stream can only be read from its start.
+        let (mut reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
+        let started = Instant::now();
+        let model = self.engine.load(path, &run.model)?;
+        let vocabulary = settings.vocabulary;
+        let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
+        let longest = reference.longest_window();
+        if let Some(longest) = longest {
+            warn_of_long_windows(longest, &model, watch);
+        }
+        let about = reference.about().clone();
+        let n_ctx = longest.unwrap_or(about.n_ctx);
+        let precedent = Precedent::of(about.backend.as_ref());
+        let options = context_options(run, n_ctx, model.n_vocab(), precedent);
+        let backend = backend_identity(self.engine, run, &options);
+        if let Some(there) = &about.backend {
+            warn_of_differences(&backend, there, watch);
+        }
+        reference.set_bos(model.bos());
+
+        let identity = model.identity();
+        let evaluation = Evaluation {
+            path,
+            reference: self.info,
+            settings: &settings.results,
+            watch,
+            is_reference_model: is_same_model(about.model.as_ref(), Some(&identity)),
+            model: identity,
+            n_vocab_compared: n_compared,
+            backend: Some(backend),
+            reference_summary,
+            prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
+            measures: Measures::new(
+                &settings.results.stats,
+                about.is_base_file,
+                about.holds_log_probabilities(),
+            ),
+            is_resumable: true,
+            text: Some(&|tokens| model.text(tokens)),
+            not_available: Vec::new(),
+            started,
+            loaded: started.elapsed(),
+        };
+        let rows = ReferenceRows::new(reference, run.max_rows).cut_to(n_compared);
+        let n_contexts = match settings.contexts {
+            Some(n) => n as usize,
+            None if model.is_offloaded() => 2,
+            None => 1,
+        };
+        let make = || Ok(model.decoder(&options)?);
+        let evaluated = evaluation.run(sidecar, rows, n_contexts, make)?;
+        drop(evaluation);
+        if self.is_last {
+            model.drop_last();
+        }
+        Ok(evaluated)
+    }
+}

@@ -1,0 +1,116 @@
+//! What an evaluation measures at each position besides its record, where the user asks for it.
+
+use kl_formats::{Row, TokenRecord};
+
+use crate::commands::settings::Stats;
+use crate::score::llama_perplexity::{self, LlamaPerplexityToken};
+use crate::score::{LogitMetrics, logit_metrics};
+use crate::stats::{Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable, TokenLocation};
+
+/// Which statistics are wanted, and which passes over a pair of rows they need besides the
+/// kernel's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measures {
+    /// Whether llama-perplexity's statistics are wanted.
+    llama_perplexity: bool,
+    /// Whether they are computed by llama-perplexity's arithmetic on the rows that it stored:
+    /// records cannot give the same numbers.
+    on_its_own_rows: bool,
+    /// Whether distances in logit space are wanted.
+    logits: bool,
+    /// Whether rows are log-probabilities, from which the logits cannot be recovered.
+    only_log_probabilities: bool,
+}
+
+/// What was measured at one position.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    llama_perplexity: Option<LlamaPerplexityToken>,
+    logits: Option<LogitMetrics>,
+}
+
+impl Measures {
+    /// `is_base_file`: whether the reference's rows are in llama-perplexity's format.
+    /// `only_log_probabilities`: whether either file's rows are log-probabilities.
+    pub fn new(stats: &[Stats], is_base_file: bool, only_log_probabilities: bool) -> Self {
+        let llama_perplexity = stats.contains(&Stats::LlamaPerplexity);
+        Self {
+            llama_perplexity,
+            on_its_own_rows: llama_perplexity && is_base_file,
+            logits: stats.contains(&Stats::Logits),
+            only_log_probabilities,
+        }
+    }
+
+    /// Whether anything is measured besides records.
+    pub fn any(self) -> bool {
+        self.on_its_own_rows || self.logits
+    }
+
+    /// Whether llama-perplexity's statistics are wanted.
+    pub fn wants_llama_perplexity(self) -> bool {
+        self.llama_perplexity
+    }
+
+    /// Measures a pair of rows; `next` is the actual next token.
+    pub fn of(self, row: Row<'_>, evaluated: &[f32], next: Option<u32>) -> Measured {
+        Measured {
+            llama_perplexity: match self.on_its_own_rows {
+                true => llama_perplexity::score(row, evaluated, next),
+                false => None,
+            },
+            logits: self.logits.then(|| logit_metrics(row, evaluated)),
+        }
+    }
+
+    /// llama-perplexity's statistics, if they are wanted and there are enough tokens.
+    pub fn llama_perplexity(
+        self,
+        records: &[TokenRecord],
+        measured: &[Measured],
+    ) -> Option<LlamaPerplexity> {
+        if !self.llama_perplexity {
+            return None;
+        }
+        if !self.on_its_own_rows {
+            return LlamaPerplexity::of_records(records);
+        }
+        let scored = records.iter().zip(measured);
+        let kept = scored.filter(|(record, _)| !record.is_excluded());
+        LlamaPerplexity::of(kept.filter_map(|(_, measured)| measured.llama_perplexity))
+    }
+
+    /// The distances in logit space of each record, if they are wanted.
+    pub fn logit_metrics(self, measured: &[Measured]) -> Option<Vec<LogitMetrics>> {
+        if !self.logits {
+            return None;
+        }
+        let metrics = measured
+            .iter()
+            .map(|measured| measured.logits.unwrap_or(LogitMetrics::EXCLUDED));
+        Some(metrics.collect())
+    }
+
+    /// The summary of the distances in logit space, if they are wanted.
+    pub fn logits(
+        self,
+        records: &[TokenRecord],
+        measured: &[Measured],
+        confidence: Confidence,
+    ) -> Option<LogitSummary> {
+        if !self.logits {
+            return None;
+        }
+        let scored = records.iter().zip(measured);
+        let scored = scored.filter_map(|(record, measured)| {
+            let metrics = measured.logits.filter(|_| !record.is_excluded())?;
+            Some((metrics, TokenLocation::of(record)))
+        });
+        let (metrics, locations): (Vec<_>, Vec<_>) = scored.unzip();
+        let summary = LogitSummary::from_metrics(&metrics, &locations, confidence);
+        Some(match self.only_log_probabilities {
+            true => summary.without_logits(LogitsNotAvailable::LogProbabilitiesOnly),
+            false => summary,
+        })
+    }
+}

@@ -1,0 +1,313 @@
+//! One evaluation: rows are scored against the reference's, which gives a sidecar and a report.
+
+mod measures;
+mod models;
+mod sidecar;
+mod token_log;
+
+pub use measures::Measures;
+pub use models::{Evaluated, evaluate_each, one_line};
+pub use sidecar::SidecarFile;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use kl_formats::{BackendIdentity, ModelIdentity, ReferenceSummary, Row, SidecarHeader};
+
+use super::context::writer;
+use super::observer::Watch;
+use super::settings::ResultSettings;
+use crate::engine::LogitSource;
+use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
+use crate::report::{
+    DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport, ReferenceInfo,
+    TimingInfo, TokenColumns, TokenContext, Warning, judge,
+};
+use crate::score::Kernel;
+use crate::stats::{MostDivergent, PromptStats, RunningMean, Summary};
+use measures::Measured;
+use token_log::TokenLog;
+
+/// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
+const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+
+/// Turns tokens into their text.
+pub type TextOf<'t> = dyn Fn(&[u32]) -> String + 't;
+
+/// One evaluation: whose rows are scored, against which reference, and how.
+pub struct Evaluation<'e> {
+    /// The file evaluated: a model, or stored rows.
+    pub path: &'e Path,
+    pub reference: &'e ReferenceInfo,
+    pub settings: &'e ResultSettings,
+    pub watch: &'e Watch<'e>,
+    /// The evaluated model.
+    pub model: ModelIdentity,
+    /// Whether it is the model that wrote the reference.
+    pub is_reference_model: bool,
+    /// Entries of each row that are compared.
+    pub n_vocab_compared: u32,
+    /// How the evaluated rows are computed, if this run computes them or their file records it.
+    pub backend: Option<BackendIdentity>,
+    /// What the sidecar records of the reference.
+    pub reference_summary: ReferenceSummary,
+    /// The labels of the reference's prompts, if its windows are prompts.
+    pub prompts: Option<Vec<String>>,
+    pub measures: Measures,
+    /// Whether `--resume` can continue this evaluation if it is cut off.
+    pub is_resumable: bool,
+    /// Turns tokens into text, if there is a tokenizer.
+    pub text: Option<&'e TextOf<'e>>,
+    /// Numbers that these rows cannot give.
+    pub not_available: Vec<NotAvailable>,
+    /// When loading began, and how long it took.
+    pub started: Instant,
+    pub loaded: Duration,
+}
+
+/// What the rows gave besides their records.
+struct Outcome {
+    /// One per record, if any were wanted.
+    measured: Vec<Measured>,
+    most_divergent: Option<MostDivergent<TokenContext>>,
+    /// `None` where there was nothing left to do, or not all of it was done.
+    timing: Option<Timing>,
+    is_interrupted: bool,
+}
+
+impl Evaluation<'_> {
+    /// Scores all rows that an earlier run has not scored, and makes the sidecar and the report.
+    /// `make` makes one of `n_sources` sources of the evaluated rows.
+    ///
+    /// A sidecar that cannot be written does not lose the numbers, and an interrupted run reports
+    /// on what it has.
+    pub fn run<S: LogitSource>(
+        &self,
+        sidecar: Option<SidecarFile>,
+        mut rows: ReferenceRows,
+        n_sources: usize,
+        make: impl Fn() -> Result<S, Error> + Sync,
+    ) -> Result<Evaluated>
+    where
+        Error: From<S::Error>,
+    {
+        let header = self.sidecar_header(&rows);
+        let n_windows = rows.n_windows;
+        let mut log = self.open_log(sidecar, &header, &mut rows)?;
+        let outcome = match self.score(&rows, &mut log, n_sources, make) {
+            Ok(outcome) => outcome,
+            // A model that failed may succeed another time, so its records are kept; a bad
+            // reference stays bad.
+            Err(error @ (Error::Engine(_) | Error::Interrupted)) => match log.keep() {
+                Some(kept) => bail!("{error}; {kept}"),
+                None => return Err(error.into()),
+            },
+            Err(error) => {
+                log.discard();
+                return Err(error.into());
+            }
+        };
+        let (mut sidecar, mut unwritten) = (None, None);
+        if outcome.is_interrupted {
+            if let Some(kept) = log.keep() {
+                self.watch.note(&kept);
+            }
+        } else {
+            match log.finish(&header) {
+                Ok(path) => sidecar = path,
+                Err(error) => unwritten = Some(error),
+            }
+        }
+        let mut report = self.report(outcome, &log, n_windows);
+        report.sidecar = sidecar.map(|path| path.display().to_string());
+        Ok(Evaluated { report, unwritten })
+    }
+
+    fn sidecar_header(&self, rows: &ReferenceRows) -> SidecarHeader {
+        let mut header = SidecarHeader::new(
+            self.reference_summary.clone(),
+            self.reference.n_ctx,
+            self.reference.n_vocab,
+            rows.n_scored().unwrap_or(0),
+        );
+        header.writer = writer();
+        header.model = Some(self.model.clone());
+        header.model_path = self.path.display().to_string();
+        header.first_scored = self.reference.first_scored.unwrap_or(0);
+        header.n_vocab_compared = Some(self.n_vocab_compared);
+        header.backend.clone_from(&self.backend);
+        header
+    }
+
+    /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
+    /// unless this run needs more than their records.
+    fn open_log(
+        &self,
+        sidecar: Option<SidecarFile>,
+        header: &SidecarHeader,
+        rows: &mut ReferenceRows,
+    ) -> Result<TokenLog> {
+        let Some(sidecar) = sidecar else {
+            return Ok(TokenLog::without_sidecar());
+        };
+        let needs_more = self.settings.top_k.is_some() || self.measures.any();
+        let earlier = match sidecar.earlier(header)? {
+            Some(_) if needs_more => {
+                self.watch.warn(Warning::MeasuredAnew(sidecar.shown()));
+                None
+            }
+            earlier => earlier,
+        };
+        // How many records a stream will give is known only at its end.
+        let writes_at_once = self.is_resumable && rows.is_counted();
+        TokenLog::open(sidecar, earlier, writes_at_once.then_some(header), rows)
+    }
+
+    /// Scores rows until they end, or the observer asks to stop.
+    fn score<S: LogitSource>(
+        &self,
+        rows: &ReferenceRows,
+        log: &mut TokenLog,
+        n_sources: usize,
+        make: impl Fn() -> Result<S, Error> + Sync,
+    ) -> Result<Outcome, Error>
+    where
+        Error: From<S::Error>,
+    {
+        let measures = self.measures;
+        let mut outcome = Outcome {
+            measured: Vec::new(),
+            most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
+            timing: None,
+            is_interrupted: false,
+        };
+        if log.is_whole {
+            return Ok(outcome);
+        }
+        let label = self.model.file_name.as_deref().unwrap_or_default();
+        let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
+        let mut mean = RunningMean::default();
+        for record in log.records.iter().filter(|record| !record.is_excluded()) {
+            mean.push(record.kld);
+        }
+        let of_rows = |row: Row<'_>, evaluated: &[f32], next| measures.of(row, evaluated, next);
+        let timing = pipeline::evaluate(n_sources, make, rows, Kernel::detect(), of_rows, |step| {
+            match step {
+                Step::Rows(n) => phase.rows(n),
+                Step::Window(window) => {
+                    for row in &window.rows {
+                        let record = &row.record;
+                        if !record.is_excluded() {
+                            mean.push(record.kld);
+                        }
+                        if let Some(most_divergent) = &mut outcome.most_divergent {
+                            let (tokens, position) = (&window.tokens, record.position);
+                            let context = || TokenContext::new(tokens, position, row.top_p);
+                            most_divergent.push(record, context);
+                        }
+                        if measures.any() {
+                            outcome.measured.push(row.measured);
+                        }
+                    }
+                    log.push(window.rows.iter().map(|row| row.record));
+                    phase.window(mean.mean());
+                }
+            }
+            self.watch.check()
+        });
+        match timing {
+            Ok(timing) => {
+                if timing.refused > 0 {
+                    self.watch.warn(Warning::FewerContexts);
+                }
+                outcome.timing = Some(timing);
+            }
+            Err(Error::Interrupted) if !log.records.is_empty() => outcome.is_interrupted = true,
+            Err(error) => return Err(error),
+        }
+        Ok(outcome)
+    }
+
+    /// Makes the report. `n_windows`: how many windows were to be evaluated, if known.
+    fn report(&self, outcome: Outcome, log: &TokenLog, n_windows: Option<u64>) -> ModelReport {
+        let (records, measured) = (&log.records, &outcome.measured);
+        let summary = Summary::from_records(records, self.settings.confidence);
+        self.warn_of(&summary);
+        let text = |tokens: &[u32]| match self.text {
+            Some(text) => text(tokens),
+            None => tokens.iter().map(|token| format!("<{token}>")).collect(),
+        };
+        let llama_perplexity = self.measures.llama_perplexity(records, measured);
+        if self.measures.wants_llama_perplexity() && llama_perplexity.is_none() {
+            self.watch.warn(Warning::NoLlamaPerplexity);
+        }
+        let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+        let mut report = ModelReport {
+            model: ModelInfo::new(self.path, &self.model),
+            is_reference_model: self.is_reference_model,
+            n_vocab_compared: self.n_vocab_compared,
+            max_at_text: max_token.and_then(|token| Some(self.text?(&[token]))),
+            sidecar: None,
+            interrupted: outcome.is_interrupted.then_some(Interrupted {
+                n_windows: summary.n_windows,
+                of: n_windows,
+            }),
+            n_resumed: log.n_resumed as u64,
+            timing: outcome.timing.map(|timing| self.timing(&timing, log)),
+            llama_perplexity,
+            logits: self
+                .measures
+                .logits(records, measured, self.settings.confidence),
+            summary,
+            not_available: self.not_available.clone(),
+            conditions: Vec::new(),
+            prompts: None,
+            top: None,
+            tokens: None,
+        };
+        // Conditions are about the numbers above.
+        report.conditions = judge(&self.settings.conditions, &report);
+        report.prompts = self.prompts.as_ref().map(|labels| {
+            let metrics = self.measures.logit_metrics(measured);
+            PromptReport::of_each(labels, PromptStats::of_each(records, metrics.as_deref()))
+        });
+        report.top = outcome.most_divergent.map(|tokens| {
+            let tokens = tokens.into_sorted().into_iter();
+            tokens
+                .map(|(record, context)| DivergentToken::new(&record, &context, text))
+                .collect()
+        });
+        report.tokens = self
+            .settings
+            .json_tokens
+            .then(|| TokenColumns::of(records, text));
+        report
+    }
+
+    fn timing(&self, timing: &Timing, log: &TokenLog) -> TimingInfo {
+        let timing = Timing {
+            write: log.in_writing,
+            ..*timing
+        };
+        let load_s = (self.loaded + timing.load).as_secs_f64();
+        let wall_s = self.started.elapsed().as_secs_f64();
+        let n_rows = (log.records.len() - log.n_resumed) as u64;
+        TimingInfo::new(&timing, load_s, wall_s, n_rows)
+    }
+
+    fn warn_of(&self, summary: &Summary) {
+        if summary.n_excluded > 0 {
+            self.watch.warn(Warning::Excluded(summary.n_excluded));
+        }
+        if summary.n_windows == 1 {
+            self.watch.warn(Warning::OneWindow);
+        }
+        if let Some(perplexity) = &summary.perplexity
+            && perplexity.reference >= DOUBTFUL_PERPLEXITY
+        {
+            let warning = Warning::HighPerplexity(perplexity.reference);
+            self.watch.warn(warning);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The per-token file of an evaluation, which grows with each window.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use kl_formats::sidecar::TokenRecord;
+use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, is_sidecar};
+
+use crate::commands::output::{Overwrite, PartialFile, flushed};
+use crate::commands::resume::{first_difference, nothing_to_resume};
+use crate::commands::settings::ResultSettings;
+use crate::report::number::count_of;
+
+/// A sidecar, whose file is created before the model is loaded.
+pub struct SidecarFile {
+    output: PartialFile,
+    path: PathBuf,
+    /// Present once the header is known.
+    writer: Option<SidecarWriter<BufWriter<File>>>,
+    n_records: u64,
+    /// Whether to continue what an earlier run left.
+    resume: bool,
+}
+
+/// What an earlier run has measured of the same model.
+pub enum Earlier {
+    /// Every record.
+    Whole(Vec<TokenRecord>),
+    /// The first records.
+    CutOff(Vec<TokenRecord>),
+}
+
+impl SidecarFile {
+    /// Creates the file that the settings name, if they want one. A whole sidecar of an earlier run
+    /// is replaced; any other file is refused unless `--force`.
+    pub fn create(settings: &ResultSettings, model: &Path) -> Result<Option<Self>> {
+        let Some(path) = settings.sidecar_path(model) else {
+            return Ok(None);
+        };
+        let overwrite = Overwrite {
+            replace_target: settings.force || is_sidecar(&path),
+            ..Overwrite::asked(settings.force, settings.resume)
+        };
+        Ok(Some(Self {
+            output: PartialFile::create(&path, overwrite)?,
+            path,
+            writer: None,
+            n_records: 0,
+            resume: settings.resume == Some(true),
+        }))
+    }
+
+    /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.
+    ///
+    /// # Errors
+    /// If a sidecar that was cut off belongs to another evaluation.
+    pub fn earlier(&self, header: &SidecarHeader) -> Result<Option<Earlier>> {
+        if self.output.is_resumed() {
+            let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
+                // Not even its header is whole.
+                Err(Error::Truncated { .. }) => return Ok(None),
+                Err(error @ Error::NotASidecar { .. }) => {
+                    bail!(nothing_to_resume(&self.output, &error))
+                }
+                opened => opened?,
+            };
+            return match first_difference(&cut_off.header, header) {
+                Some(difference) => bail!(
+                    "{}: belongs to another run ({difference}): use the same model, reference and settings, or start over with --force",
+                    self.output.path().display()
+                ),
+                None => Ok(Some(Earlier::CutOff(cut_off.records))),
+            };
+        }
+        if !self.resume || !is_sidecar(&self.path) {
+            return Ok(None);
+        }
+        // A sidecar of another run, or a damaged one, is replaced.
+        let same = SidecarReader::open(&self.path)
+            .ok()
+            .filter(|reader| first_difference(reader.header(), header).is_none());
+        let records = same.and_then(|reader| reader.read_all().ok());
+        Ok(records.map(Earlier::Whole))
+    }
+
+    /// The sidecar's path, for messages.
+    pub fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Begins to write, after the first `n_kept` records of an earlier run.
+    pub fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<()> {
+        let file = BufWriter::new(self.output.file()?);
+        let path = self.output.path();
+        let writer = if n_kept > 0 {
+            let cut_to = |out: &mut BufWriter<File>, offset| {
+                out.get_ref().set_len(offset)?;
+                out.seek(SeekFrom::Start(offset)).map(drop)
+            };
+            SidecarWriter::resume(file, path, header, n_kept, cut_to)?
+        } else {
+            file.get_ref().set_len(0).map_err(anyhow::Error::from)?;
+            SidecarWriter::create(file, path, header)?
+        };
+        self.output.keep_if_cut_off();
+        self.writer = Some(writer);
+        self.n_records = n_kept;
+        Ok(())
+    }
+
+    /// Writes the records of a window, so that they are kept if the run is cut off.
+    pub fn push(&mut self, records: &[TokenRecord]) -> Result<()> {
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
+        for record in records {
+            writer.push(record)?;
+        }
+        writer.flush()?;
+        self.n_records += records.len() as u64;
+        Ok(())
+    }
+
+    /// Whether records are written as they come.
+    pub fn has_begun(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Completes the file, gives it its name, and returns the name.
+    pub fn finish(self) -> Result<PathBuf> {
+        if let Some(writer) = self.writer {
+            flushed(writer.finish()?, &self.path)?;
+            self.output.commit()?;
+        }
+        Ok(self.path)
+    }
+
+    /// Removes what was written, and returns the path it was for.
+    pub fn discard(self) -> PathBuf {
+        drop(self.writer);
+        self.output.discard();
+        self.path
+    }
+
+    /// Keeps what was written, for `--resume`, and describes it.
+    pub fn keep(self) -> Option<String> {
+        if self.n_records == 0 {
+            self.discard();
+            return None;
+        }
+        Some(format!(
+            "{} keeps {}: --resume continues it",
+            self.output.path().display(),
+            count_of(self.n_records, "token")
+        ))
+    }
+}

@@ -1,0 +1,128 @@
+//! Keeps the records of an evaluation as they come: in memory, and in the sidecar.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result};
+use kl_formats::SidecarHeader;
+use kl_formats::sidecar::TokenRecord;
+
+use super::sidecar::{Earlier, SidecarFile};
+use crate::pipeline::ReferenceRows;
+
+/// The records of an evaluation so far, those of an earlier run first.
+#[derive(Default)]
+pub struct TokenLog {
+    pub records: Vec<TokenRecord>,
+    /// How many of them an earlier run has measured.
+    pub n_resumed: usize,
+    /// Whether those were all, so that nothing is left to measure.
+    pub is_whole: bool,
+    /// How long writing has taken.
+    pub in_writing: Duration,
+    sidecar: Option<SidecarFile>,
+    /// A sidecar that was whole already.
+    finished: Option<PathBuf>,
+    /// Why the sidecar could not be written.
+    failure: Option<Error>,
+}
+
+impl TokenLog {
+    /// Makes a log in memory only.
+    pub fn without_sidecar() -> Self {
+        Self::default()
+    }
+
+    /// Opens a log that starts with an earlier run's records, and removes their windows from
+    /// `rows`. With a header the sidecar is written window by window, so that a run that is cut off
+    /// keeps its records; without one it is written at the end.
+    ///
+    /// # Errors
+    /// If the earlier records have other positions than `rows`, or the reference cannot be read.
+    pub fn open(
+        mut sidecar: SidecarFile,
+        earlier: Option<Earlier>,
+        header: Option<&SidecarHeader>,
+        rows: &mut ReferenceRows,
+    ) -> Result<Self> {
+        let mut log = Self::default();
+        match earlier {
+            Some(Earlier::Whole(records)) => {
+                log.n_resumed = records.len();
+                log.records = records;
+                log.is_whole = true;
+                log.finished = Some(sidecar.discard());
+                return Ok(log);
+            }
+            Some(Earlier::CutOff(records)) => {
+                log.n_resumed = rows.resume_after(&records)?;
+                log.records = records;
+                log.records.truncate(log.n_resumed);
+            }
+            None => {}
+        }
+        let begun = match header {
+            Some(header) => sidecar.begin(header, log.n_resumed as u64),
+            None => Ok(()),
+        };
+        match begun {
+            Ok(()) => log.sidecar = Some(sidecar),
+            Err(error) => log.give_up(sidecar, error),
+        }
+        Ok(log)
+    }
+
+    /// Adds the records of the next window.
+    pub fn push(&mut self, records: impl Iterator<Item = TokenRecord>) {
+        let n_before = self.records.len();
+        self.records.extend(records);
+        let started = Instant::now();
+        if let Some(mut sidecar) = self.sidecar.take() {
+            let (_, new) = self.records.split_at(n_before);
+            match sidecar.push(new) {
+                Ok(()) => self.sidecar = Some(sidecar),
+                Err(error) => self.give_up(sidecar, error),
+            }
+        }
+        self.in_writing += started.elapsed();
+    }
+
+    /// Gives up on the sidecar; the records stay in memory, so the numbers are not lost.
+    fn give_up(&mut self, sidecar: SidecarFile, error: Error) {
+        sidecar.discard();
+        self.failure = Some(error);
+    }
+
+    /// Completes the sidecar, if there is one, and returns its path.
+    ///
+    /// # Errors
+    /// Why it could not be written.
+    pub fn finish(&mut self, header: &SidecarHeader) -> Result<Option<PathBuf>> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let Some(mut sidecar) = self.sidecar.take() else {
+            return Ok(self.finished.take());
+        };
+        let started = Instant::now();
+        if !sidecar.has_begun() {
+            let mut header = header.clone();
+            header.n_records = self.records.len() as u64;
+            sidecar.begin(&header, 0)?;
+            sidecar.push(&self.records)?;
+        }
+        let path = sidecar.finish()?;
+        self.in_writing += started.elapsed();
+        Ok(Some(path))
+    }
+
+    /// Removes the sidecar of a run that came to nothing.
+    pub fn discard(&mut self) {
+        self.sidecar.take().map(SidecarFile::discard);
+    }
+
+    /// Keeps the sidecar of a run that was cut off, for `--resume`, and describes what it holds.
+    pub fn keep(&mut self) -> Option<String> {
+        self.sidecar.take()?.keep()
+    }
+}

@@ -1,0 +1,89 @@
+//! Describes a reference or a sidecar, and checks whether it is whole.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kl_formats::{About, Reference, SidecarReader, is_sidecar};
+
+use super::observer::{Event, Observer, Watch};
+use super::settings::InfoSettings;
+use super::verify::{verify_reference, verify_sidecar};
+use crate::report::{Info, PromptsInfo};
+
+/// Describes the file, and then reads it whole if the settings ask for it. The observer gets the
+/// description first.
+///
+/// # Errors
+/// What is wrong with the file, and where.
+pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
+    let watch = &Watch::new(observer);
+    let path = &settings.file;
+    let (mut info, reference) = if is_sidecar(path) {
+        (of_sidecar(path)?, None)
+    } else {
+        let reference = Reference::open(path)?;
+        (of_reference(reference.about()), Some(reference))
+    };
+    info.path = path.display().to_string();
+    watch.event(&Event::Described(&info));
+    if settings.verify {
+        info.verified = Some(match reference {
+            Some(reference) => verify_reference(reference, watch)?,
+            None => verify_sidecar(path)?,
+        });
+    }
+    info.warnings = watch.warnings();
+    Ok(info)
+}
+
+fn of_sidecar(path: &Path) -> Result<Info> {
+    let header = SidecarReader::open(path)?.header().clone();
+    let metadata =
+        fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    Ok(Info {
+        kind: "sidecar".to_owned(),
+        file_bytes: metadata.len(),
+        writer: Some(header.writer),
+        model: header.model,
+        model_path: Some(header.model_path),
+        reference: Some(header.reference),
+        n_ctx: header.n_ctx,
+        n_vocab: header.n_vocab,
+        n_vocab_compared: header.n_vocab_compared,
+        first_scored: Some(header.first_scored),
+        n_rows: Some(header.n_records),
+        backend: header.backend,
+        ..Info::default()
+    })
+}
+
+fn of_reference(about: &About) -> Info {
+    let log_probabilities = Some(about.holds_log_probabilities());
+    let about = about.clone();
+    Info {
+        kind: about.kind.to_string(),
+        file_bytes: about.file_bytes,
+        prompts: about.prompts.as_ref().map(PromptsInfo::new),
+        writer: about.writer,
+        model: about.model,
+        model_path: about.model_path,
+        tokenizer: about.tokenizer,
+        text: about.text,
+        text_path: about.text_path,
+        n_ctx: about.n_ctx,
+        n_vocab: about.n_vocab,
+        add_bos: about.add_bos,
+        first_scored: about.first_scored,
+        n_windows: about.n_windows,
+        n_rows: about.n_rows,
+        encoding: Some(about.encoding.to_string()),
+        log_probabilities,
+        holds_tokens: about.holds_tokens,
+        seed: about.seed,
+        stride: about.stride,
+        backend: about.backend,
+        others: about.others.into_iter().collect(),
+        ..Info::default()
+    }
+}

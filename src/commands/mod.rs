@@ -1,0 +1,40 @@
+//! What the program does: each command goes from checked settings and an [`Observer`] to a value
+//! that can be printed or serialised. Commands print nothing and read no flags.
+//!
+//! No input may make it panic: clippy denies what could, and each exception states why it cannot.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+mod compare;
+mod context;
+mod convert;
+mod evaluate;
+mod evaluation;
+mod info;
+mod observer;
+pub mod output;
+mod reference;
+mod resume;
+pub mod settings;
+mod verify;
+mod vocabulary;
+mod write;
+
+pub use compare::compare;
+pub use convert::{Converted, convert};
+pub use evaluate::evaluate;
+pub use evaluation::one_line;
+pub use info::info;
+pub use observer::{Event, Observer};
+pub use write::{Written, write};
+
+#[cfg(test)]
+mod tests;

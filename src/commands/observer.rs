@@ -1,0 +1,150 @@
+//! How a command reports its progress, and learns that it should stop.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::pipeline;
+use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
+
+/// Receives what a command reports. A command prints nothing itself: it calls this.
+pub trait Observer: Sync {
+    /// Receives an event.
+    fn on_event(&self, event: &Event<'_>);
+
+    /// Whether the command should stop. It asks after each decode call, and keeps what it can.
+    fn should_stop(&self) -> bool {
+        false
+    }
+}
+
+/// An observer that ignores every event.
+impl Observer for () {
+    fn on_event(&self, _event: &Event<'_>) {}
+}
+
+/// What a command reports while it works.
+#[derive(Debug)]
+pub enum Event<'e> {
+    /// Something that the user should know before trusting the result, which lists it too.
+    Warning(&'e Warning),
+    /// What a person may want to know, in one line: what is about to happen, or what was kept.
+    Note(&'e str),
+    /// A line of the description of what is about to be written: a name and a text.
+    Plan(&'e str, &'e str),
+    /// Work of known or unknown length begins.
+    Begin {
+        /// What is done, as a verb or a file's name.
+        label: &'e str,
+        /// Windows to come, if known.
+        n_windows: Option<u64>,
+        /// Rows to come, if known.
+        n_rows: Option<u64>,
+    },
+    /// This many more rows are done.
+    Rows(usize),
+    /// A window is done.
+    Window {
+        /// The mean KLD of all rows so far, in nats.
+        mean_kld: Option<f64>,
+    },
+    /// The work that began last has ended.
+    End,
+    /// A file was described, and may now be read whole.
+    Described(&'e Info),
+    /// A model was evaluated.
+    Evaluated(&'e ModelReport, &'e ReferenceInfo),
+    /// A model could not be evaluated, or an output not written, and the run continues: why, in one
+    /// line.
+    Failed(&'e str),
+    /// The result so far: it grows with each model, and is worth saving each time.
+    Report(&'e Report),
+}
+
+/// An observer, and the warnings that it received, which the result lists too.
+pub struct Watch<'o> {
+    observer: &'o dyn Observer,
+    warnings: Mutex<Vec<Warning>>,
+}
+
+impl<'o> Watch<'o> {
+    /// Watches with `observer`.
+    pub fn new(observer: &'o dyn Observer) -> Self {
+        Self {
+            observer,
+            warnings: Mutex::default(),
+        }
+    }
+
+    /// Reports an event.
+    pub fn event(&self, event: &Event<'_>) {
+        self.observer.on_event(event);
+    }
+
+    /// Reports a warning, and keeps it for the result. One that was given already is not repeated.
+    pub fn warn(&self, warning: Warning) {
+        let mut warnings = self.locked();
+        if !warnings.contains(&warning) {
+            self.event(&Event::Warning(&warning));
+            warnings.push(warning);
+        }
+    }
+
+    /// Reports a line that a person may want to read.
+    pub fn note(&self, line: &str) {
+        self.event(&Event::Note(line));
+    }
+
+    /// All warnings so far.
+    pub fn warnings(&self) -> Vec<Warning> {
+        self.locked().clone()
+    }
+
+    /// Whether the command should stop.
+    pub fn should_stop(&self) -> bool {
+        self.observer.should_stop()
+    }
+
+    /// Returns an error if the command should stop.
+    pub fn check(&self) -> Result<(), pipeline::Error> {
+        match self.should_stop() {
+            true => Err(pipeline::Error::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins a piece of work whose progress is shown.
+    pub fn begin(&self, label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Phase<'_> {
+        self.event(&Event::Begin {
+            label,
+            n_windows,
+            n_rows,
+        });
+        Phase { watch: self }
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<Warning>> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A piece of work under way; it ends when this is dropped.
+pub struct Phase<'w> {
+    watch: &'w Watch<'w>,
+}
+
+impl Phase<'_> {
+    /// Reports that `n` more rows are done.
+    pub fn rows(&self, n: usize) {
+        self.watch.event(&Event::Rows(n));
+    }
+
+    /// Reports that a window is done.
+    pub fn window(&self, mean_kld: Option<f64>) {
+        self.watch.event(&Event::Window { mean_kld });
+    }
+}
+
+impl Drop for Phase<'_> {
+    fn drop(&mut self) {
+        self.watch.event(&Event::End);
+    }
+}

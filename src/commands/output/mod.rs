@@ -1,0 +1,40 @@
+//! Output files, which appear whole or not at all; large ones are written past the page cache.
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "every range is of bytes that the chunk holds"
+)]
+mod direct_file;
+mod partial_file;
+
+pub use direct_file::DirectFile;
+pub use partial_file::{
+    OnPartial, Overwrite, PartialFile, flushed, folder_of, follow_links, partial_path,
+    remove_partial_files,
+};
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::report::number::bytes;
+
+/// Refuses a file that cannot fit on its disk.
+///
+/// # Errors
+/// If the disk has less than `size` bytes free.
+pub fn check_free_space(partial: &Path, target: &Path, size: u64) -> Result<()> {
+    // Where the file system does not report its free space, writing finds out.
+    let Ok(free) = fs4::available_space(folder_of(partial)) else {
+        return Ok(());
+    };
+    if size > free {
+        bail!(
+            "{}: the reference may take {}, but the disk has {} free: choose another disk, or use less of the text",
+            target.display(),
+            bytes(size),
+            bytes(free)
+        );
+    }
+    Ok(())
+}

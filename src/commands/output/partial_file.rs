@@ -1,0 +1,483 @@
+//! Files that appear whole or not at all.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, IntoInnerError};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+
+use super::DirectFile;
+
+/// Files that are being written, which a process that must end at once removes.
+static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// What to do about files that exist already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overwrite {
+    /// Replace the target.
+    pub replace_target: bool,
+    /// What to do about a partial file that an earlier run left.
+    pub on_partial: OnPartial,
+}
+
+/// What happens to a partial file that exists already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnPartial {
+    /// It stays as it is, and an error names it and gives this advice.
+    Refuse(&'static str),
+    /// It is emptied.
+    Replace,
+    /// It is opened as it is, to be continued.
+    Resume,
+}
+
+impl Overwrite {
+    /// What `--force` and `--resume` ask for; `resume` is `None` for a file that cannot be resumed.
+    pub fn asked(force: bool, resume: Option<bool>) -> Self {
+        Self {
+            replace_target: force,
+            on_partial: match (resume, force) {
+                (Some(true), _) => OnPartial::Resume,
+                (_, true) => OnPartial::Replace,
+                (Some(false), false) => {
+                    OnPartial::Refuse("--resume continues it, --force starts over")
+                }
+                (None, false) => OnPartial::Refuse("remove it, or use --force"),
+            },
+        }
+    }
+}
+
+/// A file that is written as `<target>.partial` and gets its own name when it is whole. Dropped
+/// before that, it is removed, unless it is [worth keeping](Self::keep_if_cut_off). It is locked
+/// while it is written, so that two runs never write one file.
+#[derive(Debug)]
+pub struct PartialFile {
+    file: Option<File>,
+    partial: PathBuf,
+    target: PathBuf,
+    overwrite: Overwrite,
+    is_resumed: bool,
+    is_kept: bool,
+}
+
+impl PartialFile {
+    /// Creates the file. Links are followed. A target that is not a regular file, such as a device,
+    /// is refused whatever `overwrite` allows.
+    pub fn create(target: &Path, overwrite: Overwrite) -> Result<Self> {
+        let shown = target.display();
+        let target = &follow_links(target);
+        let target = match fs::metadata(target) {
+            Ok(metadata) if metadata.is_dir() => bail!("{shown}: is a folder: name a file"),
+            Ok(metadata) if !metadata.is_file() => {
+                bail!("{shown}: is not a regular file: name another")
+            }
+            Ok(_) if !overwrite.replace_target => {
+                bail!("{shown}: exists already: choose another name, or use --force")
+            }
+            Ok(_) => {
+                fs::canonicalize(target).with_context(|| format!("{shown}: cannot be opened"))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => target.clone(),
+            Err(error) => bail!("{shown}: cannot be created: {error}"),
+        };
+        let partial = partial_path(&target);
+        let file = open_locked(&partial, &target)?;
+        let has_bytes = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        match overwrite.on_partial {
+            OnPartial::Refuse(advice) if has_bytes => bail!(
+                "{}: is left over from a run that was cut off: {advice}",
+                partial.display()
+            ),
+            OnPartial::Resume => {}
+            OnPartial::Refuse(_) | OnPartial::Replace => {
+                file.set_len(0)
+                    .with_context(|| format!("{}: cannot be written", partial.display()))?;
+            }
+        }
+        let is_resumed = has_bytes && overwrite.on_partial == OnPartial::Resume;
+        let output = Self {
+            file: Some(file),
+            partial,
+            target,
+            overwrite,
+            is_resumed,
+            is_kept: is_resumed,
+        };
+        if !output.is_kept {
+            under_way(|paths| paths.push(output.partial.clone()));
+        }
+        Ok(output)
+    }
+
+    /// Whether it holds what an earlier run left, to be continued.
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
+    /// Keeps what is written from here on, if the run is cut off.
+    pub fn keep_if_cut_off(&mut self) {
+        self.is_kept = true;
+        under_way(|paths| paths.retain(|path| *path != self.partial));
+    }
+
+    /// Removes the file.
+    pub fn discard(mut self) {
+        self.is_kept = false;
+    }
+
+    /// A handle to write through.
+    pub fn file(&self) -> Result<File> {
+        let file = self.file.as_ref().context("the file is closed")?;
+        file.try_clone()
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))
+    }
+
+    /// A writer that continues after the first `length` bytes, past the page cache.
+    pub fn direct_file(&self, length: u64) -> Result<DirectFile> {
+        DirectFile::new(self.file()?, length)
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))
+    }
+
+    /// Where the bytes go until the file is whole.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Finishes `file` and [commits](Self::commit) it. Returns its length in bytes.
+    pub fn commit_direct(self, file: DirectFile) -> Result<u64> {
+        let written = file
+            .finish()
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        self.commit()?;
+        Ok(written)
+    }
+
+    /// Makes sure that every byte is on the disk, then gives the file its name. If another file
+    /// took that name meanwhile and must not be replaced, this one keeps its partial name.
+    pub fn commit(mut self) -> Result<()> {
+        if let Some(file) = &self.file {
+            file.sync_all()
+                .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
+        }
+        let named = if self.overwrite.replace_target {
+            fs::rename(&self.partial, &self.target)
+        } else {
+            rename_new(&self.partial, &self.target)
+        };
+        // Nothing is left to remove: the file has its name, or is whole and stays.
+        under_way(|paths| paths.retain(|path| *path != self.partial));
+        let partial = std::mem::take(&mut self.partial);
+        if let Err(error) = named {
+            let why = match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    "was created by another program meanwhile".to_owned()
+                }
+                _ => format!("cannot be created: {error}"),
+            };
+            bail!(
+                "{}: {why}: what was written is whole, in {}",
+                self.target.display(),
+                partial.display()
+            );
+        }
+        sync_folder(&self.target);
+        Ok(())
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        under_way(|paths| paths.retain(|path| *path != self.partial));
+        // After a commit, this name may belong to another run.
+        let is_ours = |file: &File| is_same_file(file, &self.partial);
+        if !self.is_kept && self.file.as_ref().is_some_and(is_ours) {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Removes the files that are being written, for a process that must end at once.
+pub fn remove_partial_files() {
+    under_way(|paths| {
+        for path in paths.drain(..) {
+            let _ = fs::remove_file(path);
+        }
+    });
+}
+
+fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
+    change(
+        &mut UNDER_WAY
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner),
+    );
+}
+
+/// Opens or creates the partial file, and locks it: the lock shows that a run is alive, where the
+/// file alone may be left over from a killed one.
+fn open_locked(partial: &Path, target: &Path) -> Result<File> {
+    let cannot =
+        |error: io::Error| anyhow::anyhow!("{}: cannot be created: {error}", target.display());
+    // Opening a pipe would block, and a device is not a partial file.
+    if fs::symlink_metadata(partial).is_ok_and(|metadata| !metadata.is_file()) {
+        bail!(
+            "{}: is in the way of the file to be written: remove it",
+            partial.display()
+        );
+    }
+    let file = OpenOptions::new()
+        .create(true)
+        .read(true)
+        .write(true)
+        .truncate(false)
+        .open(partial)
+        .map_err(cannot)?;
+    let in_use = || {
+        anyhow::anyhow!(
+            "{}: is being written by another run: wait for it, or use another name",
+            target.display()
+        )
+    };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(in_use()),
+        // A file system without locks.
+        Err(TryLockError::Error(_)) => Ok(file),
+        // The other run may have finished, and so renamed the file, between opening and locking.
+        Ok(()) if !is_same_file(&file, partial) => Err(in_use()),
+        Ok(()) => Ok(file),
+    }
+}
+
+#[cfg(unix)]
+fn is_same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// Renames without replacing: making a hard link fails where the name is taken. On file systems
+/// without hard links, a moment passes between looking and renaming.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) if fs::symlink_metadata(to).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
+    }
+}
+
+/// Makes the new name reach the disk too. Not every file system can sync a folder; the file's own
+/// bytes are safe by then.
+fn sync_folder(target: &Path) {
+    #[cfg(unix)]
+    if let Ok(folder) = File::open(folder_of(target)) {
+        let _ = folder.sync_all();
+    }
+    #[cfg(not(unix))]
+    let _ = target;
+}
+
+/// The partial file of `target`, or of what it links to.
+pub fn partial_path(target: &Path) -> PathBuf {
+    let mut name = follow_links(target).into_os_string();
+    name.push(".partial");
+    name.into()
+}
+
+/// The path that links at `path` lead to, whether it exists or not.
+pub fn follow_links(path: &Path) -> PathBuf {
+    /// Linux follows this many, too.
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder_of(&path).join(to),
+            Err(_) => break,
+        }
+    }
+    path
+}
+
+/// Flushes a buffered file, which was written to `path`.
+pub fn flushed(file: BufWriter<File>, path: &Path) -> Result<File> {
+    file.into_inner()
+        .map_err(IntoInnerError::into_error)
+        .with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The folder that holds `path`.
+pub fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const NEW: Overwrite = Overwrite {
+        replace_target: false,
+        on_partial: OnPartial::Refuse("--force"),
+    };
+    const FORCED: Overwrite = Overwrite {
+        replace_target: true,
+        on_partial: OnPartial::Replace,
+    };
+    const RESUMED: Overwrite = Overwrite {
+        replace_target: false,
+        on_partial: OnPartial::Resume,
+    };
+
+    fn refused(target: &Path, overwrite: Overwrite) -> String {
+        PartialFile::create(target, overwrite)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_file_appears_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let output = PartialFile::create(&target, NEW).unwrap();
+        output.file().unwrap().write_all(b"whole").unwrap();
+        assert!(!target.exists());
+        output.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"whole");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_the_old_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        fs::write(&target, b"old").unwrap();
+        assert!(refused(&target, NEW).contains("--force"));
+        let output = PartialFile::create(&target, FORCED).unwrap();
+        output.file().unwrap().write_all(b"ha").unwrap();
+        drop(output);
+        assert_eq!(fs::read(&target).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_partial_file_is_named_and_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let partial = folder.path().join("a.partial");
+        fs::write(&partial, b"left").unwrap();
+        let message = refused(&target, NEW);
+        assert!(
+            message.contains("a.partial") && message.contains("left over"),
+            "{message}"
+        );
+        assert_eq!(fs::read(&partial).unwrap(), b"left");
+        PartialFile::create(&target, FORCED)
+            .unwrap()
+            .commit()
+            .unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"", "nothing of what was left");
+    }
+
+    #[test]
+    fn what_is_worth_keeping_is_kept_and_resumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let mut output = PartialFile::create(&target, RESUMED).unwrap();
+        assert!(!output.is_resumed());
+        output.file().unwrap().write_all(b"half").unwrap();
+        output.keep_if_cut_off();
+        drop(output);
+        let output = PartialFile::create(&target, RESUMED).unwrap();
+        assert!(output.is_resumed());
+        assert_eq!(fs::read(output.path()).unwrap(), b"half");
+        // Nothing was done with it: it is still there.
+        drop(output);
+        let output = PartialFile::create(&target, RESUMED).unwrap();
+        output.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"half");
+        let mut output = PartialFile::create(&folder.path().join("b"), NEW).unwrap();
+        output.keep_if_cut_off();
+        output.discard();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn two_runs_never_write_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let first = PartialFile::create(&target, FORCED).unwrap();
+        assert!(refused(&target, FORCED).contains("another run"));
+        first.file().unwrap().write_all(b"first").unwrap();
+        first.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"first");
+    }
+
+    #[test]
+    fn a_name_taken_meanwhile_is_respected_and_the_work_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let output = PartialFile::create(&target, NEW).unwrap();
+        output.file().unwrap().write_all(b"work").unwrap();
+        fs::write(&target, b"precious").unwrap();
+        let message = output.commit().unwrap_err().to_string();
+        assert!(message.contains("a.partial"), "{message}");
+        assert_eq!(fs::read(&target).unwrap(), b"precious");
+        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_given_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("a");
+        let output = PartialFile::create(&target, FORCED).unwrap();
+        output.file().unwrap().write_all(b"work").unwrap();
+        fs::create_dir(&target).unwrap();
+        let message = output.commit().unwrap_err().to_string();
+        assert!(message.contains("whole, in"), "{message}");
+        assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
+
+    #[test]
+    fn folders_and_missing_folders_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(refused(&folder.path().join("no/a"), NEW).contains("cannot be created"));
+        assert!(refused(folder.path(), FORCED).contains("folder"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_followed_and_a_device_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&real, b"old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let output = PartialFile::create(&link, FORCED).unwrap();
+        output.file().unwrap().write_all(b"new").unwrap();
+        output.commit().unwrap();
+        assert_eq!(fs::read(&real).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+
+        // A link to a file that does not exist yet, perhaps on a larger disk.
+        let (far, dangling) = (folder.path().join("far"), folder.path().join("dangling"));
+        std::os::unix::fs::symlink("far", &dangling).unwrap();
+        let output = PartialFile::create(&dangling, NEW).unwrap();
+        output.commit().unwrap();
+        assert!(far.is_file() && fs::symlink_metadata(&dangling).unwrap().is_symlink());
+
+        let device = folder.path().join("device");
+        std::os::unix::fs::symlink("/dev/null", &device).unwrap();
+        assert!(refused(&device, FORCED).contains("regular"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What commands check and read of a reference before they use its rows.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kl_formats::{ModelIdentity, Reference, ReferenceSummary, WindowSpec};
+
+use super::observer::{Event, Watch};
+use crate::report::Warning;
+
+/// Opens a run's reference again.
+///
+/// # Errors
+/// If the file cannot be read, or no longer has this fingerprint.
+pub fn open_again(path: &Path, fingerprint: Option<&str>) -> Result<(Reference, ReferenceSummary)> {
+    let reference = Reference::open(path)?;
+    let summary = ReferenceSummary::of(&reference)?;
+    if summary.fingerprint.as_deref() != fingerprint {
+        bail!(
+            "{}: was replaced while models were evaluated against it: run again",
+            path.display()
+        );
+    }
+    Ok((reference, summary))
+}
+
+/// Warns if windows overlap and score the tokens they share more than once.
+pub fn warn_of_overlap(reference: &Reference, watch: &Watch<'_>) {
+    let n_ctx = reference.about().n_ctx;
+    let (Some(stride), Some(windows)) = (reference.about().stride, reference.windows()) else {
+        return;
+    };
+    let first_new = n_ctx.saturating_sub(stride);
+    let mut later = windows.iter().filter(|window| window.window > 0);
+    if later.any(|window| window.first_scored < first_new) {
+        watch.warn(Warning::Overlap { stride, n_ctx });
+    }
+}
+
+/// Reads all windows of a reference with their tokens, in the order of the file.
+///
+/// # Errors
+/// If the file is damaged, or the observer asks to stop.
+pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<WindowSpec>> {
+    if reference.windows().is_none() {
+        let path = reference.about().path.display();
+        let text = format!("{path} for its windows");
+        watch.event(&Event::Plan("reading", &text));
+    }
+    let mut windows = Vec::new();
+    for window in reference.read_windows()? {
+        windows.push(window?);
+        watch.check()?;
+    }
+    Ok(windows)
+}
+
+/// Whether both files name the same model; false if one does not name its model.
+pub fn is_same_model(one: Option<&ModelIdentity>, other: Option<&ModelIdentity>) -> bool {
+    one.zip(other)
+        .is_some_and(|(one, other)| one.is_same(other))
+}

@@ -1,0 +1,152 @@
+//! What a run that was cut off has left, and whether this run can continue it.
+
+use anyhow::{Result, bail};
+use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, native};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::output::PartialFile;
+use crate::input::Plan;
+use crate::report::number::count;
+
+/// Opens the reference that a run with the same settings began in `output`, if there is one to
+/// continue.
+///
+/// # Errors
+/// If the earlier run had other settings or other tokens.
+pub fn begun(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Option<NativeReader>> {
+    if !output.is_resumed() {
+        return Ok(None);
+    }
+    let cut_off = match NativeReader::open_cut_off(output.path()) {
+        // Not even its header is whole.
+        Err(Error::Truncated { .. }) => return Ok(None),
+        Err(error @ Error::NotAReference { .. }) => bail!(nothing_to_resume(output, &error)),
+        opened => opened?,
+    };
+    check_same_run(&cut_off, header)?;
+    let n_whole = cut_off.windows().len();
+    for (index, planned) in plan.windows.iter().take(n_whole).enumerate() {
+        if cut_off.window(index)? != *planned {
+            bail!(
+                "{}: window {} holds other tokens than this run's: start over with --force",
+                output.path().display(),
+                planned.window
+            );
+        }
+    }
+    Ok(Some(cut_off))
+}
+
+/// The message for a partial file that no run of kl began.
+pub fn nothing_to_resume(output: &PartialFile, error: &Error) -> String {
+    let path = output.path().display();
+    format!("{path}: holds nothing to resume: remove it, or start over with --force ({error})")
+}
+
+/// Refuses a reference that was begun with another header than this run's.
+pub fn check_same_run(file: &NativeReader, header: &Header) -> Result<()> {
+    match first_difference(file.header(), header) {
+        Some(difference) => bail!(
+            "{}: belongs to another run ({difference}): use the same model, text and settings, or start over with --force",
+            file.path().display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Keeps a reference that was cut off if one of its windows is whole, and returns the end of an
+/// error message about it; else removes it.
+pub fn keep(output: PartialFile, n_windows: usize) -> String {
+    match native::count_windows(output.path()) {
+        Ok(n) if n > 0 => format!(
+            "; {} keeps {} of {} windows: --resume continues it",
+            output.path().display(),
+            count(n as u64),
+            count(n_windows as u64)
+        ),
+        _ => {
+            output.discard();
+            String::new()
+        }
+    }
+}
+
+/// Returns a key in which two headers differ, with both values. Of several it prefers what the user
+/// chose over what was counted.
+pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option<String> {
+    let there = serde_json::to_value(there).unwrap_or_default();
+    let here = serde_json::to_value(here).unwrap_or_default();
+    let mut found = Vec::new();
+    differences("", &there, &here, &mut found);
+    found.into_iter().min_by_key(|found| {
+        let given = ["model", "text", "reference", "n_ctx"];
+        let is_given = given.iter().any(|key| found.starts_with(key));
+        (!is_given, found.starts_with("n_"))
+    })
+}
+
+fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
+    let (Value::Object(all_there), Value::Object(all_here)) = (there, here) else {
+        if there != here {
+            let (there, here) = (short(there), short(here));
+            found.push(format!("{key}: {there} there, {here} here"));
+        }
+        return;
+    };
+    let only_here = all_here
+        .keys()
+        .filter(|name| !all_there.contains_key(*name));
+    for name in all_there.keys().chain(only_here) {
+        let of = |all: &Map<String, Value>| all.get(name).cloned().unwrap_or_default();
+        let dot = if key.is_empty() { "" } else { "." };
+        let key = format!("{key}{dot}{name}");
+        differences(&key, &of(all_there), &of(all_here), found);
+    }
+}
+
+/// Shows a value as JSON, cut short: prompts are long.
+fn short(value: &Value) -> String {
+    const MAX_CHARS: usize = 80;
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_first_difference_is_named_with_both_values() {
+        let header = json!({"n_ctx": 64, "text": {"sha256": "aa", "name": "t"}, "seed": null});
+        assert_eq!(first_difference(&header, &header), None);
+        let mut other = header.clone();
+        other["text"]["sha256"] = json!("bb");
+        assert_eq!(
+            first_difference(&header, &other).unwrap(),
+            "text.sha256: \"aa\" there, \"bb\" here"
+        );
+        other["n_ctx"] = json!(65);
+        assert!(
+            first_difference(&header, &other)
+                .unwrap()
+                .starts_with("text")
+        );
+        let (long, longer) = (json!({"a": "é".repeat(90)}), json!({"a": "é".repeat(91)}));
+        let begins = format!("\"{}...", "é".repeat(79));
+        assert_eq!(
+            first_difference(&long, &longer).unwrap(),
+            format!("a: {begins} there, {begins} here")
+        );
+        let more = json!({"n_ctx": 64, "text": header["text"], "seed": null, "stride": 3});
+        assert_eq!(
+            first_difference(&header, &more).unwrap(),
+            "stride: null there, 3 here"
+        );
+    }
+}

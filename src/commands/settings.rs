@@ -1,0 +1,249 @@
+//! The checked settings of every command: plain values, with no trace of the command line.
+//!
+//! [`cli`](crate::cli) makes them from flags. Code that fills them in without it must keep the
+//! rules stated here.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kl_formats::Target;
+
+use crate::engine::{CacheType, FlashAttention, ModelOptions};
+use crate::input::Source;
+use crate::report::Condition;
+use crate::stats::Confidence;
+
+/// Settings for writing a reference.
+#[derive(Debug)]
+pub struct WriteSettings {
+    /// The GGUF of the reference model.
+    pub model: PathBuf,
+    /// The text or the prompts.
+    pub input: Source,
+    /// The reference to write.
+    pub output: PathBuf,
+    /// Its kind, and how it stores a logit.
+    pub target: Target,
+    /// Whether to resume what an interrupted run left; needs kl's own kind of file.
+    pub resume: bool,
+    pub run: RunSettings,
+}
+
+/// Settings for evaluating models against a reference.
+#[derive(Debug)]
+pub struct EvaluateSettings {
+    /// The GGUFs to evaluate, one after another.
+    pub models: Vec<PathBuf>,
+    pub reference: PathBuf,
+    /// The window size that the reference must have; `None`: any.
+    pub n_ctx: Option<u32>,
+    pub vocabulary: Vocabulary,
+    /// Contexts of a model used in turn, 1 or 2; `None`: what suits the device.
+    pub contexts: Option<u32>,
+    pub results: ResultSettings,
+    pub run: RunSettings,
+}
+
+/// Settings for comparing stored rows with stored rows.
+#[derive(Debug)]
+pub struct CompareSettings {
+    pub reference: PathBuf,
+    /// The files to compare with the reference, one after another.
+    pub others: Vec<PathBuf>,
+    /// Scored rows to stop after.
+    pub max_rows: Option<u64>,
+    /// [`Vocabulary::Tokenizer`] is not available: there is no model.
+    pub vocabulary: Vocabulary,
+    pub results: ResultSettings,
+}
+
+/// Settings for converting a reference to another format.
+#[derive(Debug)]
+pub struct ConvertSettings {
+    pub input: PathBuf,
+    pub output: PathBuf,
+    pub target: Target,
+    /// The first token that the model decoded in each window of a base file; `None`: the file must
+    /// make it clear.
+    pub bos: Option<Bos>,
+    /// Whether to overwrite an existing output.
+    pub force: bool,
+    /// Whether to print warnings and errors only.
+    pub quiet: bool,
+}
+
+impl ConvertSettings {
+    /// The token that replaced the first one of each window, if one is known to have.
+    #[must_use]
+    pub fn bos_token(&self) -> Option<u32> {
+        match self.bos {
+            Some(Bos::Token(bos)) => Some(bos),
+            Some(Bos::None) | None => None,
+        }
+    }
+}
+
+/// What the model of a base file decoded as the first token of each window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bos {
+    /// The text's own token.
+    None,
+    /// This token, in place of the text's own.
+    Token(u32),
+}
+
+impl FromStr for Bos {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self::None),
+            id => id
+                .parse()
+                .map(Self::Token)
+                .map_err(|_| "expected a token ID or none"),
+        }
+    }
+}
+
+/// Settings for describing a file.
+#[derive(Debug)]
+pub struct InfoSettings {
+    pub file: PathBuf,
+    /// Whether to read every byte and check every checksum.
+    pub verify: bool,
+    /// Whether to print JSON.
+    pub json: bool,
+    /// Whether to show no progress.
+    pub quiet: bool,
+}
+
+/// What to do with the numbers of an evaluation or a comparison.
+#[derive(Debug)]
+pub struct ResultSettings {
+    pub confidence: Confidence,
+    /// Statistics in addition to kl's own.
+    pub stats: Vec<Stats>,
+    /// The JSON to write; `-` is stdout.
+    pub json: Option<PathBuf>,
+    /// Whether the JSON holds every token's values.
+    pub json_tokens: bool,
+    /// How many tokens to list: those with the largest KLD.
+    pub top_k: Option<u32>,
+    /// A model that meets one of these fails.
+    pub conditions: Vec<Condition>,
+    pub sidecar: Sidecar,
+    /// Whether to overwrite existing outputs.
+    pub force: bool,
+    /// Whether to resume what an interrupted run left; `None`: the command cannot resume.
+    pub resume: Option<bool>,
+    /// Whether to print results, warnings and errors only.
+    pub quiet: bool,
+}
+
+impl ResultSettings {
+    /// The path of the sidecar of `model`, or of the file that is compared.
+    #[must_use]
+    pub fn sidecar_path(&self, model: &Path) -> Option<PathBuf> {
+        match &self.sidecar {
+            Sidecar::None => None,
+            Sidecar::At(path) => Some(path.clone()),
+            Sidecar::ByModel => {
+                let mut name = model.file_name()?.to_owned();
+                name.push(".kls");
+                Some(name.into())
+            }
+        }
+    }
+}
+
+/// The statistics that a report holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stats {
+    /// kl's own, which every report holds.
+    Kl,
+    /// What `llama-perplexity --kl-divergence` prints after its table.
+    LlamaPerplexity,
+    /// Distances between logits, symmetric and smoothed divergences; these need a second pass
+    /// over each pair of rows.
+    Logits,
+}
+
+impl FromStr for Stats {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "kl" => Ok(Self::Kl),
+            "llama-perplexity" => Ok(Self::LlamaPerplexity),
+            "logits" => Ok(Self::Logits),
+            _ => Err("expected kl, llama-perplexity or logits"),
+        }
+    }
+}
+
+/// The entries of two vocabularies that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Vocabulary {
+    /// All entries; both vocabularies have the same size.
+    #[default]
+    Same,
+    /// The first entries, as many as both have.
+    Common,
+    /// All entries but the padding at the end of the evaluated model's vocabulary.
+    Tokenizer,
+}
+
+impl FromStr for Vocabulary {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "same" => Ok(Self::Same),
+            "common" => Ok(Self::Common),
+            "tokenizer" => Ok(Self::Tokenizer),
+            _ => Err("expected same, common or tokenizer"),
+        }
+    }
+}
+
+/// Where the per-token file goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sidecar {
+    /// To `<model file name>.kls` in the current folder.
+    ByModel,
+    /// To this path, which needs a single model.
+    At(PathBuf),
+    /// Nowhere: none is written.
+    None,
+}
+
+/// How a model is run, whether to write a reference or to be evaluated.
+#[derive(Debug)]
+pub struct RunSettings {
+    pub model: ModelOptions,
+    /// Tokens in a decode call; `None`: what the reference or the vocabulary's size suggests.
+    pub n_batch: Option<u32>,
+    /// Tokens computed at once; `None`: `n_batch`.
+    pub n_ubatch: Option<u32>,
+    /// Threads to decode with, at most [`MAX_THREADS`].
+    pub threads: u32,
+    /// `None`: as the reference was written.
+    pub flash_attn: Option<FlashAttention>,
+    pub type_k: CacheType,
+    pub type_v: CacheType,
+    /// Scored rows to stop after.
+    pub max_rows: Option<u64>,
+    /// Whether to overwrite existing outputs.
+    pub force: bool,
+    /// Whether to show llama.cpp's log.
+    pub verbose: bool,
+    /// Whether to print results, warnings and errors only.
+    pub quiet: bool,
+}
+
+/// llama.cpp crashes with more threads than this (`GGML_MAX_N_THREADS`).
+pub const MAX_THREADS: u32 = 512;
+
+/// The window size where neither the user nor a reference gives one: llama.cpp's default.
+pub const DEFAULT_N_CTX: u32 = 512;

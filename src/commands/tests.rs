@@ -1,0 +1,366 @@
+//! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kl_formats::{Encoding, Kind, Target, llamacpp, native};
+use tempfile::TempDir;
+
+use super::settings::{
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, ResultSettings, RunSettings,
+    Sidecar, Vocabulary, WriteSettings,
+};
+use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
+use crate::engine::{CacheType, FakeEngine, ModelOptions};
+use crate::input::{ScoreFrom, Source, TextSource, Windowing};
+use crate::report::Report;
+use crate::stats::Confidence;
+
+/// An observer that notes what it hears, and asks to stop after some windows.
+#[derive(Default)]
+struct Recorder {
+    heard: Mutex<Vec<String>>,
+    windows: AtomicUsize,
+    stop_after: Option<usize>,
+}
+
+impl Recorder {
+    fn stopping_after(windows: usize) -> Self {
+        Self {
+            stop_after: Some(windows),
+            ..Self::default()
+        }
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+impl Observer for Recorder {
+    fn on_event(&self, event: &Event<'_>) {
+        let heard = match event {
+            Event::Warning(warning) => format!("warning {}", warning.kind()),
+            Event::Note(_) => "note".to_owned(),
+            Event::Plan(name, _) => format!("plan {name}"),
+            Event::Begin { label, .. } => format!("begin {label}"),
+            Event::Rows(_) => return,
+            Event::Window { .. } => {
+                self.windows.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Event::End => "end".to_owned(),
+            Event::Described(_) => "described".to_owned(),
+            Event::Evaluated(..) => "evaluated".to_owned(),
+            Event::Failed(error) => format!("failed {error}"),
+            Event::Report(report) => format!("report of {}", report.models.len()),
+        };
+        self.heard.lock().unwrap().push(heard);
+    }
+
+    fn should_stop(&self) -> bool {
+        let windows = self.windows.load(Ordering::Relaxed);
+        self.stop_after.is_some_and(|n| windows >= n)
+    }
+}
+
+/// A folder with a text and files that the fake engine accepts as models.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        for (name, bytes) in [
+            ("f16", "the original"),
+            ("copy", "the original"),
+            ("q4", "a quant"),
+            (
+                "text",
+                &"some words, and then some more of them. ".repeat(20),
+            ),
+        ] {
+            fs::write(folder.path(name), bytes).unwrap();
+        }
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    fn write_settings(&self, name: &str) -> WriteSettings {
+        WriteSettings {
+            model: self.path("f16"),
+            input: Source::Text(TextSource {
+                path: self.path("text"),
+                windowing: Windowing {
+                    n_ctx: 64,
+                    stride: None,
+                    score: ScoreFrom::All,
+                    max_windows: None,
+                },
+                parse_special: false,
+            }),
+            output: self.path(name),
+            target: target(native::KIND, Some(Encoding::F32)),
+            resume: false,
+            run: run(),
+        }
+    }
+
+    fn write(&self, name: &str) -> Written {
+        write(&self.write_settings(name), &FakeEngine::default(), &()).unwrap()
+    }
+
+    fn evaluate_settings(&self, models: &[&str]) -> EvaluateSettings {
+        EvaluateSettings {
+            models: models.iter().map(|name| self.path(name)).collect(),
+            reference: self.path("ref"),
+            n_ctx: None,
+            vocabulary: Vocabulary::Same,
+            contexts: None,
+            results: results(),
+            run: run(),
+        }
+    }
+
+    fn evaluate(&self, models: &[&str]) -> Report {
+        let settings = self.evaluate_settings(models);
+        evaluate(&settings, &FakeEngine::default(), &()).unwrap()
+    }
+}
+
+fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
+    Target::new(kind, encoding).unwrap()
+}
+
+fn run() -> RunSettings {
+    RunSettings {
+        model: ModelOptions::default(),
+        n_batch: Some(16),
+        n_ubatch: None,
+        threads: 1,
+        flash_attn: None,
+        type_k: CacheType::default(),
+        type_v: CacheType::default(),
+        max_rows: None,
+        force: false,
+        verbose: false,
+        quiet: true,
+    }
+}
+
+fn results() -> ResultSettings {
+    ResultSettings {
+        confidence: Confidence::default(),
+        stats: Vec::new(),
+        json: None,
+        json_tokens: false,
+        top_k: None,
+        conditions: Vec::new(),
+        sidecar: Sidecar::None,
+        force: false,
+        resume: None,
+        quiet: true,
+    }
+}
+
+fn mean(report: &Report, model: usize) -> f64 {
+    let kld = report.models[model].summary.kld.as_ref().unwrap();
+    kld.mean.estimate.value
+}
+
+#[test]
+fn a_model_against_its_own_reference_is_exactly_0_and_another_is_not() {
+    let folder = Folder::new();
+    let written = folder.write("ref");
+    assert_eq!((written.was_whole, written.n_rows > 0), (false, true));
+    let report = folder.evaluate(&["copy", "q4"]);
+    assert!(report.complete && report.failed.is_empty());
+    assert!(report.models[0].is_reference_model && !report.models[1].is_reference_model);
+    assert_eq!(mean(&report, 0), 0.0);
+    assert!(mean(&report, 1) > 1.0);
+    assert_eq!(report.models[1].summary.n_tokens, written.n_rows);
+}
+
+#[test]
+fn an_observer_hears_what_happens_in_order() {
+    let folder = Folder::new();
+    let observer = Recorder::default();
+    let engine = FakeEngine::default();
+    write(&folder.write_settings("ref"), &engine, &observer).unwrap();
+    assert_eq!(
+        observer.heard(),
+        [
+            "plan model",
+            "plan text",
+            "plan windows",
+            "plan file",
+            "begin writing",
+            "end"
+        ]
+    );
+    let observer = Recorder::default();
+    let settings = folder.evaluate_settings(&["copy", "missing", "q4"]);
+    let report = evaluate(&settings, &engine, &observer).unwrap();
+    let heard = observer.heard();
+    assert!(heard[0].starts_with("failed") && heard[0].contains("missing"));
+    assert_eq!(
+        heard[1..],
+        [
+            "report of 0",
+            "begin copy",
+            "end",
+            "warning high_perplexity",
+            "evaluated",
+            "report of 1",
+            "begin q4",
+            "end",
+            "evaluated",
+            "report of 2"
+        ]
+        .map(str::to_owned)
+    );
+    assert_eq!((report.models.len(), report.failed.len()), (2, 1));
+    assert_eq!(report.warnings[0].kind(), "high_perplexity");
+}
+
+#[test]
+fn a_write_that_is_stopped_resumes_to_the_same_bytes() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    folder.write("whole");
+    for windows in [0, 1, 5] {
+        let name = format!("ref{windows}");
+        let mut settings = folder.write_settings(&name);
+        let stopping = Recorder::stopping_after(windows);
+        let error = write(&settings, &engine, &stopping).unwrap_err();
+        assert!(error.to_string().contains("interrupted"), "{error}");
+        assert!(!settings.output.exists());
+        settings.resume = true;
+        let written = write(&settings, &engine, &()).unwrap();
+        assert!(!written.was_whole);
+        assert_eq!(folder.bytes(&name), folder.bytes("whole"));
+        let again = write(&settings, &engine, &()).unwrap();
+        assert!(again.was_whole, "nothing is left to do");
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_bytes() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    folder.write("ref");
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    let whole = evaluate(&settings, &engine, &()).unwrap();
+    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    settings.results.resume = Some(false);
+    let part = evaluate(&settings, &engine, &Recorder::stopping_after(3)).unwrap();
+    assert_eq!(
+        part.models[0].interrupted.map(|part| part.n_windows),
+        Some(3)
+    );
+    assert!(!part.complete);
+    settings.results.resume = Some(true);
+    let resumed = evaluate(&settings, &engine, &()).unwrap();
+    assert!(resumed.models[0].n_resumed > 0);
+    assert_eq!(mean(&resumed, 0), mean(&whole, 0));
+    assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
+}
+
+#[test]
+fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let failing = FakeEngine {
+        fails_at: Some(2),
+        ..FakeEngine::default()
+    };
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+    settings.results.resume = Some(false);
+    let report = evaluate(&settings, &failing, &()).unwrap();
+    assert!(report.models.is_empty());
+    let error = &report.failed[0].error;
+    assert!(
+        error.contains("window 2") && error.contains("--resume"),
+        "{error}"
+    );
+    assert!(folder.path("q4.kls.partial").exists());
+}
+
+#[test]
+fn stored_rows_compare_like_the_model_that_made_them() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut settings = folder.write_settings("other");
+    settings.model = folder.path("q4");
+    write(&settings, &FakeEngine::default(), &()).unwrap();
+    let settings = CompareSettings {
+        reference: folder.path("ref"),
+        others: vec![folder.path("other"), folder.path("ref")],
+        max_rows: None,
+        vocabulary: Vocabulary::Same,
+        results: results(),
+    };
+    let report = compare(&settings, &()).unwrap();
+    assert_eq!(mean(&report, 0), mean(&folder.evaluate(&["q4"]), 0));
+    assert_eq!(mean(&report, 1), 0.0);
+    assert!(report.models[1].is_reference_model);
+}
+
+#[test]
+fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let observer = Recorder::default();
+    let settings = ConvertSettings {
+        input: folder.path("ref"),
+        output: folder.path("base"),
+        target: target(llamacpp::KIND, None),
+        bos: None,
+        force: false,
+        quiet: true,
+    };
+    let converted = convert(&settings, &observer).unwrap();
+    assert!(converted.warnings.len() > 2);
+    assert!(
+        converted
+            .warnings
+            .iter()
+            .all(|w| w.kind() == "conversion_loss")
+    );
+    assert_eq!(observer.heard().len(), converted.warnings.len() + 2);
+    let settings = InfoSettings {
+        file: folder.path("base"),
+        verify: true,
+        json: false,
+        quiet: true,
+    };
+    let observer = Recorder::default();
+    let info = info(&settings, &observer).unwrap();
+    assert_eq!(
+        (info.kind.as_str(), info.log_probabilities),
+        ("llama.cpp", Some(true))
+    );
+    assert_eq!((info.model, info.add_bos), (None, None), "unknown is null");
+    assert_eq!(info.verified.unwrap().n_rows, converted.n_rows);
+    assert_eq!(observer.heard(), ["described", "begin verifying", "end"]);
+}
+
+#[test]
+fn a_window_size_that_is_not_the_references_is_refused() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.n_ctx = Some(128);
+    let error = evaluate(&settings, &FakeEngine::default(), &()).unwrap_err();
+    assert!(error.to_string().contains("windows of 64"), "{error}");
+}

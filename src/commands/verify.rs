@@ -1,0 +1,98 @@
+//! Checks whether a file is whole: reads every byte and computes every checksum that it has.
+
+use std::path::Path;
+
+use anyhow::Result;
+use kl_formats::{
+    Checks, Encoding, ReadBlocks, ReadStream, Reference, Rows, rows_per_piece, sidecar,
+};
+use rayon::prelude::*;
+
+use super::observer::Watch;
+use crate::report::Verified;
+
+/// Reads a reference whole.
+///
+/// # Errors
+/// The first fault, with its window and byte.
+pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verified> {
+    let about = reference.about();
+    let (file_bytes, checks) = (about.file_bytes, about.checks);
+    let n_windows = about.n_windows.map(u64::from);
+    let phase = watch.begin("verifying", n_windows, about.n_rows);
+    let step = |n_rows: u32| -> Result<()> {
+        phase.window(None);
+        phase.rows(n_rows as usize);
+        Ok(watch.check()?)
+    };
+    let n_vocab = about.n_vocab;
+    let rows_per_window: Vec<u32> = match reference.windows() {
+        Some(windows) => windows.iter().map(|window| window.n_rows).collect(),
+        None => Vec::new(),
+    };
+    let (n_windows, n_rows) = match reference.into_rows() {
+        Rows::Blocks(rows) => verify_blocks(&*rows, &rows_per_window, step)?,
+        Rows::Stream(rows) => verify_stream(rows, n_vocab, step)?,
+    };
+    Ok(Verified {
+        n_windows,
+        n_rows,
+        file_bytes,
+        checks,
+    })
+}
+
+/// Reads a sidecar whole.
+///
+/// # Errors
+/// The first fault, with its byte.
+pub fn verify_sidecar(path: &Path) -> Result<Verified> {
+    let report = sidecar::verify(path)?;
+    Ok(Verified {
+        n_windows: report.n_windows.into(),
+        n_rows: report.n_records,
+        file_bytes: report.file_bytes,
+        checks: Checks::Checksums,
+    })
+}
+
+/// Reads all windows, on all cores, and returns how many windows and rows it read. Of several
+/// faults it reports the first in the file.
+fn verify_blocks(
+    rows: &dyn ReadBlocks,
+    rows_per_window: &[u32],
+    step: impl Fn(u32) -> Result<()> + Sync,
+) -> Result<(u64, u64)> {
+    let fault = rows_per_window
+        .par_iter()
+        .enumerate()
+        .with_max_len(1)
+        .find_map_first(|(index, &n_rows)| {
+            let read = rows.verify_window(index).map_err(anyhow::Error::from);
+            read.and_then(|()| step(n_rows)).err()
+        });
+    match fault {
+        Some(fault) => Err(fault),
+        None => {
+            let n_rows = rows_per_window.iter().copied().map(u64::from).sum();
+            Ok((rows_per_window.len() as u64, n_rows))
+        }
+    }
+}
+
+/// Reads one window after another, and returns how many windows and rows it read.
+fn verify_stream(
+    mut rows: Box<dyn ReadStream>,
+    n_vocab: u32,
+    step: impl Fn(u32) -> Result<()>,
+) -> Result<(u64, u64)> {
+    let rows_at_once = rows_per_piece(Encoding::F32, n_vocab) as usize;
+    let (mut n_windows, mut n_rows) = (0, 0);
+    while let Some(window) = rows.next_window()? {
+        while rows.next_rows(rows_at_once)?.is_some() {}
+        n_windows += 1;
+        n_rows += u64::from(window.n_rows);
+        step(window.n_rows)?;
+    }
+    Ok((n_windows, n_rows))
+}

@@ -1,0 +1,339 @@
+//! Writes a reference: a model runs over a text or prompts, and its logits are kept.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use kl_formats::{About, Header, NativeReader, Prompts, Target, Writer};
+use serde::Serialize;
+
+use super::context::{
+    Precedent, backend_identity, check_offload, context_options, warn_of_long_windows, writer,
+};
+use super::observer::{Event, Observer, Watch};
+use super::output::{Overwrite, PartialFile, check_free_space, folder_of, partial_path};
+use super::resume;
+use super::settings::WriteSettings;
+use crate::engine::{ContextOptions, Engine, Model};
+use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Source, n_rows, n_tokens};
+use crate::pipeline::{Step, write_reference};
+use crate::report::Warning;
+use crate::report::number::{bytes, count, count_of, printable};
+
+/// A reference that was written.
+#[derive(Serialize, Debug)]
+pub struct Written {
+    /// The file, as given.
+    pub path: String,
+    /// Whether the file was whole before this run, which then did nothing.
+    pub was_whole: bool,
+    pub file_bytes: u64,
+    /// Rows that this run computed.
+    pub n_rows: u64,
+    /// Tokens that this run decoded.
+    pub n_tokens: u64,
+    /// Seconds in all, and where they went.
+    pub wall_s: f64,
+    pub decode_s: f64,
+    pub encode_s: f64,
+    pub write_s: f64,
+    pub warnings: Vec<Warning>,
+}
+
+/// Writes a reference.
+///
+/// # Errors
+/// What is wrong with the input, the model or the output. A native file that was cut off keeps its
+/// whole windows, for `--resume`.
+pub fn write<E: Engine>(
+    settings: &WriteSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Written> {
+    let watch = &Watch::new(observer);
+    let started = Instant::now();
+    let raw = RawInput::read(&settings.input)?;
+    if let Some(invalid) = raw.invalid_utf8() {
+        watch.warn(Warning::NotUtf8 {
+            name: settings.input.path().display().to_string(),
+            n: invalid.n,
+            first: invalid.first,
+        });
+    }
+    watch.check()?;
+    // Created before the model is loaded: a bad path fails now, not hours later.
+    let whole = whole_already(settings);
+    let can_resume = settings.target.can_resume();
+    let overwrite = Overwrite {
+        replace_target: settings.run.force || whole.is_some(),
+        ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
+    };
+    let mut output = PartialFile::create(&settings.output, overwrite)?;
+    check_offload(engine, &settings.run, watch)?;
+    let model = engine.load(&settings.model, &settings.run.model)?;
+    let input = prepare(settings, raw, &model, watch)?;
+
+    let windows = &input.plan.windows;
+    let longest = input.plan.longest_window();
+    warn_of_long_windows(longest, &model, watch);
+    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
+    let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
+    let about = describe(settings, engine, &model, &input, &options);
+    let begun = if can_resume {
+        let header = Header::new(&about, settings.target.encoding(), windows);
+        if let Some(whole) = whole {
+            resume::check_same_run(&whole, &header)?;
+            return Ok(was_whole(settings, &whole, watch));
+        }
+        resume::begun(&output, &header, &input.plan)?
+    } else {
+        None
+    };
+    let (n_whole, length) = begun
+        .as_ref()
+        .map_or((0, 0), |begun| (begun.windows().len(), begun.windows_end()));
+
+    let size = settings.target.projected_bytes(windows, model.n_vocab());
+    let size = size.saturating_add(input.prompt_bytes());
+    announce(settings, &output, &model, &input, size, n_whole, watch);
+    check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;
+
+    let mut decoder = model.decoder(&options)?;
+    let file = output.direct_file(length)?;
+    let writer = match &begun {
+        Some(begun) => Writer::resume(file, output.path(), begun)?,
+        None => {
+            let specs = input.windows_of_the_text();
+            Writer::create(file, output.path(), settings.target, &about, &specs)?
+        }
+    };
+    if can_resume {
+        output.keep_if_cut_off();
+    }
+    let missing = windows.get(n_whole..).unwrap_or_default();
+    let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
+    let written = write_reference(&mut decoder, missing, writer, |step| {
+        match step {
+            Step::Rows(n) => phase.rows(n),
+            Step::Window(_) => phase.window(None),
+        }
+        watch.check()
+    });
+    drop(phase);
+    let (file, timing) = match written {
+        Ok(written) => written,
+        Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
+        Err(error) => return Err(error.into()),
+    };
+    let file_bytes = output.commit_direct(file)?;
+    drop(decoder);
+    model.drop_last();
+    Ok(Written {
+        path: settings.output.display().to_string(),
+        was_whole: false,
+        file_bytes,
+        n_rows: n_rows(missing),
+        n_tokens: n_tokens(missing),
+        wall_s: started.elapsed().as_secs_f64(),
+        decode_s: timing.decode.as_secs_f64(),
+        encode_s: timing.score.as_secs_f64(),
+        write_s: timing.write.as_secs_f64(),
+        warnings: watch.warnings(),
+    })
+}
+
+/// Opens the file if `--resume` finds it whole: the earlier run was not cut off, or was resumed
+/// already.
+fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
+    let is_cut_off = partial_path(&settings.output).exists();
+    (settings.resume && !is_cut_off)
+        .then(|| NativeReader::open(&settings.output).ok())
+        .flatten()
+}
+
+fn was_whole(settings: &WriteSettings, whole: &NativeReader, watch: &Watch<'_>) -> Written {
+    Written {
+        path: settings.output.display().to_string(),
+        was_whole: true,
+        file_bytes: whole.file_bytes(),
+        n_rows: 0,
+        n_tokens: 0,
+        wall_s: 0.0,
+        decode_s: 0.0,
+        encode_s: 0.0,
+        write_s: 0.0,
+        warnings: watch.warnings(),
+    }
+}
+
+/// Tokenizes the input, and lets the model continue prompts if it should.
+fn prepare<M: Model>(
+    settings: &WriteSettings,
+    raw: RawInput<'_>,
+    model: &M,
+    watch: &Watch<'_>,
+) -> Result<PreparedInput> {
+    // Generating tokens can take hours, so warn before that.
+    if raw.lacks_chat_template(model) {
+        watch.warn(Warning::NoChatTemplate);
+    }
+    let run = &settings.run;
+    let context = |n_ctx| context_options(run, n_ctx, model.n_vocab(), Precedent::default());
+    let to_generate = raw.to_generate();
+    let mut phase = None;
+    let mut on_step = |step: GenerationStep| {
+        if step != GenerationStep::Prompt {
+            let phase = phase.get_or_insert_with(|| {
+                let n_prompts = to_generate.map(|(n_prompts, _)| n_prompts);
+                let n_tokens = to_generate.map(|(n, per_prompt)| n * u64::from(per_prompt));
+                watch.begin("generating", n_prompts, n_tokens)
+            });
+            match step {
+                GenerationStep::Done => phase.window(None),
+                _ => phase.rows(1),
+            }
+        }
+        Ok(watch.check()?)
+    };
+    let generation = Generation {
+        context: &context,
+        on_step: &mut on_step,
+    };
+    let is_base_file = settings.target.is_base_file();
+    let input = raw.prepare(model, is_base_file, run.max_rows, generation)?;
+    drop(phase);
+    warn_of_input(&input, watch);
+    Ok(input)
+}
+
+fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
+    if input.n_left_out > 0 {
+        watch.warn(Warning::NoWholeWindow(input.n_left_out));
+    }
+    match (input.plan.n_unscored, &input.prompts) {
+        (0, _) => {}
+        (n, None) => watch.warn(Warning::Unscored(n as u64)),
+        (n, Some(_)) => watch.warn(Warning::UnscoredPrompts(n as u64)),
+    }
+}
+
+/// Describes the reference in full; each kind of file records what it can of that.
+fn describe<E: Engine, M: Model>(
+    settings: &WriteSettings,
+    engine: &E,
+    model: &M,
+    input: &PreparedInput,
+    options: &ContextOptions,
+) -> About {
+    let kind = settings.target.kind();
+    let mut about = About::new(kind, &settings.output, input.n_ctx, model.n_vocab());
+    about.writer = Some(writer());
+    about.model = Some(model.identity());
+    about.model_path = Some(settings.model.display().to_string());
+    about.tokenizer = model.tokenizer().cloned();
+    about.text = Some(input.text.clone());
+    about.text_path = Some(settings.input.path().display().to_string());
+    about.add_bos = Some(input.add_bos);
+    about.first_scored = Some(input.first_scored);
+    about.n_windows = Some(input.plan.windows.len() as u32);
+    about.n_rows = Some(input.plan.n_rows());
+    about.seed = input.plan.seed;
+    about.stride = input.stride;
+    about.backend = Some(backend_identity(engine, &settings.run, options));
+    about.prompts = input.prompts.clone().map(|list| {
+        let mut prompts = Prompts::new(list);
+        prompts.chat_template.clone_from(&input.chat_template);
+        prompts.generated = input.generated;
+        prompts
+    });
+    about
+}
+
+/// Describes what is about to be written: model, input, windows, size.
+fn announce<M: Model>(
+    settings: &WriteSettings,
+    output: &PartialFile,
+    model: &M,
+    input: &PreparedInput,
+    size: u64,
+    n_whole: usize,
+    watch: &Watch<'_>,
+) {
+    let say = |name: &str, text: String| watch.event(&Event::Plan(name, &text));
+    let identity = model.identity();
+    let name = identity.name.or(identity.file_name).unwrap_or_default();
+    let free =
+        fs4::available_space(folder_of(output.path())).map_or_else(|_| "unknown".to_owned(), bytes);
+    say(
+        "model",
+        format!(
+            "{} ({}), {} entries in a row",
+            printable(&name),
+            bytes(identity.size_bytes.unwrap_or(0)),
+            count(u64::from(model.n_vocab()))
+        ),
+    );
+    for (name, text) in describe_input(input, &settings.input, settings.target) {
+        say(name, text);
+    }
+    say(
+        "file",
+        format!(
+            "{} ({}), at most {}; {free} free",
+            settings.output.display(),
+            settings.target,
+            bytes(size)
+        ),
+    );
+    if n_whole > 0 {
+        let windows = count_of(n_whole as u64, "whole window");
+        let path = output.path().display();
+        say("resume", format!("after the {windows} of {path}"));
+    }
+}
+
+/// Describes the input and its windows, one line each: a name and a text.
+fn describe_input(
+    input: &PreparedInput,
+    source: &Source,
+    target: Target,
+) -> [(&'static str, String); 2] {
+    let path = source.path().display();
+    let n_tokens = count_of(input.text.n_tokens.unwrap_or(0), "token");
+    let n_rows = count_of(input.plan.n_rows(), "scored position");
+    let n_windows = count(input.plan.windows.len() as u64);
+    let bos = match (input.add_bos, target.is_base_file()) {
+        (false, _) => "",
+        (true, true) => ", each with a BOS for its first token",
+        (true, false) => ", each with a BOS",
+    };
+    let Some(prompts) = &input.prompts else {
+        let stride = input.stride;
+        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
+        let n_ctx = input.n_ctx;
+        return [
+            ("text", format!("{path}, {n_tokens}")),
+            (
+                "windows",
+                format!("{n_windows} of {n_ctx} tokens{stride}{bos}, {n_rows}"),
+            ),
+        ];
+    };
+    let n_prompts = count(prompts.len() as u64);
+    let template = match input.chat_template {
+        Some(_) => "in a chat template",
+        None => "as they are",
+    };
+    let longest = count(input.plan.longest_window().into());
+    let generated = input.generated;
+    let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
+    [
+        (
+            "prompts",
+            format!("{path}, {n_prompts} {template}, {n_tokens}"),
+        ),
+        (
+            "windows",
+            format!("{n_windows} of at most {longest} tokens{generated}{bos}, {n_rows}"),
+        ),
+    ]
+}

@@ -1,0 +1,182 @@
+//! Reads a model's file from its first byte on, and checks before each read how much is left.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use kl_formats::hex;
+use sha2::{Digest, Sha256};
+
+use super::error::{GgufError, Result};
+
+/// Skipped strings are read in steps of this many bytes: most are tokens, which are far shorter.
+const STEP_BYTES: usize = 256;
+
+/// Opens a regular file, and returns its length too. A model is opened more than once and read at
+/// any position, neither of which a pipe allows.
+pub(super) fn open(path: &Path) -> Result<(File, u64)> {
+    let failed = |cause| GgufError::io(path, "open", cause);
+    // Before opening, which would wait for a named pipe's writer.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(GgufError::unsupported(path, "is a folder: give a file"));
+    }
+    if !metadata.is_file() {
+        let what = "is not a regular file: save the model to one first";
+        return Err(GgufError::unsupported(path, what));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    Ok((file, metadata.len()))
+}
+
+/// Reads a GGUF in order, and hashes the bytes that it reads.
+pub(super) struct Cursor {
+    stream: BufReader<File>,
+    hash: Sha256,
+    path: PathBuf,
+    /// Bytes read so far.
+    pub(super) offset: u64,
+    /// Bytes of the file.
+    pub(super) len: u64,
+}
+
+impl Cursor {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let (file, len) = open(path)?;
+        Ok(Self {
+            stream: BufReader::with_capacity(256 << 10, file),
+            hash: Sha256::new(),
+            path: path.to_owned(),
+            offset: 0,
+            len,
+        })
+    }
+
+    /// Bytes that are left.
+    pub(super) fn left(&self) -> u64 {
+        self.len.saturating_sub(self.offset)
+    }
+
+    /// SHA-256 (hex) of all bytes read so far.
+    pub(super) fn sha256(&self) -> String {
+        hex(&self.hash.clone().finalize())
+    }
+
+    pub(super) fn not_gguf(&self, found: impl Into<String>) -> GgufError {
+        GgufError::NotGguf {
+            path: self.path.clone(),
+            found: found.into(),
+        }
+    }
+
+    pub(super) fn unsupported(&self, what: impl Into<String>) -> GgufError {
+        GgufError::unsupported(&self.path, what)
+    }
+
+    /// The error for a header that is wrong up to here.
+    pub(super) fn corrupt(&self, what: impl Into<String>) -> GgufError {
+        GgufError::Corrupt {
+            path: self.path.clone(),
+            offset: self.offset,
+            what: what.into(),
+        }
+    }
+
+    /// The error for bytes that are missing from `offset` on.
+    pub(super) fn truncated(&self, offset: u64, what: String) -> GgufError {
+        GgufError::Truncated {
+            path: self.path.clone(),
+            offset,
+            what,
+        }
+    }
+
+    /// Fails unless at least `bytes` are left.
+    pub(super) fn need(&self, bytes: u64, what: &str) -> Result<()> {
+        let left = self.left();
+        if bytes <= left {
+            return Ok(());
+        }
+        Err(self.truncated(
+            self.offset,
+            format!(
+                "{what} takes {bytes} bytes but only {left} are left: the file was cut off, or a \
+                 length is damaged"
+            ),
+        ))
+    }
+
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.need(bytes.len() as u64, "the header")?;
+        self.stream
+            .read_exact(bytes)
+            .map_err(|cause| GgufError::io(&self.path, "read", cause))?;
+        self.hash.update(&*bytes);
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Reads a number of items of at least `each` bytes, which the file must have room for.
+    pub(super) fn count(&mut self, what: &str, each: u64) -> Result<u64> {
+        let n = self.u64()?;
+        match n.checked_mul(each) {
+            Some(bytes) => self
+                .need(bytes, &format!("a list of {n} {what}"))
+                .map(|()| n),
+            None => Err(self.corrupt(format!("a list of {n} {what}"))),
+        }
+    }
+
+    /// Reads a string's length, which the file must have room for.
+    pub(super) fn string_len(&mut self) -> Result<u64> {
+        let n = self.u64()?;
+        self.need(n, "a string")?;
+        Ok(n)
+    }
+
+    /// Reads a string of at most `max` bytes; invalid UTF-8 is replaced by U+FFFD.
+    pub(super) fn string(&mut self, max: u64) -> Result<String> {
+        let n = self.string_len()?;
+        if n > max {
+            return Err(self.corrupt(format!("a name of {n} bytes, the limit is {max}")));
+        }
+        let mut bytes = vec![0; n as usize];
+        self.fill(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Skips a string.
+    pub(super) fn skip_string(&mut self) -> Result<()> {
+        let n = self.string_len()?;
+        self.skip(n, |_| ())
+    }
+
+    /// Skips `n` bytes, and passes them to `on_bytes`, a few at a time.
+    pub(super) fn skip(&mut self, mut n: u64, mut on_bytes: impl FnMut(&[u8])) -> Result<()> {
+        self.need(n, "a value")?;
+        let mut bytes = [0; STEP_BYTES];
+        while n > 0 {
+            let step = n.min(STEP_BYTES as u64) as usize;
+            let part = bytes.get_mut(..step).unwrap_or_default();
+            self.fill(part)?;
+            on_bytes(part);
+            n -= step as u64;
+        }
+        Ok(())
+    }
+}

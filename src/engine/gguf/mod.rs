@@ -1,0 +1,136 @@
+//! A model's header, read without llama.cpp: a bounded look that ends in a clear error where
+//! llama.cpp would abort, or load for minutes before it fails.
+//!
+//! The layout is that of ggml's `docs/gguf.md`: magic, version, counts, key-value pairs, tensor
+//! infos, padding to the alignment, tensor data. Versions 2 and 3 are read, little-endian.
+//!
+//! A fuzz target includes this module alone, so nothing in it refers to the rest of the crate.
+#![forbid(unsafe_code)]
+// No file can make the reader panic.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
+mod cursor;
+mod error;
+mod limits;
+mod metadata;
+mod sample;
+mod tensors;
+mod values;
+mod vocabulary;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use kl_formats::TokenizerIdentity;
+
+use cursor::Cursor;
+pub use error::GgufError;
+use error::Result;
+
+/// The file's first bytes.
+const MAGIC: [u8; 4] = *b"GGUF";
+
+/// What a model's header states, as far as `kl` needs it before llama.cpp loads the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GgufSummary {
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// `general.architecture`.
+    pub architecture: Option<String>,
+    /// `general.name`.
+    pub name: Option<String>,
+    /// `<architecture>.attention.causal`: false for an encoder, which has no next token.
+    pub causal_attention: Option<bool>,
+    /// `<architecture>.pooling_type`: present in embedding models.
+    pub pooling_type: Option<u32>,
+    /// The tokenizer, if the file has a tokenizer model and a list of tokens. Of a split model,
+    /// only the first part has them: see [`GgufSummary::split`].
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// Tokens at the vocabulary's end that are marked unused: they pad it to a round size.
+    pub n_padding: u32,
+    /// `split.no` (from 0) and `split.count` of a part of a split model. Parts after the first have
+    /// few keys besides these two.
+    pub split: Option<(u16, u16)>,
+    /// SHA-256 (hex) of the file's bytes up to the end of the tensor infos: all keys and values,
+    /// and the names, shapes, types and offsets of all tensors, but not their data.
+    pub metadata_sha256: String,
+    /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
+    /// same header.
+    pub sample_sha256: String,
+}
+
+/// Reads a model's header, and checks that its tensors lie within the file.
+///
+/// # Errors
+/// [`GgufError::NotGguf`]; [`GgufError::Unsupported`] for a version or a byte order that is not
+/// read, a model without a tokenizer, and a path that is not a regular file;
+/// [`GgufError::Truncated`] if the header or a tensor reaches past the file's end;
+/// [`GgufError::Corrupt`]; [`GgufError::Io`].
+pub fn read(path: &Path) -> Result<GgufSummary> {
+    let mut cursor = Cursor::open(path)?;
+    read_start(&mut cursor)?;
+    let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;
+    let n_pairs = cursor.count("key-value pairs", metadata::MIN_PAIR_BYTES)?;
+    let found = metadata::read(&mut cursor, n_pairs)?;
+    if let Some(fault) = limits::fault(&found) {
+        return Err(cursor.corrupt(fault));
+    }
+    tensors::check(&mut cursor, n_tensors, found.alignment)?;
+    let number = |key: &str| found.numbers.get(key).copied();
+    let own = |what: &str| number(&format!("{}.{what}", found.architecture.as_deref()?));
+    let split = |key: &str| number(key).and_then(|n| u16::try_from(n).ok());
+    Ok(GgufSummary {
+        file_bytes: cursor.len,
+        causal_attention: own("attention.causal").map(|n| n != 0),
+        pooling_type: own("pooling_type").and_then(|n| n.try_into().ok()),
+        tokenizer: found
+            .tokenizer_model
+            .zip(found.tokens)
+            .map(|(model, tokens)| TokenizerIdentity {
+                model,
+                n_tokens: tokens.n_tokens,
+                sha256: tokens.sha256,
+            }),
+        n_padding: found.types.n_padding,
+        split: split("split.no").zip(split("split.count")),
+        metadata_sha256: cursor.sha256(),
+        sample_sha256: sample::sha256(path, cursor.len)?,
+        architecture: found.architecture,
+        name: found.name,
+    })
+}
+
+/// Reads magic and version.
+fn read_start(cursor: &mut Cursor) -> Result<()> {
+    let len = cursor.left();
+    if len < 4 {
+        return Err(cursor.not_gguf(format!("it has {len} bytes")));
+    }
+    if cursor.array::<4>()? != MAGIC {
+        return Err(cursor.not_gguf("its first bytes are not GGUF"));
+    }
+    match cursor.u32()? {
+        2 | 3 => Ok(()),
+        1 => Err(cursor.unsupported("GGUF version 1 is no longer read: convert the model again")),
+        version if (1..=0xffff).contains(&version.swap_bytes()) => {
+            Err(cursor.unsupported("a big-endian GGUF: convert it to little-endian"))
+        }
+        version => Err(cursor.unsupported(format!(
+            "GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl"
+        ))),
+    }
+}

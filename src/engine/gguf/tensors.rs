@@ -1,0 +1,126 @@
+//! The tensor infos: their shapes, types and offsets, and whether the file holds all the data.
+
+use super::cursor::Cursor;
+use super::error::Result;
+use super::limits;
+
+/// Bytes of the shortest info: a name's length, no dimensions, type, offset.
+pub(super) const MIN_INFO_BYTES: u64 = 8 + 4 + 4 + 8;
+
+/// Longest tensor name that is accepted; ggml's own limit is 64.
+const MAX_NAME_BYTES: u64 = 1 << 10;
+
+/// Most dimensions (GGML_MAX_DIMS).
+const MAX_DIMS: u32 = 4;
+
+/// Tensor data must start at a multiple of this, so that it can be mapped into memory (ggml's
+/// `TENSOR_ALIGNMENT`), whatever the file's own alignment is.
+const MEMORY_ALIGNMENT: u64 = 32;
+
+/// The tensor whose data ends last.
+struct Last {
+    end: u64,
+    name: String,
+}
+
+/// Reads all infos, and checks that each tensor's data ends within the file.
+pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Result<()> {
+    let mut last: Option<Last> = None;
+    for _ in 0..n_tensors {
+        let name = cursor.string(MAX_NAME_BYTES)?;
+        let too_large = |cursor: &Cursor| cursor.corrupt(format!("tensor {name:?} is too large"));
+        let n_dims = cursor.u32()?;
+        if n_dims > MAX_DIMS {
+            return Err(cursor.corrupt(format!("tensor {name:?} has {n_dims} dimensions")));
+        }
+        let (mut row, mut elements) = (1u64, 1u64);
+        for i in 0..n_dims {
+            let n = cursor.u64()?;
+            row = if i == 0 { n } else { row };
+            elements = elements.checked_mul(n).ok_or_else(|| too_large(cursor))?;
+        }
+        let kind = cursor.u32()?;
+        if let Some(fault) = limits::tensor_fault(&name, n_dims, elements, kind) {
+            return Err(cursor.corrupt(format!("tensor {name:?} {fault}")));
+        }
+        let offset = cursor.u64()?;
+        if !offset.is_multiple_of(alignment) {
+            let what =
+                format!("tensor {name:?} has offset {offset}, not a multiple of {alignment}");
+            return Err(cursor.corrupt(what));
+        }
+        let bytes = match type_size(kind) {
+            // Types that are unknown here are left to llama.cpp: at least one byte.
+            None => elements.min(1),
+            Some((block, _)) if !row.is_multiple_of(block) => {
+                return Err(cursor.corrupt(format!(
+                    "tensor {name:?} has rows of {row} elements, not a multiple of its type's {block}"
+                )));
+            }
+            Some((block, bytes)) => (elements / block)
+                .checked_mul(bytes)
+                .ok_or_else(|| too_large(cursor))?,
+        };
+        let end = offset.checked_add(bytes).ok_or_else(|| too_large(cursor))?;
+        if last.as_ref().is_none_or(|last| end > last.end) {
+            last = Some(Last { end, name });
+        }
+    }
+    let Some(last) = last else { return Ok(()) };
+    let too_far = || cursor.corrupt(format!("tensor {:?} ends past byte 2^64", last.name));
+    let start = cursor
+        .offset
+        .checked_next_multiple_of(alignment)
+        .ok_or_else(too_far)?;
+    if !start.is_multiple_of(MEMORY_ALIGNMENT) {
+        let what =
+            format!("tensor data starts at byte {start}, not a multiple of {MEMORY_ALIGNMENT}");
+        return Err(cursor.corrupt(what));
+    }
+    let end = start.checked_add(last.end).ok_or_else(too_far)?;
+    if end > cursor.len {
+        let what = format!("tensor {:?} ends at byte {end}", last.name);
+        return Err(cursor.truncated(cursor.len, what));
+    }
+    Ok(())
+}
+
+/// Elements and bytes of a block of each ggml_type (ggml.h; sizes in ggml-common.h).
+fn type_size(kind: u32) -> Option<(u64, u64)> {
+    Some(match kind {
+        0 => (1, 4),      // F32
+        1 => (1, 2),      // F16
+        2 => (32, 18),    // Q4_0
+        3 => (32, 20),    // Q4_1
+        6 => (32, 22),    // Q5_0
+        7 => (32, 24),    // Q5_1
+        8 => (32, 34),    // Q8_0
+        10 => (256, 84),  // Q2_K
+        11 => (256, 110), // Q3_K
+        12 => (256, 144), // Q4_K
+        13 => (256, 176), // Q5_K
+        14 => (256, 210), // Q6_K
+        15 => (256, 292), // Q8_K
+        16 => (256, 66),  // IQ2_XXS
+        17 => (256, 74),  // IQ2_XS
+        18 => (256, 98),  // IQ3_XXS
+        19 => (256, 50),  // IQ1_S
+        20 => (32, 18),   // IQ4_NL
+        21 => (256, 110), // IQ3_S
+        22 => (256, 82),  // IQ2_S
+        23 => (256, 136), // IQ4_XS
+        24 => (1, 1),     // I8
+        25 => (1, 2),     // I16
+        26 => (1, 4),     // I32
+        27 => (1, 8),     // I64
+        28 => (1, 8),     // F64
+        29 => (256, 56),  // IQ1_M
+        30 => (1, 2),     // BF16
+        34 => (256, 54),  // TQ1_0
+        35 => (256, 66),  // TQ2_0
+        39 => (32, 17),   // MXFP4
+        40 => (64, 36),   // NVFP4
+        41 => (128, 18),  // Q1_0
+        _ => return None,
+    })
+}

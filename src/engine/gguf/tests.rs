@@ -1,0 +1,331 @@
+//! Models made byte by byte: whole, cut off, and hostile.
+
+mod limits;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+const U8: u32 = 0;
+const U16: u32 = 2;
+const U32: u32 = 4;
+const I32: u32 = 5;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+const U64: u32 = 10;
+
+/// The parts of a GGUF.
+#[derive(Clone, Default)]
+struct Model {
+    pairs: Vec<Vec<u8>>,
+    infos: Vec<Vec<u8>>,
+    data_bytes: usize,
+}
+
+fn string(s: &str) -> Vec<u8> {
+    [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat()
+}
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+impl Model {
+    fn pair(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
+        self.pairs
+            .push([&string(key)[..], &kind.to_le_bytes(), value].concat());
+        self
+    }
+
+    fn tensor(&mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> &mut Self {
+        let n_dims = (shape.len() as u32).to_le_bytes();
+        self.infos.push(
+            [
+                &string(name)[..],
+                &n_dims,
+                &words(shape),
+                &kind.to_le_bytes(),
+                &words(&[offset]),
+            ]
+            .concat(),
+        );
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let counts = words(&[self.infos.len() as u64, self.pairs.len() as u64]);
+        let start = [&MAGIC[..], &3u32.to_le_bytes(), &counts].concat();
+        let mut bytes = [start, self.pairs.concat(), self.infos.concat()].concat();
+        bytes.resize(bytes.len().next_multiple_of(32) + self.data_bytes, 0);
+        bytes
+    }
+}
+
+fn sample() -> Model {
+    let mut model = Model {
+        data_bytes: 64 + 34 * 2,
+        ..Model::default()
+    };
+    let tokens = [
+        &STRING.to_le_bytes()[..],
+        &words(&[2]),
+        &string("<s>"),
+        &string(""),
+    ]
+    .concat();
+    let nested = [
+        &ARRAY.to_le_bytes()[..],
+        &words(&[1]),
+        &U8.to_le_bytes(),
+        &words(&[3]),
+        &[1, 2, 3],
+    ];
+    model
+        .pair("general.architecture", STRING, &string("llama"))
+        .pair("general.name", STRING, &string("Tiny"))
+        .pair("llama.context_length", U32, &128u32.to_le_bytes())
+        .pair("llama.attention.causal", BOOL, &[0])
+        .pair("llama.pooling_type", U32, &2u32.to_le_bytes())
+        .pair("llama.rope.freq_base", F32, &[0; 4])
+        .pair("tokenizer.ggml.model", STRING, &string("llama"))
+        .pair("tokenizer.ggml.tokens", ARRAY, &tokens)
+        .pair("tokenizer.ggml.add_bos_token", BOOL, &[1])
+        .pair("tokenizer.chat_template", STRING, &string("{{ x }}"))
+        .pair("split.no", U16, &[1, 0])
+        .pair("split.count", U16, &[3, 0])
+        .pair("other", ARRAY, &nested.concat())
+        .tensor("norm", &[16], 0, 0)
+        .tensor("out", &[32, 2], 8, 64);
+    model
+}
+
+/// Reads a file that holds `bytes`.
+fn read_bytes(bytes: &[u8]) -> Result<GgufSummary> {
+    read_in(&tempfile::tempdir().unwrap(), bytes)
+}
+
+/// The same, in a folder that holds such a file already.
+fn read_in(folder: &TempDir, bytes: &[u8]) -> Result<GgufSummary> {
+    let path = folder.path().join("file");
+    std::fs::write(&path, bytes).unwrap();
+    read(&path)
+}
+
+#[test]
+fn a_header_is_summarised() {
+    let bytes = sample().bytes();
+    let summary = read_bytes(&bytes).unwrap();
+    assert_eq!(summary.file_bytes, bytes.len() as u64);
+    assert_eq!(summary.architecture.as_deref(), Some("llama"));
+    assert_eq!(summary.name.as_deref(), Some("Tiny"));
+    assert_eq!(summary.causal_attention, Some(false));
+    assert_eq!(summary.pooling_type, Some(2));
+    assert_eq!(summary.split, Some((1, 3)));
+    let tokenizer = summary.tokenizer.unwrap();
+    assert_eq!((tokenizer.model.as_str(), tokenizer.n_tokens), ("llama", 2));
+    use sha2::{Digest, Sha256};
+    let of = |bytes: &[u8]| {
+        Sha256::digest(bytes)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect::<String>()
+    };
+    assert_eq!(
+        tokenizer.sha256,
+        of(b"\x03\0\0\0\0\0\0\0<s>\0\0\0\0\0\0\0\0")
+    );
+    // The header ends before the padding and the 132 bytes of data.
+    let infos_end = sample().pairs.concat().len() + sample().infos.concat().len() + 24;
+    assert_eq!(summary.metadata_sha256, of(&bytes[..infos_end]));
+}
+
+#[test]
+fn unused_tokens_at_the_end_are_padding() {
+    let with_types = |types: &[u32]| {
+        let values: Vec<u8> = types.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let count = (types.len() as u64).to_le_bytes();
+        let array = [&5u32.to_le_bytes()[..], &count, &values].concat();
+        let mut model = sample();
+        model.pair("tokenizer.ggml.token_type", 9, &array);
+        read_bytes(&model.bytes()).unwrap().n_padding
+    };
+    assert_eq!(with_types(&[1, 5, 1, 5, 5]), 2);
+    assert_eq!(with_types(&[1, 5, 1]), 0);
+    assert_eq!(with_types(&[]), 0);
+}
+
+#[test]
+fn a_model_may_lack_every_key() {
+    let summary = read_bytes(&Model::default().bytes()).unwrap();
+    assert_eq!(
+        (summary.architecture, summary.tokenizer, summary.split),
+        (None, None, None)
+    );
+}
+
+/// With the keys that llama-gguf-split writes to a part after the first.
+#[test]
+fn a_later_part_of_a_split_model_is_read() {
+    let mut model = Model {
+        data_bytes: 64,
+        ..Model::default()
+    };
+    model
+        .pair("split.no", U16, &[1, 0])
+        .pair("split.count", U16, &[3, 0])
+        .pair("split.tensors.count", I32, &9i32.to_le_bytes())
+        .tensor("norm", &[16], 0, 0);
+    let summary = read_bytes(&model.bytes()).unwrap();
+    assert_eq!((summary.tokenizer, summary.split), (None, Some((1, 3))));
+}
+
+#[test]
+fn truncation_is_found_at_every_byte() {
+    let bytes = sample().bytes();
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..bytes.len() {
+        let error = read_in(&folder, &bytes[..n]).expect_err(&format!("{n} bytes"));
+        match error {
+            GgufError::NotGguf { .. } if n < 4 => {}
+            GgufError::Truncated { .. } => {}
+            error => panic!("{n}: {error}"),
+        }
+    }
+    let last = bytes.len() - 1;
+    let error = read_in(&folder, &bytes[..last]).unwrap_err().to_string();
+    let what = format!(
+        "incomplete at byte {last}: tensor \"out\" ends at byte {}; download",
+        bytes.len()
+    );
+    assert!(error.contains(&what), "{error}");
+}
+
+#[test]
+fn other_files_and_versions_are_refused() {
+    let message = |bytes: &[u8]| read_bytes(bytes).unwrap_err().to_string();
+    let start = |version: u32| [&MAGIC[..], &version.to_le_bytes(), &[0; 16]].concat();
+    assert!(message(b"").contains("0 bytes"));
+    assert!(message(b"PK\x03\x04").contains("not GGUF"));
+    assert!(message(&start(1)).contains("version 1"));
+    assert!(message(&start(3 << 24)).contains("big-endian"));
+    assert!(message(&start(4)).contains("version 4"));
+    assert!(matches!(
+        read(Path::new("/no/such/file")),
+        Err(GgufError::Io { .. })
+    ));
+    let error = read(Path::new("/")).unwrap_err().to_string();
+    assert_eq!(error, "/: is a folder: give a file");
+}
+
+#[test]
+fn hostile_counts_and_shapes_are_refused() {
+    let max = u64::MAX;
+    let with = |change: &dyn Fn(&mut Model)| {
+        let mut model = sample();
+        change(&mut model);
+        let error = read_bytes(&model.bytes()).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GgufError::Corrupt { .. } | GgufError::Truncated { .. }
+            ),
+            "{error}"
+        );
+        assert!(!error.to_string().contains('\n'));
+    };
+    let list = |kind: u32, n: u64| [&kind.to_le_bytes()[..], &words(&[n])].concat();
+    with(&|m| _ = m.pair("general.name", U8, &[1]));
+    with(&|m| _ = m.pair("a", 13, &[1]));
+    with(&|m| _ = m.pair("a", BOOL, &[2]));
+    with(&|m| _ = m.pair("a", STRING, &words(&[max])));
+    with(&|m| _ = m.pair("a", ARRAY, &list(U64, max)));
+    with(&|m| _ = m.pair("a", ARRAY, &list(U64, max / 8)));
+    with(&|m| _ = m.pair("a", ARRAY, &list(STRING, max / 8)));
+    with(&|m| _ = m.pair("a", ARRAY, &list(99, 1)));
+    with(&|m| _ = m.pair("a", ARRAY, &list(ARRAY, 1).repeat(100_000)));
+    with(&|m| _ = m.pair("tokenizer.ggml.tokens", ARRAY, &list(U8, 1)));
+    with(&|m| _ = m.pair("general.alignment", U32, &3u32.to_le_bytes()));
+    with(&|m| _ = m.pair("general.alignment", U32, &0u32.to_le_bytes()));
+    with(&|m| _ = m.pair("general.alignment", U64, &words(&[1 << 63])));
+    with(&|m| _ = m.tensor("a", &[max, max], 0, 0));
+    with(&|m| _ = m.tensor("a", &[max], 0, 0));
+    with(&|m| _ = m.tensor("a", &[max], 24, 32));
+    with(&|m| _ = m.tensor("a", &[1; 5], 0, 0));
+    with(&|m| _ = m.tensor("a", &[33], 8, 0));
+    with(&|m| _ = m.tensor("a", &[1], 0, 1));
+    with(&|m| _ = m.tensor("a", &[1], 0, max - 31));
+    with(&|m| _ = m.tensor("a", &[1], 9999, 1 << 40));
+    with(&|m| _ = m.tensor(&"a".repeat(2000), &[1], 0, 0));
+    for counts in [[max, 0], [0, max], [max / 24, 0], [1 << 40, 1 << 40]] {
+        let bytes = [&MAGIC[..], &3u32.to_le_bytes(), &words(&counts), &[0; 100]].concat();
+        assert!(read_bytes(&bytes).is_err());
+    }
+}
+
+/// A change to a file's bytes, at a position modulo its length.
+#[derive(Clone, Debug)]
+enum Change {
+    Flip(usize, u8),
+    Overwrite(usize, Vec<u8>),
+    Insert(usize, Vec<u8>),
+    Delete(usize, usize),
+    Duplicate(usize, usize, usize),
+    Truncate(usize),
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let at = || any::<prop::sample::Index>().prop_map(|i| i.index(1 << 20));
+    let bytes = || prop::collection::vec(any::<u8>(), 1..20);
+    prop_oneof![
+        (at(), 1u8..).prop_map(|(i, x)| Change::Flip(i, x)),
+        (at(), bytes()).prop_map(|(i, b)| Change::Overwrite(i, b)),
+        (at(), bytes()).prop_map(|(i, b)| Change::Insert(i, b)),
+        (at(), 1usize..200).prop_map(|(i, n)| Change::Delete(i, n)),
+        (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Duplicate(i, j, n)),
+        at().prop_map(Change::Truncate),
+    ]
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        let len = bytes.len();
+        let range = |i: usize, n: usize| i % len..(i % len + n).min(len);
+        match self {
+            _ if bytes.is_empty() => {}
+            Change::Flip(i, x) => bytes[i % len] ^= x,
+            Change::Overwrite(i, b) => {
+                bytes.splice(range(*i, b.len()), b.iter().copied());
+            }
+            Change::Insert(i, b) => {
+                bytes.splice(i % len..i % len, b.iter().copied());
+            }
+            Change::Delete(i, n) => {
+                bytes.drain(range(*i, *n));
+            }
+            Change::Duplicate(from, to, n) => {
+                let copy = bytes[range(*from, *n)].to_vec();
+                bytes.splice(to % len..to % len, copy);
+            }
+            Change::Truncate(n) => bytes.truncate(n % len),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn changed_files_never_panic(changes in prop::collection::vec(any_change(), 1..4)) {
+        let mut bytes = sample().bytes();
+        changes.iter().for_each(|change| change.apply(&mut bytes));
+        let folder = tempfile::tempdir().unwrap();
+        if let Err(error) = read_in(&folder, &bytes) {
+            let message = error.to_string();
+            assert!(!message.contains('\n'), "{message:?}");
+            assert!(message.contains(folder.path().to_str().unwrap()), "{message}");
+        }
+    }
+}

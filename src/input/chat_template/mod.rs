@@ -1,0 +1,148 @@
+//! Applies a model's chat template, which turns messages into the text that the model was trained
+//! to answer.
+//!
+//! Templates are Jinja, written for Python's jinja2 as Hugging Face's transformers configures it:
+//! blocks are trimmed, undefined values are empty, and values print as in Python (`python`). A
+//! template comes with a model from anywhere, so its steps and its output are limited.
+
+mod python;
+
+use std::io;
+
+use kl_formats::hex;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use sha2::{Digest, Sha256};
+
+/// The most steps that a template may take for one prompt, about a second's worth. Published
+/// templates take a few hundred per message.
+const FUEL: u64 = 10_000_000;
+
+/// The template's name in error messages.
+const NAME: &str = "chat template";
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    sha256: String,
+    bos: String,
+    eos: String,
+}
+
+/// Why a template cannot be compiled, or applied to these messages: one line, with the line number
+/// in the template.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TemplateError(String);
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        // The reason why printing failed is more useful than the fact that it did.
+        let cause = std::error::Error::source(&error).filter(|cause| cause.is::<io::Error>());
+        let what = cause.map_or_else(|| error.to_string(), ToString::to_string);
+        Self(what.replace('\n', " "))
+    }
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `bos` and `eos` are the texts of the model's tokens; empty if it has
+    /// none.
+    ///
+    /// # Errors
+    /// If the source is not valid Jinja.
+    pub fn new(source: &str, bos: String, eos: String) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        let mut syntax = SyntaxConfig::builder();
+        environment.set_syntax(syntax.trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_formatter(python::print);
+        environment.add_filter("tojson", python::to_json);
+        environment.add_filter("string", python::to_string);
+        environment.add_filter("length", python::length);
+        environment.add_filter("count", python::length);
+        environment.add_test("sequence", python::is_sequence);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", python::strftime_now);
+        // jinja2 normalises line ends as well.
+        let lines = source.replace("\r\n", "\n");
+        environment.add_template_owned(NAME, without_generation_blocks(&lines))?;
+        Ok(Self {
+            environment,
+            sha256: hex(&Sha256::digest(source)),
+            bos,
+            eos,
+        })
+    }
+
+    /// SHA-256 (hex) of the template's source.
+    #[must_use]
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// Renders `messages`, a JSON list, up to where the model's answer begins.
+    ///
+    /// # Errors
+    /// If `messages` is not JSON, or the template refuses it, fails or exceeds its limits.
+    pub fn apply(&self, messages: &str) -> Result<String, TemplateError> {
+        // Parsed straight into the template's values, which keep the order of keys.
+        let messages: Value =
+            serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
+        let template = self.environment.get_template(NAME)?;
+        let values = context! {
+            messages,
+            add_generation_prompt => true,
+            bos_token => &self.bos,
+            eos_token => &self.eos,
+            tools => (),
+            documents => (),
+        };
+        let mut text = Text(Vec::new());
+        template.render_captured_to(values, &mut text)?;
+        String::from_utf8(text.0).map_err(|error| TemplateError(error.to_string()))
+    }
+}
+
+/// A template's output, up to [`MAX_BYTES`].
+struct Text(Vec<u8>);
+
+/// The most bytes in a prompt's text.
+const MAX_BYTES: usize = 64 << 20;
+
+impl io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_BYTES {
+            return Err(io::Error::other("the prompt is longer than 64 MiB"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Replaces `{% generation %}`, by which transformers marks the assistant's words for training, by
+/// plain blocks.
+fn without_generation_blocks(source: &str) -> String {
+    let mut source = source.to_owned();
+    for (tag, plain) in [("generation", "if true"), ("endgeneration", "endif")] {
+        for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
+            let [tag, plain] = [tag, plain].map(|name| format!("{open} {name} {close}"));
+            source = source.replace(&tag, &plain);
+        }
+    }
+    source
+}
+
+/// `raise_exception(message)`, by which templates refuse messages.
+fn raise_exception(message: &str) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

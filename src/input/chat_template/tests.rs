@@ -1,0 +1,108 @@
+//! Templates with the features of published ones, against jinja2's own output.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// The output by template and conversation, `None` if the template refuses: written by
+/// `fixtures/scripts/templates.py`.
+type Expected = BTreeMap<String, BTreeMap<String, Option<String>>>;
+
+fn template(source: &str) -> Result<ChatTemplate, TemplateError> {
+    ChatTemplate::new(source, "<s>".to_owned(), "</s>".to_owned())
+}
+
+fn apply(source: &str) -> Result<String, String> {
+    let messages = r#"[{"role":"user","content":"Hi"}]"#;
+    let applied = template(source).and_then(|template| template.apply(messages));
+    applied.map_err(|error| error.to_string())
+}
+
+#[test]
+fn templates_render_as_in_jinja2() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/templates");
+    let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).unwrap();
+    let expected: Expected = serde_json::from_str(&read("expected.json")).unwrap();
+    let conversations: BTreeMap<String, Box<serde_json::value::RawValue>> =
+        serde_json::from_str(&read("conversations.json")).unwrap();
+    let mut compared = 0;
+    for (name, outcomes) in &expected {
+        let template = template(&read(&format!("{name}.jinja"))).unwrap();
+        for (conversation, wanted) in outcomes {
+            let got = template.apply(conversations[conversation].get());
+            assert_eq!(
+                got.as_ref().ok(),
+                wanted.as_ref(),
+                "{name}, {conversation}: {got:?}"
+            );
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 7 * 6);
+}
+
+#[test]
+fn errors_are_one_line_with_the_cause_and_its_line() {
+    for (source, said) in [
+        (
+            "a\n{{ raise_exception('no such role') }}",
+            "no such role (in chat template:2)",
+        ),
+        ("{% for x in y %}", "syntax error"),
+        ("{{ messages.x.y }}", "undefined value"),
+        ("{{ 'a' + 1 }}", "string and number"),
+        ("{{ missing | tojson }}", "undefined has no JSON form"),
+        ("{{ 'é' | tojson(ensure_ascii=True) }}", "ensure_ascii"),
+        ("{{ 1 | tojson(indent=1000000000) }}", "chat template:1"),
+        ("{{ strftime_now('%Q') }}", "'%Q'"),
+        ("{% include 'other' %}", "other"),
+    ] {
+        let message = apply(source).unwrap_err();
+        assert!(message.contains(said), "{source}: {message}");
+        assert!(!message.contains('\n'), "{source}: one line");
+    }
+}
+
+#[test]
+fn a_hostile_template_ends_in_an_error() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{{ c }}{% endfor %}{% endfor %}{% endfor %}";
+    assert!(apply(endless).unwrap_err().contains("fuel"));
+    let recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
+    assert!(apply(recursive).unwrap_err().contains("recursion"));
+    let deep = "(".repeat(100_000);
+    assert!(apply(&format!("{{{{ {deep}1 }}}}")).is_err());
+    let nested = "{% set ns = namespace(a=[]) %}{% for i in range(2000) %}{% set ns.a = [ns.a] %}{% endfor %}";
+    for printed in ["{{ ns.a }}", "{{ ns.a | tojson }}"] {
+        let message = apply(&format!("{nested}{printed}")).unwrap_err();
+        assert!(message.contains("128 levels"), "{message}");
+    }
+    let long = "{{ 'x' * 1000000000000 }}";
+    assert!(apply(long).unwrap_err().contains("too large"));
+    let longer = "{% set x = 'x' * 1000000 %}{% for i in range(1000) %}{{ x }}{% endfor %}";
+    let message = apply(longer).unwrap_err();
+    assert!(message.contains("longer than 64 MiB"), "{message}");
+}
+
+#[test]
+fn windows_line_ends_are_normalised() {
+    let text = apply("a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n");
+    assert_eq!(text, Ok("a\nb\n".to_owned()));
+}
+
+#[test]
+fn a_generation_block_is_a_plain_block() {
+    let text = apply("a \n{%- generation -%} b {%- endgeneration %} c");
+    assert_eq!(text, Ok("ab c".to_owned()));
+    let text = apply("{% generation %}\nb\n{% endgeneration %}\nc");
+    assert_eq!(text, Ok("b\nc".to_owned()));
+}
+
+#[test]
+fn the_hash_is_that_of_the_source() {
+    let sha256 = |source| template(source).unwrap().sha256().to_owned();
+    assert_ne!(sha256("a"), sha256("b"));
+    assert_eq!(
+        sha256("abc"),
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    );
+}

@@ -1,0 +1,35 @@
+//! Text and prompts in, windows out: which tokens are decoded, and which positions are scored.
+//!
+//! [`Source`] is what the user named, [`RawInput`] what was read from it before the model is
+//! loaded, and [`PreparedInput`] the windows that the model's tokenizer and chat template make from
+//! it.
+//!
+//! No input may make it panic: clippy denies what could, and each exception states why it cannot.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod chat_template;
+mod prepared;
+mod prompt_file;
+mod prompts;
+mod raw;
+mod source;
+mod text;
+mod windows;
+
+pub use prepared::PreparedInput;
+pub use prompts::{Generation, GenerationStep};
+pub use raw::RawInput;
+pub use source::{PromptSource, Source, TemplateChoice, TextSource};
+pub use text::InvalidUtf8;
+pub use windows::{
+    DEFAULT_SEED, Plan, ScoreFrom, Windowing, longest_window, n_rows, n_tokens, shuffled,
+};

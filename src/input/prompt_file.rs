@@ -1,0 +1,143 @@
+//! Reads a file of prompts: plain text with one per line, or JSONL.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
+use kl_formats::{PromptContent, TextIdentity};
+use serde::de::IgnoredAny;
+
+use super::text::{self, InvalidUtf8};
+
+/// A prompt, and its line in the file, from 1.
+#[derive(Debug, PartialEq)]
+pub struct PromptLine {
+    pub number: usize,
+    pub content: PromptContent,
+}
+
+/// The prompts of a file, and what identifies it; `identity.n_tokens` is not known yet.
+pub struct PromptFile {
+    pub lines: Vec<PromptLine>,
+    pub identity: TextIdentity,
+    pub invalid_utf8: Option<InvalidUtf8>,
+}
+
+/// Reads the first `max` prompts of a file, or all of them.
+pub fn read(path: &Path, max: Option<u32>) -> Result<PromptFile> {
+    let file = text::read(path)?;
+    let lines = parse(&file.text, max)
+        .map_err(|(line, what)| anyhow!("{}: line {line}: {what}", path.display()))?;
+    if lines.is_empty() {
+        bail!(
+            "{}: holds no prompts: write one on each line",
+            path.display()
+        );
+    }
+    let bytes: usize = lines.iter().map(|line| line.content.bytes()).sum();
+    if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
+        bail!(
+            "{}: its prompts exceed the 64 MiB that a reference can hold: split it, or use fewer with --max-windows",
+            path.display()
+        );
+    }
+    Ok(PromptFile {
+        lines,
+        identity: file.identity,
+        invalid_utf8: file.invalid_utf8,
+    })
+}
+
+/// Parses every line that is not empty. The first decides whether all are plain text or JSON. An
+/// error is the number of its line, and what is wrong with it.
+fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String)> {
+    // Some editors start a file with a byte order mark, which would hide a JSON object.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .peekable();
+    let is_json = match lines.peek() {
+        Some((index, line)) => is_json(line).map_err(|what| (index + 1, what))?,
+        None => false,
+    };
+    let max = max.map_or(usize::MAX, |max| max as usize);
+    let prompts = lines.take(max).map(|(index, line)| {
+        let line_number = index + 1;
+        let content = match is_json {
+            false => Ok(PromptContent::Text(line.to_owned())),
+            true => PromptContent::from_json(line).map_err(|what| {
+                let what = format!("expected a JSON object with prompt or messages: {what}");
+                (line_number, what)
+            }),
+        };
+        content.map(|content| PromptLine {
+            number: line_number,
+            content,
+        })
+    });
+    prompts.collect()
+}
+
+/// Whether a first line makes the file JSONL. A line that starts like JSON and is not valid JSON is
+/// a mistake rather than a prompt.
+fn is_json(line: &str) -> Result<bool, String> {
+    let line = line.trim_start();
+    let advice = "write a prompt that starts with a bracket as {\"prompt\": \"...\"}";
+    if line.starts_with('{') {
+        return match serde_json::from_str::<IgnoredAny>(line) {
+            Ok(_) => Ok(true),
+            Err(error) => Err(format!(
+                "starts like JSON but is not valid: {error}; {advice}"
+            )),
+        };
+    }
+    match line.starts_with('[') && serde_json::from_str::<IgnoredAny>(line).is_ok() {
+        true => Err(format!("is a list, not an object; {advice}")),
+        false => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(text: &str, max: Option<u32>) -> Vec<(usize, String)> {
+        let label = |line: PromptLine| (line.number, line.content.label());
+        parse(text, max).unwrap().into_iter().map(label).collect()
+    }
+
+    #[test]
+    fn each_line_is_a_prompt() {
+        let lines = "\u{feff}one\r\n\n \t\n two \n{\"prompt\": \"x\"}";
+        let expected = [(1, "one"), (4, " two "), (5, "{\"prompt\": \"x\"}")];
+        let expected = expected.map(|(line, text)| (line, text.to_owned()));
+        assert_eq!(texts(lines, None), expected);
+        assert_eq!(texts(lines, Some(2)), expected[..2]);
+        assert_eq!(texts("[a] b\n", None), [(1, "[a] b".to_owned())]);
+        assert_eq!(texts(" \n\n", None), []);
+    }
+
+    #[test]
+    fn the_first_line_decides_that_all_are_json() {
+        let lines = "\u{feff}\n{\"prompt\": \"a\\nb\"}\r\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}";
+        let expected = [(2, "a\nb".to_owned()), (4, "c".to_owned())];
+        assert_eq!(texts(lines, None), expected);
+        let (line, what) = parse("{\"prompt\": \"a\"}\nplain\n", None).unwrap_err();
+        assert_eq!(line, 2);
+        assert!(what.contains("prompt or messages"), "{what}");
+        for mistake in [
+            "{\"prompt\": \"a\",}",
+            "{not json",
+            "{\"prompt\": \"a\"} b",
+            "[{}]",
+        ] {
+            let (line, what) = parse(&format!("\n{mistake}\nplain\n"), None).unwrap_err();
+            assert_eq!(line, 2);
+            assert!(what.contains("as {"), "{mistake}: {what}");
+        }
+        // Lines past the limit are not parsed.
+        assert_eq!(texts("{\"prompt\": \"a\"}\nplain\n", Some(1)).len(), 1);
+    }
+}

@@ -1,0 +1,309 @@
+//! Prompts become windows: the chat template turns them into texts, the tokenizer into tokens, and
+//! the model may continue them.
+
+use std::fmt::Display;
+use std::fs;
+
+use anyhow::{Context, Result, anyhow, bail};
+use kl_formats::{MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec};
+
+use super::chat_template::ChatTemplate;
+use super::prompt_file::{self, PromptLine};
+use super::text::InvalidUtf8;
+use super::{Plan, PreparedInput, PromptSource, TemplateChoice};
+use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
+use crate::report::number::count_of;
+
+/// Prompts that were read, and the chat template if it comes from a file.
+pub struct RawPrompts<'s> {
+    source: &'s PromptSource,
+    lines: Vec<PromptLine>,
+    identity: TextIdentity,
+    pub(super) invalid_utf8: Option<InvalidUtf8>,
+    /// The chat template of a file.
+    template: Option<String>,
+}
+
+/// How the model is run where prompts are to be continued.
+pub struct Generation<'g> {
+    /// Gives the options of a context for windows of this many tokens.
+    pub context: &'g dyn Fn(u32) -> ContextOptions,
+    /// Called before each prompt and after each generated token; an error ends the work.
+    pub on_step: &'g mut dyn FnMut(GenerationStep) -> Result<()>,
+}
+
+/// A step in the preparation of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GenerationStep {
+    /// A prompt is about to be tokenized.
+    Prompt,
+    /// A token was generated.
+    Token,
+    /// A prompt has all its tokens.
+    Done,
+}
+
+/// What turns prompts into texts.
+#[allow(clippy::large_enum_variant)] // one per run
+enum Template {
+    Chat(ChatTemplate),
+    /// None: texts are used as they are. Messages cannot be; this is the advice to give.
+    None(&'static str),
+}
+
+/// A prompt and its tokens.
+struct TokenizedPrompt {
+    content: PromptContent,
+    /// The tokens of the prompt, with the BOS if one was inserted, and then the generated ones.
+    tokens: Vec<u32>,
+    /// How many of them come before the generated ones.
+    n_prompt: u32,
+    has_inserted_bos: bool,
+}
+
+impl<'s> RawPrompts<'s> {
+    /// Reads the prompts, and the template if it is in a file.
+    pub fn read(source: &'s PromptSource) -> Result<Self> {
+        let file = prompt_file::read(&source.path, source.max_prompts)?;
+        let template = match &source.template {
+            TemplateChoice::File(path) => {
+                let template = fs::read_to_string(path);
+                Some(template.with_context(|| format!("{}: cannot be read", path.display()))?)
+            }
+            TemplateChoice::OfModel | TemplateChoice::None => None,
+        };
+        Ok(Self {
+            source,
+            lines: file.lines,
+            identity: file.identity,
+            invalid_utf8: file.invalid_utf8,
+            template,
+        })
+    }
+
+    /// How many prompts were read.
+    pub fn n_prompts(&self) -> u64 {
+        self.lines.len() as u64
+    }
+
+    /// How many tokens to generate after each prompt.
+    pub fn generate(&self) -> Option<u32> {
+        self.source.generate
+    }
+
+    /// Whether the prompts stay as they are because `model` has no chat template.
+    pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
+        self.source.template == TemplateChoice::OfModel && model.chat_template().is_none()
+    }
+
+    /// Makes the windows of the prompts with `model`'s tokenizer.
+    pub fn prepare<M: Model>(
+        mut self,
+        model: &M,
+        max_rows: Option<u64>,
+        mut generation: Generation<'_>,
+    ) -> Result<PreparedInput> {
+        let template = self.template(model)?;
+        let mut prompts = Vec::with_capacity(self.lines.len());
+        for line in std::mem::take(&mut self.lines) {
+            (generation.on_step)(GenerationStep::Prompt)?;
+            prompts.push(self.tokenize(line, &template, model)?);
+        }
+        self.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
+        let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
+        let source = self.source;
+        if let Some(n) = source.generate {
+            generate(&mut prompts, n, model, &mut generation)?;
+        }
+        let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
+            .zip(prompts)
+            .map(|(window, prompt)| prompt.into_window(window, source))
+            .unzip();
+        let plan = Plan::of(windows);
+        if plan.n_rows() == 0 {
+            bail!(
+                "{}: no prompt is long enough for a scored position: lower --score",
+                source.path.display()
+            );
+        }
+        let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
+        Ok(PreparedInput {
+            n_ctx: source.n_ctx.unwrap_or(plan.longest_window()),
+            first_scored: first_scored.unwrap_or(0),
+            stride: None,
+            add_bos,
+            text: self.identity,
+            text_tokens: Vec::new(),
+            n_left_out: 0,
+            plan: plan.limited(max_rows),
+            prompts: Some(prompts),
+            chat_template: match template {
+                Template::Chat(template) => Some(template.sha256().to_owned()),
+                Template::None(_) => None,
+            },
+            generated: source.generate,
+        })
+    }
+
+    /// Compiles the template that is applied to each prompt.
+    fn template<M: Model>(&self, model: &M) -> Result<Template> {
+        let (source, path) = match (&self.source.template, &self.template) {
+            (TemplateChoice::File(path), Some(source)) => (source.clone(), path.as_path()),
+            (TemplateChoice::OfModel, _) => match model.chat_template() {
+                Some(source) => (source, model.path()),
+                None => {
+                    return Ok(Template::None(
+                        "the model has none: give one with --chat-template-file",
+                    ));
+                }
+            },
+            (TemplateChoice::None | TemplateChoice::File(_), _) => {
+                return Ok(Template::None("leave --no-chat-template out"));
+            }
+        };
+        let (bos, eos) = model.bos_and_eos_text();
+        let template = ChatTemplate::new(&source, bos, eos).map_err(|error| {
+            anyhow!(
+                "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
+                path.display()
+            )
+        })?;
+        Ok(Template::Chat(template))
+    }
+
+    /// An error about one prompt, in one line with the file and its line.
+    fn fault(&self, line: &PromptLine, what: impl Display) -> anyhow::Error {
+        anyhow!(
+            "{}: line {}: {what}",
+            self.source.path.display(),
+            line.number
+        )
+    }
+
+    /// Tokenizes a prompt. A BOS is inserted where the model wants one and the prompt does not
+    /// start with it already.
+    fn tokenize<M: Model>(
+        &self,
+        line: PromptLine,
+        template: &Template,
+        model: &M,
+    ) -> Result<TokenizedPrompt> {
+        let mut tokens = match (template, &line.content) {
+            (Template::Chat(template), content) => {
+                let text = template.apply(&messages(content)?).map_err(|error| {
+                    self.fault(&line, format!("the chat template refuses it: {error}"))
+                })?;
+                model.tokenize(&text, true)?
+            }
+            (Template::None(_), PromptContent::Text(text)) => {
+                model.tokenize(text, self.source.parse_special)?
+            }
+            (Template::None(advice), PromptContent::Messages(_)) => {
+                bail!(self.fault(&line, format!("messages need a chat template: {advice}")))
+            }
+        };
+        let bos = model.bos().filter(|bos| tokens.first() != Some(bos));
+        tokens.splice(0..0, bos);
+        self.check_length(&line, tokens.len())?;
+        Ok(TokenizedPrompt {
+            content: line.content,
+            n_prompt: tokens.len() as u32,
+            tokens,
+            has_inserted_bos: bos.is_some(),
+        })
+    }
+
+    /// Refuses a prompt that is too short or too long: it needs a token to predict and one to
+    /// predict it from, and must fit in a window together with what is generated.
+    fn check_length(&self, line: &PromptLine, n_tokens: usize) -> Result<()> {
+        let (generated, least) = match self.source.generate {
+            Some(n) => (n as usize, 1),
+            None => (0, 2),
+        };
+        if n_tokens < least {
+            let what = format!(
+                "the prompt has {}, but needs at least {least}: leave it out, or use a chat template that adds some",
+                count_of(n_tokens as u64, "token")
+            );
+            return Err(self.fault(line, what));
+        }
+        let most = self.source.n_ctx.unwrap_or(MAX_N_CTX) as usize;
+        if n_tokens.saturating_add(generated) > most {
+            let and_generated = match generated {
+                0 => String::new(),
+                n => format!(" and {n} generated"),
+            };
+            let what = format!(
+                "a prompt of {}{and_generated} does not fit in a window of {most}: raise --n-ctx, or shorten it",
+                count_of(n_tokens as u64, "token")
+            );
+            return Err(self.fault(line, what));
+        }
+        Ok(())
+    }
+}
+
+impl TokenizedPrompt {
+    /// Tokens of the prompt itself, without an inserted BOS.
+    fn n_own(&self) -> u64 {
+        u64::from(self.n_prompt) - u64::from(self.has_inserted_bos)
+    }
+
+    /// The prompt's window, and what a header records of the prompt. The last row of a prompt is
+    /// scored like that of a text; the row of the last generated token is not.
+    fn into_window(self, window: u32, source: &PromptSource) -> (WindowSpec, Prompt) {
+        let last = self.n_prompt.saturating_sub(1);
+        let first_scored = source.first_scored.unwrap_or(last);
+        let scored_end = self.tokens.len() as u32 - u32::from(source.generate.is_some());
+        let window = WindowSpec {
+            window,
+            tokens: self.tokens,
+            first_scored,
+            n_rows: scored_end.saturating_sub(first_scored),
+        };
+        let prompt = Prompt {
+            content: self.content,
+            n_tokens: self.n_prompt,
+        };
+        (window, prompt)
+    }
+}
+
+/// Returns a prompt as messages in JSON: a text becomes a message of the user.
+fn messages(content: &PromptContent) -> Result<String> {
+    Ok(match content {
+        PromptContent::Messages(messages) => messages.json().to_owned(),
+        PromptContent::Text(text) => {
+            let text = serde_json::to_string(text)?;
+            format!(r#"[{{"role":"user","content":{text}}}]"#)
+        }
+    })
+}
+
+/// Lets the model continue each prompt by `n` tokens.
+fn generate<M: Model>(
+    prompts: &mut [TokenizedPrompt],
+    n: u32,
+    model: &M,
+    generation: &mut Generation<'_>,
+) -> Result<()> {
+    let longest = prompts.iter().map(|prompt| prompt.n_prompt).max();
+    // The last token is not decoded here, but will be part of a window.
+    let mut decoder = model.decoder(&(generation.context)(longest.unwrap_or(0) + n))?;
+    for (window, prompt) in (0..).zip(prompts) {
+        decoder.extend(window, &mut prompt.tokens, n, || {
+            (generation.on_step)(GenerationStep::Token).map_err(Stopped::Caller)
+        })?;
+        (generation.on_step)(GenerationStep::Done)?;
+    }
+    Ok(())
+}
+
+/// Why a prompt was not continued to its end.
+#[derive(Debug, thiserror::Error)]
+enum Stopped {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Caller(anyhow::Error),
+}

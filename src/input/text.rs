@@ -1,0 +1,74 @@
+//! Reads a text from a file or from standard input.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kl_formats::{TextIdentity, hex};
+use sha2::{Digest, Sha256};
+
+/// llama.cpp counts a text's bytes in 31 bits.
+const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+
+/// A text that was read, and what identifies it; `identity.n_tokens` is not known yet.
+pub struct Text {
+    pub text: String,
+    pub identity: TextIdentity,
+    pub invalid_utf8: Option<InvalidUtf8>,
+}
+
+/// Bytes of a text that are not UTF-8, and were read as U+FFFD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidUtf8 {
+    /// How many.
+    pub n: usize,
+    /// The offset of the first.
+    pub first: usize,
+}
+
+/// Reads a text from a file, or from standard input for `-`.
+pub fn read(path: &Path) -> Result<Text> {
+    let is_stdin = path.as_os_str() == "-";
+    let name = if is_stdin {
+        "-".into()
+    } else {
+        path.file_name().unwrap_or_default().to_string_lossy()
+    };
+    if !is_stdin && fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
+        bail!(
+            "{}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it",
+            path.display()
+        );
+    }
+    let bytes = if is_stdin {
+        let mut bytes = Vec::new();
+        io::stdin()
+            .read_to_end(&mut bytes)
+            .context("standard input: cannot be read")?;
+        bytes
+    } else {
+        fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?
+    };
+    if bytes.is_empty() {
+        bail!("{}: is empty: there is nothing to tokenize", path.display());
+    }
+    let mut identity = TextIdentity::named(name);
+    identity.bytes = Some(bytes.len() as u64);
+    identity.sha256 = Some(hex(&Sha256::digest(&bytes)));
+    let mut invalid_utf8 = None;
+    let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+        let bytes = error.as_bytes();
+        let chunks = bytes.utf8_chunks();
+        invalid_utf8 = Some(InvalidUtf8 {
+            n: chunks.map(|chunk| chunk.invalid().len()).sum(),
+            first: error.utf8_error().valid_up_to(),
+        });
+        String::from_utf8_lossy(bytes).into_owned()
+    });
+    Ok(Text {
+        text,
+        identity,
+        invalid_utf8,
+    })
+}

@@ -1,0 +1,468 @@
+//! Cuts the tokens of a text into windows, and chooses the positions to score.
+//!
+//! A window holds at most `n_ctx` tokens. Where the model wants a BOS, every window starts with
+//! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
+//! logits at position `i` predicts the token at `i + 1`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kl_formats::WindowSpec;
+
+/// The seed of the order in which windows are chosen where not all are wanted.
+pub const DEFAULT_SEED: u64 = 123;
+
+/// First position of each window that is scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScoreFrom {
+    /// Every position, the first one included.
+    #[default]
+    All,
+    /// From `n_ctx / 2` on: what llama-perplexity scores.
+    Half,
+    /// From this position on.
+    Position(u32),
+    /// Where windows overlap, the positions whose last token no earlier window had.
+    New,
+}
+
+impl ScoreFrom {
+    /// The first scored position of the first window, of `n_ctx` tokens.
+    #[must_use]
+    pub fn first(self, n_ctx: u32) -> u32 {
+        match self {
+            Self::All | Self::New => 0,
+            Self::Half => n_ctx / 2,
+            Self::Position(first) => first,
+        }
+    }
+}
+
+impl FromStr for ScoreFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "half" => Ok(Self::Half),
+            "new" => Ok(Self::New),
+            number => number.parse().map(Self::Position).map_err(|_| {
+                "expected 'all', 'half', 'new' or the first position to score".to_owned()
+            }),
+        }
+    }
+}
+
+impl fmt::Display for ScoreFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Half => f.write_str("half"),
+            Self::New => f.write_str("new"),
+            Self::Position(first) => write!(f, "{first}"),
+        }
+    }
+}
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windowing {
+    /// Tokens in a window, BOS included.
+    pub n_ctx: u32,
+    /// Tokens of text from the start of a window to that of the next; `None`: as many as a window
+    /// holds, so that windows do not overlap.
+    pub stride: Option<u32>,
+    /// Which positions are scored.
+    pub score: ScoreFrom,
+    /// The most windows to cut, from the start of the text.
+    pub max_windows: Option<u32>,
+}
+
+impl Windowing {
+    /// Tokens of text in a window.
+    fn text_per_window(&self, bos: Option<u32>) -> usize {
+        self.n_ctx as usize - usize::from(bos.is_some())
+    }
+
+    /// The longest stride that leaves no token of the text out.
+    #[must_use]
+    pub fn longest_stride(&self, bos: Option<u32>) -> u32 {
+        self.text_per_window(bos) as u32
+    }
+}
+
+/// The windows of one text, in the order in which they are decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Windows with at least one scored position.
+    pub windows: Vec<WindowSpec>,
+    /// The seed of their order; `None`: text order.
+    pub seed: Option<u64>,
+    /// Windows left out because they end before the first scored position.
+    pub n_unscored: usize,
+}
+
+impl Plan {
+    /// Cuts `tokens` (the text's, without BOS) into windows, which overlap where the stride is
+    /// shorter than they are. The last one is the first that reaches the end of the text.
+    ///
+    /// # Panics
+    /// If a window has no room for a token beside the BOS, or the stride is 0: the caller checks
+    /// it.
+    #[must_use]
+    pub fn cut(tokens: &[u32], windowing: &Windowing, bos: Option<u32>) -> Self {
+        let length = windowing.text_per_window(bos);
+        assert!(length > 0, "a window must hold text");
+        let stride = windowing.stride.map_or(length, |stride| stride as usize);
+        assert!(stride > 0, "windows must move on");
+        // A text that ends with a window has none that starts there.
+        let n_windows = match tokens.len() {
+            0 => 0,
+            n => n.saturating_sub(length).div_ceil(stride) + 1,
+        };
+        let n_windows = windowing
+            .max_windows
+            .map_or(n_windows, |max| n_windows.min(max as usize));
+
+        let mut windows = Vec::new();
+        let mut n_unscored = 0;
+        for window in 0..n_windows {
+            let text = tokens.get(window * stride..).unwrap_or_default();
+            let text = text.get(..length).unwrap_or(text);
+            let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
+            let first_scored = match windowing.score {
+                // The tokens before it were the end of the previous window.
+                ScoreFrom::New if window > 0 => {
+                    windowing.n_ctx - (stride as u32).min(windowing.n_ctx)
+                }
+                score => score.first(windowing.n_ctx),
+            };
+            let n_rows = (tokens.len() as u32).saturating_sub(first_scored);
+            if n_rows == 0 {
+                n_unscored += 1;
+                continue;
+            }
+            windows.push(WindowSpec {
+                window: window as u32,
+                tokens,
+                first_scored,
+                n_rows,
+            });
+        }
+
+        Self {
+            windows,
+            seed: None,
+            n_unscored,
+        }
+    }
+
+    /// Makes a plan of these windows, without those that have no scored position.
+    #[must_use]
+    pub fn of(mut windows: Vec<WindowSpec>) -> Self {
+        let n_given = windows.len();
+        windows.retain(|window| window.n_rows > 0);
+        Self {
+            n_unscored: n_given - windows.len(),
+            windows,
+            seed: None,
+        }
+    }
+
+    /// Cuts a plan of more than `max_rows` rows down to a sample of exactly `max_rows`: windows in
+    /// a seeded random order, the last one cut short.
+    #[must_use]
+    pub fn limited(mut self, max_rows: Option<u64>) -> Self {
+        if let Some(max_rows) = max_rows.filter(|&max| max < self.n_rows()) {
+            let order = shuffled(self.windows.len(), DEFAULT_SEED);
+            self.seed = Some(DEFAULT_SEED);
+            self.take_rows(&order, max_rows);
+        }
+        self
+    }
+
+    /// Cuts windows as llama-perplexity does: `text` (after the BOS that `with_bos` puts before
+    /// it) in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
+    /// scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
+    /// whole chunk are left out.
+    #[must_use]
+    pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
+        let first_scored = ScoreFrom::Half.first(n_ctx);
+        let window = |(window, chunk): (usize, &[u32])| {
+            let kept = chunk.iter().skip(usize::from(bos.is_some()));
+            WindowSpec {
+                window: window as u32,
+                tokens: bos.iter().chain(kept).copied().collect(),
+                first_scored,
+                n_rows: n_ctx.saturating_sub(1 + first_scored),
+            }
+        };
+        let chunks = text.chunks_exact(n_ctx.max(1) as usize);
+        Self {
+            windows: chunks.enumerate().map(window).collect(),
+            seed: None,
+            n_unscored: 0,
+        }
+    }
+
+    /// Scored rows of all windows.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        n_rows(&self.windows)
+    }
+
+    /// Tokens of the longest window: what a context has to hold.
+    #[must_use]
+    pub fn longest_window(&self) -> u32 {
+        longest_window(&self.windows)
+    }
+
+    /// Tokens of all windows, BOS included.
+    #[must_use]
+    pub fn n_tokens(&self) -> u64 {
+        n_tokens(&self.windows)
+    }
+
+    fn take_rows(&mut self, order: &[usize], max_rows: u64) {
+        let mut left = max_rows;
+        let mut taken = Vec::new();
+        for window in order.iter().filter_map(|&index| self.windows.get(index)) {
+            if left == 0 {
+                break;
+            }
+            let mut window = window.clone();
+            cut_rows(&mut window, left);
+            left -= u64::from(window.n_rows);
+            taken.push(window);
+        }
+        self.windows = taken;
+    }
+}
+
+/// Scored rows of windows.
+#[must_use]
+pub fn n_rows(windows: &[WindowSpec]) -> u64 {
+    windows.iter().map(|window| u64::from(window.n_rows)).sum()
+}
+
+/// Tokens of windows, BOS included.
+#[must_use]
+pub fn n_tokens(windows: &[WindowSpec]) -> u64 {
+    windows.iter().map(|w| w.tokens.len() as u64).sum()
+}
+
+/// Tokens of the longest of these windows.
+#[must_use]
+pub fn longest_window(windows: &[WindowSpec]) -> u32 {
+    let lengths = windows.iter().map(|window| window.tokens.len() as u32);
+    lengths.max().unwrap_or(0)
+}
+
+/// Returns a text's tokens as llama-perplexity uses them: with one BOS before all of them, where
+/// the model wants one.
+#[must_use]
+pub fn with_bos(tokens: &[u32], bos: Option<u32>) -> Vec<u32> {
+    bos.iter().chain(tokens).copied().collect()
+}
+
+/// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
+/// scored row stays, so that its likelihood is still known.
+fn cut_rows(window: &mut WindowSpec, max_rows: u64) {
+    if max_rows < u64::from(window.n_rows) {
+        window.n_rows = max_rows as u32;
+        let scored_end = window.first_scored as usize + window.n_rows as usize;
+        window.tokens.truncate(scored_end + 1);
+    }
+}
+
+/// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates,
+/// driven by splitmix64 (Steele, Lea, Flood 2014). Files carry the seed, so this never changes.
+#[must_use]
+pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let mut order: Vec<usize> = (0..n).collect();
+    for last in (1..n).rev() {
+        // The high half of a 128-bit product maps 64 random bits onto 0..=last without a division.
+        let pick = (u128::from(next()) * (last as u128 + 1)) >> 64;
+        order.swap(last, pick as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(
+        tokens: &[u32],
+        n_ctx: u32,
+        bos: Option<u32>,
+        score: ScoreFrom,
+        max_rows: Option<u64>,
+    ) -> Plan {
+        let windowing = Windowing {
+            n_ctx,
+            stride: None,
+            score,
+            max_windows: None,
+        };
+        Plan::cut(tokens, &windowing, bos).limited(max_rows)
+    }
+
+    fn text(n: u32) -> Vec<u32> {
+        (100..100 + n).collect()
+    }
+
+    #[test]
+    fn a_bos_is_inserted_and_no_token_is_lost() {
+        let plan = plan(&text(7), 4, Some(1), ScoreFrom::All, None);
+        let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+        assert_eq!(
+            tokens,
+            [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
+        );
+        assert_eq!(plan.n_rows(), 10);
+        assert_eq!(plan.n_tokens(), 10);
+        assert_eq!(plan.seed, None);
+    }
+
+    #[test]
+    fn without_bos_the_short_last_window_is_kept() {
+        let plan = plan(&text(7), 4, None, ScoreFrom::All, None);
+        let lengths: Vec<_> = plan.windows.iter().map(|w| w.tokens.len()).collect();
+        assert_eq!(lengths, [4, 3]);
+    }
+
+    #[test]
+    fn half_scores_the_second_half_and_counts_windows_too_short_for_it() {
+        let plan = plan(&text(9), 4, None, ScoreFrom::Half, None);
+        let rows: Vec<_> = plan
+            .windows
+            .iter()
+            .map(|w| (w.first_scored, w.n_rows))
+            .collect();
+        assert_eq!(rows, [(2, 2), (2, 2)]);
+        assert_eq!(plan.n_unscored, 1);
+    }
+
+    #[test]
+    fn windows_overlap_by_what_the_stride_leaves_and_new_scores_each_token_once() {
+        for (n, n_ctx, bos) in [
+            (50, 10, Some(1)),
+            (47, 10, None),
+            (9, 10, None),
+            (10, 10, Some(1)),
+        ] {
+            for stride in 1..=n_ctx - u32::from(bos.is_some()) {
+                let windowing = Windowing {
+                    n_ctx,
+                    stride: Some(stride),
+                    score: ScoreFrom::New,
+                    max_windows: None,
+                };
+                let plan = Plan::cut(&text(n), &windowing, bos);
+                let last_seen = plan.windows.iter().flat_map(|window| {
+                    let scored = window.first_scored..window.first_scored + window.n_rows;
+                    scored.map(|position| window.tokens[position as usize])
+                });
+                let expected: Vec<u32> = bos.into_iter().chain(text(n)).collect();
+                assert_eq!(last_seen.collect::<Vec<_>>(), expected, "{n} {stride}");
+                for pair in plan.windows.windows(2) {
+                    let start = usize::from(bos.is_some());
+                    assert_eq!(pair[1].tokens[start], pair[0].tokens[start] + stride);
+                    assert_eq!(pair[0].tokens.len() as u32, n_ctx);
+                }
+                let all = Windowing {
+                    score: ScoreFrom::All,
+                    max_windows: Some(2),
+                    ..windowing
+                };
+                let all = Plan::cut(&text(n), &all, bos);
+                assert!(all.windows.len() <= 2);
+                assert!(
+                    all.windows
+                        .iter()
+                        .all(|w| w.n_rows as usize == w.tokens.len())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_takes_a_seeded_sample_of_exactly_that_many_rows() {
+        let plan = plan(&text(1000), 10, None, ScoreFrom::All, Some(25));
+        assert_eq!(plan.n_rows(), 25);
+        assert_eq!(plan.seed, Some(DEFAULT_SEED));
+        let numbers: Vec<_> = plan.windows.iter().map(|w| w.window).collect();
+        assert_eq!(numbers.len(), 3);
+        assert_ne!(
+            numbers,
+            [0, 1, 2],
+            "windows are sampled, not taken from the front"
+        );
+        let last = plan.windows.last().unwrap();
+        assert_eq!(
+            (last.n_rows, last.tokens.len()),
+            (5, 6),
+            "the token after the last row stays"
+        );
+    }
+
+    #[test]
+    fn chunks_are_llama_perplexitys() {
+        let stream = with_bos(&text(9), Some(1));
+        let plan = Plan::chunks(&stream, 4, Some(1));
+        let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
+        assert_eq!(
+            tokens,
+            [[1, 100, 101, 102], [1, 104, 105, 106]],
+            "a BOS in place of token 103, and the last two tokens left out"
+        );
+        assert!(
+            plan.windows
+                .iter()
+                .all(|w| (w.first_scored, w.n_rows) == (2, 1))
+        );
+        let plan = Plan::chunks(&with_bos(&text(8), None), 4, None);
+        assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
+    }
+
+    #[test]
+    fn a_limit_beyond_the_text_changes_nothing() {
+        let whole = plan(&text(50), 10, None, ScoreFrom::All, None);
+        assert_eq!(plan(&text(50), 10, None, ScoreFrom::All, Some(50)), whole);
+        assert_eq!(
+            plan(&text(50), 10, None, ScoreFrom::All, Some(u64::MAX)),
+            whole
+        );
+    }
+
+    /// Pinned by the same algorithm in Python, so that a file's seed keeps its meaning.
+    #[test]
+    fn the_order_of_a_seed_never_changes() {
+        assert_eq!(shuffled(10, 123), PINNED_10_123);
+        assert_eq!(shuffled(0, 1), Vec::<usize>::new());
+        assert_eq!(shuffled(1, 1), [0]);
+        let mut all = shuffled(1000, 7);
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+    }
+
+    const PINNED_10_123: [usize; 10] = [0, 2, 1, 5, 3, 9, 4, 6, 8, 7];
+
+    #[test]
+    fn score_from_reads_what_it_shows() {
+        for text in ["all", "half", "17"] {
+            assert_eq!(text.parse::<ScoreFrom>().unwrap().to_string(), text);
+        }
+        assert!("none".parse::<ScoreFrom>().is_err());
+        assert!("-1".parse::<ScoreFrom>().is_err());
+    }
+}

@@ -1,0 +1,278 @@
+//! What a file holds, as `kl info` shows it.
+
+use std::collections::BTreeMap;
+
+use kl_formats::{
+    BackendIdentity, Checks, ModelIdentity, ReferenceSummary, TextIdentity, TokenizerIdentity,
+};
+use serde::Serialize;
+
+use super::number::{bytes, count, printable};
+use super::{PromptsInfo, Warning};
+
+/// What a file records; field names are the JSON's keys, and null is what the file does not record.
+#[derive(Serialize, Debug, Default)]
+pub struct Info {
+    /// The file's path, as given.
+    pub path: String,
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, or `sidecar`.
+    pub kind: String,
+    /// The program that wrote it.
+    pub writer: Option<String>,
+    pub file_bytes: u64,
+    /// The model whose rows it holds; of a sidecar, the evaluated model.
+    pub model: Option<ModelIdentity>,
+    /// The path of the model, as it was given.
+    pub model_path: Option<String>,
+    pub tokenizer: Option<TokenizerIdentity>,
+    pub text: Option<TextIdentity>,
+    pub text_path: Option<String>,
+    /// Of a sidecar: what the model was evaluated against.
+    pub reference: Option<ReferenceSummary>,
+    pub n_ctx: u32,
+    pub n_vocab: u32,
+    /// Of a sidecar: the entries of each row that were compared.
+    pub n_vocab_compared: Option<u32>,
+    pub add_bos: Option<bool>,
+    pub first_scored: Option<u32>,
+    pub n_windows: Option<u32>,
+    /// Scored rows; of a sidecar, records.
+    pub n_rows: Option<u64>,
+    pub encoding: Option<String>,
+    /// Whether the rows are log-probabilities; null for a sidecar.
+    pub log_probabilities: Option<bool>,
+    /// Whether it holds token ids; null where the kind always does.
+    pub holds_tokens: Option<bool>,
+    pub seed: Option<u64>,
+    /// Tokens from the start of a window to the start of the next, where windows overlap.
+    pub stride: Option<u32>,
+    /// Null where the windows are not prompts.
+    pub prompts: Option<PromptsInfo>,
+    pub backend: Option<BackendIdentity>,
+    /// Other entries of kl.py's header.
+    pub others: BTreeMap<String, String>,
+    /// Null unless `--verify` was given.
+    pub verified: Option<Verified>,
+    pub warnings: Vec<Warning>,
+}
+
+/// What `--verify` read, and found to be undamaged.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct Verified {
+    /// Windows read; of a sidecar, those that its records belong to.
+    pub n_windows: u64,
+    /// Rows read; of a sidecar, records.
+    pub n_rows: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// What could be checked in this format.
+    pub checks: Checks,
+}
+
+const UNKNOWN: &str = "not known";
+
+/// One line for each thing that the file records.
+#[must_use]
+pub fn info_text(info: &Info) -> String {
+    let mut out = format!("{}\n", printable(&info.path));
+    let mut put = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            out.push_str(&line(name, &printable(&value)));
+        }
+    };
+    put("kind", Some(kind(&info.kind).to_owned()));
+    put("written by", info.writer.clone());
+    put("size", Some(bytes(info.file_bytes)));
+    put("model", info.model.as_ref().map(model));
+    put("model path", info.model_path.clone());
+    put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
+    put("text", info.text.as_ref().map(text_identity));
+    put("text path", info.text_path.clone());
+    if let Some(reference) = &info.reference {
+        put("reference", Some(summary(reference)));
+        put("  its model", reference.model.as_ref().map(model));
+        put("  its text", reference.text.as_ref().map(text_identity));
+    }
+    put("prompts", info.prompts.as_ref().map(prompts));
+    put("window", Some(window(info)));
+    put("windows", info.n_windows.map(|n| windows(n, info)));
+    let unit = if info.kind == "sidecar" {
+        "records"
+    } else {
+        "rows"
+    };
+    put(unit, Some(rows(info)));
+    let holds = |holds: bool| if holds { "held" } else { "none" };
+    put(
+        "token ids",
+        info.holds_tokens.map(|ids| holds(ids).to_owned()),
+    );
+    put("backend", info.backend.as_ref().map(backend));
+    put("batch", info.backend.as_ref().map(batch));
+    for (key, value) in &info.others {
+        put(key, Some(value.clone()));
+    }
+    out
+}
+
+fn line(name: &str, value: &str) -> String {
+    format!("  {name:<18} {value}\n")
+}
+
+fn kind(kind: &str) -> &str {
+    match kind {
+        "kl" => "kl's reference",
+        "kl.py" => "kl.py's reference",
+        "llama.cpp" => "llama.cpp's base file, of log-probabilities",
+        "safetensors" => "folder of safetensors files, one per window",
+        "npz" => "npz: numpy arrays, one per window",
+        "sidecar" => "sidecar: one record per token",
+        other => other,
+    }
+}
+
+fn model(model: &ModelIdentity) -> String {
+    let Some(name) = model.name.as_ref().or(model.file_name.as_ref()) else {
+        return UNKNOWN.to_owned();
+    };
+    let mut text = name.clone();
+    if let Some(architecture) = &model.architecture {
+        text.push_str(&format!(" ({architecture})"));
+    }
+    if let Some(size) = model.size_bytes {
+        text.push_str(&format!(", {}", bytes(size)));
+    }
+    text
+}
+
+fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
+    let n_tokens = count(tokenizer.n_tokens.into());
+    format!(
+        "{}, {n_tokens} tokens, sha256 {}",
+        tokenizer.model, tokenizer.sha256
+    )
+}
+
+fn text_identity(text: &TextIdentity) -> String {
+    let mut parts = vec![text.name.clone().unwrap_or_else(|| UNKNOWN.to_owned())];
+    parts.extend(text.bytes.map(bytes));
+    parts.extend(text.n_tokens.map(|n| format!("{} tokens", count(n))));
+    parts.extend(text.sha256.as_ref().map(|hash| format!("sha256 {hash}")));
+    parts.join(", ")
+}
+
+fn summary(reference: &ReferenceSummary) -> String {
+    let name = reference.file_name.as_deref().unwrap_or(UNKNOWN);
+    match &reference.kind {
+        Some(kind) => format!("{name} ({kind})"),
+        None => name.to_owned(),
+    }
+}
+
+fn window(info: &Info) -> String {
+    let mut window = format!("{} tokens", count(info.n_ctx.into()));
+    let varies = matches!(info.kind.as_str(), "kl.py" | "safetensors" | "npz");
+    if varies || info.prompts.is_some() {
+        window.push_str(" at most");
+    }
+    if info.add_bos == Some(true) {
+        window.push_str(", a BOS first");
+    }
+    if let Some(first) = info.first_scored {
+        window.push_str(&format!(", scored from position {first}"));
+    }
+    let prompts = info.prompts.as_ref();
+    if prompts.is_some_and(|prompts| prompts.generated.is_some()) {
+        window.push_str(" at the earliest");
+    }
+    window
+}
+
+fn prompts(prompts: &PromptsInfo) -> String {
+    let template = match &prompts.chat_template {
+        Some(sha256) => format!("in a chat template, sha256 {sha256}"),
+        None => "as they are, without a chat template".to_owned(),
+    };
+    let generated = match prompts.generated {
+        Some(n) => format!(", {n} tokens generated after each"),
+        None => String::new(),
+    };
+    format!("{}, {template}{generated}", count(prompts.n_prompts))
+}
+
+fn windows(n: u32, info: &Info) -> String {
+    let order = match info.seed {
+        Some(seed) => format!(", in random order, seed {seed}"),
+        None if info.kind == "kl" => ", in the order of the text".to_owned(),
+        // The other kinds do not record it.
+        None => String::new(),
+    };
+    let stride = info.stride;
+    let stride = stride.map_or(String::new(), |stride| {
+        format!(", one every {stride} tokens")
+    });
+    format!("{}{order}{stride}", count(n.into()))
+}
+
+fn rows(info: &Info) -> String {
+    let n_rows = info.n_rows.map_or(UNKNOWN.to_owned(), count);
+    let compared = info.n_vocab_compared.filter(|&n| n != info.n_vocab);
+    let compared = compared.map_or(String::new(), |n| format!(", {} compared", count(n.into())));
+    let of = format!(
+        "{n_rows}, of {} entries{compared}",
+        count(info.n_vocab.into())
+    );
+    let encoding = info.encoding.as_ref();
+    let encoding = encoding.map(|encoding| format!(", {encoding}"));
+    let meaning = info.log_probabilities.map(|normalised| match normalised {
+        true => " log-probabilities",
+        false => " logits",
+    });
+    of + &encoding.unwrap_or_default() + meaning.unwrap_or_default()
+}
+
+fn backend(backend: &BackendIdentity) -> String {
+    let mut parts: Vec<String> = backend.llama_cpp.iter().cloned().collect();
+    parts.extend(backend.devices.as_ref().map(|devices| devices.join(", ")));
+    let layers = backend.n_gpu_layers;
+    parts.extend(layers.map(|n| format!("{n} layers offloaded")));
+    parts.extend(backend.threads.map(|n| format!("{n} threads")));
+    match parts.is_empty() {
+        true => UNKNOWN.to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+fn batch(backend: &BackendIdentity) -> String {
+    let number = |n: Option<u32>| n.map_or_else(|| UNKNOWN.to_owned(), |n| n.to_string());
+    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+    format!(
+        "{}, physical {}, flash attention {}, cache {} and {}",
+        number(backend.n_batch),
+        number(backend.n_ubatch),
+        text(&backend.flash_attn),
+        text(&backend.type_k),
+        text(&backend.type_v)
+    )
+}
+
+/// The line about a file that `--verify` found to be undamaged.
+#[must_use]
+pub fn verified_text(verified: &Verified) -> String {
+    let what = match verified.checks {
+        Checks::Checksums => "every byte was read, and every checksum matches",
+        Checks::Gzip => "every byte was read, and gzip's checksums match",
+        Checks::Zip => "every row was read, and zip's checksums match",
+        Checks::Lengths => {
+            "every row was read, and lengths and tokens are right; the format has no checksums"
+        }
+        _ => {
+            "every byte was read, and length, tokens and sums are right; the format has no checksums"
+        }
+    };
+    let (windows, rows) = (count(verified.n_windows), count(verified.n_rows));
+    line(
+        "verified",
+        &format!("whole: {what} ({windows} windows, {rows} rows)"),
+    )
+}

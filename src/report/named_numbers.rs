@@ -1,0 +1,122 @@
+//! A model's numbers by name: the dotted paths in its JSON object.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kl_formats::{ModelIdentity, Row, TokenRecord};
+use serde_json::Value;
+
+use super::number::short_percent;
+use super::result::{ModelInfo, ModelReport, TimingInfo};
+use crate::pipeline::Timing;
+use crate::score::logit_metrics;
+use crate::stats::{Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation};
+
+/// Numbers by name; `None` where the JSON has null.
+///
+/// An object with a `value` also goes by its own name: `kld.mean` is `kld.mean.value`. A quantile
+/// is `q` and its percentage, as in `kld.q99.9`; the 50 % quantile is also `median`.
+pub type NamedNumbers = BTreeMap<String, Option<f64>>;
+
+/// Names every number of a report.
+pub fn named_numbers(report: &ModelReport) -> NamedNumbers {
+    let mut numbers = NamedNumbers::new();
+    // Without JSON there are no numbers, and every condition fails.
+    collect(
+        "",
+        &serde_json::to_value(report).unwrap_or_default(),
+        &mut numbers,
+    );
+    numbers
+}
+
+fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
+    match value {
+        Value::Null | Value::Number(_) => {
+            numbers.insert(name.to_owned(), value.as_f64());
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                match (key.as_str(), field) {
+                    ("quantiles", Value::Array(quantiles)) => {
+                        collect_quantiles(name, quantiles, numbers);
+                    }
+                    ("value", _) => {
+                        numbers.insert(name.to_owned(), field.as_f64());
+                        numbers.insert(join(name, key), field.as_f64());
+                    }
+                    _ => collect(&join(name, key), field, numbers),
+                }
+            }
+        }
+        Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
+    }
+}
+
+fn collect_quantiles(parent: &str, quantiles: &[Value], numbers: &mut NamedNumbers) {
+    for quantile in quantiles {
+        let Some(p) = quantile.get("p").and_then(Value::as_f64) else {
+            continue;
+        };
+        let name = join(parent, &format!("q{}", short_percent(p)));
+        collect(&name, quantile, numbers);
+        if p == 0.5 {
+            collect(&join(parent, "median"), quantile, numbers);
+        }
+    }
+}
+
+fn join(name: &str, key: &str) -> String {
+    if name.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{name}.{key}")
+    }
+}
+
+/// Every name that a report can have, taken from a made-up report that has all of them.
+pub fn known_names() -> Vec<String> {
+    let record = |window, position| TokenRecord {
+        window,
+        position,
+        token: 0,
+        flags: 0,
+        ref_top: 0,
+        eval_top: 0,
+        ref_top_rank: 1,
+        eval_top_rank: 1,
+        kld: 0.0,
+        reverse_kld: 0.0,
+        ref_nll: 0.0,
+        eval_nll: 0.0,
+        ref_entropy: 0.0,
+    };
+    let mut identity = ModelIdentity::named("");
+    (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
+    (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
+    // More tokens than llama-perplexity needs, in two windows.
+    let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
+    let report = ModelReport {
+        model: ModelInfo::new(Path::new(""), &identity),
+        n_vocab_compared: 1,
+        is_reference_model: false,
+        summary: Summary::from_records(&records, Confidence::default()),
+        max_at_text: Some(String::new()),
+        sidecar: Some(String::new()),
+        interrupted: None,
+        n_resumed: 0,
+        timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
+        llama_perplexity: LlamaPerplexity::of_records(&records),
+        logits: Some(LogitSummary::from_metrics(
+            &[logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0, 1.0]); 2],
+            &[&records[0], &records[1]].map(TokenLocation::of),
+            Confidence::default(),
+        )),
+        not_available: Vec::new(),
+        conditions: Vec::new(),
+        prompts: None,
+        top: None,
+        tokens: None,
+    };
+    named_numbers(&report).into_keys().collect()
+}

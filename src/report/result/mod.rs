@@ -1,0 +1,67 @@
+//! The result of a run, as the JSON holds it: field names are its keys.
+
+mod divergent;
+mod model;
+mod prompts;
+mod reference;
+mod timing;
+mod tokens;
+mod verdict;
+
+use serde::Serialize;
+
+use super::warning::Warning;
+
+pub use divergent::{DivergentToken, TokenContext, TopToken};
+pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable};
+pub use prompts::PromptReport;
+pub use reference::{PromptsInfo, ReferenceInfo};
+pub use timing::TimingInfo;
+pub use tokens::TokenColumns;
+pub use verdict::Verdict;
+
+/// One run: a reference, and the models evaluated against it.
+#[derive(Serialize, Debug)]
+pub struct Report {
+    /// The version of this program.
+    pub kl_version: &'static str,
+    /// What the models were evaluated against.
+    pub reference: ReferenceInfo,
+    /// Whether every model was tried: false while some are still to come, and in what an
+    /// interrupted run leaves.
+    pub complete: bool,
+    /// The models that were evaluated, in the order given.
+    pub models: Vec<ModelReport>,
+    /// The models that could not be evaluated.
+    pub failed: Vec<Failure>,
+    /// The warnings of the run, in the order in which they came up.
+    pub warnings: Vec<Warning>,
+    /// The outputs that could not be written, and why, one line each.
+    #[serde(skip)]
+    pub unwritten: Vec<String>,
+}
+
+impl Report {
+    /// A report on no model yet.
+    #[must_use]
+    pub fn new(reference: ReferenceInfo) -> Self {
+        Self {
+            kl_version: env!("CARGO_PKG_VERSION"),
+            reference,
+            complete: false,
+            models: Vec::new(),
+            failed: Vec::new(),
+            warnings: Vec::new(),
+            unwritten: Vec::new(),
+        }
+    }
+}
+
+/// A model that could not be evaluated.
+#[derive(Serialize, Debug)]
+pub struct Failure {
+    /// Its path, as given.
+    pub path: String,
+    /// Why, in one line.
+    pub error: String,
+}

@@ -1,0 +1,131 @@
+//! One model against the reference.
+
+use std::path::Path;
+
+use kl_formats::ModelIdentity;
+use serde::Serialize;
+
+use super::divergent::DivergentToken;
+use super::prompts::PromptReport;
+use super::timing::TimingInfo;
+use super::tokens::TokenColumns;
+use super::verdict::Verdict;
+use crate::stats::{LlamaPerplexity, LogitSummary, Summary};
+
+/// A model's name and size.
+#[derive(Serialize, Debug, Clone)]
+pub struct ModelInfo {
+    /// Its path, as given; for a reference's model, its file name.
+    pub path: String,
+    /// `general.name` of the GGUF.
+    pub name: Option<String>,
+    /// `general.architecture` of the GGUF.
+    pub architecture: Option<String>,
+    /// Bytes of its tensors; null if unknown.
+    pub size_bytes: Option<u64>,
+    /// How many parameters it has; null if unknown.
+    pub n_params: Option<u64>,
+    /// Bits per weight: 8 * bytes / parameters; null if either is unknown.
+    pub bpw: Option<f64>,
+}
+
+impl ModelInfo {
+    /// Describes the model that a file identifies.
+    #[must_use]
+    pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
+        Self {
+            path: path.display().to_string(),
+            name: identity.name.clone(),
+            architecture: identity.architecture.clone(),
+            size_bytes: identity.size_bytes,
+            n_params: identity.n_params,
+            bpw: identity
+                .size_bytes
+                .zip(identity.n_params)
+                .map(|(size, n_params)| 8.0 * size as f64 / n_params.max(1) as f64),
+        }
+    }
+}
+
+/// Everything measured of one model.
+#[derive(Serialize, Debug)]
+pub struct ModelReport {
+    /// The evaluated model.
+    pub model: ModelInfo,
+    /// Whether the reference was written with this very model, by the metadata and tensor infos in
+    /// its header: its numbers are then the noise floor of the setup, not a quantization's loss.
+    pub is_reference_model: bool,
+    /// How many entries of each row were compared, counted from the first: the reference's
+    /// `n_vocab`, or fewer with `--vocab`.
+    pub n_vocab_compared: u32,
+    /// The statistics over all counted tokens.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// llama-perplexity's own statistics; null unless asked for, or with too few tokens.
+    pub llama_perplexity: Option<LlamaPerplexity>,
+    /// Distances in logit space and symmetric divergences; absent unless asked for.
+    #[serde(flatten)]
+    pub logits: Option<LogitSummary>,
+    /// The text of the token at `kld.max_at`.
+    pub max_at_text: Option<String>,
+    /// The path of the per-token file.
+    pub sidecar: Option<String>,
+    /// How far the evaluation got before it was interrupted: the statistics cover that part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Interrupted>,
+    /// Tokens that an earlier run measured and this one resumed from.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub n_resumed: u64,
+    /// Where the time went; null if the evaluation was interrupted, or was complete already.
+    pub timing: Option<TimingInfo>,
+    /// Numbers that are missing because the files lack what they need; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_available: Vec<NotAvailable>,
+    /// The outcome of each condition; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Verdict>,
+    /// Each prompt's numbers, in the order of the prompts' file; absent if the reference is of a
+    /// text. All other numbers are over all tokens, not means of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<Vec<PromptReport>>,
+    /// The tokens with the largest KLD, the largest first; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<DivergentToken>>,
+    /// The values of every token; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenColumns>,
+}
+
+/// How far an interrupted evaluation got.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct Interrupted {
+    /// Windows that were evaluated.
+    pub n_windows: u64,
+    /// Windows that were to be evaluated, if the reference records how many it has.
+    pub of: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde calls.
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// Numbers that the report lacks, and why.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+pub struct NotAvailable {
+    /// Which numbers.
+    pub what: &'static str,
+    /// Why they are missing.
+    pub why: &'static str,
+}
+
+impl NotAvailable {
+    /// What is missing if neither file holds token ids.
+    #[must_use]
+    pub fn without_token_ids() -> Self {
+        Self {
+            what: "perplexity, change of the actual token's probability, context and next token",
+            why: "no file holds token ids",
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The reference that models are evaluated against.
+
+use std::path::Path;
+
+use kl_formats::{About, BackendIdentity, Prompts, TextIdentity, Values};
+use serde::Serialize;
+
+use super::model::ModelInfo;
+
+/// A reference, as far as its file describes itself.
+#[derive(Serialize, Debug, Clone)]
+pub struct ReferenceInfo {
+    /// Its path, as given.
+    pub path: String,
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`.
+    pub kind: String,
+    /// Tokens in a window.
+    pub n_ctx: u32,
+    /// Entries in a row.
+    pub n_vocab: u32,
+    /// How a logit is stored: `f32` or `u16`; in other programs' files also `f16`, `bf16`, `f64`.
+    pub encoding: String,
+    /// The model that wrote it.
+    pub model: Option<ModelInfo>,
+    /// The first scored position of a full window; kl.py's files score all.
+    pub first_scored: Option<u32>,
+    /// Windows in the file, if it records how many.
+    pub n_windows: Option<u32>,
+    /// The text that the reference was written for.
+    pub text: Option<TextIdentity>,
+    /// How its rows were computed.
+    pub backend: Option<BackendIdentity>,
+    /// The seed of the windows' order; null: the text's order, or unknown.
+    pub seed: Option<u64>,
+    /// Tokens from the start of a window to the start of the next, if windows overlap.
+    pub stride: Option<u32>,
+    /// The prompts; absent if the reference is of a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<PromptsInfo>,
+    /// Whether its rows are log-probabilities: as other programs store them, or floored and not
+    /// normalised, as llama.cpp's base file holds them.
+    pub log_probabilities: bool,
+    /// What the rows hold, which the text report explains.
+    #[serde(skip)]
+    pub values: Values,
+    /// Whether the rows are as llama-perplexity stored them.
+    #[serde(skip)]
+    pub is_base_file: bool,
+}
+
+/// The prompts that a reference's windows hold.
+#[derive(Serialize, Debug, Clone)]
+pub struct PromptsInfo {
+    /// How many prompts there are; there may be fewer windows.
+    pub n_prompts: u64,
+    /// SHA-256 of the chat template that was applied; null: none was.
+    pub chat_template: Option<String>,
+    /// Tokens that the reference model generated after each prompt; null: none.
+    pub generated: Option<u32>,
+}
+
+impl ReferenceInfo {
+    /// Collects what is known of a reference.
+    #[must_use]
+    pub fn new(about: &About) -> Self {
+        let model = about.model.as_ref().map(|model| {
+            let name = model.file_name.as_deref().unwrap_or_default();
+            ModelInfo::new(Path::new(name), model)
+        });
+        Self {
+            path: about.path.display().to_string(),
+            kind: about.kind.to_string(),
+            n_ctx: about.n_ctx,
+            n_vocab: about.n_vocab,
+            encoding: about.encoding.to_string(),
+            model,
+            first_scored: about.first_scored,
+            n_windows: about.n_windows,
+            text: about.text.clone(),
+            backend: about.backend.clone(),
+            seed: about.seed,
+            stride: about.stride,
+            prompts: about.prompts.as_ref().map(PromptsInfo::new),
+            log_probabilities: about.holds_log_probabilities(),
+            values: about.values,
+            is_base_file: about.is_base_file,
+        }
+    }
+}
+
+impl PromptsInfo {
+    /// Collects how many prompts there are, and what was done with them.
+    #[must_use]
+    pub fn new(prompts: &Prompts) -> Self {
+        Self {
+            n_prompts: prompts.list.len() as u64,
+            chat_template: prompts.chat_template.clone(),
+            generated: prompts.generated,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The values of every token.
+
+use kl_formats::TokenRecord;
+use serde::Serialize;
+
+/// One column per value, with one entry per scored token, in the order of the sidecar.
+///
+/// An entry is null where there is no value: the next token at a window's end, and every score of a
+/// pair of rows that is not finite.
+#[derive(Serialize, Debug, Default, PartialEq)]
+pub struct TokenColumns {
+    /// The window, in text order.
+    pub window: Vec<u32>,
+    /// The position in the window; its row predicts the token at the next position.
+    pub position: Vec<u32>,
+    /// The actual next token.
+    pub token: Vec<Option<u32>>,
+    /// The text of `token`.
+    pub text: Vec<Option<String>>,
+    /// KL(reference ‖ model), in nats.
+    pub kld: Vec<Option<f64>>,
+    /// KL(model ‖ reference), in nats.
+    pub reverse_kld: Vec<Option<f64>>,
+    /// −ln p(token) under the reference.
+    pub ref_nll: Vec<Option<f64>>,
+    /// −ln q(token) under the model.
+    pub eval_nll: Vec<Option<f64>>,
+    /// The reference's top token.
+    pub ref_top: Vec<Option<u32>>,
+    /// The model's top token.
+    pub eval_top: Vec<Option<u32>>,
+    /// The rank of `ref_top` in the model's row, from 1.
+    pub ref_top_rank: Vec<Option<u32>>,
+    /// The rank of `eval_top` in the reference's row, from 1.
+    pub eval_top_rank: Vec<Option<u32>>,
+    /// Entropy of the reference's distribution, in nats.
+    pub ref_entropy: Vec<Option<f64>>,
+}
+
+impl TokenColumns {
+    /// Arranges records into columns; `text` gives the text of tokens.
+    #[must_use]
+    pub fn of(records: &[TokenRecord], text: impl Fn(&[u32]) -> String) -> Self {
+        let mut columns = Self::default();
+        for record in records {
+            columns.push(record, &text);
+        }
+        columns
+    }
+
+    fn push(&mut self, record: &TokenRecord, text: impl Fn(&[u32]) -> String) {
+        let finite = |x: f64| x.is_finite().then_some(x);
+        let scored = |x: u32| (!record.is_excluded()).then_some(x);
+        let token = record.next_token();
+        self.window.push(record.window);
+        self.position.push(record.position);
+        self.token.push(token);
+        self.text.push(token.map(|token| text(&[token])));
+        self.kld.push(finite(record.kld));
+        self.reverse_kld.push(finite(record.reverse_kld));
+        self.ref_nll.push(finite(record.ref_nll));
+        self.eval_nll.push(finite(record.eval_nll));
+        self.ref_top.push(scored(record.ref_top));
+        self.eval_top.push(scored(record.eval_top));
+        self.ref_top_rank.push(scored(record.ref_top_rank));
+        self.eval_top_rank.push(scored(record.eval_top_rank));
+        self.ref_entropy.push(finite(record.ref_entropy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_values_are_null() {
+        let record = TokenRecord {
+            window: 3,
+            position: 7,
+            token: 5,
+            flags: 0,
+            ref_top: 1,
+            eval_top: 2,
+            ref_top_rank: 3,
+            eval_top_rank: 4,
+            kld: 0.5,
+            reverse_kld: 0.25,
+            ref_nll: 1.5,
+            eval_nll: 2.5,
+            ref_entropy: 3.5,
+        };
+        let at_the_end = TokenRecord {
+            token: u32::MAX,
+            ref_nll: f64::NAN,
+            eval_nll: f64::NAN,
+            ..record
+        };
+        let excluded = TokenRecord {
+            flags: TokenRecord::REF_NOT_FINITE,
+            kld: f64::NAN,
+            reverse_kld: f64::NAN,
+            ref_entropy: f64::NAN,
+            ..at_the_end
+        };
+        let columns = TokenColumns::of(&[record, at_the_end, excluded], |ids| format!("{ids:?}"));
+        let json = serde_json::to_value(&columns).unwrap();
+        let expected = serde_json::json!({
+            "window": [3, 3, 3],
+            "position": [7, 7, 7],
+            "token": [5, null, null],
+            "text": ["[5]", null, null],
+            "kld": [0.5, 0.5, null],
+            "reverse_kld": [0.25, 0.25, null],
+            "ref_nll": [1.5, null, null],
+            "eval_nll": [2.5, null, null],
+            "ref_top": [1, 1, null],
+            "eval_top": [2, 2, null],
+            "ref_top_rank": [3, 3, null],
+            "eval_top_rank": [4, 4, null],
+            "ref_entropy": [3.5, 3.5, null],
+        });
+        assert_eq!(json, expected);
+    }
+}

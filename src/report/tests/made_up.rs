@@ -1,0 +1,244 @@
+//! Reports from numbers built by hand, which are the same on every machine.
+
+use kl_formats::{TokenRecord, Values};
+use serde_json::json;
+
+use crate::report::{
+    DivergentToken, Interrupted, ModelInfo, ModelReport, PromptReport, PromptsInfo, ReferenceInfo,
+    TimingInfo, TokenColumns, TopToken,
+};
+use crate::score::LogitMetrics;
+use crate::stats::{
+    Confidence, LlamaPerplexity, LogitSummary, PromptStats, Summary, TokenLocation,
+};
+
+/// Records of `n_windows` windows of `n_rows` rows; the last row of a window has no next token.
+pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
+    let mut records = Vec::new();
+    for window in 0..n_windows {
+        for position in 0..n_rows {
+            let i = window * n_rows + position;
+            let kld = f64::from(i * 37 % 101 + window) / 4096.0;
+            let has_next = position + 1 < n_rows;
+            let nll = |nll: f64| if has_next { nll } else { f64::NAN };
+            let ref_nll = f64::from(i * 13 % 32) / 16.0;
+            let same_top = i % 10 != 3;
+            records.push(TokenRecord {
+                window,
+                position,
+                token: if has_next { i % 7 } else { u32::MAX },
+                flags: 0,
+                ref_top: i % 5,
+                eval_top: if same_top { i % 5 } else { 5 },
+                ref_top_rank: if same_top { 1 } else { 2 + i % 11 },
+                eval_top_rank: if same_top { 1 } else { 2 + i % 13 },
+                kld,
+                reverse_kld: kld + f64::from(i % 3) / 8192.0,
+                ref_nll: nll(ref_nll),
+                eval_nll: nll(ref_nll + f64::from(i % 8) / 64.0 - 0.03125),
+                ref_entropy: 1.5,
+            });
+        }
+    }
+    records
+}
+
+/// Makes every row at `position` one that is not finite.
+pub fn exclude(records: &mut [TokenRecord], position: u32) {
+    for record in records.iter_mut().filter(|r| r.position == position) {
+        record.flags = TokenRecord::EVAL_NOT_FINITE;
+        record.kld = f64::NAN;
+    }
+}
+
+/// Removes the next token from every record, as where no file holds token ids.
+pub fn without_next_tokens(records: &mut [TokenRecord]) {
+    for record in records {
+        record.token = u32::MAX;
+        record.ref_nll = f64::NAN;
+        record.eval_nll = f64::NAN;
+    }
+}
+
+/// Distances between logits, one per record.
+pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
+    let metrics = |record: &TokenRecord| LogitMetrics {
+        mean_abs_diff: record.kld,
+        max_abs_diff: 4.0 * record.kld,
+        cosine_distance: record.kld / 8.0,
+        jensen_shannon: record.kld / 4.0,
+        smoothed_kld: record.kld / 2.0,
+    };
+    records.iter().map(metrics).collect()
+}
+
+pub fn logits(records: &[TokenRecord]) -> LogitSummary {
+    let locations: Vec<TokenLocation> = records.iter().map(TokenLocation::of).collect();
+    LogitSummary::from_metrics(&metrics(records), &locations, Confidence::default())
+}
+
+/// A model of a known size.
+pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
+    ModelInfo {
+        path: path.to_owned(),
+        name: Some("tiny\tstories".to_owned()),
+        architecture: Some("llama".to_owned()),
+        size_bytes: Some(size_bytes),
+        n_params: Some(2_000_000),
+        bpw: Some(size_bytes as f64 * 8.0 / 2e6),
+    }
+}
+
+/// A report with the statistics of `records` and nothing optional.
+pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
+    ModelReport {
+        model: model(path, 1_250_000),
+        is_reference_model: false,
+        n_vocab_compared: 512,
+        summary: Summary::from_records(records, Confidence::default()),
+        llama_perplexity: None,
+        logits: None,
+        max_at_text: None,
+        sidecar: None,
+        interrupted: None,
+        n_resumed: 0,
+        timing: None,
+        not_available: Vec::new(),
+        conditions: Vec::new(),
+        prompts: None,
+        top: None,
+        tokens: None,
+    }
+}
+
+/// The same with everything optional that a run over text can print.
+pub fn full(path: &str, records: &[TokenRecord]) -> ModelReport {
+    ModelReport {
+        n_vocab_compared: 500,
+        llama_perplexity: LlamaPerplexity::of_records(records),
+        logits: Some(logits(records)),
+        max_at_text: Some(" an\n".to_owned()),
+        sidecar: Some("model.kls".to_owned()),
+        timing: Some(timing()),
+        top: Some(top()),
+        ..plain(path, records)
+    }
+}
+
+pub fn timing() -> TimingInfo {
+    TimingInfo {
+        load_s: 0.0625,
+        decode_s: 190.0,
+        score_s: 7.5,
+        read_s: 2.0,
+        write_s: 0.5,
+        wall_s: 200.0,
+        tokens_per_s: 28_864.0,
+    }
+}
+
+/// Two tokens with large KLDs, the second at a window's end.
+pub fn top() -> Vec<DivergentToken> {
+    let top = |token, text: &str, p| TopToken {
+        token,
+        text: text.to_owned(),
+        p,
+    };
+    let middle = DivergentToken {
+        window: 1,
+        position: 62,
+        kld: 0.5,
+        context: "Once upon a \"time\"\n".to_owned(),
+        token: Some(3),
+        token_text: Some(" there".to_owned()),
+        ref_top: top(3, " there", 0.75),
+        eval_top: top(5, ",", 0.5),
+    };
+    let end = DivergentToken {
+        window: 2,
+        position: 79,
+        kld: 0.25,
+        context: "the end".to_owned(),
+        token: None,
+        token_text: None,
+        ref_top: top(4, ".", 0.875),
+        eval_top: top(4, ".", 0.625),
+    };
+    vec![middle, end]
+}
+
+pub fn tokens(records: &[TokenRecord]) -> TokenColumns {
+    TokenColumns::of(records, |ids| format!("{ids:?}"))
+}
+
+pub fn prompts(records: &[TokenRecord]) -> Vec<PromptReport> {
+    let labels = ["What is a noun?", "A prompt of\ntwo lines"].map(str::to_owned);
+    let stats = PromptStats::of_each(records, Some(&metrics(records)));
+    PromptReport::of_each(&labels, stats)
+}
+
+/// A native reference of a text, with all that its header can record.
+pub fn reference() -> ReferenceInfo {
+    let text = json!({"name": "wiki.txt", "bytes": 4096, "sha256": "00ff", "n_tokens": 1000});
+    let backend = json!({
+        "llama_cpp": "b1", "devices": ["CPU"], "n_gpu_layers": 0, "n_batch": 512, "n_ubatch": 512,
+        "threads": 2, "flash_attn": "auto", "type_k": "f16", "type_v": "f16",
+    });
+    ReferenceInfo {
+        path: "ref.gz".to_owned(),
+        kind: "kl".to_owned(),
+        n_ctx: 80,
+        n_vocab: 512,
+        encoding: "u16".to_owned(),
+        model: Some(model("tiny-f16.gguf", 4_000_000)),
+        first_scored: Some(0),
+        n_windows: Some(3),
+        text: serde_json::from_value(text).unwrap(),
+        backend: serde_json::from_value(backend).unwrap(),
+        seed: Some(1),
+        stride: Some(40),
+        prompts: None,
+        log_probabilities: false,
+        values: Values::Logits,
+        is_base_file: false,
+    }
+}
+
+/// A native reference of two prompts, converted from log-probabilities.
+pub fn reference_of_prompts() -> ReferenceInfo {
+    ReferenceInfo {
+        prompts: Some(PromptsInfo {
+            n_prompts: 2,
+            chat_template: Some("00ff".to_owned()),
+            generated: Some(5),
+        }),
+        stride: None,
+        log_probabilities: true,
+        values: Values::FlooredLogProbabilities,
+        ..reference()
+    }
+}
+
+/// A reference that another program wrote, which records little about itself.
+pub fn foreign_reference(path: &str, kind: &str) -> ReferenceInfo {
+    ReferenceInfo {
+        path: path.to_owned(),
+        kind: kind.to_owned(),
+        n_ctx: 120,
+        model: None,
+        first_scored: None,
+        n_windows: None,
+        text: None,
+        backend: None,
+        seed: None,
+        stride: None,
+        log_probabilities: true,
+        values: Values::LogProbabilities,
+        is_base_file: kind == "llama.cpp",
+        ..reference()
+    }
+}
+
+pub fn interrupted(n_windows: u64, of: Option<u64>) -> Option<Interrupted> {
+    Some(Interrupted { n_windows, of })
+}

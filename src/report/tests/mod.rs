@@ -1,0 +1,186 @@
+//! Golden tests of text report, table and JSON: the files under `snapshots` show them in full.
+//!
+//! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them;
+//! read the difference before you commit it.
+
+mod made_up;
+
+use std::collections::BTreeSet;
+
+use insta::assert_snapshot;
+use made_up::{foreign_reference, full, interrupted, plain, records, reference};
+use serde_json::Value;
+
+use super::*;
+use crate::stats::{LlamaPerplexity, LogitsNotAvailable};
+
+/// Everything that a run over text can print.
+#[test]
+fn text_report_of_a_text() {
+    let mut records = records(3, 80);
+    made_up::exclude(&mut records, 5);
+    let report = full("models/tiny-q4_K_M.gguf", &records);
+    assert_snapshot!(text_report(&report, &reference()));
+}
+
+/// Prompts, and an evaluation that was resumed and then interrupted.
+#[test]
+fn text_report_of_prompts() {
+    let records = records(2, 60);
+    let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
+    let report = ModelReport {
+        is_reference_model: true,
+        llama_perplexity: LlamaPerplexity::of_records(&records),
+        logits: Some(logits),
+        interrupted: interrupted(2, Some(9)),
+        n_resumed: 1234,
+        prompts: Some(made_up::prompts(&records)),
+        ..plain("tiny-f16.gguf", &records)
+    };
+    assert_snapshot!(text_report(&report, &made_up::reference_of_prompts()));
+}
+
+/// One window of a base file, from a model of unknown size.
+#[test]
+fn text_report_of_one_window() {
+    let records = records(1, 120);
+    let mut report = ModelReport {
+        llama_perplexity: LlamaPerplexity::of_records(&records),
+        interrupted: interrupted(1, None),
+        ..plain("tiny-q2_K.gguf", &records)
+    };
+    (report.model.size_bytes, report.model.bpw) = (None, None);
+    let reference = foreign_reference("base.kld", "llama.cpp");
+    assert_snapshot!(text_report(&report, &reference));
+}
+
+/// Stored rows without token ids.
+#[test]
+fn text_report_without_token_ids() {
+    let mut records = records(2, 20);
+    made_up::without_next_tokens(&mut records);
+    let report = ModelReport {
+        not_available: vec![NotAvailable::without_token_ids()],
+        ..plain("other.npz", &records)
+    };
+    let reference = foreign_reference("ref.npz", "npz");
+    assert_snapshot!(text_report(&report, &reference));
+}
+
+/// A model that gives no finite row.
+#[test]
+fn text_report_without_counted_tokens() {
+    let mut records = records(1, 1);
+    made_up::exclude(&mut records, 0);
+    let report = ModelReport {
+        logits: Some(made_up::logits(&[])),
+        prompts: Some(Vec::new()),
+        top: Some(Vec::new()),
+        ..plain("broken.gguf", &records)
+    };
+    assert_snapshot!(text_report(&report, &reference()));
+}
+
+/// The best of each column is marked; models with the same file name appear with their paths.
+#[test]
+fn table_of_several_models() {
+    let mut worse = records(3, 80);
+    for record in &mut worse {
+        record.kld *= 2.0;
+        record.eval_top = 5;
+        record.eval_nll += 0.25;
+    }
+    let mut broken = records(1, 1);
+    made_up::exclude(&mut broken, 0);
+    let mut stored = plain("other.npz", &worse);
+    (stored.model.size_bytes, stored.model.bpw) = (None, None);
+    let reports = [
+        full("models/tiny-q4_K_M.gguf", &records(3, 80)),
+        plain("a/tiny-q2_K.gguf", &worse),
+        plain("b/tiny-q2_K.gguf", &broken),
+        stored,
+    ];
+    assert_snapshot!(summary_table(&reports));
+}
+
+/// Every key of the JSON with the types of its values, by its path.
+#[test]
+fn keys_of_the_json() {
+    let mut records = records(3, 80);
+    made_up::exclude(&mut records, 5);
+    let condition: Condition = "kld.mean > 0.01".parse().unwrap();
+    let mut report = ModelReport {
+        interrupted: interrupted(2, Some(9)),
+        n_resumed: 7,
+        not_available: vec![NotAvailable::without_token_ids()],
+        prompts: Some(made_up::prompts(&records)),
+        tokens: Some(made_up::tokens(&records)),
+        ..full("q4.gguf", &records)
+    };
+    report.conditions = judge(&[condition], &report);
+    let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
+    let without_logits = ModelReport {
+        logits: Some(logits),
+        ..plain("q2.gguf", &records)
+    };
+    let report = Report {
+        kl_version: "0",
+        reference: made_up::reference_of_prompts(),
+        complete: true,
+        models: vec![report, without_logits],
+        failed: vec![Failure {
+            path: "none.gguf".to_owned(),
+            error: "cannot be read".to_owned(),
+        }],
+        warnings: vec![Warning::NoChatTemplate],
+        unwritten: Vec::new(),
+    };
+    let json: Value = serde_json::from_str(&json_text(&report).unwrap()).unwrap();
+    let mut keys = BTreeSet::new();
+    list_keys("", &json, &mut keys);
+    assert_snapshot!(Vec::from_iter(keys).join("\n"));
+}
+
+/// Adds a line `path: type` for each value below `value`; elements of an array share their path.
+fn list_keys(path: &str, value: &Value, keys: &mut BTreeSet<String>) {
+    let kind = match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let dot = if path.is_empty() { "" } else { "." };
+                list_keys(&format!("{path}{dot}{key}"), field, keys);
+            }
+            return;
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                list_keys(&format!("{path}[]"), element, keys);
+            }
+            return;
+        }
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+    };
+    keys.insert(format!("{path}: {kind}"));
+}
+
+/// The values of every token are too many for a line each.
+#[test]
+fn json_is_indented_unless_it_holds_every_token() {
+    let records = records(1, 3);
+    let mut report = Report {
+        kl_version: "0",
+        models: vec![plain("q4.gguf", &records)],
+        ..Report::new(reference())
+    };
+    let indented = json_text(&report).unwrap();
+    assert!(
+        indented.starts_with("{\n  \"kl_version\": \"0\",\n"),
+        "{indented}"
+    );
+    assert!(indented.ends_with("}\n"));
+    report.models[0].tokens = Some(made_up::tokens(&records));
+    assert_eq!(json_text(&report).unwrap().lines().count(), 1);
+}

@@ -1,0 +1,264 @@
+//! One model's report, as printed.
+
+mod llama_perplexity;
+mod logit_metrics;
+mod prompts;
+mod sheet;
+
+use std::fmt::Write as _;
+
+use kl_formats::Values;
+
+use self::llama_perplexity::llama_perplexity_block;
+use self::logit_metrics::logit_sections;
+use self::prompts::prompt_table;
+use self::sheet::Sheet;
+use super::number::{
+    bytes, count, count_of, duration, kld, kld_end, percent, printable, short_percent,
+    signed_percent, significant,
+};
+use super::result::{
+    DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
+};
+use crate::stats::{Agreement, DeltaP, Distribution, Perplexity, Uncertain};
+
+/// The report of one model: its numbers with their intervals, a section for each subject.
+#[must_use]
+pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
+    let summary = &report.summary;
+    let mut out = Sheet::new();
+    heading(&mut out, report, reference);
+    if let Some(kld) = &summary.kld {
+        divergence(&mut out, kld, report.max_at_text.as_deref());
+    }
+    if let Some(reverse) = &summary.reverse_kld {
+        out.estimate("reverse KLD, mean", &reverse.mean.estimate, kld_end);
+    }
+    if let Some(agreement) = &summary.agreement {
+        agreements(&mut out, agreement);
+    }
+    if let Some(perplexity) = &summary.perplexity {
+        perplexities(&mut out, perplexity);
+    }
+    if let Some(delta_p) = &summary.delta_p {
+        delta_ps(&mut out, delta_p);
+    }
+    if let Some(timing) = &report.timing {
+        times(&mut out, timing);
+    }
+    if let Some(logits) = &report.logits {
+        logit_sections(&mut out, logits);
+    }
+    if let Some(prompts) = &report.prompts
+        && !prompts.is_empty()
+    {
+        out.title("Prompts");
+        out.block(&prompt_table(prompts));
+    }
+    if let Some(top) = &report.top
+        && !top.is_empty()
+    {
+        largest(&mut out, top);
+    }
+    if let Some(statistics) = &report.llama_perplexity {
+        out.title(&format!(
+            "As llama-perplexity prints it; {}\n",
+            llama_perplexity_differs(reference)
+        ));
+        out.block(&llama_perplexity_block(statistics));
+    }
+    out.into_text()
+}
+
+/// What was evaluated against what, and what the numbers below cover.
+fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
+    let summary = &report.summary;
+    out.title(&format!("{} against {}", report.model.path, reference.path));
+    if let Some(interrupted) = &report.interrupted {
+        out.line("PARTIAL", &partial(interrupted));
+    }
+    out.line("model", &describe(&report.model));
+    if report.is_reference_model {
+        let noise = "the reference's own model: these numbers are the noise floor of this setup";
+        out.line("", noise);
+    }
+    if let Some(model) = &reference.model {
+        out.line("reference model", &describe(model));
+    }
+    let left_out = match summary.n_excluded {
+        0 => String::new(),
+        n => format!("; {} left out: not finite", count(n)),
+    };
+    out.line(
+        "tokens",
+        &format!(
+            "{} in {}{left_out}",
+            count(summary.n_tokens),
+            windows(summary.n_windows, reference),
+        ),
+    );
+    if report.n_resumed > 0 {
+        let resumed = count(report.n_resumed);
+        out.line(
+            "",
+            &format!("{resumed} of these measured by an earlier run"),
+        );
+    }
+    if report.n_vocab_compared != reference.n_vocab {
+        out.line(
+            "vocabulary",
+            &format!(
+                "first {} of {} entries, renormalised",
+                count(report.n_vocab_compared.into()),
+                count(reference.n_vocab.into())
+            ),
+        );
+    }
+    let level = short_percent(summary.confidence.level());
+    out.line("intervals", &format!("at {level} %"));
+    for missing in &report.not_available {
+        out.line(
+            "not available",
+            &format!("{}: {}", missing.what, missing.why),
+        );
+    }
+}
+
+fn partial(interrupted: &Interrupted) -> String {
+    let done = match interrupted.of {
+        Some(of) => format!(
+            "{} of {}",
+            count(interrupted.n_windows),
+            count_of(of, "window")
+        ),
+        None => count_of(interrupted.n_windows, "window"),
+    };
+    format!("interrupted after {done}: the numbers below cover only that part")
+}
+
+/// The windows that the tokens are in, or the prompts.
+fn windows(n: u64, reference: &ReferenceInfo) -> String {
+    let n_ctx = reference.n_ctx;
+    let Some(prompts) = &reference.prompts else {
+        let stride = reference.stride;
+        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
+        return format!("{} of {n_ctx}{stride}", count_of(n, "window"));
+    };
+    let generated = match prompts.generated {
+        Some(generated) => format!(", {generated} of them generated"),
+        None => String::new(),
+    };
+    format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
+}
+
+/// How the numbers of llama-perplexity's block differ from those above.
+fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
+    if reference.is_base_file {
+        "the KLD above renormalises the base's rows and counts every entry, while this one uses \
+         them as stored and skips ln p <= -16"
+    } else if reference.values == Values::FlooredLogProbabilities {
+        "from a base file's floored log-probabilities, renormalised, at the positions above that \
+         have a next token"
+    } else {
+        "from true log-probabilities, at the positions above that have a next token"
+    }
+}
+
+/// A model in one line: name, architecture, size, BPW.
+fn describe(model: &ModelInfo) -> String {
+    let mut text = printable(model.name.as_ref().unwrap_or(&model.path));
+    if let Some(architecture) = &model.architecture {
+        let _ = write!(text, " ({})", printable(architecture));
+    }
+    if let (Some(size), Some(bpw)) = (model.size_bytes, model.bpw) {
+        let _ = write!(text, ", {}, {bpw:.2} BPW", bytes(size));
+    }
+    text
+}
+
+fn divergence(out: &mut Sheet, distribution: &Distribution, max_at_text: Option<&str>) {
+    out.title("KL divergence, nats");
+    out.mean(&distribution.mean);
+    if let Some(std) = distribution.std {
+        out.value("standard deviation", &kld(std));
+    }
+    out.quantiles(&distribution.quantiles);
+    out.maximum(distribution.max, &distribution.max_at, max_at_text);
+    out.value("minimum", &kld(distribution.min));
+}
+
+fn agreements(out: &mut Sheet, agreement: &Agreement) {
+    out.title("Agreement of top tokens");
+    for (name, share) in [
+        ("same top token", &agreement.ref_top1),
+        ("reference's top in model's top 5", &agreement.ref_top5),
+        ("reference's top in model's top 10", &agreement.ref_top10),
+        ("model's top in reference's top 5", &agreement.eval_top5),
+        ("model's top in reference's top 10", &agreement.eval_top10),
+    ] {
+        out.estimate(name, share, percent);
+    }
+}
+
+fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
+    out.title("Perplexity, ± one standard error");
+    let with_se = |value: f64, se: Option<f64>| Uncertain { value, se };
+    let six_digits = |x| significant(x, 6);
+    let six_decimals = |x| format!("{x:.6}");
+    let model = with_se(perplexity.evaluated, perplexity.eval_se);
+    out.uncertain("model", &model, six_digits);
+    let base = with_se(perplexity.reference, perplexity.ref_se);
+    out.uncertain("reference", &base, six_digits);
+    out.uncertain("ratio", &perplexity.ratio, six_decimals);
+    out.uncertain("ln ratio", &perplexity.ln_ratio, six_decimals);
+}
+
+fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
+    out.title("Change in the actual token's probability");
+    out.estimate("mean", &delta_p.mean.estimate, signed_percent);
+    out.uncertain("RMS", &delta_p.rms, |x| format!("{:.3} %", 100.0 * x));
+    out.value_and(
+        "largest loss, largest gain",
+        &signed_percent(delta_p.min),
+        &signed_percent(delta_p.max),
+    );
+}
+
+fn times(out: &mut Sheet, timing: &TimingInfo) {
+    out.title("Time");
+    out.line(
+        "wall",
+        &format!(
+            "{}: load {}, decode {}, score {}, read {}, write {}",
+            duration(timing.wall_s),
+            duration(timing.load_s),
+            duration(timing.decode_s),
+            duration(timing.score_s),
+            duration(timing.read_s),
+            duration(timing.write_s)
+        ),
+    );
+    out.line(
+        "speed",
+        &format!("{:.0} scored tokens/s", timing.tokens_per_s),
+    );
+}
+
+/// Lists tokens, two lines each: texts are quoted and escaped, so that they fit whatever they hold.
+fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
+    out.title("Largest KL divergences, with the top tokens there");
+    for token in tokens {
+        let next = match &token.token_text {
+            Some(text) => format!("before {text:?}"),
+            None => "at the window's end".to_owned(),
+        };
+        out.value_and(
+            &format!("window {}, position {}", token.window, token.position),
+            &kld(token.kld),
+            &format!("{:?} {next}", token.context),
+        );
+        let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
+        let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
+        out.value_and("", "", &format!("reference {reference}, model {model}"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Warnings: what is odd but not an error, each with the advice to give.
+
+use serde::Serialize;
+use serde::ser::SerializeStruct;
+use thiserror::Error;
+
+use super::number::count_of;
+use crate::stats::llama_perplexity::MIN_TOKENS;
+
+/// Something the user should know before trusting the numbers. In JSON: `kind` and `message`.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// Layers should be offloaded, but there is no device.
+    #[error(
+        "-ngl {0} has no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)"
+    )]
+    NoAccelerator(u32),
+    /// Windows are longer than the model's training context.
+    #[error(
+        "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"
+    )]
+    LongWindow { n_ctx: u32, n_ctx_train: u32 },
+    /// The text is not all UTF-8.
+    #[error("{name}: {n} bytes are not UTF-8, the first at byte {first}: they are read as U+FFFD")]
+    NotUtf8 {
+        name: String,
+        n: usize,
+        first: usize,
+    },
+    /// Windows at the end of the text are too short to score.
+    #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
+    Unscored(u64),
+    /// Prompts are too short to score.
+    #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
+    UnscoredPrompts(u64),
+    /// Prompts should be rendered by the model's chat template, but it has none.
+    #[error(
+        "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"
+    )]
+    NoChatTemplate,
+    /// Tokens at the end of the text do not fill a chunk of llama-perplexity.
+    #[error("left out: the last {}, too few to fill a window", count_of(*.0, "token"))]
+    NoWholeWindow(u64),
+    /// A sidecar lacks numbers that this run wants.
+    #[error(
+        "{0} lacks the numbers for --top-k, --stats logits, or --stats llama-perplexity against a base file: the model is evaluated from the start"
+    )]
+    MeasuredAnew(String),
+    /// A converted file lacks something.
+    #[error("{0}")]
+    Conversion(String),
+    /// The reference does not identify its tokenizer.
+    #[error(
+        "the reference does not identify its tokenizer (only kl's own files do): only the size of the vocabulary was compared"
+    )]
+    TokenizerUnknown,
+    /// The reference was computed in another way.
+    #[error(
+        "{what} is {here} here and was {there} when the reference was written: this changes the results a little{advice}"
+    )]
+    SetUpDiffers {
+        what: &'static str,
+        here: String,
+        there: String,
+        advice: String,
+    },
+    /// The text is not what the reference model expects.
+    #[error(
+        "the reference's own perplexity is {0:.0}: its model was not made for this text (an instruct model on raw text?), and divergences on it may mean little"
+    )]
+    HighPerplexity(f64),
+    /// Rows were not finite.
+    #[error(
+        "{0} tokens are left out of every statistic: their rows hold NaN or infinite logits (--json locates them)"
+    )]
+    Excluded(u64),
+    /// Vocabularies of two sizes are compared in part.
+    #[error(
+        "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
+    )]
+    TokenizerCut {
+        compared: u32,
+        there: u32,
+        here: u32,
+    },
+    /// Windows share scored tokens.
+    #[error(
+        "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
+    )]
+    Overlap { stride: u32, n_ctx: u32 },
+    /// The BOS of a conversion is not the text's first token.
+    #[error(
+        "the file's text starts with token {first}, not with --bos {bos}: if {first} is the BOS, every window is evaluated with a wrong first token"
+    )]
+    OtherBos { bos: u32, first: u32 },
+    /// There was memory for one context only.
+    #[error(
+        "not enough memory for a second context: the model is evaluated with one (--contexts 1 silences this)"
+    )]
+    FewerContexts,
+    /// Windows are paired by number.
+    #[error(
+        "the files do not both hold token ids: windows are paired by their numbers, and kl cannot check that they hold the same tokens"
+    )]
+    TokensUnchecked,
+    /// Windows of the reference are missing in the other file.
+    #[error("{n} of {of} windows of the reference are not in the other file: they are left out")]
+    MissingWindows { n: usize, of: usize },
+    /// The other file has more windows than the reference.
+    #[error(
+        "{unused} of {of} windows of the other file are not in the reference: they are left out"
+    )]
+    UnusedWindows { unused: usize, of: usize },
+    /// One window is too few for a clustered interval.
+    #[error("only one window: no interval can allow for correlated tokens; use more text")]
+    OneWindow,
+    /// Too few tokens for llama-perplexity's statistics.
+    #[error(
+        "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one: --stats llama-perplexity has no effect"
+    )]
+    NoLlamaPerplexity,
+}
+
+impl Warning {
+    /// What the warning is about, for scripts: stable, unlike the message.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NoAccelerator(_) => "no_accelerator",
+            Self::LongWindow { .. } => "long_window",
+            Self::NotUtf8 { .. } => "not_utf8",
+            Self::Unscored(_) => "unscored_windows",
+            Self::UnscoredPrompts(_) => "unscored_prompts",
+            Self::NoChatTemplate => "no_chat_template",
+            Self::NoWholeWindow(_) => "tokens_left_out",
+            Self::MeasuredAnew(_) => "measured_anew",
+            Self::Conversion(_) => "conversion_loss",
+            Self::TokenizerUnknown => "tokenizer_unknown",
+            Self::SetUpDiffers { .. } => "set_up_differs",
+            Self::HighPerplexity(_) => "high_perplexity",
+            Self::Excluded(_) => "excluded_tokens",
+            Self::TokenizerCut { .. } => "vocabulary_cut",
+            Self::Overlap { .. } => "overlapping_windows",
+            Self::OtherBos { .. } => "other_bos",
+            Self::FewerContexts => "fewer_contexts",
+            Self::TokensUnchecked => "tokens_unchecked",
+            Self::MissingWindows { .. } => "missing_windows",
+            Self::UnusedWindows { .. } => "unused_windows",
+            Self::OneWindow => "few_windows",
+            Self::NoLlamaPerplexity => "no_llama_perplexity",
+        }
+    }
+}
+
+impl Serialize for Warning {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut warning = serializer.serialize_struct("Warning", 2)?;
+        warning.serialize_field("kind", self.kind())?;
+        warning.serialize_field("message", &self.to_string())?;
+        warning.end()
+    }
+}

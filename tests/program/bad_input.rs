@@ -1,0 +1,195 @@
+//! Bad input: one clear line, and nothing is lost.
+
+use std::fs;
+
+use crate::session::{Session, fixture};
+
+#[test]
+fn wrong_use_is_exit_code_2() {
+    let session = Session::new();
+    session.fails("-m @f16", 2, &["-t TEXT", "-r REF"]);
+    session.fails("-m @f16 -t a", 2, &["-w REF"]);
+    session.fails("-m @f16 -w a", 2, &["-t"]);
+    session.fails("-m @f16 -t a -w b -c 0", 2, &["--n-ctx"]);
+    session.fails("-m @f16 -t a -w b -c 1", 2, &["--n-ctx"]);
+    assert_eq!(session.kl("-r a").code, 2, "clap's own errors too");
+    assert_eq!(session.kl("-m a -r b --confidence 95").code, 2);
+    assert_eq!(session.files(), [""; 0]);
+}
+
+#[test]
+fn missing_and_unreadable_files_are_named() {
+    let session = Session::new();
+    session.write("text.txt", "Once upon a time there was a cat.");
+    let missing = "No such file";
+    session.fails(
+        "-m none.gguf -t text.txt -w r.gz",
+        1,
+        &["none.gguf", missing],
+    );
+    session.fails("-m @f16 -t none.txt -w r.gz", 1, &["none.txt", missing]);
+    session.fails("-m @f16 -r none.gz", 1, &["none.gz", missing]);
+    session.fails("-m . -t text.txt -w r.gz", 1, &["."]);
+    session.fails("-m @f16 -t . -w r.gz", 1, &["directory"]);
+    session.fails("-m @f16 -r .", 1, &["."]);
+    assert_eq!(session.files(), ["text.txt"], "nothing is left");
+}
+
+#[test]
+fn files_that_are_not_causal_models_are_refused() {
+    let session = Session::new();
+    session.write("text.txt", "Once upon a time there was a cat.");
+    session.write("noise.gguf", [7u8; 1000]);
+    session.write("empty.gguf", "");
+    let whole = fs::read(fixture("q2")).unwrap();
+    session.write("cut.gguf", &whole[..whole.len() / 2]);
+    session.write("stub.gguf", &whole[..100]);
+    for (model, what) in [
+        ("noise.gguf", "GGUF"),
+        ("empty.gguf", "empty.gguf"),
+        ("cut.gguf", "download"),
+        ("stub.gguf", "stub.gguf"),
+        ("@hostile/bert.gguf", "causal"),
+        ("@hostile/t5.gguf", "encoder"),
+        ("@hostile/t5encoder.gguf", "encoder"),
+    ] {
+        session.fails(&format!("-m {model} -t text.txt -w r.gz -q"), 1, &[what]);
+    }
+    assert!(!session.exists("r.gz"));
+}
+
+#[test]
+fn texts_without_a_position_to_score_are_refused() {
+    let session = Session::new();
+    session.write("empty.txt", "");
+    session.write("short.txt", "a");
+    session.write("half.txt", "Once upon a time there was a cat.");
+    for (text, flags, what) in [
+        ("empty.txt", "", "empty"),
+        ("short.txt", "", "two"),
+        ("half.txt", "--score half", "--score half"),
+    ] {
+        let line = format!("-m @f16 -t {text} -w r.gz -q {flags}");
+        session.fails(&line, 1, &[text, what]);
+    }
+    assert_eq!(session.files(), ["empty.txt", "half.txt", "short.txt"]);
+}
+
+#[test]
+fn a_text_that_is_not_utf8_is_read_with_a_warning() {
+    let session = Session::new();
+    let text = b"Once upon a time there was a caf\xe9 and a cat.";
+    session.write("latin1.txt", text);
+    let run = session.ok("-m @f16 -t latin1.txt -w r.gz -c 64 -q");
+    run.warns(&["latin1.txt: 1 byte", "UTF-8", "byte 32"]);
+}
+
+#[test]
+fn a_window_longer_than_the_model_was_trained_for_is_a_warning() {
+    let session = Session::new();
+    let run = session.ok("-m @f16 -t @eval -w r.gz -c 600 -n 650 -q");
+    run.warns(&["600", "512"]);
+}
+
+#[test]
+fn an_existing_output_is_refused_before_the_model_is_loaded() {
+    let session = Session::new();
+    session.write("text.txt", "Once upon a time there was a cat.");
+    session.write("ref.gz", "precious");
+    let write = "-m none.gguf -t text.txt -w";
+    session.fails(&format!("{write} ref.gz"), 1, &["ref.gz", "--force"]);
+    session.fails(&format!("{write} no/ref.gz"), 1, &["no/ref.gz", "created"]);
+    session.fails(&format!("{write} ."), 1, &["folder"]);
+    assert_eq!(session.read("ref.gz"), b"precious");
+
+    session.reference("--force");
+    session.write("out.json", "precious");
+    let read = "-m none.gguf -r ref.gz";
+    let to_json = format!("{read} --json out.json");
+    session.fails(&to_json, 1, &["out.json", "--force"]);
+    session.write("none.gguf.kls", "precious");
+    session.fails(read, 1, &["none.gguf.kls", "--force"]);
+    assert_eq!(session.read("out.json"), b"precious");
+    assert_eq!(session.read("none.gguf.kls"), b"precious");
+}
+
+#[test]
+fn a_sidecar_of_an_earlier_run_is_replaced() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q8 -r ref.gz -q -n 70");
+    let part = session.length("tiny-q8_0.gguf.kls");
+    session.ok("-m @q8 -r ref.gz -q");
+    assert!(session.length("tiny-q8_0.gguf.kls") > part && part > 0);
+}
+
+#[test]
+fn a_reference_of_another_vocabulary_is_refused() {
+    let session = Session::new();
+    session.reference("");
+    let small = "-m @hostile/small-vocab.gguf -r ref.gz -q";
+    session.fails(small, 1, &["512", "1024"]);
+    let other = "-m @hostile/other-vocab.gguf -r ref.gz -q";
+    session.fails(other, 1, &["other-vocab.gguf", "tokenizer", "ref.gz"]);
+}
+
+#[test]
+fn files_that_are_not_references_are_refused() {
+    let session = Session::new();
+    session.write("text.txt", "Once upon a time");
+    session.write("empty.gz", "");
+    session.fails("-m @q8 -r text.txt -q", 1, &["text.txt"]);
+    session.fails("-m @q8 -r empty.gz -q", 1, &["empty"]);
+    session.fails("-m @q8 -r @f16 -q", 1, &["it is a model"]);
+}
+
+#[test]
+fn a_truncated_reference_is_refused_at_once_with_the_position() {
+    let session = Session::new();
+    session.reference("");
+    let whole = session.read("ref.gz");
+    for length in [whole.len() - 1, whole.len() / 2, 30, 1] {
+        session.write("cut.gz", &whole[..length]);
+        session.fails("-m @q8 -r cut.gz -q", 1, &["cut.gz"]);
+    }
+    session.write("cut.gz", &whole[..whole.len() / 2]);
+    session.fails("-m @q8 -r cut.gz -q", 1, &["window", "byte"]);
+}
+
+#[test]
+fn a_corrupt_reference_is_located_and_gives_no_numbers() {
+    let session = Session::new();
+    session.reference("");
+    let mut bytes = session.read("ref.gz");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    session.write("bad.gz", bytes);
+    let run = session.fails("-m @q8 -r bad.gz -q", 1, &["window", "byte"]);
+    assert_eq!(run.stdout, "");
+    assert!(
+        !session.exists("tiny-q8_0.gguf.kls"),
+        "no sidecar of half a run"
+    );
+}
+
+#[test]
+fn a_model_that_fails_does_not_stop_the_others() {
+    let session = Session::new();
+    session.reference("");
+    let run = session.kl("-m @q8 -m none.gguf -m @q2 -r ref.gz -q --json o.json");
+    assert_eq!(run.code, 1);
+    run.warns(&["none.gguf"]);
+    run.warns(&["1 of 3"]);
+    let json = session.read_json("o.json");
+    assert_eq!(json["models"].as_array().unwrap().len(), 2);
+    let failed = json["failed"][0]["path"].as_str().unwrap();
+    assert!(failed.contains("none.gguf"), "{failed}");
+}
+
+#[test]
+fn a_window_size_other_than_the_references_is_refused() {
+    let session = Session::new();
+    session.reference("");
+    session.fails("-m @q8 -r ref.gz -c 128 -q", 1, &["128", "64"]);
+    session.ok("-m @q8 -r ref.gz -c 64 -q");
+}

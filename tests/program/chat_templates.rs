@@ -1,0 +1,112 @@
+//! Prompts in a chat template: the model's own, one from a file, or none.
+
+use std::fs;
+
+use kl_formats::PromptContent;
+use serde_json::json;
+
+use crate::session::{Session, fixture};
+
+/// Messages as lines, the BOS first, as a model's template would have it.
+pub const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}{{ message.role }}: \
+     {{ message.content if message.content is string else message.content | map(attribute='text') | join }}\n\
+     {% endfor %}assistant:";
+
+/// What [`TEMPLATE`] makes of `fixtures/prompts.jsonl`.
+const RENDERED: [&str; 4] = [
+    "<s>user: Once upon a time, there was a small dog. Where did it live?\nassistant:",
+    "<s>system: The cat was happy.\nuser: Why did she go home?\nassistant:",
+    "<s>user: Do you want to dance?\nassistant: I do not know.\nuser: Maya found a book. Can I have it?\nassistant:",
+    "<s>user: She had a green ring.\nShe loved her ring because\nassistant:",
+];
+
+/// Writes `chat.gguf`: the q2 model with a chat template before its other keys.
+fn model_with_template(session: &Session, template: &str) {
+    /// Magic, version, number of tensors.
+    const COUNT_AT: usize = 16;
+    const PAIRS_AT: usize = COUNT_AT + 8;
+    const STRING: u32 = 8;
+    let key = b"tokenizer.chat_template";
+    let others = 8 + key.len() + 4 + 8 + template.len() + "{##}".len();
+    // The tensors move by a multiple of their alignment: a comment of spaces fills it up.
+    let padding = " ".repeat(others.next_multiple_of(32) - others);
+    let template = format!("{{#{padding}#}}{template}");
+    let mut pair = (key.len() as u64).to_le_bytes().to_vec();
+    pair.extend_from_slice(key);
+    pair.extend(STRING.to_le_bytes());
+    pair.extend((template.len() as u64).to_le_bytes());
+    pair.extend_from_slice(template.as_bytes());
+    assert_eq!(pair.len() % 32, 0);
+
+    let mut model = fs::read(fixture("q2")).unwrap();
+    let count = model[COUNT_AT..PAIRS_AT].try_into().unwrap();
+    let count = u64::from_le_bytes(count) + 1;
+    model[COUNT_AT..PAIRS_AT].copy_from_slice(&count.to_le_bytes());
+    model.splice(PAIRS_AT..PAIRS_AT, pair);
+    session.write("chat.gguf", model);
+}
+
+#[test]
+fn a_model_without_a_template_is_one_warning() {
+    let session = Session::new();
+    let run = session.ok("-m @f16 --prompts-file @prompts -q -w a.gz");
+    let n_warnings = run.stderr.matches("no chat template").count();
+    assert_eq!(n_warnings, 1, "{}", run.stderr);
+    let run = session.ok("-m @f16 --prompts-file @prompts -q -w b.gz --no-chat-template");
+    assert_eq!(run.stderr, "");
+    assert_eq!(session.specs("a.gz"), session.specs("b.gz"));
+}
+
+#[test]
+fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
+    let session = Session::new();
+    model_with_template(&session, TEMPLATE);
+    session.ok("-m chat.gguf -q --prompts-file @chats -w chat.gz");
+    let (header, tokens) = (session.header("chat.gz"), session.tokens("chat.gz"));
+    assert_eq!(header.add_bos, Some(false), "the template writes it");
+    let n_tokens: usize = tokens.iter().map(Vec::len).sum();
+    let text = header.text.unwrap();
+    assert_eq!(text.n_tokens, Some(n_tokens as u64));
+    assert!(header.chat_template.is_some());
+
+    // The same texts, rendered by hand and used unchanged.
+    let lines = RENDERED.map(|text| json!({"prompt": text}).to_string());
+    session.write("rendered.jsonl", lines.join("\n"));
+    let rendered = "-m chat.gguf -q --prompts-file rendered.jsonl --no-chat-template";
+    session.ok(&format!("{rendered} -w raw.gz --parse-special"));
+    assert_eq!(tokens, session.tokens("raw.gz"));
+    assert!(tokens.iter().all(|window| window[0] == 1 && window[1] != 1));
+    assert_eq!(session.header("raw.gz").chat_template, None);
+    // Without --parse-special the text of the BOS is text, and a BOS comes before it.
+    session.ok(&format!("{rendered} -w text.gz"));
+    assert_eq!(session.header("text.gz").add_bos, Some(true));
+    assert!(session.tokens("text.gz")[0].len() > tokens[0].len());
+
+    // The messages are kept to the byte.
+    let given = fs::read_to_string(fixture("chats")).unwrap();
+    let second = given.lines().nth(1).unwrap();
+    let PromptContent::Messages(messages) = &header.prompts.as_ref().unwrap()[1].content else {
+        panic!("messages")
+    };
+    assert_eq!(format!("{{\"messages\": {}}}", messages.json()), second);
+    let prompts = session.result("-m chat.gguf -r chat.gz --no-sidecar")["prompts"].take();
+    assert_eq!(prompts[1]["prompt"], "Why did she go home?");
+    assert_eq!(prompts[2]["prompt"], "Maya found a book. Can I have it?");
+}
+
+#[test]
+fn a_template_from_a_file_replaces_the_models() {
+    let session = Session::new();
+    model_with_template(&session, "{{ raise_exception('not this one') }}");
+    session.write("chat.jinja", TEMPLATE);
+    let line = "-m chat.gguf --prompts-file @chats -q";
+    session.ok(&format!("{line} -w a.gz --chat-template-file chat.jinja"));
+    let lengths = session
+        .tokens("a.gz")
+        .into_iter()
+        .map(|tokens| tokens.len());
+    let prompts = session.header("a.gz").prompts.unwrap().into_iter();
+    assert!(lengths.eq(prompts.map(|prompt| prompt.n_tokens as usize)));
+    let what = ["prompts.jsonl: line 1", "not this one", "chat template:1"];
+    session.fails(&format!("{line} -w b.gz"), 1, &what);
+}

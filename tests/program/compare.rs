@@ -1,0 +1,265 @@
+//! `kl compare`: stored rows against stored rows.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::numbers::{accurate, number};
+use crate::session::{Session, fixture};
+
+/// From rows that numpy and the safetensors library stored, `kl` computes what numpy does in
+/// float64.
+#[test]
+fn every_kind_gives_numpys_numbers() {
+    let session = Session::new();
+    let pairs = fs::read(fixture("peers/compare.json")).unwrap();
+    let pairs: Vec<Value> = serde_json::from_slice(&pairs).unwrap();
+    assert_eq!(pairs.len(), 6);
+    let close = |ours: &Value, numpys: &Value| accurate(number(ours), number(numpys), "numpy");
+    for pair in &pairs {
+        let [reference, other] = ["ref", "other"].map(|key| pair[key].as_str().unwrap());
+        let line = format!("compare @peers/{reference} @peers/{other} --json-tokens");
+        let result = session.result(&line);
+        let klds = pair["kld"].as_array().unwrap();
+        assert_eq!(result["n_tokens"], klds.len());
+        let ours = result["tokens"]["kld"].as_array().unwrap();
+        ours.iter()
+            .zip(klds)
+            .for_each(|(ours, kld)| close(ours, kld));
+        close(&result["kld"]["mean"]["value"], &pair["mean"]);
+        let reverse = &result["reverse_kld"]["mean"]["value"];
+        close(reverse, &pair["reverse_mean"]);
+        close(&result["agreement"]["ref_top1"]["value"], &pair["same_top"]);
+        if pair["ppl"].is_null() {
+            assert!(result["perplexity"].is_null() && result["delta_p"].is_null());
+            assert_eq!(result["not_available"][0]["why"], "no file holds token ids");
+        } else {
+            close(&result["perplexity"]["ref"], &pair["ppl_ref"]);
+            close(&result["perplexity"]["eval"], &pair["ppl"]);
+            assert!(result["not_available"].is_null());
+        }
+        assert!(result["max_at_text"].is_null());
+        assert!(result["model"]["size_bytes"].is_null());
+        assert_eq!(result["is_reference_model"], false);
+    }
+}
+
+/// All columns of the tokens except their texts.
+fn columns(result: &Value) -> Value {
+    let mut tokens = result["tokens"].clone();
+    tokens.as_object_mut().unwrap().remove("text");
+    tokens
+}
+
+#[test]
+fn stored_rows_give_what_their_model_gives() {
+    let session = Session::new();
+    session.reference("");
+    session.reference_of("@q2", "q2.gz", "--encoding f32");
+    let evaluated = session.result("-m @q2 -r ref.gz --json-tokens");
+    let compared = session.result("compare ref.gz q2.gz --json-tokens");
+    assert_eq!(columns(&compared), columns(&evaluated), "to the bit");
+    assert_eq!(compared["kld"], evaluated["kld"]);
+    assert_eq!(compared["perplexity"], evaluated["perplexity"]);
+    let size = &evaluated["model"]["size_bytes"];
+    assert_eq!(compared["model"]["size_bytes"], *size);
+    assert_eq!(compared["model"]["path"], "q2.gz");
+    assert!(number(&compared["kld"]["mean"]["value"]) > 1e-4);
+    assert!(session.exists("q2.gz.kls") && session.exists("tiny-q2_K.gguf.kls"));
+
+    fs::copy(session.path("ref.gz"), session.path("copy.gz")).unwrap();
+    let json = session.json("compare ref.gz copy.gz q2.gz");
+    assert_eq!(json["models"][0]["is_reference_model"], true);
+    assert_eq!(json["models"][0]["kld"]["max"], 0.0);
+    assert_eq!(json["models"][1]["is_reference_model"], false);
+}
+
+#[test]
+fn windows_are_paired_by_their_tokens_in_any_order() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    session.reference_of("@f16", "part.gz", "--encoding f32 -n 150");
+    let run = session.ok("compare part.gz ref.gz -q --json -");
+    let result = &run.json()["models"][0];
+    assert_eq!(result["n_tokens"], 150, "OTHER's further rows do not count");
+    // A window cut short is computed in batches of another shape.
+    assert!(
+        number(&result["kld"]["max"]) < 1e-3,
+        "another window's would be far off"
+    );
+    run.warns(&["left out"]);
+    // The other way round windows and rows are missing.
+    let swapped = "compare ref.gz part.gz";
+    session.fails(swapped, 1, &["part.gz", "lacks", "swap"]);
+    let result = session.result("compare ref.gz ref.gz -n 70");
+    assert_eq!(result["n_tokens"], 70);
+}
+
+#[test]
+fn rows_that_the_other_file_lacks_are_named() {
+    let session = Session::new();
+    session.reference("");
+    session.reference_of("@f16", "half.gz", "--score half");
+    let missing = ["half.gz", "window 0", "0 to 31", "ref.gz", "swap"];
+    session.fails("compare ref.gz half.gz", 1, &missing);
+    let result = session.result("compare half.gz ref.gz");
+    assert_eq!(result["kld"]["max"], 0.0);
+}
+
+#[test]
+fn kl_pys_and_llama_cpps_files_can_stand_on_either_side() {
+    let session = Session::new();
+    session.reference("--encoding f32 -fa off");
+    session.reference_of("@f16", "kl_py.gz", "--format kl.py");
+    for files in ["ref.gz kl_py.gz", "kl_py.gz ref.gz", "kl_py.gz kl_py.gz"] {
+        let result = session.result(&format!("compare {files}"));
+        assert_eq!(result["kld"]["max"], 0.0, "{files}");
+        assert!(result["perplexity"].is_object());
+    }
+    session.reference_of("@f16", "base.kld", "--format llama.cpp");
+    // The base file holds the text's own first tokens, the other file BOS instead.
+    session.ok("convert base.kld base.gz --format kl --encoding f32 --bos 1 -q");
+    for files in ["base.kld base.gz", "base.gz base.kld"] {
+        let line = format!("compare {files} --stats logits,llama-perplexity");
+        let result = session.result(&line);
+        assert_eq!(result["kld"]["max"], 0.0, "{files}");
+        let why = &result["logits_not_available"];
+        assert_eq!(why, "log_probabilities_only");
+        assert!(result["llama_perplexity"].is_object());
+    }
+}
+
+#[test]
+fn vocabularies_of_two_sizes_need_a_flag_and_are_cut_to_the_common_part() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    session.rewrite("ref.gz", "long.gz", |_, row, mut logits| {
+        logits.extend([3.0 + row as f32; 37]);
+        logits
+    });
+    let sizes = ["long.gz", "1061", "1024", "--vocab common"];
+    session.fails("compare ref.gz long.gz", 1, &sizes);
+    for files in ["ref.gz long.gz", "long.gz ref.gz"] {
+        let result = session.result(&format!("compare {files} --vocab common"));
+        assert_eq!(result["n_vocab_compared"], 1024);
+        assert_eq!(result["kld"]["max"], 0.0);
+    }
+    let tokenizer = "compare ref.gz long.gz --vocab tokenizer";
+    session.fails(tokenizer, 2, &["'tokenizer'", "same or common"]);
+}
+
+#[test]
+fn files_that_do_not_match_are_refused() {
+    let session = Session::new();
+    session.reference("");
+    session.reference_of("@f16", "kl_py.gz", "--format kl.py");
+    // The same number of rows, at other positions.
+    session.reference_of("@f16", "half.gz", "--score half");
+    const SINGLES: &str = "@peers/safetensors-f32";
+    for (files, what) in [
+        (
+            "ref.gz @npz",
+            &["mlx-kld-f16.npz", "window 0", "position", "same text"][..],
+        ),
+        (&format!("kl_py.gz {SINGLES} -q"), &["same text"]),
+        (
+            "ref.gz @safetensors",
+            &["safetensors-f16", "32 rows", "ref.gz", "64"],
+        ),
+        ("half.gz @safetensors", &["position 0", "half.gz", "32"]),
+        (&format!("@npz {SINGLES}"), &["1 of the 2 windows", "-n"]),
+    ] {
+        session.fails(&format!("compare {files}"), 1, what);
+    }
+    session.ok(&format!("compare @npz {SINGLES} -n 20 -q"));
+    let run = session.kl("compare ref.gz ref.gz none.gz -q --no-sidecar");
+    assert_eq!(run.code, 1);
+    run.warns(&["none.gz"]);
+    run.warns(&["1 of 2"]);
+}
+
+#[test]
+fn wrong_use_is_one_line() {
+    let session = Session::new();
+    session.reference("");
+    session.fails("compare ref.gz", 2, &["OTHER"]);
+    session.fails("compare ref.gz ref.gz -n 0", 2, &["--n-tokens"]);
+    let overwrite = "compare ref.gz ref.gz --json ref.gz --force";
+    session.fails(overwrite, 2, &["ref.gz", "input"]);
+    session.fails("compare ref.gz @f16", 1, &["model"]);
+    for file in ["@npz", "@safetensors"] {
+        session.fails(&format!("-m @f16 -r {file}"), 1, &["kl compare"]);
+        let convert = format!("convert {file} o.gz --format kl");
+        session.fails(&convert, 1, &["kl compare"]);
+    }
+    let lossy = "compare @npz @peers/mlx-kld-q2_K.npz -q --fail-if 'kld.mean > 0.001'";
+    assert_eq!(session.kl(lossy).code, 3);
+    session.write("mlx-kld-f16.npz.kls", "precious");
+    let taken = ["mlx-kld-f16.npz.kls", "--force"];
+    session.fails("compare @npz @npz", 1, &taken);
+}
+
+#[test]
+fn damaged_files_and_folders_are_one_line() {
+    let session = Session::new();
+    let copy = |folder: &str, window: usize, to: &str| {
+        let folder = session.path(folder);
+        fs::create_dir_all(&folder).unwrap();
+        let from = fixture("safetensors").join(format!("{window}.safetensors"));
+        fs::copy(from, folder.join(to)).unwrap();
+    };
+    let refused = |name: &str, what: &[&str]| {
+        session.fails(&format!("compare @safetensors {name}"), 1, what);
+        session.fails(&format!("compare {name} @safetensors"), 1, what);
+        session.fails(&format!("info {name} --verify"), 1, what);
+    };
+    fs::create_dir(session.path("empty")).unwrap();
+    refused("empty", &["empty", "safetensors"]);
+    copy("gap", 0, "0.safetensors");
+    copy("gap", 1, "2.safetensors");
+    refused("gap", &["gap", " 1.safetensors"]);
+    copy("named", 0, "0.safetensors");
+    copy("named", 1, "model.safetensors");
+    refused("named", &["model.safetensors", "number"]);
+    let cut = |path: &Path, to: &str| {
+        let bytes = fs::read(path).unwrap();
+        session.write(to, &bytes[..bytes.len() - 100]);
+    };
+    copy("cut", 0, "0.safetensors");
+    let last = fixture("safetensors").join("1.safetensors");
+    cut(&last, "cut/1.safetensors");
+    refused("cut", &["1.safetensors", "100 bytes"]);
+    let npz = fixture("peers/mlx-kld-q2_K.npz");
+    cut(&npz, "cut.npz");
+    refused("cut.npz", &["cut.npz", "incomplete"]);
+    let mut bytes = fs::read(npz).unwrap();
+    let in_rows = bytes.len() / 4;
+    bytes[in_rows] ^= 0x10;
+    session.write("bad.npz", bytes);
+    refused("bad.npz", &["bad.npz", "logprobs_0.npy", "window 0"]);
+    let one_window = "info @peers/safetensors-f16/0.safetensors";
+    session.fails(one_window, 1, &["folder"]);
+}
+
+#[test]
+fn info_describes_the_peers_files() {
+    let session = Session::new();
+    let npz = session.info("@peers/mlx-kld-q2_K.npz --verify");
+    assert_eq!(npz["kind"], "npz");
+    assert_eq!(npz["n_rows"], 64);
+    assert_eq!(npz["model_path"], "tiny-q2_K");
+    assert_eq!(npz["encoding"], "f32");
+    assert_eq!(npz["log_probabilities"], true);
+    assert_eq!(npz["verified"]["checks"], "zip");
+    let logits = session.info("@peers/safetensors-bf16 --verify");
+    assert_eq!(logits["kind"], "safetensors");
+    assert_eq!(logits["encoding"], "bf16");
+    assert_eq!(logits["log_probabilities"], false);
+    assert_eq!(logits["holds_tokens"], true);
+    let log_probabilities = session.info("@safetensors --verify");
+    assert_eq!(log_probabilities["log_probabilities"], true);
+    assert_eq!(log_probabilities["holds_tokens"], false);
+    let run = session.ok("info @safetensors");
+    run.prints(&["f16 log-probabilities", "token ids          none"]);
+}

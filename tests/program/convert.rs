@@ -1,0 +1,179 @@
+//! `kl convert`: rows and tokens arrive unchanged, as far as the new kind can hold them.
+
+use kl_formats::LlamaCppReader;
+
+use crate::numbers::{close, log_softmax, max, number};
+use crate::session::{Session, fixture};
+
+#[test]
+fn kl_py_holds_every_bit_of_f32_rows() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    let run = session.ok("convert ref.gz klpy.gz --format kl.py");
+    assert_eq!(run.stdout, "");
+    run.warns(&["loses", "checksums"]);
+    session.ok("convert klpy.gz back.gz --format kl --encoding f32");
+    assert_eq!(session.windows("ref.gz"), session.windows("back.gz"));
+    // A model scores the same against all three, with kl.py's flash attention.
+    let score = |reference: &str| {
+        let line = format!("-m @q2 -fa off -r {reference}");
+        session.result(&line)["kld"].take()
+    };
+    let back = score("back.gz");
+    assert_eq!(back, score("klpy.gz"));
+    assert_eq!(back, score("ref.gz"));
+    let run = session.ok("-m @q2 -r back.gz");
+    assert!(!run.stderr.contains("was  when"), "{}", run.stderr);
+    assert!(!run.stdout.contains("0 bytes"), "{}", run.stdout);
+}
+
+#[test]
+fn u16_is_within_half_a_step() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    let run = session.ok("convert ref.gz u16.gz --format kl");
+    run.warns(&["1/131,070"]);
+    let exact = session.windows("ref.gz");
+    let coded = session.windows("u16.gz");
+    for (exact, coded) in exact.iter().zip(&coded) {
+        assert_eq!(exact.spec, coded.spec);
+        for (row, coded) in exact.rows.iter().zip(&coded.rows) {
+            let min = row.iter().copied().fold(f32::MAX, f32::min);
+            let max = row.iter().copied().fold(f32::MIN, f32::max);
+            let half_a_step = (max - min) / 131_070.0;
+            for (x, y) in row.iter().zip(coded) {
+                assert!((x - y).abs() <= 1.05 * half_a_step, "{x} {y}");
+            }
+        }
+    }
+    // A reference written as u16 in the first place holds the same.
+    session.reference("--force");
+    assert_eq!(coded, session.windows("ref.gz"));
+}
+
+#[test]
+fn a_base_file_holds_half_of_each_window_to_its_step() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    let run = session.ok("convert ref.gz base.kld --format llama.cpp");
+    for what in [
+        "floored at 16",
+        "positions 32 to 62",
+        "windows: those without 64 tokens",
+    ] {
+        run.warns(&[what]);
+    }
+    // Every window begins with BOS, so --bos is not needed.
+    session.ok("convert base.kld back.gz --format kl --encoding f32");
+    let whole = session.windows("ref.gz");
+    let back = session.windows("back.gz");
+    assert_eq!(
+        back.len(),
+        whole.len() - 1,
+        "the short last window is left out"
+    );
+    for (window, back) in whole.iter().zip(&back) {
+        assert_eq!(back.spec.tokens, window.spec.tokens);
+        assert_eq!((back.spec.first_scored, back.spec.n_rows), (32, 31));
+        for (row, back) in window.rows[32..63].iter().zip(&back.rows) {
+            let expected = log_softmax(row);
+            let floor = max(&expected) - 16.0;
+            for (expected, &found) in expected.iter().zip(back) {
+                // Half a step of 16/65535, and f32's rounding.
+                close(found.into(), expected.max(floor), 1.3e-4, "ln p");
+            }
+        }
+    }
+}
+
+#[test]
+fn models_are_evaluated_against_a_converted_base_file() {
+    let session = Session::new();
+    session.reference("--encoding f32 --score half");
+    session.ok("convert ref.gz a.kld --format llama.cpp -q");
+    let mean = |reference: &str| {
+        let result = session.result(&format!("-m @q4 -r {reference}"));
+        number(&result["kld"]["mean"]["value"])
+    };
+    // Without each window's last row, and the short window.
+    assert!((mean("a.kld") / mean("ref.gz") - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn write_mode_gives_the_base_file_of_llama_perplexity() {
+    let session = Session::new();
+    let write = "-m @f16 -c 128 -w base.kld --format llama.cpp -q -t @peers/short.txt";
+    session.ok(write).warns(&["last 5 token"]);
+    let ours = LlamaCppReader::open(&session.path("base.kld")).unwrap();
+    let theirs = LlamaCppReader::open(&fixture("base")).unwrap();
+    assert_eq!(ours.header(), theirs.header());
+    let (ours, theirs) = (session.windows("base.kld"), session.windows("@base"));
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!(
+            ours.spec, theirs.spec,
+            "the text's own tokens, the first of a window too"
+        );
+        for (ours, theirs) in ours.rows.iter().zip(&theirs.rows) {
+            for (x, y) in ours.iter().zip(theirs) {
+                // To the bit on the kind of machine that wrote the fixture; another CPU sums in
+                // another order.
+                assert!((x - y).abs() < 0.05, "{x} {y}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_base_file_that_does_not_record_its_bos_needs_the_flag() {
+    let session = Session::new();
+    let to_kl = "convert @base a.gz --format kl -q";
+    session.fails(to_kl, 1, &["--bos", "token 1"]);
+    assert!(session.files().is_empty(), "nothing is left");
+    session.ok(&format!("{to_kl} --bos 1"));
+    // The base file itself gives the same: its BOS comes from the model.
+    let score = |reference: &str| {
+        let line = format!("-m @q4 -r {reference} --no-sidecar");
+        number(&session.result(&line)["kld"]["mean"]["value"])
+    };
+    let converted = score("a.gz");
+    assert!((converted - score("@base")).abs() < 1e-8);
+    session.ok("convert @base b.gz --format kl -q --bos none");
+    assert_ne!(score("b.gz"), converted);
+}
+
+#[test]
+fn what_cannot_be_converted_is_an_error_and_leaves_nothing() {
+    let session = Session::new();
+    session.reference("--score 40");
+    for (from, format, what) in [
+        ("ref.gz", "kl.py", "position 40"),
+        ("ref.gz", "llama.cpp", "32"),
+        ("ref.gz", "kl", "already"),
+        ("@klpy", "kl.py", "already"),
+        ("@base", "llama.cpp", "already"),
+        ("@base", "kl.py", "position 64"),
+        ("@f16", "kl", "model"),
+        ("no-such-file", "kl", "no-such-file"),
+    ] {
+        let line = format!("convert {from} out --format {format} -q");
+        session.fails(&line, 1, &[what]);
+    }
+    assert_eq!(session.files(), ["ref.gz", "short.txt"]);
+}
+
+#[test]
+fn existing_files_are_not_overwritten() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    session.write("there", "precious");
+    let to_there = "convert ref.gz there --format kl";
+    session.fails(to_there, 1, &["--force"]);
+    let to_itself = "convert ref.gz ref.gz --format kl --force";
+    session.fails(to_itself, 2, &["input"]);
+    assert_eq!(session.read("there"), b"precious");
+    session.ok(&format!("{to_there} --force -q"));
+    session.ok("info there --verify -q");
+    session.fails("convert ref.gz", 2, &["OUT", "kl convert --help"]);
+    let encoding = "convert ref.gz a --format kl.py --encoding f32";
+    session.fails(encoding, 2, &["--encoding"]);
+}

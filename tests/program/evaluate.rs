@@ -1,0 +1,239 @@
+//! The main job, end to end: a reference is written, models are evaluated against it.
+
+use kl_formats::sidecar::TokenRecord;
+
+use crate::numbers::number;
+use crate::session::{Run, Session};
+
+#[test]
+fn a_reference_is_written_and_a_quant_evaluated_against_it() {
+    let session = Session::new();
+    session.write("short.txt", crate::session::short_text());
+    let write = session.ok("-m @f16 -t short.txt -w ref.gz -c 64");
+    assert_eq!(write.stdout, "", "nothing but results on stdout");
+    for what in [
+        "model",
+        "windows",
+        "scored positions",
+        "at most",
+        "free",
+        "wrote ref.gz",
+    ] {
+        write.warns(&[what]);
+    }
+
+    let read = session.ok("-m @q4 -r ref.gz");
+    read.prints(&[
+        "mean",
+        "clustered by window",
+        "99.9 %",
+        "maximum",
+        "reverse KLD",
+        "same top token",
+        "ratio",
+        "BPW",
+        "tokens/s",
+    ]);
+    assert_eq!(
+        session.files(),
+        ["ref.gz", "short.txt", "tiny-q4_K_M.gguf.kls"]
+    );
+}
+
+#[test]
+fn several_models_end_with_a_table_that_marks_the_best() {
+    let session = Session::new();
+    session.reference("");
+    let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
+    let lines = read.stdout.lines();
+    let table: Vec<&str> = lines.filter(|line| line.starts_with('|')).collect();
+    assert_eq!(table.len(), 5, "header, rule, three models: {table:#?}");
+    let [q2, q8] = [table[2], table[3]];
+    assert!(q8.contains("q8_0") && q8.contains('*'), "{table:#?}");
+    assert!(!q2.contains('*'), "q2_K is best at nothing: {table:#?}");
+
+    let json = session.read_json("all.json");
+    let mean = |model: usize| number(&json["models"][model]["kld"]["mean"]["value"]);
+    assert!(
+        mean(1) < mean(2) && mean(2) < mean(0),
+        "q8_0 < q4_K_M < q2_K"
+    );
+}
+
+#[test]
+fn the_json_has_the_keys_that_people_script_against() {
+    let session = Session::new();
+    session.reference("");
+    let json = session.json("-m @q4 -r ref.gz");
+    assert_eq!(json["kl_version"], env!("CARGO_PKG_VERSION"));
+    let model = &json["models"][0];
+    for pointer in [
+        "/model/path",
+        "/model/name",
+        "/model/size_bytes",
+        "/model/n_params",
+        "/model/bpw",
+        "/n_tokens",
+        "/n_excluded",
+        "/kld/mean/value",
+        "/kld/mean/lo",
+        "/kld/mean/hi",
+        "/kld/mean/se",
+        "/kld/mean/cluster_lo",
+        "/kld/mean/cluster_hi",
+        "/kld/std",
+        "/kld/min",
+        "/kld/max",
+        "/kld/max_at/window",
+        "/kld/max_at/position",
+        "/kld/max_at/token",
+        "/kld/quantiles/0/p",
+        "/kld/quantiles/0/value",
+        "/kld/quantiles/0/lo",
+        "/kld/quantiles/0/hi",
+        "/reverse_kld/mean",
+        "/agreement/ref_top1/value",
+        "/agreement/ref_top5/lo",
+        "/agreement/ref_top10/hi",
+        "/agreement/eval_top5/value",
+        "/agreement/eval_top10/value",
+        "/perplexity/ref",
+        "/perplexity/eval",
+        "/perplexity/ln_ratio/value",
+        "/perplexity/ln_ratio/se",
+        "/delta_p/mean",
+        "/delta_p/rms",
+        "/delta_p/quantiles",
+        "/timing/load_s",
+        "/timing/decode_s",
+        "/timing/score_s",
+        "/timing/wall_s",
+        "/timing/tokens_per_s",
+    ] {
+        let value = model.pointer(pointer);
+        let is_there = value.is_some_and(|value| !value.is_null());
+        assert!(is_there, "{pointer}: {model:#}");
+    }
+    let quantiles = model["kld"]["quantiles"].as_array().unwrap().iter();
+    let shares: Vec<f64> = quantiles.map(|quantile| number(&quantile["p"])).collect();
+    assert_eq!(shares, [0.5, 0.9, 0.95, 0.99, 0.999]);
+    assert_eq!(json["reference"]["kind"], "kl");
+    assert_eq!(json["reference"]["n_ctx"], 64);
+}
+
+#[test]
+fn a_model_against_itself_is_exactly_zero() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    let model = session.result("-m @f16 -r ref.gz");
+    assert_eq!(model["is_reference_model"], true);
+    assert_eq!(model["n_excluded"], 0);
+    for pointer in [
+        "/kld/mean/value",
+        "/kld/max",
+        "/kld/min",
+        "/reverse_kld/max",
+        "/perplexity/ln_ratio/value",
+    ] {
+        assert_eq!(number(model.pointer(pointer).unwrap()), 0.0, "{pointer}");
+    }
+    for share in [
+        "ref_top1",
+        "ref_top5",
+        "ref_top10",
+        "eval_top5",
+        "eval_top10",
+    ] {
+        assert_eq!(model["agreement"][share]["value"], 1.0, "{share}");
+    }
+}
+
+#[test]
+fn u16_moves_the_mean_by_less_than_a_millionth() {
+    let session = Session::new();
+    let mean = || number(&session.result("-m @q4 -r ref.gz")["kld"]["mean"]["value"]);
+    session.reference("--encoding f32");
+    let exact = mean();
+    session.reference("--force");
+    let error = (mean() - exact).abs();
+    assert!(error < 1e-6 && error > 0.0, "{error}");
+}
+
+#[test]
+fn results_are_the_same_bits_in_every_run_and_any_order_of_models() {
+    let session = Session::new();
+    session.reference("");
+    let first = session.read("ref.gz");
+    session.reference("--force");
+    assert_eq!(session.read("ref.gz"), first, "the reference");
+
+    session.ok("-m @q4 -r ref.gz --sidecar a.kls -q");
+    let alone = session.read("a.kls");
+    session.ok("-m @q2 -m @q4 -r ref.gz -q");
+    let second = session.read("tiny-q4_K_M.gguf.kls");
+    assert_eq!(alone, second, "the sidecar");
+    session.ok("-m @q4 -r ref.gz --contexts 2 -q");
+    let of_two_contexts = session.read("tiny-q4_K_M.gguf.kls");
+    assert_eq!(alone, of_two_contexts, "the sidecar of two contexts");
+}
+
+#[test]
+fn part_of_a_reference_gives_the_same_numbers_as_the_whole() {
+    let session = Session::new();
+    session.reference("");
+    // As text, so that the NaN of a window's last row equals itself.
+    let text = |record: &TokenRecord| format!("{record:?}");
+    let read = |name: &str, more: &str| -> Vec<String> {
+        session.ok(&format!("-m @q4 -r ref.gz -q --sidecar {name} {more}"));
+        session.records(name).iter().map(text).collect()
+    };
+    let whole = read("whole.kls", "");
+    let part = read("part.kls", "-n 100");
+    assert_eq!(part.len(), 100);
+    for record in part {
+        assert!(whole.contains(&record), "{record}");
+    }
+}
+
+#[test]
+fn quiet_prints_no_log_and_verbose_prints_llama_cpps() {
+    let session = Session::new();
+    session.reference("");
+    assert_eq!(session.ok("-m @q8 -r ref.gz -q").stderr, "");
+    let verbose = session.ok("-m @q8 -r ref.gz -v");
+    verbose.warns(&["model buffer size"]);
+}
+
+#[test]
+fn the_fixture_model_is_trained() {
+    let session = Session::new();
+    session.ok("-m @f16 -t @eval -w ref.gz -c 256 -n 2000 -q");
+    let perplexity = number(&session.result("-m @q8 -r ref.gz")["perplexity"]["ref"]);
+    assert!(perplexity < 50.0, "{perplexity} of a vocabulary of 1024");
+}
+
+#[test]
+fn the_noise_floor_is_named_and_a_setting_that_moves_results_is_a_warning() {
+    let session = Session::new();
+    session.reference("-b 32");
+    let model = "-m @f16 -r ref.gz -q";
+    let same = session.ok(model);
+    assert_eq!(same.stderr, "");
+    same.prints(&["the noise floor"]);
+    let quant = session.ok("-m @q8 -r ref.gz -q");
+    assert!(!quant.stdout.contains("noise floor"));
+    let part = "-m @f16 -r ref.gz -q -n 64";
+    for (flags, what) in [
+        ("-b 16", ["the batch", "16", "32"]),
+        ("-ub 8", ["physical batch", "8", "32"]),
+        ("-fa on", ["flash attention", " on ", "auto"]),
+        ("-ctk q8_0", ["keys", "q8_0", "f16"]),
+        ("-ctv f32", ["values", "f32", "f16"]),
+    ] {
+        session.ok(&format!("{part} {flags}")).warns(&what);
+    }
+    // Of a flag given twice the last one counts; the session's own is --threads 1.
+    let mut command = session.command(part);
+    let output = command.args(["--threads", "2"]).output().unwrap();
+    Run::from(output).warns(&["threads", "2 here", "1"]);
+}

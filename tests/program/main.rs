@@ -1,0 +1,25 @@
+//! The program as a person runs it, in one test binary: llama.cpp is linked once, and all tests
+//! share one pool of threads.
+
+mod numbers;
+mod session;
+
+mod bad_input;
+mod chat_templates;
+mod compare;
+mod convert;
+mod evaluate;
+mod gate;
+mod info;
+mod llama_perplexity;
+mod logit_metrics;
+mod not_finite;
+mod oracle;
+mod outside;
+mod peers;
+mod prompts;
+mod readme;
+#[cfg(unix)]
+mod resume;
+mod vocabulary;
+mod windows;

@@ -1,0 +1,137 @@
+//! What files hold, decoded, and plain float64 arithmetic to check results with.
+
+use std::fs::File;
+
+use kl_formats::sidecar::{SidecarReader, TokenRecord};
+use kl_formats::{Header, NativeReader, Reference, RowBlock, WindowSpec, Writer};
+use serde_json::Value;
+
+use crate::session::Session;
+
+/// A window of a reference, its rows decoded.
+#[derive(Debug, PartialEq)]
+pub struct Window {
+    pub spec: WindowSpec,
+    pub rows: Vec<Vec<f32>>,
+}
+
+impl Session {
+    /// The header of a native reference.
+    pub fn header(&self, name: &str) -> Header {
+        let reader = NativeReader::open(&self.path(name)).unwrap();
+        reader.header().clone()
+    }
+
+    /// The windows of a reference of any kind, in the file's order.
+    pub fn windows(&self, name: &str) -> Vec<Window> {
+        let mut stream = Reference::open(&self.path(name)).unwrap().into_stream();
+        let mut windows = Vec::new();
+        while let Some(spec) = stream.next_window().unwrap() {
+            let mut rows = Vec::new();
+            while let Some(block) = stream.next_rows(5).unwrap() {
+                rows.extend(decoded(&block));
+            }
+            windows.push(Window { spec, rows });
+        }
+        windows
+    }
+
+    /// The windows of a reference without their rows.
+    pub fn specs(&self, name: &str) -> Vec<WindowSpec> {
+        let windows = self.windows(name).into_iter();
+        windows.map(|window| window.spec).collect()
+    }
+
+    /// Each window's tokens in a reference.
+    pub fn tokens(&self, name: &str) -> Vec<Vec<u32>> {
+        let specs = self.specs(name).into_iter();
+        specs.map(|spec| spec.tokens).collect()
+    }
+
+    /// All rows of a reference, in the file's order.
+    pub fn rows(&self, name: &str) -> Vec<Vec<f32>> {
+        let windows = self.windows(name).into_iter();
+        windows.flat_map(|window| window.rows).collect()
+    }
+
+    /// All records of a sidecar.
+    pub fn records(&self, name: &str) -> Vec<TokenRecord> {
+        let reader = SidecarReader::open(&self.path(name)).unwrap();
+        reader.read_all().unwrap()
+    }
+
+    /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index
+    /// of a row in it and the row's logits, and returns those to write: as many for every row.
+    pub fn rewrite(&self, from: &str, to: &str, change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>) {
+        let mut windows = self.windows(from);
+        for Window { spec, rows } in &mut windows {
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = change(spec.window, i, std::mem::take(row));
+            }
+        }
+        let mut header = self.header(from);
+        header.n_vocab = windows[0].rows[0].len() as u32;
+        let path = self.path(to);
+        let file = File::create(&path).unwrap();
+        let mut writer = Writer::native(file, &path, &header).unwrap();
+        for Window { spec, rows } in &windows {
+            writer.write_window(spec, rows).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+}
+
+/// The logits of a block's rows.
+pub fn decoded(block: &RowBlock) -> Vec<Vec<f32>> {
+    let rows = block.rows().map(|row| {
+        let mut logits = vec![0.0; row.len()];
+        row.decode_into(&mut logits);
+        logits
+    });
+    rows.collect()
+}
+
+/// ln p of each entry.
+pub fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
+    let ln_sum = sum.ln();
+    row.iter().map(|&x| f64::from(x) - max - ln_sum).collect()
+}
+
+/// KL(p‖q), both given as logarithms.
+pub fn kld(ln_p: &[f64], ln_q: &[f64]) -> f64 {
+    ln_p.iter().zip(ln_q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+/// The index of the top token: the first maximum.
+pub fn top(row: &[f32]) -> usize {
+    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
+}
+
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+pub fn max(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// A number of the JSON.
+#[track_caller]
+pub fn number(value: &Value) -> f64 {
+    let number = value.as_f64();
+    number.unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+/// Checks that a number is as accurate as promised: 1e-6 relative or 1e-9 absolute.
+#[track_caller]
+pub fn accurate(ours: f64, exact: f64, what: &str) {
+    close(ours, exact, (1e-6 * exact.abs()).max(1e-9), what);
+}
+
+#[track_caller]
+pub fn close(ours: f64, exact: f64, bound: f64, what: &str) {
+    let error = (ours - exact).abs();
+    assert!(error <= bound, "{what}: {ours}, expected {exact}");
+}

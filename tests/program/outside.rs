@@ -1,0 +1,263 @@
+//! What comes from outside a run: signals, pipes and disks that close, two runs at once.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::session::{Run, Session, fixture, short_text};
+
+/// A text that keeps `kl` busy for some seconds on any machine.
+fn long_text(session: &Session) {
+    let text = fs::read_to_string(fixture("eval")).unwrap();
+    session.write("long.txt", text.repeat(40));
+}
+
+const WRITE: &str = "-m @f16 -t long.txt -c 64";
+
+/// A write that has begun: its partial file is there, and rows are on their way.
+fn running_write(session: &Session, flags: &str) -> Child {
+    let mut child = session.spawn(&format!("{WRITE} -w ref.gz {flags}"));
+    // The last line before the work begins names the file.
+    let stderr = child.stderr.as_mut().unwrap();
+    let mut lines = BufReader::new(stderr).lines();
+    assert!(
+        lines.any(|line| line.unwrap().starts_with("file ")),
+        "the write has begun"
+    );
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let status = Command::new("kill").args([name, &id]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Whether this test was started with a signal ignored, which kl inherits and respects.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_a_write_as_it_ends_any_program() {
+    use std::os::unix::process::ExitStatusExt;
+    let session = Session::new();
+    long_text(&session);
+    for (name, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
+        if is_ignored(number) {
+            continue;
+        }
+        // A kind that cannot be resumed leaves nothing.
+        let mut child = running_write(&session, "--format kl.py");
+        signal(&child, name);
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(number), "a shell's loop ends with it");
+        assert_eq!(session.files(), ["long.txt"], "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_generation() {
+    use std::os::unix::process::ExitStatusExt;
+    if is_ignored(2) {
+        return;
+    }
+    let session = Session::new();
+    session.write("prompts.txt", "Once upon a time\n".repeat(9000));
+    let mut child = session.spawn("-m @f16 --prompts-file prompts.txt -w ref.gz --generate 400");
+    // The model is loaded when the warning that it lacks a template is printed.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(stderr.any(|line| line.unwrap().contains("no chat template")));
+    signal(&child, "-INT");
+    assert!(stderr.any(|line| line.unwrap() == "kl: interrupted"));
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    assert_eq!(session.files(), ["prompts.txt"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_that_nohup_ignores_stays_ignored() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let kl = session.command("-m @f16 -t short.txt -w ref.gz");
+    // The shell sends itself a signal that it, and so kl, ignores.
+    let status = Command::new("sh")
+        .args(["-c", "trap '' HUP; \"$@\" & kill -HUP $!; wait $!", "sh"])
+        .arg(kl.get_program())
+        .args(kl.get_args())
+        .current_dir(session.folder.path())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(session.exists("ref.gz"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_the_models_that_are_done() {
+    let session = Session::new();
+    long_text(&session);
+    session.ok(&format!("{WRITE} -w ref.gz -n 20000 -q"));
+    let child = session.spawn("-m @q8 -m @q4 -r ref.gz -q --json -");
+    while !session.exists("tiny-q8_0.gguf.kls") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, "-TERM");
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_ne!(run.code, 0);
+    let json = run.json();
+    let models = json["models"].as_array().unwrap().iter();
+    let whole = models.filter(|model| model.get("interrupted").is_none());
+    assert_eq!(whole.count(), 1);
+}
+
+#[test]
+fn files_that_a_killed_run_leaves_are_named_and_not_touched() {
+    let session = Session::new();
+    long_text(&session);
+    let mut child = running_write(&session, "");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A lock ends with its process; what was written stays, and is not touched.
+    session.write("ref.gz.partial", "left");
+    let again = "-m @f16 -t long.txt -w ref.gz -n 64 -q";
+    session.fails(again, 1, &["ref.gz.partial", "cut off", "--force"]);
+    session.ok(&format!("{again} --force"));
+    // What a killed evaluation leaves does not stop the other models either.
+    session.write("tiny-q8_0.gguf.kls.partial", "left");
+    let run = session.kl("-m @q8 -m @q2 -r ref.gz -q");
+    assert_eq!(run.code, 1);
+    run.warns(&["tiny-q8_0.gguf.kls.partial"]);
+    assert!(session.exists("tiny-q2_K.gguf.kls"));
+}
+
+#[test]
+fn two_runs_never_write_one_file() {
+    let session = Session::new();
+    long_text(&session);
+    let mut first = running_write(&session, "--force");
+    let second = "-m @q8 -t long.txt -w ref.gz --force -q";
+    session.fails(second, 1, &["ref.gz", "another run"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
+fn no_output_is_an_input_or_written_twice() {
+    let session = Session::new();
+    session.reference("");
+    let before = session.read("ref.gz");
+    fs::copy(fixture("q8"), session.path("m.gguf")).unwrap();
+    fs::create_dir(session.path("d")).unwrap();
+    fs::copy(fixture("q2"), session.path("d/m.gguf")).unwrap();
+    for output in ["short.txt", "m.gguf", "./m.gguf"] {
+        let line = format!("-m m.gguf -t short.txt --force -w {output}");
+        session.fails(&line, 2, &[output, "input"]);
+    }
+    // kl's own temporary name is an output too.
+    session.write("x.partial", &before);
+    let partial = "-m m.gguf -r x.partial --no-sidecar --json x";
+    session.fails(partial, 2, &["x:", "input"]);
+    assert_eq!(session.read("x.partial"), before);
+    let read = "-m m.gguf -r ref.gz --force";
+    for output in ["ref.gz", "d/../m.gguf"] {
+        for flag in ["--json", "--sidecar"] {
+            session.fails(&format!("{read} {flag} {output}"), 2, &[output, "input"]);
+        }
+    }
+    let one_file = format!("{read} --json x --sidecar x");
+    session.fails(&one_file, 2, &["twice"]);
+    let one_name = format!("{read} -m d/m.gguf");
+    session.fails(&one_name, 2, &["m.gguf.kls", "twice"]);
+    assert_eq!(session.read("ref.gz"), before);
+    assert_eq!(session.read("short.txt"), short_text().as_bytes());
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let session = Session::new();
+    session.reference("");
+    let mut child = session.spawn("-m @q8 -r ref.gz -q --json -");
+    drop(child.stdout.take());
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn a_closed_stdout_stops_neither_the_models_nor_the_json() {
+    let session = Session::new();
+    session.reference("");
+    let mut child = session.spawn("-m @q8 -m @q2 -r ref.gz -q --json o.json");
+    drop(child.stdout.take());
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let json = session.read_json("o.json");
+    assert_eq!(json["models"].as_array().unwrap().len(), 2);
+    assert!(session.exists("tiny-q2_K.gguf.kls"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn only_a_report_that_a_full_disk_loses_is_an_error() {
+    let session = Session::new();
+    session.reference("");
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut to_full = session.command("-m @q8 -r ref.gz --json o.json");
+    let status = to_full.stdout(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1), "the report is lost");
+    assert!(session.exists("o.json"), "the JSON is not");
+
+    let mut verbose = session.command("-m @q8 -r ref.gz -v");
+    let verbose = verbose.stdout(Stdio::null()).stderr(full());
+    let status = verbose.status().unwrap();
+    assert_eq!(status.code(), Some(0), "the log is lost, the work is done");
+    let mut missing = session.command("-m none.gguf -r ref.gz");
+    let status = missing.stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn a_sidecar_that_cannot_be_written_loses_no_numbers() {
+    let session = Session::new();
+    session.reference("");
+    // The name is free when the run begins, and taken when it ends.
+    let child = session.spawn("-m @q8 -r ref.gz --sidecar s.kls");
+    while !session.exists("s.kls.partial") && !session.exists("s.kls") {
+        std::thread::yield_now();
+    }
+    let taken = fs::File::create_new(session.path("s.kls"));
+    let run = Run::from(child.wait_with_output().unwrap());
+    if taken.is_ok() {
+        assert_eq!(run.code, 1);
+        run.warns(&["s.kls.partial"]);
+    }
+    run.prints(&["mean"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reference_that_is_replaced_between_two_models_is_an_error() {
+    let session = Session::new();
+    long_text(&session);
+    session.ok(&format!("{WRITE} -w ref.gz -n 6000 -q"));
+    session.ok(&format!("{WRITE} -w other.gz -n 500 -q"));
+    let child = session.spawn("-m @q8 -m @q2 -r ref.gz -q");
+    while session.length("tiny-q8_0.gguf.kls.partial") == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The first model's run continues with the file that it has opened.
+    fs::rename(session.path("other.gz"), session.path("ref.gz")).unwrap();
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    run.warns(&["ref.gz", "replaced"]);
+    assert!(session.exists("tiny-q8_0.gguf.kls"));
+    assert!(!session.exists("tiny-q2_K.gguf.kls"));
+}

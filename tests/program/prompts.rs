@@ -1,0 +1,383 @@
+//! References of prompts: what is decoded, what is kept of them, and the numbers of each.
+
+use std::fs;
+
+use kl_formats::PromptContent;
+use serde_json::Value;
+
+use crate::chat_templates::TEMPLATE;
+use crate::numbers::{accurate, max, mean, number, top};
+use crate::session::{Session, fixture};
+
+/// Writes the reference `name` of some prompts with the f16 model, its rows exact.
+fn write(session: &Session, name: &str, flags: &str) {
+    let line = format!("-m @f16 -w {name} --encoding f32 -q --prompts-file {flags}");
+    session.ok(&line);
+}
+
+/// The first model's result, of a run that keeps no sidecar.
+fn result(session: &Session, line: &str) -> Value {
+    session.result(&format!("{line} --no-sidecar"))
+}
+
+/// The prompts of `fixtures/prompts.txt`.
+fn lines() -> Vec<String> {
+    let text = fs::read_to_string(fixture("prompts")).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts");
+    let (header, heads) = (session.header("ref.gz"), session.specs("ref.gz"));
+    let prompts = header.prompts.unwrap();
+    let lines = lines();
+    assert_eq!((heads.len(), lines.len()), (5, 5));
+    for (i, (head, prompt)) in heads.iter().zip(&prompts).enumerate() {
+        assert_eq!(head.window as usize, i);
+        assert_eq!(prompt.content, PromptContent::Text(lines[i].clone()));
+        assert_eq!(prompt.n_tokens as usize, head.tokens.len());
+        assert_eq!((head.first_scored, head.n_rows), (0, prompt.n_tokens));
+        assert_eq!(head.tokens[0], 1, "the model's BOS");
+    }
+    let lengths = || heads.iter().map(|head| head.tokens.len());
+    assert_eq!(header.n_ctx as usize, lengths().max().unwrap());
+    assert_eq!(
+        (header.add_bos, header.chat_template, header.generated),
+        (Some(true), None, None)
+    );
+    let text = header.text.unwrap();
+    assert_eq!(text.name.as_deref(), Some("prompts.txt"));
+    let own: usize = lengths().map(|length| length - 1).sum();
+    assert_eq!(text.n_tokens, Some(own as u64));
+
+    let result = result(&session, "-m @f16 -r ref.gz");
+    assert_eq!(result["kld"]["max"], 0.0);
+    assert_eq!(result["n_tokens"], header.n_rows);
+    let each = result["prompts"].as_array().unwrap();
+    for (i, prompt) in each.iter().enumerate() {
+        assert_eq!(prompt["window"], i);
+        assert_eq!(prompt["prompt"], lines[i]);
+        assert_eq!(prompt["kld"]["max"], 0.0);
+        assert_eq!(prompt["ref_top1"], 1.0);
+    }
+}
+
+#[test]
+fn the_numbers_of_a_prompt_are_those_of_its_tokens() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts");
+    let result = result(&session, "-m @q2 -r ref.gz --json-tokens");
+    let tokens = &result["tokens"];
+    let windows = tokens["window"].as_array().unwrap();
+    let prompts = result["prompts"].as_array().unwrap();
+    for (number_of_prompt, prompt) in prompts.iter().enumerate() {
+        let column = |name: &str| -> Vec<f64> {
+            let own = (0..windows.len()).filter(|&i| windows[i] == number_of_prompt);
+            own.map(|i| number(&tokens[name][i])).collect()
+        };
+        let klds = column("kld");
+        assert_eq!(prompt["n_tokens"], klds.len());
+        accurate(number(&prompt["kld"]["mean"]), mean(&klds), "mean");
+        assert_eq!(prompt["kld"]["max"], max(&klds).max(0.0));
+        let reverse = mean(&column("reverse_kld"));
+        accurate(number(&prompt["reverse_kld_mean"]), reverse, "reverse");
+        let (ours, theirs) = (column("ref_top"), column("eval_top"));
+        let same = ours.iter().zip(&theirs).filter(|(a, b)| a == b).count();
+        let share = same as f64 / klds.len() as f64;
+        accurate(number(&prompt["ref_top1"]), share, "same top");
+    }
+    assert_eq!(prompts.len(), 5);
+    let max = |prompt: &Value| number(&prompt["kld"]["max"]);
+    let largest = prompts.iter().max_by(|a, b| max(a).total_cmp(&max(b)));
+    let max_at = &result["kld"]["max_at"];
+    assert_eq!(largest.unwrap()["window"], max_at["window"]);
+}
+
+/// MAX's four columns, each from both models' logits in float64.
+#[test]
+fn a_prompts_columns_are_maxs() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts");
+    session.ok("-m @q2 --prompts-file @prompts -q -w eval.gz --encoding f32");
+    let (reference, evaluated) = (session.windows("ref.gz"), session.windows("eval.gz"));
+    let result = result(&session, "-m @q2 -r ref.gz --stats logits");
+    let prompts = result["prompts"].as_array().unwrap().iter();
+    for (prompt, (reference, evaluated)) in prompts.zip(reference.iter().zip(&evaluated)) {
+        let steps = reference.rows.iter().zip(&evaluated.rows);
+        let steps: Vec<[f64; 3]> = steps.map(|(l, m)| max_of_a_step(l, m)).collect();
+        let column = |i: usize| steps.iter().map(|step| step[i]).collect::<Vec<f64>>();
+        let [differences, distances, smoothed] = [0, 1, 2].map(column);
+        for (value, exact, what) in [
+            (
+                &prompt["mean_abs_diff"],
+                mean(&differences),
+                "mean absolute difference",
+            ),
+            (
+                &prompt["cosine_distance"],
+                mean(&distances),
+                "cosine distance",
+            ),
+            (
+                &prompt["smoothed_kld"]["mean"],
+                mean(&smoothed),
+                "smoothed KLD",
+            ),
+            (
+                &prompt["smoothed_kld"]["max"],
+                max(&smoothed),
+                "largest smoothed KLD",
+            ),
+        ] {
+            accurate(number(value), exact, what);
+        }
+    }
+}
+
+/// Mean absolute difference, cosine distance, smoothed KLD.
+fn max_of_a_step(l: &[f32], m: &[f32]) -> [f64; 3] {
+    let pairs = l.iter().zip(m).map(|(&l, &m)| (l.into(), m.into()));
+    let pairs: Vec<(f64, f64)> = pairs.collect();
+    let n = pairs.len() as f64;
+    let sum = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>();
+    let dot = sum(|(l, m)| l * m);
+    let smoothed = |row: &[f32]| -> Vec<f64> {
+        let top = f64::from(row[top(row)]);
+        let weights: Vec<f64> = row.iter().map(|&x| (f64::from(x) - top).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let share = |weight: &f64| (1.0 - n * 1e-10) * (weight / total) + 1e-10;
+        weights.iter().map(share).collect()
+    };
+    let (p, q) = (smoothed(l), smoothed(m));
+    [
+        sum(|(l, m)| (l - m).abs()) / n,
+        1.0 - dot / (sum(|(l, _)| l * l).sqrt() * sum(|(_, m)| m * m).sqrt()),
+        p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum(),
+    ]
+}
+
+#[test]
+fn generation_is_greedy() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts --generate 5");
+    let header = session.header("ref.gz");
+    assert_eq!(header.generated, Some(5));
+    let windows = session.windows("ref.gz");
+    let prompts = header.prompts.unwrap();
+    for (window, prompt) in windows.iter().zip(&prompts) {
+        let head = &window.spec;
+        assert_eq!(head.tokens.len() as u32, prompt.n_tokens + 5);
+        assert_eq!((head.first_scored, head.n_rows), (prompt.n_tokens - 1, 5));
+        for (step, row) in window.rows.iter().enumerate() {
+            let next = head.tokens[head.first_scored as usize + step + 1];
+            assert_eq!(top(row), next as usize, "step {step}");
+        }
+    }
+    let firsts = windows.iter().map(|window| window.spec.first_scored);
+    assert_eq!(Some(header.first_scored), firsts.min());
+    let itself = result(&session, "-m @f16 -r ref.gz");
+    assert_eq!(itself["kld"]["max"], 0.0);
+    assert_eq!(itself["n_tokens"], 25);
+    assert_eq!(itself["prompts"][4]["ref_top1"], 1.0);
+
+    // A batch of three tokens: the prompt is decoded in parts, and the words stay the same.
+    let tokens = session.tokens("ref.gz");
+    write(&session, "parts.gz", "@prompts --generate 5 -b 3");
+    assert_eq!(session.tokens("parts.gz"), tokens);
+    // The prompt's own positions too, with --score all.
+    write(&session, "all.gz", "@prompts --generate 5 --score all");
+    assert_eq!(session.tokens("all.gz"), tokens);
+    for (head, prompt) in session.specs("all.gz").iter().zip(&prompts) {
+        assert_eq!((head.first_scored, head.n_rows), (0, prompt.n_tokens + 4));
+    }
+}
+
+#[test]
+fn a_part_of_the_prompts_can_be_used() {
+    let session = Session::new();
+    write(&session, "two.gz", "@prompts --max-windows 2");
+    let prompts = session.header("two.gz").prompts.unwrap();
+    assert_eq!((session.specs("two.gz").len(), prompts.len()), (2, 2));
+
+    write(&session, "n.gz", "@prompts -n 30 -c 99");
+    let header = session.header("n.gz");
+    assert_eq!((header.n_rows, header.n_ctx), (30, 99));
+    assert_eq!(header.prompts.unwrap().len(), 5);
+    assert!(header.seed.is_some());
+    let result = result(&session, "-m @q8 -r n.gz");
+    let each = result["prompts"].as_array().unwrap();
+    assert_eq!(each.len(), session.specs("n.gz").len());
+    assert!(each.is_sorted_by_key(|prompt| prompt["window"].as_u64()));
+    let lines = lines();
+    for prompt in each {
+        let window = prompt["window"].as_u64().unwrap() as usize;
+        assert_eq!(prompt["prompt"], lines[window]);
+    }
+
+    let late = "-m @f16 -w late.gz -q --no-chat-template --score 10 --prompts-file @prompts";
+    session.ok(late).warns(&["1 prompt,", "too short"]);
+    let header = session.header("late.gz");
+    assert_eq!((header.n_windows, header.first_scored), (4, 10));
+    let heads = session.specs("late.gz");
+    assert!(heads.iter().all(|head| head.first_scored == 10));
+}
+
+#[test]
+fn a_write_that_was_cut_off_is_resumed() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts --generate 3");
+    let whole = session.read("ref.gz");
+    session.remove("ref.gz");
+    session.write("ref.gz.partial", &whole[..whole.len() * 2 / 3]);
+    let other = "-m @f16 -w ref.gz --encoding f32 --prompts-file @prompts --generate 3 -q \
+         --resume --score all";
+    let run = session.fails(other, 1, &["another run"]);
+    assert!(run.stderr.len() < 1000, "prompts are cut: {}", run.stderr);
+    write(&session, "ref.gz", "@prompts --generate 3 --resume");
+    assert!(session.read("ref.gz") == whole);
+}
+
+#[test]
+fn info_and_the_report_describe_the_prompts() {
+    let session = Session::new();
+    session.write("chat.jinja", TEMPLATE);
+    let chats = "@chats --chat-template-file chat.jinja --generate 2";
+    write(&session, "ref.gz", chats);
+    let run = session.ok("info ref.gz");
+    run.prints(&["4, in a chat template, sha256", "2 tokens generated"]);
+    let prompts = session.info("ref.gz")["prompts"].take();
+    assert_eq!(prompts["n_prompts"], 4);
+    assert_eq!(prompts["generated"], 2);
+    let chat_template = session.header("ref.gz").chat_template.unwrap();
+    assert_eq!(prompts["chat_template"], chat_template);
+
+    session.ok("-m @q2 -r ref.gz -q").prints(&[
+        "8 in 4 prompts of",
+        "| \"She had a green ring.\\nShe loved her ring beca\"... ",
+    ]);
+    session.reference("--force");
+    let info = session.info("ref.gz");
+    assert_eq!(info["prompts"], Value::Null, "of a text");
+    let result = result(&session, "-m @q8 -r ref.gz");
+    assert_eq!(result.get("prompts"), None);
+}
+
+#[test]
+fn a_conversion_keeps_the_prompts_or_warns_that_they_are_lost() {
+    let session = Session::new();
+    write(&session, "ref.gz", "@prompts");
+    session.ok("convert ref.gz u16.gz --format kl -q");
+    let prompts = session.header("ref.gz").prompts;
+    assert_eq!(session.header("u16.gz").prompts, prompts);
+    let run = session.ok("convert ref.gz klpy.gz --format kl.py -q");
+    run.warns(&["loses", "prompts"]);
+}
+
+/// 2 MB of prompts that make short windows.
+#[test]
+fn a_header_may_be_longer_than_that_of_a_text() {
+    let session = Session::new();
+    session.write(
+        "chat.jinja",
+        "Once upon a time {{ messages[0].content[:7] }}",
+    );
+    let prompt = |i: usize| format!("no. {i:03} {}", "of many words ".repeat(3600));
+    let prompts: Vec<String> = (0..40).map(prompt).collect();
+    session.write("long.txt", prompts.join("\n"));
+    assert!(session.length("long.txt") > 2_000_000);
+    let long = "long.txt --chat-template-file chat.jinja";
+    write(&session, "ref.gz", long);
+    let kept = session.header("ref.gz").prompts.unwrap();
+    let labels = kept.iter().map(|prompt| prompt.content.label());
+    assert!(labels.eq(prompts.iter().cloned()));
+    session.ok("info ref.gz --verify -q");
+    let result = result(&session, "-m @f16 -r ref.gz");
+    assert_eq!(result["kld"]["max"], 0.0);
+    assert_eq!(result["prompts"][39]["prompt"], prompts[39]);
+}
+
+#[test]
+fn every_error_is_one_line_with_the_prompts_line() {
+    let session = Session::new();
+    for (name, text) in [
+        ("empty.txt", ""),
+        ("blank.txt", "\n  \n\r\n"),
+        ("slip.txt", "{\"prompt\": \"a dog\",}\n"),
+        ("mixed.jsonl", "{\"prompt\": \"a dog\"}\n\nplain text\n"),
+        ("neither.jsonl", "{\"text\": \"a dog\"}\n"),
+        ("role.jsonl", "{\"messages\": [{\"content\": \"a dog\"}]}\n"),
+        (
+            "nothing.jsonl",
+            "{\"prompt\": \"a dog\"}\n{\"prompt\": \"\"}\n",
+        ),
+        (
+            "long.txt",
+            "A dog\nOnce upon a time, there was a careful girl named Maya\n",
+        ),
+        ("broken.jinja", "{% for message in messages %}"),
+        ("wrong.jinja", "\n\n{{ messages.content.x }}"),
+    ] {
+        session.write(name, text);
+    }
+    let cases: [(&str, &[&str]); 15] = [
+        ("missing", &["missing"]),
+        ("empty.txt", &["empty.txt", "is empty"]),
+        ("slip.txt", &["slip.txt: line 1", "JSON"]),
+        ("blank.txt", &["blank.txt", "prompt"]),
+        (
+            "mixed.jsonl",
+            &["mixed.jsonl: line 3", "prompt or messages"],
+        ),
+        ("neither.jsonl", &["line 1", "prompt", "messages"]),
+        ("role.jsonl", &["line 1", "`role`"]),
+        ("nothing.jsonl", &["line 2", "1 token", "at least 2"]),
+        ("@chats", &["line 1", "--chat-template-file"]),
+        (
+            "@chats --no-chat-template",
+            &["line 1", "--no-chat-template"],
+        ),
+        (
+            "long.txt -c 8",
+            &["long.txt: line 2", "window of 8", "--n-ctx"],
+        ),
+        ("long.txt -c 8 --generate 7", &["line 1", "7 generated"]),
+        ("long.txt --score 99", &["prompt", "long enough"]),
+        (
+            "long.txt --chat-template-file broken.jinja",
+            &["broken.jinja", "syntax error"],
+        ),
+        (
+            "long.txt --chat-template-file wrong.jinja",
+            &["line 1", "chat template:3"],
+        ),
+    ];
+    for (flags, what) in cases {
+        let line = format!("-m @f16 -w ref.gz -q --prompts-file {flags}");
+        session.fails(&line, 1, what);
+        assert!(!session.exists("ref.gz"), "{flags}");
+    }
+    for (output, flags) in [
+        ("long.txt", ""),
+        ("broken.jinja", "--chat-template-file broken.jinja"),
+    ] {
+        let line = format!("-m @f16 --prompts-file long.txt --force -w {output} {flags}");
+        session.fails(&line, 2, &[output, "input"]);
+    }
+    // A prompt of one token is enough if tokens are generated after it.
+    write(&session, "one.gz", "nothing.jsonl --generate 1");
+}
+
+#[test]
+fn prompts_are_read_from_stdin() {
+    let session = Session::new();
+    let line = "-m @f16 --prompts-file - -w ref.gz -q --no-chat-template";
+    let input = fs::File::open(fixture("prompts")).unwrap();
+    let status = session.command(line).stdin(input).status().unwrap();
+    assert!(status.success());
+    let text = session.header("ref.gz").text.unwrap();
+    assert_eq!(text.name.as_deref(), Some("-"));
+    assert_eq!(session.specs("ref.gz").len(), 5);
+}

@@ -1,0 +1,314 @@
+//! Runs that are killed, interrupted or stopped by a full disk: resumed, they make the very files
+//! that an uninterrupted run makes. `scripts/kill.sh` kills thousands of times.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use kl_formats::native;
+use serde_json::Value;
+
+use crate::session::{Run, Session, fixture};
+
+const WRITE: &str = "-m @f16 -t long.txt -w ref.gz -c 64 -q";
+const READ: &str = "-m @q8 -r ref.gz -q";
+const SIDECAR: &str = "tiny-q8_0.gguf.kls";
+const PARTIAL: &str = "tiny-q8_0.gguf.kls.partial";
+
+/// The reference that an uninterrupted run writes, shared by all tests.
+static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let session = session();
+    session.ok(WRITE);
+    session.read("ref.gz")
+});
+
+/// A text of some pieces of rows, each of six windows.
+fn session() -> Session {
+    let session = Session::new();
+    let text = fs::read_to_string(fixture("eval")).unwrap();
+    session.write("long.txt", text.repeat(3));
+    session
+}
+
+fn session_with_reference() -> Session {
+    let session = session();
+    session.write("ref.gz", &*WHOLE);
+    session
+}
+
+fn with(line: &str, more: &str) -> String {
+    format!("{line} {more}")
+}
+
+/// Starts a run and sends it a signal once a file has grown to `bytes`. Returns what it did, or
+/// None if it was done before. SIGINT will not do: a shell's background jobs ignore it.
+fn cut_off(session: &Session, line: &str, signal: &str, file: &str, bytes: u64) -> Option<Run> {
+    let mut child = session.spawn(line);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while session.length(file) < bytes && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "{file} does not grow");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let id = child.id().to_string();
+    let mut kill = Command::new("kill");
+    let _ = kill.args([signal, &id]).stderr(Stdio::null()).status();
+    let run = Run::from(child.wait_with_output().unwrap());
+    (run.code != 0).then_some(run)
+}
+
+#[test]
+fn a_write_that_is_killed_again_and_again_makes_the_same_file() {
+    let (session, whole) = (session(), &*WHOLE);
+    let resumed = with(WRITE, "--resume");
+    let mut kills = 0;
+    // 4 MiB go to the disk at once.
+    for part in 1..=8 {
+        let bytes = whole.len() as u64 * part / 9;
+        kills += u32::from(cut_off(&session, &resumed, "-KILL", "ref.gz.partial", bytes).is_some());
+    }
+    assert!(kills >= 4, "{kills} kills");
+    session.ok(&resumed);
+    assert!(session.read("ref.gz") == *whole);
+    session.ok(&resumed).warns(&["already complete"]);
+    assert_eq!(session.files(), ["long.txt", "ref.gz"]);
+}
+
+#[test]
+fn an_interrupted_write_prints_how_to_resume() {
+    let (session, whole) = (session(), &*WHOLE);
+    let run = cut_off(&session, WRITE, "-TERM", "ref.gz.partial", 1).unwrap();
+    let kept = native::count_windows(&session.path("ref.gz.partial")).unwrap();
+    assert!(kept > 0);
+    let last = run.stderr.lines().last().unwrap();
+    for what in ["ref.gz.partial", "--resume", &format!("keeps {kept} of ")] {
+        assert!(last.contains(what), "no '{what}': {last}");
+    }
+    // Without --resume it is named and not touched.
+    let left = session.read("ref.gz.partial");
+    session.fails(WRITE, 1, &["ref.gz.partial", "--resume", "--force"]);
+    let run = session.ok("-m @f16 -t long.txt -w ref.gz -c 64 --resume");
+    run.warns(&[&format!("{kept} whole window")]);
+    assert!(session.read("ref.gz") == *whole);
+    assert!(whole.starts_with(&left[..left.len() / 2]));
+    // --force starts over.
+    session.write("ref.gz.partial", left);
+    session.ok(&with(WRITE, "--force"));
+    assert!(session.read("ref.gz") == *whole);
+}
+
+#[test]
+fn a_write_is_resumed_with_its_own_settings_only() {
+    let session = session();
+    cut_off(&session, WRITE, "-TERM", "ref.gz.partial", 1).unwrap();
+    let left = session.read("ref.gz.partial");
+    session.write(
+        "other.txt",
+        "Once upon a time there was another text, of other words.",
+    );
+    // Another model of the same name and header: requantized, perhaps.
+    fs::create_dir(session.path("other")).unwrap();
+    let mut weights = fs::read(fixture("f16")).unwrap();
+    let start = weights.len() / 2;
+    let changed = weights[start..].iter_mut().step_by(2);
+    changed.for_each(|byte| *byte ^= 1);
+    session.write("other/tiny-f16.gguf", weights);
+    for (line, what) in [
+        (WRITE.replace("@f16", "@q8"), "model."),
+        (WRITE.replace("long.txt", "other.txt"), "text."),
+        (WRITE.replace("64", "65"), "n_ctx"),
+        (with(WRITE, "--encoding f32"), "encoding"),
+        (with(WRITE, "-b 32"), "backend.n_batch"),
+        (with(WRITE, "-fa off"), "backend.flash_attn"),
+        (with(WRITE, "-n 500"), "seed"),
+        (
+            WRITE.replace("@f16", "other/tiny-f16.gguf"),
+            "model.sample_sha256",
+        ),
+    ] {
+        let what = ["ref.gz.partial", "another run", what, "--force"];
+        session.fails(&with(&line, "--resume"), 1, &what);
+    }
+    assert!(session.read("ref.gz.partial") == left, "not touched");
+    // A file that is not a reference belongs to somebody else.
+    session.write("ref.gz.partial", "notes");
+    session.fails(&with(WRITE, "--resume"), 1, &["ref.gz.partial"]);
+    assert_eq!(session.read("ref.gz.partial"), b"notes");
+}
+
+/// Runs `kl` with a limit on the size of files, in units of 512 bytes.
+fn limited(session: &Session, line: &str, blocks: u64) -> Run {
+    let kl = session.command(line);
+    let output = Command::new("sh")
+        .args(["-c", &format!("ulimit -f {blocks}; exec \"$@\""), "sh"])
+        .arg(kl.get_program())
+        .args(kl.get_args())
+        .current_dir(session.folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    Run::from(output)
+}
+
+#[test]
+fn a_write_that_meets_a_full_disk_again_and_again_makes_the_same_file() {
+    let (session, whole) = (session(), &*WHOLE);
+    let blocks = whole.len() as u64 / 512;
+    let resumed = with(WRITE, "--resume");
+    // The last byte too.
+    for limit in [blocks / 5, blocks / 3, blocks * 4 / 5, blocks] {
+        let run = limited(&session, &resumed, limit);
+        assert_eq!(run.code, 1, "{}", run.stderr);
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.warns(&["cannot", "ref.gz.partial keeps"]);
+    }
+    session.ok(&resumed);
+    assert!(session.read("ref.gz") == *whole);
+    // Other kinds, which cannot be resumed, leave nothing.
+    for kind in ["kl.py", "llama.cpp"] {
+        let line = with(WRITE, &format!("--format {kind} --force"));
+        let run = limited(&session, &line, 100);
+        assert_eq!(run.code, 1);
+        run.warns(&["cannot write"]);
+        assert_eq!(session.files(), ["long.txt", "ref.gz"]);
+    }
+}
+
+/// On a file system of its own, where the machine lets anybody mount one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_write_to_a_full_file_system_is_resumed_when_it_has_room() {
+    let session = session_with_reference();
+    fs::create_dir(session.path("disk")).unwrap();
+    let mut mount = Command::new("unshare");
+    mount.args(["-rm", "mount", "-t", "tmpfs", "none", "disk"]);
+    let may_mount = mount.current_dir(session.folder.path()).output();
+    if !may_mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("no file system of its own here: not tested");
+        return;
+    }
+    let kl = session.command(&with(WRITE, "--resume"));
+    // Another program uses up the room while the reference is written.
+    let script = "mount -t tmpfs -o size=40m none disk && cp long.txt disk && cd disk || exit 9
+        \"$@\" & kl=$!
+        until [ -s ref.gz.partial ]; do kill -0 $kl || exit 7; sleep 0.01; done
+        cat /dev/zero > taken 2>/dev/null
+        wait $kl && exit 8
+        rm taken && \"$@\" && cmp ref.gz ../ref.gz && ls";
+    let output = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script, "sh"])
+        .arg(kl.get_program())
+        .args(kl.get_args())
+        .current_dir(session.folder.path())
+        .output()
+        .unwrap();
+    let run = Run::from(output);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    run.warns(&["No space left on device"]);
+    run.warns(&["ref.gz.partial keeps"]);
+    assert_eq!(run.stdout, "long.txt\nref.gz\n");
+}
+
+#[test]
+fn numbers_survive_a_disk_without_room_for_them() {
+    let session = session_with_reference();
+    let whole = session.ok(READ);
+    session.remove(SIDECAR);
+    let run = limited(&session, READ, 100);
+    assert_eq!(run.code, 1);
+    run.warns(&[PARTIAL]);
+    let table = |run: &Run| run.stdout.split("\nTime").next().unwrap().to_owned();
+    assert_eq!(table(&run), table(&whole));
+    let files = session.files();
+    assert_eq!(files, ["long.txt", "ref.gz"], "no part of a sidecar");
+}
+
+/// A model's result without what an interruption changes.
+fn numbers(mut result: Value) -> Value {
+    let keys = result.as_object_mut().unwrap();
+    keys.remove("timing").unwrap();
+    keys.remove("n_resumed");
+    result
+}
+
+#[test]
+fn an_evaluation_that_is_killed_again_and_again_gives_the_same_numbers() {
+    let session = session_with_reference();
+    let whole = numbers(session.result(READ));
+    let sidecar = session.read(SIDECAR);
+    session.remove(SIDECAR);
+    let resumed = with(READ, "--resume");
+    let mut kills = 0;
+    for part in 1..=8 {
+        let bytes = sidecar.len() as u64 * part / 9;
+        kills += u32::from(cut_off(&session, &resumed, "-KILL", PARTIAL, bytes).is_some());
+    }
+    assert!(kills >= 4, "{kills} kills");
+    session.fails(READ, 1, &[PARTIAL, "--resume", "--force"]);
+    let result = session.result(&resumed);
+    assert!(session.read(SIDECAR) == sidecar);
+    assert!(result["n_resumed"].as_u64().unwrap() > 0);
+    assert_eq!(numbers(result), whole);
+    // A torn record, and all that follow it, are measured again.
+    let mut torn = sidecar.clone();
+    torn[sidecar.len() * 2 / 3..].fill(0);
+    session.remove(SIDECAR);
+    session.write(PARTIAL, torn);
+    assert_eq!(numbers(session.result(&resumed)), whole);
+    assert!(session.read(SIDECAR) == sidecar);
+}
+
+#[test]
+fn an_interrupted_evaluation_reports_on_what_it_has() {
+    let session = session_with_reference();
+    let models = "-m @q4 --json j -m @q8 -r ref.gz -q";
+    let run = cut_off(&session, models, "-TERM", PARTIAL, 60_000).unwrap();
+    run.warns(&[PARTIAL, "keeps"]);
+    run.prints(&["PARTIAL"]);
+    let json = session.read_json("j");
+    assert_eq!(json["complete"], false);
+    assert_eq!(json["models"][0].get("interrupted"), None);
+    let second = &json["models"][1];
+    let done = second["interrupted"]["n_windows"].as_u64().unwrap();
+    assert!(done > 0 && done < second["interrupted"]["of"].as_u64().unwrap());
+    assert_eq!(second["n_windows"], done);
+    assert_eq!(second["timing"], Value::Null);
+    // A run over the same models skips the first and resumes the second.
+    // It replaces its own result, not another run's.
+    let again = with(models, "--resume");
+    session.ok(&again);
+    let json = session.read_json("j");
+    let first = &json["models"][0];
+    assert_eq!(first["timing"], Value::Null);
+    assert_eq!(first["n_resumed"], first["n_tokens"]);
+    assert_eq!(json["models"][1]["n_resumed"], second["n_tokens"]);
+    assert_eq!(json["complete"], true);
+    session.write("j", "{}");
+    session.fails(&again, 1, &["j: exists"]);
+}
+
+#[test]
+fn an_evaluation_is_resumed_with_its_own_settings_only() {
+    let session = session_with_reference();
+    cut_off(&session, READ, "-TERM", PARTIAL, 60_000).unwrap();
+    let left = session.read(PARTIAL);
+    let resumed = with(READ, "--resume");
+    let refused = |line: &str, what: &str| {
+        session.fails(line, 1, &[PARTIAL, what]);
+    };
+    refused(&with(&resumed, "-b 32"), "backend.n_batch");
+    refused(&with(&resumed, "-n 9000"), "n_records");
+    session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
+    fs::rename(session.path("f32.gz"), session.path("ref.gz")).unwrap();
+    refused(&resumed, "reference.fingerprint");
+    assert!(session.read(PARTIAL) == left, "not touched");
+    session.write("ref.gz", &*WHOLE);
+    // What the records do not hold is measured again, with a note.
+    let logits = with(READ, "--stats logits --no-sidecar");
+    let whole = numbers(session.result(&logits));
+    let run = session.ok(&with(&resumed, "--stats logits --json j"));
+    run.warns(&["evaluated from the start"]);
+    let json = session.read_json("j");
+    assert_eq!(json["models"][0]["logits"], whole["logits"]);
+    assert_eq!(json["models"][0]["kld"], whole["kld"]);
+}

@@ -1,0 +1,51 @@
+//! Vocabularies of different sizes: refused, or cut to the part asked for and renormalised.
+
+use crate::numbers::{kld, log_softmax, mean, number};
+use crate::session::Session;
+
+#[test]
+fn the_common_part_is_renormalised() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    // The text's own tokens have to be in it.
+    let windows = session.windows("ref.gz").into_iter();
+    let tokens = windows.flat_map(|window| window.spec.tokens);
+    let cut = 1 + tokens.max().unwrap() as usize;
+    assert!(cut < 1024);
+    session.rewrite("ref.gz", "short.gz", |_, _, mut logits| {
+        logits.truncate(cut);
+        logits
+    });
+    let line = "-m @q2 -r short.gz";
+    session.fails(line, 1, &["1024", &cut.to_string(), "--vocab common"]);
+    let tokenizer = format!("{line} --vocab tokenizer");
+    session.fails(&tokenizer, 1, &["1024 entries"]);
+    let result = session.result(&format!("{line} --vocab common"));
+    assert_eq!(result["n_vocab_compared"], cut);
+
+    session.reference_of("@q2", "q2.gz", "--encoding f32");
+    let (reference, evaluated) = (session.rows("short.gz"), session.rows("q2.gz"));
+    let rows = reference.iter().zip(&evaluated);
+    let klds: Vec<f64> = rows
+        .map(|(p, q)| kld(&log_softmax(p), &log_softmax(&q[..cut])))
+        .collect();
+    let (ours, exact) = (number(&result["kld"]["mean"]["value"]), mean(&klds));
+    assert!((ours / exact - 1.0).abs() < 1e-9, "{ours} {exact}");
+}
+
+#[test]
+fn padding_in_the_reference_changes_nothing() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    session.rewrite("ref.gz", "long.gz", |_, row, mut logits| {
+        logits.extend([3.0 + row as f32; 37]);
+        logits
+    });
+    let numbers = |reference: &str| {
+        let result = session.result(&format!("-m @q2 --no-sidecar -r {reference}"));
+        ["kld", "n_vocab_compared"].map(|key| result[key].clone())
+    };
+    let same = numbers("ref.gz");
+    assert_eq!(numbers("long.gz --vocab common"), same);
+    assert_eq!(numbers("long.gz --vocab tokenizer"), same);
+}

@@ -1,0 +1,83 @@
+//! Which tokens are decoded together and which positions are scored.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use crate::session::{Session, short_text};
+
+#[test]
+fn sliding_windows_score_every_position_or_only_the_new_ones() {
+    let session = Session::new();
+    session.reference("--stride 16 --max-windows 5 --score new");
+    let json = session.json("-m @q8 -r ref.gz");
+    assert_eq!(json["reference"]["stride"], 16);
+    assert_eq!(json["models"][0]["n_tokens"], 64 + 4 * 16);
+    let records = session.records("tiny-q8_0.gguf.kls");
+    let mut later = records.iter().filter(|record| record.window > 0);
+    assert!(later.all(|record| record.position >= 48));
+
+    session.reference("--stride 16 --max-windows 5 --force");
+    let run = session.ok("-m @q8 -r ref.gz -q --json -");
+    run.warns(&["windows overlap", "16 of 64"]);
+    assert_eq!(run.json()["models"][0]["n_tokens"], 5 * 64);
+
+    let gaps = "-m @f16 -t @eval -w no.gz -c 64 --stride 64";
+    session.fails(gaps, 1, &["--stride 64"]);
+}
+
+#[test]
+fn score_and_n_tokens_choose_what_is_scored() {
+    let session = Session::new();
+    session.reference("--score half");
+    let result = session.result("-m @q8 -r ref.gz --sidecar half.kls");
+    let records = session.records("half.kls");
+    let mut positions = records.iter().map(|record| record.position);
+    assert!(positions.all(|position| (32..64).contains(&position)));
+    assert_eq!(result["n_tokens"], records.len());
+
+    session.reference("-n 100 --force");
+    let json = session.json("-m @q8 -r ref.gz");
+    assert_eq!(json["models"][0]["n_tokens"], 100);
+    assert_eq!(json["reference"]["seed"], 123);
+
+    session.reference("--force");
+    let result = session.result("-m @q8 -r ref.gz -n 200 --sidecar n.kls");
+    assert_eq!(result["n_tokens"], 200);
+    let records = session.records("n.kls");
+    let starts = records.iter().step_by(64);
+    let windows: Vec<u32> = starts.map(|record| record.window).collect();
+    assert_ne!(windows, [0, 1, 2, 3], "a sample, not the start of the text");
+    assert!(
+        records[199].next_token().is_some(),
+        "the token after the last row is known"
+    );
+}
+
+#[test]
+fn a_window_longer_than_the_batch_is_decoded_in_parts() {
+    let session = Session::new();
+    session.reference("-b 7 -ub 7 --encoding f32");
+    let json = session.json("-m @f16 -r ref.gz");
+    assert_eq!(json["reference"]["backend"]["n_batch"], 7);
+    let max = &json["models"][0]["kld"]["max"];
+    assert_eq!(*max, 0.0, "the file's batch is used");
+
+    let run = session.ok("-m @f16 -r ref.gz -b 64 -ub 64 -q");
+    run.warns(&["--n-batch 7"]);
+}
+
+#[test]
+fn a_text_is_read_from_stdin() {
+    let session = Session::new();
+    let mut command = session.command("-m @f16 -t - -w ref.gz -c 64 -q");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(short_text().as_bytes()).unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    let from_stdin = session.json("-m @q8 -r ref.gz");
+    assert_eq!(from_stdin["reference"]["text"]["name"], "-");
+    session.reference("--force");
+    let from_file = session.result("-m @q8 -r ref.gz");
+    assert_eq!(from_stdin["models"][0]["kld"], from_file["kld"]);
+}
