@@ -4,10 +4,10 @@
 mod common;
 #[path = "../../fuzz/src/framing.rs"]
 mod framing;
-#[path = "../../fuzz/src/given.rs"]
-mod given;
 #[path = "../../fuzz/src/memory.rs"]
 mod memory;
+#[path = "../../fuzz/src/on_disk.rs"]
+mod on_disk;
 #[path = "../../fuzz/src/readers.rs"]
 mod readers;
 #[path = "corpus/seeds.rs"]
@@ -15,7 +15,7 @@ mod seeds;
 
 use std::path::{Path, PathBuf};
 
-use given::Given;
+use on_disk::OnDisk;
 use readers::Target;
 
 fn corpus(target: &str) -> PathBuf {
@@ -35,8 +35,8 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
         for entry in std::fs::read_dir(corpus(target.name)).unwrap() {
             let from = entry.unwrap().path();
             eprintln!("{}", from.display());
-            let given = (target.frame)(&std::fs::read(from).unwrap());
-            match is_whole(&target, &given, folder.path()) {
+            let on_disk = (target.frame)(&std::fs::read(from).unwrap());
+            match is_whole(&target, &on_disk, folder.path()) {
                 true => whole += 1,
                 false => faulty += 1,
             }
@@ -46,14 +46,14 @@ fn the_corpus_is_read_without_a_panic_or_a_bomb() {
         assert!(whole > 0 && faulty > 0, "{}", target.name);
     }
     for bomb in seeds::bombs() {
-        is_whole(&readers::NPZ, &Given::File(bomb), folder.path());
+        is_whole(&readers::NPZ, &OnDisk::File(bomb), folder.path());
     }
 }
 
 /// Reads everything within the memory limit, and checks the message if that fails.
-fn is_whole(target: &Target, given: &Given, folder: &Path) -> bool {
-    let path = given.put(folder).unwrap();
-    let found = memory::limited(target.memory(given.bytes()), || (target.read)(&path));
+fn is_whole(target: &Target, on_disk: &OnDisk, folder: &Path) -> bool {
+    let path = on_disk.put(folder).unwrap();
+    let found = memory::limited(target.memory(on_disk.bytes()), || (target.read)(&path));
     if let Err(error) = &found {
         let message = error.to_string();
         assert!(!message.contains('\n'), "{message:?}");

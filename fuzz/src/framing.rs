@@ -2,27 +2,27 @@
 //! so what comes after one would never be tried. A part that is stored shows its bytes to the
 //! fuzzer.
 
-use super::given::Given;
+use super::on_disk::OnDisk;
 
 /// The input as it is.
-pub fn none(input: &[u8]) -> Given {
-    Given::File(input.to_vec())
+pub fn none(input: &[u8]) -> OnDisk {
+    OnDisk::File(input.to_vec())
 }
 
 /// The input as gzip (RFC 1952), unless it is gzip already.
-pub fn gzip(input: &[u8]) -> Given {
+pub fn gzip(input: &[u8]) -> OnDisk {
     if input.starts_with(&[0x1f, 0x8b]) {
         return none(input);
     }
     let mut bytes = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
     bytes.extend(stored(input));
-    Given::File(bytes)
+    OnDisk::File(bytes)
 }
 
 /// The input as the members of a native file (LOGITS.md), unless it is gzip already: parts, each of
 /// `kind`, `window`, `piece` (u8), `length` (u16) and so many plain bytes. Where no part is an
 /// index (kind 3), one is made from the heads; the end member is always added.
-pub fn members(input: &[u8]) -> Given {
+pub fn members(input: &[u8]) -> OnDisk {
     if input.starts_with(&[0x1f, 0x8b]) {
         return none(input);
     }
@@ -49,7 +49,7 @@ pub fn members(input: &[u8]) -> Given {
     });
     let file_bytes = bytes.len() as u64 + 70;
     bytes.extend(end(index_at, file_bytes));
-    Given::File(bytes)
+    OnDisk::File(bytes)
 }
 
 /// The counts of a window that the index repeats: all except the fourth, `n_vocab`.
@@ -100,9 +100,9 @@ fn sealed(mut head: Vec<u8>, packed: &[u8]) -> Vec<u8> {
 /// The input as `0.safetensors` and `1.safetensors` (TENSORS.md), unless it is a file already: of
 /// each, `json`, `data` (u16), and so many bytes of a header and after it. The header's length is
 /// computed.
-pub fn safetensors(input: &[u8]) -> Given {
+pub fn safetensors(input: &[u8]) -> OnDisk {
     if input.get(2..9) == Some(b"\0\0\0\0\0\0{") {
-        return Given::Folder(vec![input.to_vec()]);
+        return OnDisk::Folder(vec![input.to_vec()]);
     }
     let (mut files, mut rest) = (Vec::new(), input);
     while let ([a, b, c, d, after @ ..], 0..2) = (rest, files.len()) {
@@ -111,7 +111,7 @@ pub fn safetensors(input: &[u8]) -> Given {
         (data, rest) = split(rest, [*c, *d]);
         files.push([&(json.len() as u64).to_le_bytes(), json, data].concat());
     }
-    Given::Folder(files)
+    OnDisk::Folder(files)
 }
 
 /// The input as a zip of arrays (TENSORS.md), unless it is a zip already: members, each of `how`,
@@ -119,7 +119,7 @@ pub fn safetensors(input: &[u8]) -> Given {
 /// dict, whose magic and length are computed, and after it. `how`'s first bit stands for an array
 /// without magic and dict, the second for deflate; then the data's last 1 to 4 bytes come `repeats`
 /// times, until there are 258 more each time.
-pub fn npz(input: &[u8]) -> Given {
+pub fn npz(input: &[u8]) -> OnDisk {
     if input.starts_with(b"PK") {
         return none(input);
     }
@@ -173,7 +173,7 @@ pub fn npz(input: &[u8]) -> Given {
     bytes.extend([n_members; 2].iter().flat_map(|n| n.to_le_bytes()));
     bytes.extend(lengths.iter().flat_map(|n| n.to_le_bytes()));
     bytes.extend([0, 0]);
-    Given::File(bytes)
+    OnDisk::File(bytes)
 }
 
 /// Splits after `length` bytes, or at the end if there are fewer.

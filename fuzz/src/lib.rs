@@ -2,8 +2,8 @@
 
 mod framing;
 pub mod gguf;
-mod given;
 mod memory;
+mod on_disk;
 pub mod readers;
 
 use std::fmt::Display;
@@ -27,9 +27,9 @@ static FED: Mutex<Option<Fed>> = Mutex::new(None);
 pub fn run<E: Display>(target: &Target<E>, input: &[u8]) {
     let mut fed = FED.lock().expect("one thread");
     let fed = fed.get_or_insert_with(Fed::new);
-    let given = (target.frame)(input);
-    let path = given.put(&fed.folder).expect("an input as a file");
-    let found = memory::limited(target.memory(given.bytes()), || (target.read)(&path));
+    let on_disk = (target.frame)(input);
+    let path = on_disk.put(&fed.folder).expect("an input as a file");
+    let found = memory::limited(target.memory(on_disk.bytes()), || (target.read)(&path));
     if let Err(error) = found {
         let message = error.to_string();
         assert!(!message.contains('\n'), "{message:?}");

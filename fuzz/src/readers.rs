@@ -7,7 +7,7 @@ use std::path::Path;
 use kl_formats::*;
 
 use super::framing;
-use super::given::Given;
+use super::on_disk::OnDisk;
 
 /// A reader to be fuzzed; `E` is its error.
 pub struct Target<E = Error> {
@@ -20,7 +20,7 @@ pub struct Target<E = Error> {
     /// Bytes of memory that each byte of the file may use in addition.
     pub factor: usize,
     /// Makes the file of an input, or the folder.
-    pub frame: fn(&[u8]) -> Given,
+    pub frame: fn(&[u8]) -> OnDisk,
 }
 
 impl<E> Target<E> {

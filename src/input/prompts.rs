@@ -12,7 +12,6 @@ use super::prompt_file::{self, PromptLine};
 use super::text::InvalidUtf8;
 use super::{Plan, PreparedInput, PromptSource, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
-use crate::report::number::count_of;
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
@@ -216,14 +215,13 @@ impl<'s> RawPrompts<'s> {
     /// Refuses a prompt that is too short or too long: it needs a token to predict and one to
     /// predict it from, and must fit in a window together with what is generated.
     fn check_length(&self, line: &PromptLine, n_tokens: usize) -> Result<()> {
-        let (generated, least) = match self.source.generate {
-            Some(n) => (n as usize, 1),
-            None => (0, 2),
+        let (generated, least, too_few) = match self.source.generate {
+            Some(n) => (n as usize, 1, "no token"),
+            None => (0, 2, "fewer than two tokens"),
         };
         if n_tokens < least {
             let what = format!(
-                "the prompt has {}, but needs at least {least}: leave it out, or use a chat template that adds some",
-                count_of(n_tokens as u64, "token")
+                "the prompt has {too_few}: leave it out, or use a chat template that adds some"
             );
             return Err(self.fault(line, what));
         }
@@ -234,8 +232,7 @@ impl<'s> RawPrompts<'s> {
                 n => format!(" and {n} generated"),
             };
             let what = format!(
-                "a prompt of {}{and_generated} does not fit in a window of {most}: raise --n-ctx, or shorten it",
-                count_of(n_tokens as u64, "token")
+                "a prompt of {n_tokens} tokens{and_generated} does not fit in a window of {most}: raise --n-ctx, or shorten it"
             );
             return Err(self.fault(line, what));
         }

@@ -9,7 +9,6 @@ use super::text::{self, InvalidUtf8, Text};
 use super::windows::with_bos;
 use super::{Plan, PreparedInput, Source, TextSource, Windowing};
 use crate::engine::Model;
-use crate::report::number::count_of;
 
 /// A text or prompts, not yet tokenized.
 pub enum RawInput<'s> {
@@ -99,9 +98,9 @@ impl RawText<'_> {
         let plan = Plan::cut(&tokens, windowing, bos).limited(max_rows);
         if plan.n_rows() == 0 {
             bail!(
-                "{}: has {}, too few for a scored position with --score {}: use a longer text, or lower --score",
+                "{}: has {} tokens, too few for a scored position with --score {}: use a longer text, or lower --score",
                 self.path().display(),
-                count_of(tokens.len() as u64, "token"),
+                tokens.len(),
                 windowing.score
             );
         }
@@ -116,9 +115,9 @@ impl RawText<'_> {
         let plan = Plan::chunks(&stream, n_ctx, bos);
         if plan.n_rows() == 0 {
             bail!(
-                "{}: has {}, too few for a whole window of {n_ctx}: use a longer text, or lower --n-ctx",
+                "{}: has {} tokens, too few for a whole window of {n_ctx}: use a longer text, or lower --n-ctx",
                 self.path().display(),
-                count_of(tokens.len() as u64, "token")
+                tokens.len()
             );
         }
         let n_whole = plan.n_tokens() as usize;
@@ -135,9 +134,8 @@ impl RawText<'_> {
         let tokens = model.tokenize(&self.text.text, self.source.parse_special)?;
         if tokens.len() < 2 {
             bail!(
-                "{}: has {}: use a text of at least two tokens",
-                self.path().display(),
-                count_of(tokens.len() as u64, "token")
+                "{}: has fewer than two tokens: use a longer text",
+                self.path().display()
             );
         }
         Ok(tokens)

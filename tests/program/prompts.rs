@@ -31,18 +31,18 @@ fn lines() -> Vec<String> {
 fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
     let session = Session::new();
     write(&session, "ref.gz", "@prompts");
-    let (header, heads) = (session.header("ref.gz"), session.specs("ref.gz"));
+    let (header, specs) = (session.header("ref.gz"), session.specs("ref.gz"));
     let prompts = header.prompts.unwrap();
     let lines = lines();
-    assert_eq!((heads.len(), lines.len()), (5, 5));
-    for (i, (head, prompt)) in heads.iter().zip(&prompts).enumerate() {
-        assert_eq!(head.window as usize, i);
+    assert_eq!((specs.len(), lines.len()), (5, 5));
+    for (i, (spec, prompt)) in specs.iter().zip(&prompts).enumerate() {
+        assert_eq!(spec.window as usize, i);
         assert_eq!(prompt.content, PromptContent::Text(lines[i].clone()));
-        assert_eq!(prompt.n_tokens as usize, head.tokens.len());
-        assert_eq!((head.first_scored, head.n_rows), (0, prompt.n_tokens));
-        assert_eq!(head.tokens[0], 1, "the model's BOS");
+        assert_eq!(prompt.n_tokens as usize, spec.tokens.len());
+        assert_eq!((spec.first_scored, spec.n_rows), (0, prompt.n_tokens));
+        assert_eq!(spec.tokens[0], 1, "the model's BOS");
     }
-    let lengths = || heads.iter().map(|head| head.tokens.len());
+    let lengths = || specs.iter().map(|spec| spec.tokens.len());
     assert_eq!(header.n_ctx as usize, lengths().max().unwrap());
     assert_eq!(
         (header.add_bos, header.chat_template, header.generated),
@@ -168,11 +168,11 @@ fn generation_is_greedy() {
     let windows = session.windows("ref.gz");
     let prompts = header.prompts.unwrap();
     for (window, prompt) in windows.iter().zip(&prompts) {
-        let head = &window.spec;
-        assert_eq!(head.tokens.len() as u32, prompt.n_tokens + 5);
-        assert_eq!((head.first_scored, head.n_rows), (prompt.n_tokens - 1, 5));
+        let spec = &window.spec;
+        assert_eq!(spec.tokens.len() as u32, prompt.n_tokens + 5);
+        assert_eq!((spec.first_scored, spec.n_rows), (prompt.n_tokens - 1, 5));
         for (step, row) in window.rows.iter().enumerate() {
-            let next = head.tokens[head.first_scored as usize + step + 1];
+            let next = spec.tokens[spec.first_scored as usize + step + 1];
             assert_eq!(top(row), next as usize, "step {step}");
         }
     }
@@ -190,8 +190,8 @@ fn generation_is_greedy() {
     // The prompt's own positions too, with --score all.
     write(&session, "all.gz", "@prompts --generate 5 --score all");
     assert_eq!(session.tokens("all.gz"), tokens);
-    for (head, prompt) in session.specs("all.gz").iter().zip(&prompts) {
-        assert_eq!((head.first_scored, head.n_rows), (0, prompt.n_tokens + 4));
+    for (spec, prompt) in session.specs("all.gz").iter().zip(&prompts) {
+        assert_eq!((spec.first_scored, spec.n_rows), (0, prompt.n_tokens + 4));
     }
 }
 
@@ -221,8 +221,8 @@ fn a_part_of_the_prompts_can_be_used() {
     session.ok(late).warns(&["1 prompt,", "too short"]);
     let header = session.header("late.gz");
     assert_eq!((header.n_windows, header.first_scored), (4, 10));
-    let heads = session.specs("late.gz");
-    assert!(heads.iter().all(|head| head.first_scored == 10));
+    let specs = session.specs("late.gz");
+    assert!(specs.iter().all(|spec| spec.first_scored == 10));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn every_error_is_one_line_with_the_prompts_line() {
         ),
         ("neither.jsonl", &["line 1", "prompt", "messages"]),
         ("role.jsonl", &["line 1", "`role`"]),
-        ("nothing.jsonl", &["line 2", "1 token", "at least 2"]),
+        ("nothing.jsonl", &["line 2", "fewer than two tokens"]),
         ("@chats", &["line 1", "--chat-template-file"]),
         (
             "@chats --no-chat-template",

@@ -9,7 +9,7 @@ use flate2::write::DeflateEncoder;
 use kl_formats::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
-use super::given::Given;
+use super::on_disk::OnDisk;
 use super::{common, framing};
 
 /// Entries of a row: in small files, where every change matters, and in files of some kilobytes,
@@ -186,8 +186,8 @@ fn safetensors(n_vocab: u32) -> Vec<u8> {
 /// The first file of [`safetensors`].
 fn bare_safetensors(n_vocab: u32) -> Vec<u8> {
     match framing::safetensors(&safetensors(n_vocab)) {
-        Given::Folder(mut files) => files.swap_remove(0),
-        Given::File(_) => unreachable!("a folder"),
+        OnDisk::Folder(mut files) => files.swap_remove(0),
+        OnDisk::File(_) => unreachable!("a folder"),
     }
 }
 
@@ -287,8 +287,8 @@ fn bomb(first: &str, others: &str, last: &str) -> Vec<u8> {
 
 fn npz(parts: &[u8]) -> Vec<u8> {
     match framing::npz(parts) {
-        Given::File(bytes) => bytes,
-        Given::Folder(_) => unreachable!("a file"),
+        OnDisk::File(bytes) => bytes,
+        OnDisk::Folder(_) => unreachable!("a file"),
     }
 }
 
