@@ -14,6 +14,7 @@ chunks = int(os.environ.get("CHUNKS", "8"))
 peer = os.environ.get("PEER_BIN")
 peer = os.path.join(peer, "llama-perplexity") if peer else shutil.which("llama-perplexity")
 kl = os.path.abspath("target/release/kl")
+old = os.environ.get("OLD_KL") and os.path.abspath(os.environ["OLD_KL"])
 bare = os.path.abspath("target/release/examples/bare_decode")
 threads = str(len(os.sched_getaffinity(0)))
 
@@ -44,6 +45,10 @@ def main():
             "bare decode, quant": [bare, quant, text, str(n_ctx), "half", rows],
             "kl -r, quant": [kl, "-m", quant, "-r", "ref.gz", "-q", "--threads", threads],
         }
+        if old:
+            for name, command in list(commands.items()):
+                if command[0] == kl:
+                    commands[f"old {name}"] = [old, *command[1:]]
         run([kl, "-m", f16, "-w", "ref.gz", *score])
         if peer and os.path.exists(peer):
             common = ["-c", str(n_ctx), "--chunks", str(chunks), "-t", threads]
@@ -70,6 +75,7 @@ def main():
             memory = statistics.median(memory for _, memory in values)
             print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}")
         for a, b in [("kl -r, quant", "bare decode, quant"), ("kl -w, f16", "bare decode, f16"),
+                     ("kl -r, quant", "old kl -r, quant"), ("kl -w, f16", "old kl -w, f16"),
                      ("kl -r, quant", "llama-perplexity, KLD"),
                      ("kl -w, f16", "llama-perplexity, save")]:
             if b in medians:

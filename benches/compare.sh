@@ -3,6 +3,7 @@
 #
 #   benches/compare.sh F16 QUANT TEXT [RUNS]
 #
+# OLD_KL     another kl, such as an earlier version, to time in the same rounds
 # PEER_BIN   folder of llama-perplexity; without it only kl and the bare decode are timed
 # CHUNKS     windows of N_CTX tokens to use (8)
 # N_CTX      tokens in a window (512)

@@ -1,8 +1,8 @@
 //! A file that is written past the page cache, where the system allows it.
 //!
-//! A reference can be larger than memory. Through the page cache it would push out the model that
-//! is being decoded, and copying it there takes CPU time from decoding. So it goes straight from
-//! this buffer to the disk.
+//! Copying a reference into the page cache takes CPU time from decoding, and a reference that is
+//! larger than memory does not stay there. So it goes straight from this buffer to the disk
+//! (`docs/DESIGN.md` has the figures).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
