@@ -23,8 +23,8 @@ pub(super) fn windows(folder: &Named) -> Result<Vec<PathBuf>> {
     files.sort_unstable();
     let Some(&(first, _)) = files.first() else {
         return Err(folder.unsupported(
-            "is a folder without safetensors files: one of logits holds 0.safetensors, \
-             1.safetensors and so on, a file a window",
+            "is a folder without safetensors files: give one with 0.safetensors, 1.safetensors \
+             and so on, one file for each window",
         ));
     };
     for ((number, path), expected) in files.iter().zip(first..) {
