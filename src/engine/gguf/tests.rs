@@ -1,11 +1,14 @@
 //! Models made byte by byte: whole, cut off, and hostile.
 
+#[path = "../../../formats/src/testing/change.rs"]
+mod change;
 mod limits;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use change::any_change;
 
 const U8: u32 = 0;
 const U16: u32 = 2;
@@ -262,55 +265,6 @@ fn hostile_counts_and_shapes_are_refused() {
     for counts in [[max, 0], [0, max], [max / 24, 0], [1 << 40, 1 << 40]] {
         let bytes = [&MAGIC[..], &3u32.to_le_bytes(), &words(&counts), &[0; 100]].concat();
         assert!(read_bytes(&bytes).is_err());
-    }
-}
-
-/// A change to a file's bytes, at a position modulo its length.
-#[derive(Clone, Debug)]
-enum Change {
-    Flip(usize, u8),
-    Overwrite(usize, Vec<u8>),
-    Insert(usize, Vec<u8>),
-    Delete(usize, usize),
-    Duplicate(usize, usize, usize),
-    Truncate(usize),
-}
-
-fn any_change() -> impl Strategy<Value = Change> {
-    let at = || any::<prop::sample::Index>().prop_map(|i| i.index(1 << 20));
-    let bytes = || prop::collection::vec(any::<u8>(), 1..20);
-    prop_oneof![
-        (at(), 1u8..).prop_map(|(i, x)| Change::Flip(i, x)),
-        (at(), bytes()).prop_map(|(i, b)| Change::Overwrite(i, b)),
-        (at(), bytes()).prop_map(|(i, b)| Change::Insert(i, b)),
-        (at(), 1usize..200).prop_map(|(i, n)| Change::Delete(i, n)),
-        (at(), at(), 1usize..200).prop_map(|(i, j, n)| Change::Duplicate(i, j, n)),
-        at().prop_map(Change::Truncate),
-    ]
-}
-
-impl Change {
-    fn apply(&self, bytes: &mut Vec<u8>) {
-        let len = bytes.len();
-        let range = |i: usize, n: usize| i % len..(i % len + n).min(len);
-        match self {
-            _ if bytes.is_empty() => {}
-            Change::Flip(i, x) => bytes[i % len] ^= x,
-            Change::Overwrite(i, b) => {
-                bytes.splice(range(*i, b.len()), b.iter().copied());
-            }
-            Change::Insert(i, b) => {
-                bytes.splice(i % len..i % len, b.iter().copied());
-            }
-            Change::Delete(i, n) => {
-                bytes.drain(range(*i, *n));
-            }
-            Change::Duplicate(from, to, n) => {
-                let copy = bytes[range(*from, *n)].to_vec();
-                bytes.splice(to % len..to % len, copy);
-            }
-            Change::Truncate(n) => bytes.truncate(n % len),
-        }
     }
 }
 
