@@ -1,5 +1,7 @@
 //! What a run that was cut off has left, and whether this run can continue it.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, native};
 use serde::Serialize;
@@ -24,7 +26,7 @@ pub fn begun(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Optio
         Err(error @ Error::NotAReference { .. }) => bail!(nothing_to_resume(output, &error)),
         opened => opened?,
     };
-    check_same_run(&cut_off, header)?;
+    check_same_reference(&cut_off, header)?;
     let n_whole = cut_off.windows().len();
     for (index, planned) in plan.windows.iter().take(n_whole).enumerate() {
         if cut_off.window(index)? != *planned {
@@ -45,11 +47,22 @@ pub fn nothing_to_resume(output: &PartialFile, error: &Error) -> String {
 }
 
 /// Refuses a reference that was begun with another header than this run's.
-pub fn check_same_run(file: &NativeReader, header: &Header) -> Result<()> {
-    match first_difference(file.header(), header) {
+pub fn check_same_reference(file: &NativeReader, header: &Header) -> Result<()> {
+    check_same_run(file.path(), file.header(), header, "text")
+}
+
+/// Refuses a file that was begun with another header than this run's. `input` is what the run
+/// reads besides its model.
+pub fn check_same_run(
+    path: &Path,
+    there: &impl Serialize,
+    here: &impl Serialize,
+    input: &str,
+) -> Result<()> {
+    match first_difference(there, here) {
         Some(difference) => bail!(
-            "{}: belongs to another run ({difference}): use the same model, text and settings, or start over with --force",
-            file.path().display()
+            "{}: belongs to another run ({difference}): use the same model, {input} and settings, or start over with --force",
+            path.display()
         ),
         None => Ok(()),
     }

@@ -20,7 +20,7 @@ use crate::report::Warning;
 use crate::report::number::{bytes, count, count_of, printable};
 
 /// A reference that was written.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, Default)]
 pub struct Written {
     /// The file, as given.
     pub path: String,
@@ -81,7 +81,7 @@ pub fn write<E: Engine>(
     let begun = if can_resume {
         let header = Header::new(&about, settings.target.encoding(), windows);
         if let Some(whole) = whole {
-            resume::check_same_run(&whole, &header)?;
+            resume::check_same_reference(&whole, &header)?;
             return Ok(was_whole(settings, &whole, watch));
         }
         resume::begun(&output, &header, &input.plan)?
@@ -155,13 +155,8 @@ fn was_whole(settings: &WriteSettings, whole: &NativeReader, watch: &Watch<'_>) 
         path: settings.output.display().to_string(),
         was_whole: true,
         file_bytes: whole.file_bytes(),
-        n_rows: 0,
-        n_tokens: 0,
-        wall_s: 0.0,
-        decode_s: 0.0,
-        encode_s: 0.0,
-        write_s: 0.0,
         warnings: watch.warnings(),
+        ..Written::default()
     }
 }
 

@@ -9,7 +9,7 @@ use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, is_sidecar};
 
 use crate::commands::output::{Overwrite, PartialFile, flushed};
-use crate::commands::resume::{first_difference, nothing_to_resume};
+use crate::commands::resume::{check_same_run, first_difference, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
 
@@ -66,13 +66,8 @@ impl SidecarFile {
                 }
                 opened => opened?,
             };
-            return match first_difference(&cut_off.header, header) {
-                Some(difference) => bail!(
-                    "{}: belongs to another run ({difference}): use the same model, reference and settings, or start over with --force",
-                    self.output.path().display()
-                ),
-                None => Ok(Some(Earlier::CutOff(cut_off.records))),
-            };
+            check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
+            return Ok(Some(Earlier::CutOff(cut_off.records)));
         }
         if !self.resume || !is_sidecar(&self.path) {
             return Ok(None);
