@@ -2,6 +2,7 @@
 //! and reported before anything is written.
 
 use std::fmt::Display;
+use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{About, Encoding, Target, WindowSpec, klpy, llamacpp};
@@ -54,7 +55,10 @@ impl Conversion {
                 about.n_ctx
             ));
         }
-        let has_folder = |path: &String| super::file_name(path) != *path;
+        let has_folder = |path: &String| {
+            let name = Path::new(path).file_name().unwrap_or_default();
+            name != path.as_str()
+        };
         let paths = [&about.model_path, &about.text_path];
         if paths.into_iter().flatten().any(has_folder) {
             self.lose("the folders of model and text (their names stay)");

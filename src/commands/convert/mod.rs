@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, ModelIdentity, Reference, TextIdentity, WindowSpec, Writer};
+use kl_formats::{About, Reference, WindowSpec, Writer};
 use serde::Serialize;
 
 use super::context::writer;
@@ -137,21 +137,8 @@ fn describe(mut about: About, windows: &[WindowSpec]) -> About {
         about.n_ctx = longest_window(windows).max(1);
         about.add_bos = Some(windows.len() > 1 && begin_alike(windows));
         about.first_scored = Some(windows.first().map_or(0, |window| window.first_scored));
-        about.model = named(&about.model_path, ModelIdentity::named);
-        about.text = named(&about.text_path, TextIdentity::named);
     }
     about.n_windows = Some(windows.len() as u32);
     about.n_rows = Some(n_rows(windows));
     about
-}
-
-/// What `of` makes of the last part of a path.
-fn named<T>(path: &Option<String>, of: impl Fn(String) -> T) -> Option<T> {
-    path.as_ref().map(|path| of(file_name(path)))
-}
-
-/// The last part of a path.
-fn file_name(path: &str) -> String {
-    let name = Path::new(path).file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
