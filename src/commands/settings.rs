@@ -52,7 +52,7 @@ pub struct CompareSettings {
     pub others: Vec<PathBuf>,
     /// Scored rows to stop after.
     pub max_rows: Option<u64>,
-    /// [`Vocabulary::Tokenizer`] is not available: there is no model.
+    /// Never [`Vocabulary::Tokenizer`], which needs a model.
     pub vocabulary: Vocabulary,
     pub results: ResultSettings,
 }

@@ -1,4 +1,4 @@
-//! llama.cpp behind the engine's traits.
+//! The engine's traits, implemented with llama.cpp.
 
 use std::fs;
 use std::num::NonZeroU32;

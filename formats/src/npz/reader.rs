@@ -210,7 +210,8 @@ impl NpzReader {
         let bytes = self.array(member, |array| {
             let (Kind::Integer(kind), Some(n)) = (array.kind, n_ids(&array.shape)) else {
                 return Err(
-                    "token ids must be int32, int64 or uint32, of shape [tokens]".to_owned(),
+                    "token ids must be int32, int64, uint32 or uint64, of shape [tokens]"
+                        .to_owned(),
                 );
             };
             integer = Some(kind);

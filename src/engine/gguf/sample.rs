@@ -16,7 +16,7 @@ const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
 /// SHA-256 (hex) of 64 samples of 4 KiB, evenly spaced from the file's first byte to its last; of
-/// the whole file, if it is no longer than that.
+/// the whole file, if it is not longer than that.
 ///
 /// # Errors
 /// [`GgufError::Io`].

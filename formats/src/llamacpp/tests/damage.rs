@@ -165,7 +165,7 @@ proptest! {
         let mut changed = bytes.clone();
         changes.iter().for_each(|change| change.apply(&mut changed));
         let scratch = Scratch::new();
-        // There are no checksums: only the counts and the tokens can be seen to be wrong.
+        // Without checksums, only a wrong count or a wrong token can be noticed.
         let path = scratch.file(&changed);
         match LlamaCppReader::open(path) {
             Ok(reader) => {
