@@ -64,7 +64,7 @@ fn reference(kind: Kind, disk: Disk) -> Result<Disk> {
 }
 
 fn sidecar(disk: Disk) -> Result<Disk> {
-    let mut header = SidecarHeader::new(ReferenceSummary::default(), 4, N_VOCAB, 3);
+    let mut header = SidecarHeader::new(ReferenceSummary::default(), 4, N_VOCAB, Some(3));
     header.model = Some(common::model());
     let mut writer = SidecarWriter::create(disk, Path::new("out"), &header)?;
     for position in 0..3 {
@@ -82,6 +82,9 @@ fn sidecar(disk: Disk) -> Result<Disk> {
             ref_nll: 1.0,
             eval_nll: 1.0,
             ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         })?;
     }
     writer.finish()

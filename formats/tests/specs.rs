@@ -205,7 +205,7 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
 
 #[test]
 fn the_reader_in_sidecar_md_reads_sidecars() {
-    let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 5, 3);
+    let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 5, Some(4));
     header.model = Some(common::model());
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = SidecarWriter::create(&file, file.path(), &header).unwrap();
@@ -224,6 +224,9 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
             ref_nll: f64::NAN,
             eval_nll: f64::NAN,
             ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         };
         writer.push(&record).unwrap();
     }

@@ -223,7 +223,7 @@ fn sidecar(path: &Path) -> Result<()> {
         "a file that does not start like a sidecar is opened"
     );
     black_box((reader.path(), reader.file_bytes()));
-    let n_records = reader.header().n_records;
+    let n_records = reader.n_records();
     let records = reader.read_all()?;
     assert_eq!(records.len() as u64, n_records);
     assert_eq!(whole?.n_records, n_records);

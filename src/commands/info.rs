@@ -38,7 +38,8 @@ pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
 }
 
 fn of_sidecar(path: &Path) -> Result<Info> {
-    let header = SidecarReader::open(path)?.header().clone();
+    let sidecar = SidecarReader::open(path)?;
+    let (header, n_records) = (sidecar.header().clone(), sidecar.n_records());
     let metadata =
         fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     Ok(Info {
@@ -52,7 +53,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         n_vocab: header.n_vocab,
         n_vocab_compared: header.n_vocab_compared,
         first_scored: Some(header.first_scored),
-        n_rows: Some(header.n_records),
+        n_rows: Some(n_records),
         backend: header.backend,
         ..Info::default()
     })

@@ -292,5 +292,8 @@ pub(super) fn record(
         ref_nll: score.ref_nll,
         eval_nll: score.eval_nll,
         ref_entropy: score.ref_entropy,
+        ref_top_p: score.ref_top_p,
+        eval_top_p: score.eval_top_p,
+        ref_unknown_p: 0.0,
     }
 }

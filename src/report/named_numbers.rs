@@ -90,6 +90,9 @@ pub fn known_names() -> Vec<String> {
         ref_nll: 0.0,
         eval_nll: 0.0,
         ref_entropy: 0.0,
+        ref_top_p: 0.5,
+        eval_top_p: 0.25,
+        ref_unknown_p: 0.0,
     };
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));

@@ -43,6 +43,18 @@ pub(super) fn decode(row: Row<'_>) -> Vec<f32> {
                 min + scaled
             })
             .collect(),
+        Row::U16Masked {
+            masked,
+            min,
+            step,
+            codes,
+        } => codes
+            .iter()
+            .map(|&code| {
+                let scaled = step * (f32::from(code) - 1.0);
+                if code == 0 { masked } else { min + scaled }
+            })
+            .collect(),
     }
 }
 

@@ -24,8 +24,18 @@ const BLOCK: usize = 1024;
 /// Scores two rows of the same length, at least 1.
 #[inline(always)]
 pub(super) fn score<S: Simd>(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
+    let mut decoded = Vec::new();
+    let reference = match reference {
+        Row::U16Masked { codes, .. } => {
+            decoded.resize(codes.len(), 0.0);
+            reference.decode_into(&mut decoded);
+            Row::F32(&decoded)
+        }
+        plain => plain,
+    };
     match reference {
         Row::F32(row) => score_rows::<S, _>(row, eval, next),
+        Row::U16Masked { .. } => unreachable!("decoded above"),
         Row::U16 { min, step, codes } => {
             let codes = Codes::<S>::new(min, step, codes);
             score_rows::<S, _>(codes, eval, next)

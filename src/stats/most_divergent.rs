@@ -81,6 +81,9 @@ mod tests {
             ref_nll: 1.0,
             eval_nll: 1.0,
             ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         }
     }
 

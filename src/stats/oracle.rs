@@ -64,6 +64,9 @@ pub fn records() -> Vec<TokenRecord> {
                 ref_nll: if last { f64::NAN } else { ref_nll },
                 eval_nll: if last { f64::NAN } else { eval_nll },
                 ref_entropy: 1.0,
+                ref_top_p: 0.5,
+                eval_top_p: 0.25,
+                ref_unknown_p: 0.0,
             });
         }
     }

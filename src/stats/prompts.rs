@@ -137,6 +137,9 @@ mod tests {
             ref_nll: f64::NAN,
             eval_nll: f64::NAN,
             ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         }
     }
 

@@ -90,7 +90,10 @@ fn found(start: &FirstBytes) -> Found {
         Found::Empty
     } else if raw.starts_with(b"GGUF") {
         Found::Model
-    } else if raw.starts_with(sidecar::MAGIC_LINE.as_bytes()) {
+    } else if raw
+        .get(..sidecar::MAGIC_LINE.len())
+        .is_some_and(|line| sidecar::version_of(line).is_some())
+    {
         Found::Sidecar
     } else if raw.starts_with(&GZIP_MAGIC) {
         Found::Gzip

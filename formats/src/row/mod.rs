@@ -27,6 +27,19 @@ pub enum Row<'a> {
         /// A code per entry.
         codes: &'a [u16],
     },
+    /// Linear codes for all entries but those that are masked, which share one value: a logit is
+    /// `masked` for code 0, and `min + step * (code - 1)` for any other, computed as in
+    /// [`Row::U16`].
+    U16Masked {
+        /// The logit of the masked entries: -inf or a finite number.
+        masked: f32,
+        /// The smallest of the other logits.
+        min: f32,
+        /// The distance between neighbouring codes; 0 where the other logits are equal.
+        step: f32,
+        /// A code per entry.
+        codes: &'a [u16],
+    },
 }
 
 impl<'a> Row<'a> {
@@ -35,6 +48,17 @@ impl<'a> Row<'a> {
         match self {
             Row::F32(logits) => Row::F32(logits.get(..n).unwrap_or(logits)),
             Row::U16 { min, step, codes } => Row::U16 {
+                min,
+                step,
+                codes: codes.get(..n).unwrap_or(codes),
+            },
+            Row::U16Masked {
+                masked,
+                min,
+                step,
+                codes,
+            } => Row::U16Masked {
+                masked,
                 min,
                 step,
                 codes: codes.get(..n).unwrap_or(codes),
@@ -48,7 +72,7 @@ impl Row<'_> {
     pub fn len(&self) -> usize {
         match self {
             Row::F32(logits) => logits.len(),
-            Row::U16 { codes, .. } => codes.len(),
+            Row::U16 { codes, .. } | Row::U16Masked { codes, .. } => codes.len(),
         }
     }
 
@@ -66,6 +90,12 @@ impl Row<'_> {
         match *self {
             Row::F32(logits) => logits[i],
             Row::U16 { min, step, codes } => min + step * f32::from(codes[i]),
+            Row::U16Masked {
+                masked,
+                min,
+                step,
+                codes,
+            } => unmasked(codes[i], masked, min, step),
         }
     }
 
@@ -86,10 +116,21 @@ impl Row<'_> {
                     *logit = min + step * f32::from(code);
                 }
             }
+            Row::U16Masked {
+                masked,
+                min,
+                step,
+                codes,
+            } => {
+                for (logit, &code) in out.iter_mut().zip(codes) {
+                    *logit = unmasked(code, masked, min, step);
+                }
+            }
         }
     }
 
-    /// Whether every logit is finite. Constant time for `U16`, a pass over the row for `F32`.
+    /// Whether every logit is finite, the masked one included. Constant time for codes, a pass over
+    /// the row for `F32`.
     pub fn is_finite(&self) -> bool {
         match *self {
             Row::F32(logits) => logits.iter().fold(true, |all, x| all & x.is_finite()),
@@ -97,6 +138,21 @@ impl Row<'_> {
             Row::U16 { min, step, .. } => {
                 min.is_finite() && (min + step * f32::from(u16::MAX)).is_finite()
             }
+            Row::U16Masked {
+                masked, min, step, ..
+            } => {
+                let largest = min + step * f32::from(u16::MAX - 1);
+                masked.is_finite() && min.is_finite() && largest.is_finite()
+            }
         }
+    }
+}
+
+/// The logit of a code of [`Row::U16Masked`].
+#[inline(always)]
+fn unmasked(code: u16, masked: f32, min: f32, step: f32) -> f32 {
+    match code {
+        0 => masked,
+        code => min + step * f32::from(code - 1),
     }
 }

@@ -9,14 +9,14 @@ use crate::identity;
 use crate::reference::Reference;
 use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
 
-/// The version of the sidecar that this crate writes, and the only one it reads.
-pub const SIDECAR_VERSION: u32 = 1;
+/// The version of the sidecar that this crate writes. It reads version 1 too.
+pub const SIDECAR_VERSION: u32 = 2;
 
 /// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SidecarHeader {
-    /// [`SIDECAR_VERSION`].
+    /// [`SIDECAR_VERSION`], or 1.
     pub version: u32,
     /// The program that wrote the file, with its version.
     pub writer: String,
@@ -33,8 +33,13 @@ pub struct SidecarHeader {
     pub n_vocab: u32,
     /// First scored position of a full window.
     pub first_scored: u32,
-    /// Records in the file.
-    pub n_records: u64,
+    /// The most records that the evaluation has; `None` where that is known only at its end, as for
+    /// a stream. [`super::SidecarReader::n_records`] is what the file holds.
+    pub n_records: Option<u64>,
+    /// The half width of the mean's interval, relative to the mean, at which the evaluation was to
+    /// stop; `None` if it was to go on to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<f64>,
     /// Entries of each row that were compared, from the first on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_vocab_compared: Option<u32>,
@@ -68,9 +73,14 @@ pub struct ReferenceSummary {
 }
 
 impl SidecarHeader {
-    /// The header of a sidecar with `n_records` records of windows of at most `n_ctx` tokens.
-    /// Nothing else is known: set the fields that are.
-    pub fn new(reference: ReferenceSummary, n_ctx: u32, n_vocab: u32, n_records: u64) -> Self {
+    /// The header of a sidecar with at most `n_records` records, of windows of at most `n_ctx`
+    /// tokens. Nothing else is known: set the fields that are.
+    pub fn new(
+        reference: ReferenceSummary,
+        n_ctx: u32,
+        n_vocab: u32,
+        n_records: Option<u64>,
+    ) -> Self {
         Self {
             version: SIDECAR_VERSION,
             writer: String::new(),
@@ -81,6 +91,7 @@ impl SidecarHeader {
             n_vocab,
             first_scored: 0,
             n_records,
+            until: None,
             n_vocab_compared: None,
             backend: None,
         }
@@ -88,7 +99,7 @@ impl SidecarHeader {
 
     /// The bytes of both lines.
     pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault() {
+        if let Some(fault) = self.fault(SIDECAR_VERSION) {
             return Err(name.unwritable(fault));
         }
         let lines = to_lines(MAGIC_LINE, self, name)?;
@@ -98,31 +109,34 @@ impl SidecarHeader {
         }
     }
 
-    /// Parses the JSON line, whose checksum has been checked.
-    pub(super) fn from_json(json: &[u8], name: &Named) -> Result<Self> {
+    /// Parses the JSON line, whose checksum has been checked. `version` is that of the first line.
+    pub(super) fn from_json(json: &[u8], version: u32, name: &Named) -> Result<Self> {
         /// Read first: another version may have other fields.
         #[derive(Deserialize)]
-        struct Version {
+        struct Versioned {
             version: u32,
         }
         let unusable = |e: serde_json::Error| name.header(format!("{e}"));
-        let Version { version } = serde_json::from_slice(json).map_err(unusable)?;
-        if version != SIDECAR_VERSION {
+        let stated: Versioned = serde_json::from_slice(json).map_err(unusable)?;
+        if !(1..=SIDECAR_VERSION).contains(&stated.version) {
             return Err(name.unsupported(format!(
-                "sidecar version {version}, this kl reads {SIDECAR_VERSION}: \
-                 use the kl that wrote it, or evaluate again"
+                "sidecar version {}, this kl reads 1 to {SIDECAR_VERSION}: \
+                 use the kl that wrote it, or evaluate again",
+                stated.version
             )));
         }
         let header: Self = serde_json::from_slice(json).map_err(unusable)?;
-        match header.fault() {
+        match header.fault(version) {
             Some(fault) => Err(name.header(fault)),
             None => Ok(header),
         }
     }
 
-    fn fault(&self) -> Option<String> {
-        if self.version != SIDECAR_VERSION {
-            Some(format!("version {}, not {SIDECAR_VERSION}", self.version))
+    fn fault(&self, version: u32) -> Option<String> {
+        if self.version != version {
+            Some(format!("version {}, not {version}", self.version))
+        } else if version == 1 && self.n_records.is_none() {
+            Some("no n_records".to_owned())
         } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
         } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {

@@ -5,6 +5,7 @@
 mod header;
 mod reader;
 mod record;
+mod trailer;
 mod verify;
 mod writer;
 
@@ -15,8 +16,19 @@ pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
 pub use reader::{CutOffSidecar, SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
+pub use trailer::TRAILER_BYTES;
 pub use verify::{VerifyReport, verify};
 pub use writer::SidecarWriter;
 
 /// The file's first line.
-pub const MAGIC_LINE: &str = "kl_sidecar_v1\n";
+pub const MAGIC_LINE: &str = "kl_sidecar_v2\n";
+
+/// The first line of version 1, which is read too.
+const MAGIC_LINE_V1: &str = "kl_sidecar_v1\n";
+
+/// The version of the sidecar that a first line belongs to.
+pub(crate) fn version_of(first_line: &[u8]) -> Option<u32> {
+    [(MAGIC_LINE, SIDECAR_VERSION), (MAGIC_LINE_V1, 1)]
+        .into_iter()
+        .find_map(|(line, version)| (line.as_bytes() == first_line).then_some(version))
+}

@@ -1,10 +1,15 @@
 //! The reading side.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TokenRecord};
+use super::record::record_bytes;
+use super::trailer::{self, Ending};
+use super::{
+    MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
+    version_of,
+};
 use crate::checksum;
 use crate::error::{Error, Named, Result};
 use crate::source;
@@ -18,6 +23,10 @@ pub struct SidecarReader {
     header_crc: u32,
     /// Where the first record starts.
     start: u64,
+    /// Bytes of the file.
+    len: u64,
+    /// Records in the file; of one that was cut off, more than it can hold.
+    n_records: u64,
     /// Records read.
     i: u64,
 }
@@ -36,44 +45,71 @@ pub fn is_sidecar(path: &Path) -> bool {
     let mut magic = [0; MAGIC_LINE.len()];
     source::open(&Named::new(path), "a sidecar")
         .is_ok_and(|(mut file, _)| file.read_exact(&mut magic).is_ok())
-        && magic == *MAGIC_LINE.as_bytes()
+        && version_of(&magic).is_some()
 }
 
 impl SidecarReader {
-    /// Opens the file, reads its header and checks the file's length against it.
+    /// Opens the file, reads its header and its trailer, and checks its length against them.
     ///
     /// # Errors
     /// [`crate::Error::NotASidecar`], [`crate::Error::Header`], [`crate::Error::Unsupported`],
     /// [`crate::Error::Truncated`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
-        let (reader, len) = Self::open_header(path)?;
-        let Self {
-            name,
-            header,
-            start,
-            ..
-        } = &reader;
-        let start = *start;
-        let expected = header
-            .n_records
-            .checked_mul(RECORD_BYTES as u64)
-            .and_then(|n| n.checked_add(start));
-        match expected {
-            Some(expected) if expected == len => {}
-            Some(expected) if expected < len => {
-                let what = format!("{} bytes after the last record", len - expected);
-                return Err(name.corrupt(None, expected, what));
+        let mut reader = Self::open_header(path)?;
+        let most = reader.header.n_records;
+        reader.n_records = match reader.header.version {
+            1 => most.unwrap_or(0),
+            _ => reader.read_trailer()?,
+        };
+        let (n_records, len) = (reader.n_records, reader.len);
+        let end = n_records
+            .checked_mul(reader.record_bytes())
+            .and_then(|n| n.checked_add(reader.start))
+            .and_then(|n| n.checked_add(reader.trailer_bytes()));
+        let name = &reader.name;
+        match end {
+            Some(end) if end == len && most.is_none_or(|most| n_records <= most) => Ok(reader),
+            Some(end) if end == len => {
+                let what = format!("{n_records} records, more than the header's");
+                Err(name.corrupt(None, len, what))
             }
-            _ => {
-                let whole = len.saturating_sub(start) / RECORD_BYTES as u64;
-                let what = format!(
-                    "the file ends after {whole} whole records of {}",
-                    header.n_records
-                );
-                return Err(name.truncated(None, len, what));
+            Some(end) if end < len => {
+                let what = format!("{} bytes after the last record", len - end);
+                Err(name.corrupt(None, end, what))
             }
+            _ => Err(reader.cut_off(&format!(" of {n_records}"))),
         }
-        Ok(reader)
+    }
+
+    /// The number of records that the trailer states.
+    fn read_trailer(&mut self) -> Result<u64> {
+        let len = self.len;
+        let at = len.checked_sub(TRAILER_BYTES as u64);
+        let Some(at) = at.filter(|&at| at >= self.start) else {
+            return Err(self.cut_off(""));
+        };
+        let mut bytes = [0; TRAILER_BYTES];
+        let stream = &mut self.stream;
+        let read = stream
+            .seek(SeekFrom::Start(at))
+            .and_then(|_| stream.read_exact(&mut bytes))
+            .and_then(|()| stream.seek(SeekFrom::Start(self.start)));
+        read.map_err(|source| self.name.io("read", source))?;
+        match trailer::from_bytes(&bytes, self.header_crc) {
+            Ending::Whole(n_records) => Ok(n_records),
+            Ending::Damaged => {
+                let what = "the trailer's checksum does not match";
+                Err(self.name.corrupt(None, at, what))
+            }
+            Ending::None => Err(self.cut_off("")),
+        }
+    }
+
+    /// The error for a file that ends too early.
+    fn cut_off(&self, of: &str) -> Error {
+        let whole = self.len.saturating_sub(self.start) / self.record_bytes();
+        let what = format!("the file ends after {whole} whole records{of}");
+        self.name.truncated(None, self.len, what)
     }
 
     /// Reads what a writer that was cut off has left: the records before the first that is missing
@@ -82,7 +118,7 @@ impl SidecarReader {
     /// # Errors
     /// Those of [`SidecarReader::open`] about a header.
     pub fn open_cut_off(path: &Path) -> Result<CutOffSidecar> {
-        let (mut reader, _) = Self::open_header(path)?;
+        let mut reader = Self::open_header(path)?;
         let mut records = Vec::new();
         for record in &mut reader {
             match record {
@@ -97,8 +133,8 @@ impl SidecarReader {
         })
     }
 
-    /// Reads the header; returns the file's length too.
-    fn open_header(path: &Path) -> Result<(Self, u64)> {
+    /// Reads the header. How many records follow is not known yet.
+    fn open_header(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, len) = source::open(&name, "a sidecar")?;
         let mut stream = BufReader::with_capacity(256 << 10, file);
@@ -109,9 +145,9 @@ impl SidecarReader {
             .take(limit)
             .read_to_end(&mut lines)
             .map_err(io)?;
-        if lines != MAGIC_LINE.as_bytes() {
+        let Some(version) = version_of(&lines) else {
             return Err(name.not_a_sidecar("its first line is not that of a sidecar"));
-        }
+        };
         let limit = (MAX_HEADER_BYTES - MAGIC_LINE.len()) as u64;
         (&mut stream)
             .take(limit)
@@ -134,16 +170,17 @@ impl SidecarReader {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
         let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
-        let header = SidecarHeader::from_json(json, &name)?;
-        let reader = Self {
+        let header = SidecarHeader::from_json(json, version, &name)?;
+        Ok(Self {
             name,
             stream,
             header,
             header_crc,
             start,
+            len,
+            n_records: u64::MAX,
             i: 0,
-        };
-        Ok((reader, len))
+        })
     }
 
     /// The file's path.
@@ -153,8 +190,23 @@ impl SidecarReader {
 
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
-        // Checked against the file's length.
-        self.start + self.header.n_records * RECORD_BYTES as u64
+        self.len
+    }
+
+    /// Records in the file.
+    pub fn n_records(&self) -> u64 {
+        self.n_records
+    }
+
+    fn record_bytes(&self) -> u64 {
+        record_bytes(self.header.version) as u64
+    }
+
+    fn trailer_bytes(&self) -> u64 {
+        match self.header.version {
+            1 => 0,
+            _ => TRAILER_BYTES as u64,
+        }
     }
 
     /// The header.
@@ -171,11 +223,12 @@ impl SidecarReader {
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
-        // Both were checked against the file's length.
-        let offset = self.start + self.i * RECORD_BYTES as u64;
-        let mut bytes = [0; RECORD_BYTES];
+        // Every record before this one was read.
+        let offset = self.start + self.i * self.record_bytes();
+        let mut memory = [0; RECORD_BYTES];
+        let (bytes, _) = memory.split_at_mut(record_bytes(self.header.version));
         self.stream
-            .read_exact(&mut bytes)
+            .read_exact(bytes)
             .map_err(|source| match source.kind() {
                 std::io::ErrorKind::UnexpectedEof => {
                     self.name
@@ -183,7 +236,7 @@ impl SidecarReader {
                 }
                 _ => self.name.io("read", source),
             })?;
-        TokenRecord::from_bytes(&bytes, self.i, self.header_crc).ok_or_else(|| {
+        TokenRecord::from_bytes(bytes, self.i, self.header_crc).ok_or_else(|| {
             let what = format!("the checksum of record {} does not match", self.i);
             self.name.corrupt(None, offset, what)
         })
@@ -195,13 +248,13 @@ impl Iterator for SidecarReader {
 
     /// The next record; `None` after an error.
     fn next(&mut self) -> Option<Self::Item> {
-        if self.i >= self.header.n_records {
+        if self.i >= self.n_records {
             return None;
         }
         let record = self.read();
         self.i = match record {
             Ok(_) => self.i + 1,
-            Err(_) => self.header.n_records,
+            Err(_) => self.n_records,
         };
         Some(record)
     }

@@ -5,10 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum;
 
-/// Bytes of a record: 72 of fields, 4 of checksum.
+/// Bytes of a record: 96 of fields, 4 of checksum.
 pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
-const FIELD_BYTES: usize = 72;
+const FIELD_BYTES: usize = 96;
+
+/// Bytes of the fields of version 1, which ends with `ref_entropy`.
+const FIELD_BYTES_V1: usize = 72;
 
 /// What was measured at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
@@ -39,12 +42,19 @@ pub struct TokenRecord {
     pub eval_nll: f64,
     /// Entropy of the reference's distribution.
     pub ref_entropy: f64,
+    /// p(`ref_top`); NaN in files of version 1.
+    pub ref_top_p: f64,
+    /// q(`eval_top`); NaN in files of version 1.
+    pub eval_top_p: f64,
+    /// The most that the entries whose probability the reference does not know can weigh, together
+    /// and beside a weight of 1 for the others; 0 where it knows all.
+    pub ref_unknown_p: f64,
 }
 
 impl TokenRecord {
-    /// The reference row holds a NaN or an infinity.
+    /// The reference row holds a NaN or a positive infinity, or no finite logit.
     pub const REF_NOT_FINITE: u32 = 1;
-    /// The evaluated row holds a NaN or an infinity.
+    /// The evaluated row holds a NaN or a positive infinity, or no finite logit.
     pub const EVAL_NOT_FINITE: u32 = 2;
 
     /// Whether the position is left out of every statistic.
@@ -66,14 +76,30 @@ impl TokenRecord {
         Some(bytes)
     }
 
-    /// The file's `i`-th record; `None` if its checksum does not match.
-    pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
+    /// The file's `i`-th record; `None` if its checksum does not match, or if `bytes` are not one
+    /// record of a version.
+    pub(super) fn from_bytes(bytes: &[u8], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
         let stated = u32::from_le_bytes(*crc);
         if !checksum::matches(crc_of(fields, i, header_crc), stated) {
             return None;
         }
-        options().deserialize(fields).ok()
+        match fields.len() {
+            FIELD_BYTES_V1 => {
+                let missing: [f64; 3] = [f64::NAN, f64::NAN, 0.0];
+                let missing = missing.map(f64::to_le_bytes).concat();
+                options().deserialize(&[fields, &missing].concat()).ok()
+            }
+            _ => options().deserialize(fields).ok(),
+        }
+    }
+}
+
+/// Bytes of a record of a version.
+pub(super) fn record_bytes(version: u32) -> usize {
+    match version {
+        1 => FIELD_BYTES_V1 + 4,
+        _ => RECORD_BYTES,
     }
 }
 

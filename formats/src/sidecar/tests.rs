@@ -16,7 +16,7 @@ fn header(n_records: u64) -> SidecarHeader {
         writer: "kl test".into(),
         model: Some(model()),
         model_path: "a/m.gguf".into(),
-        ..SidecarHeader::new(reference, 8, 5, n_records)
+        ..SidecarHeader::new(reference, 8, 5, Some(n_records))
     }
 }
 
@@ -35,6 +35,9 @@ fn record(i: u32) -> TokenRecord {
         ref_nll: 2.0,
         eval_nll: -2.0,
         ref_entropy: 1.0,
+        ref_top_p: 0.5,
+        eval_top_p: 0.25,
+        ref_unknown_p: 0.0,
     }
 }
 
@@ -70,14 +73,32 @@ fn a_record_spelled_out() {
         0, 0, 0, 0, 0, 0, 0x00, 0x40, // ref_nll
         0, 0, 0, 0, 0, 0, 0x00, 0xc0, // eval_nll
         0, 0, 0, 0, 0, 0, 0xf0, 0x3f, // ref_entropy
+        0, 0, 0, 0, 0, 0, 0xe0, 0x3f, // ref_top_p
+        0, 0, 0, 0, 0, 0, 0xd0, 0x3f, // eval_top_p
+        0, 0, 0, 0, 0, 0, 0, 0, // ref_unknown_p
     ];
-    let start = bytes.len() - RECORD_BYTES;
-    assert_eq!(bytes[start..start + 72], expected);
-    let mut seed = bytes[start - 4..start].to_vec(); // the header's checksum
-    assert_eq!(seed, crc32fast::hash(&bytes[..start - 4]).to_le_bytes());
-    seed.extend(0u64.to_le_bytes());
-    seed.extend(expected);
-    assert_eq!(bytes[start + 72..], crc32fast::hash(&seed).to_le_bytes());
+    let end = bytes.len() - TRAILER_BYTES;
+    let start = end - RECORD_BYTES;
+    assert_eq!(bytes[start..start + 96], expected);
+    let header_crc = bytes[start - 4..start].to_vec();
+    assert_eq!(
+        header_crc,
+        crc32fast::hash(&bytes[..start - 4]).to_le_bytes()
+    );
+    let mut covered = header_crc.clone();
+    covered.extend(0u64.to_le_bytes());
+    covered.extend(expected);
+    let crc = crc32fast::hash(&covered).to_le_bytes();
+    assert_eq!(bytes[start + 96..end], crc);
+    #[rustfmt::skip]
+    let trailer = [
+        b'k', b'l', b's', b'_', b'e', b'n', b'd', b'\n',
+        1, 0, 0, 0, 0, 0, 0, 0, // records
+    ];
+    assert_eq!(bytes[end..end + 16], trailer);
+    let covered = [header_crc, trailer.to_vec()].concat();
+    let crc = crc32fast::hash(&covered).to_le_bytes();
+    assert_eq!(bytes[end + 16..], crc);
 }
 
 #[test]
@@ -140,18 +161,121 @@ fn a_whole_file_is_counted() {
 #[test]
 fn records_cannot_be_swapped() {
     let mut bytes = write(&[record(0), record(1)]);
-    let start = bytes.len() - 2 * RECORD_BYTES;
-    bytes[start..].rotate_left(RECORD_BYTES);
+    let end = bytes.len() - TRAILER_BYTES;
+    bytes[end - 2 * RECORD_BYTES..end].rotate_left(RECORD_BYTES);
     let error = read(Scratch::new().file(&bytes)).unwrap_err();
     assert!(error.to_string().contains("record 0"), "{error}");
 }
 
-/// A file with any JSON line and a right checksum.
-fn with_json(json: &str) -> Vec<u8> {
-    let mut bytes = format!("{MAGIC_LINE}{json}\n").into_bytes();
+/// The first part of a file, with any JSON line and a right checksum, which is returned too.
+fn with_lines(magic: &str, json: &str) -> (Vec<u8>, u32) {
+    let mut bytes = format!("{magic}{json}\n").into_bytes();
     let crc = crc32fast::hash(&bytes);
     bytes.extend(crc.to_le_bytes());
+    (bytes, crc)
+}
+
+/// A file with any JSON line and no records.
+fn with_json(json: &str) -> Vec<u8> {
+    let (mut bytes, crc) = with_lines(MAGIC_LINE, json);
+    bytes.extend(trailer::to_bytes(0, crc));
     bytes
+}
+
+/// A file of version 1, as `kl` wrote it: records without the last three fields, and no trailer.
+fn version_1(n_records: u64, records: &[TokenRecord]) -> Vec<u8> {
+    let mut json = serde_json::to_value(header(n_records)).unwrap();
+    json["version"] = 1.into();
+    let (mut bytes, header_crc) = with_lines(MAGIC_LINE_V1, &json.to_string());
+    for (i, record) in records.iter().enumerate() {
+        let fields = &record.to_bytes(0, 0).unwrap()[..72];
+        let mut covered = header_crc.to_le_bytes().to_vec();
+        covered.extend((i as u64).to_le_bytes());
+        covered.extend(fields);
+        bytes.extend(fields);
+        bytes.extend(crc32fast::hash(&covered).to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn version_1_is_read() {
+    let scratch = Scratch::new();
+    let whole = version_1(2, &[record(0), record(1)]);
+    let path = scratch.file(&whole);
+    assert!(is_sidecar(path));
+    let (found_header, found) = read(path).unwrap();
+    assert_eq!(found_header.version, 1);
+    assert_eq!(found_header.n_records, Some(2));
+    for (i, found) in (0..).zip(&found) {
+        assert!(found.ref_top_p.is_nan() && found.eval_top_p.is_nan());
+        let known = TokenRecord {
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ..*found
+        };
+        assert_eq!(known, record(i));
+    }
+    assert_eq!(verify(path).unwrap().n_records, 2);
+    let start = whole.len() - 2 * 76;
+    for length in start..whole.len() {
+        let path = scratch.file(&whole[..length]);
+        assert!(matches!(read(path), Err(Error::Truncated { .. })));
+        let cut_off = SidecarReader::open_cut_off(path).unwrap();
+        assert_eq!(cut_off.records.len(), (length - start) / 76);
+    }
+    let longer = [&whole[..], &[0]].concat();
+    assert!(matches!(
+        read(scratch.file(&longer)),
+        Err(Error::Corrupt { .. })
+    ));
+    // A version under the other version's first line.
+    let json = serde_json::to_string(&header(0)).unwrap();
+    let (mixed, _) = with_lines(MAGIC_LINE_V1, &json);
+    assert!(matches!(
+        read(scratch.file(&mixed)),
+        Err(Error::Header { .. })
+    ));
+}
+
+#[test]
+fn the_trailer_counts_the_records() {
+    let scratch = Scratch::new();
+    let written = |n_records, n: u32| {
+        let header = SidecarHeader {
+            n_records,
+            until: Some(0.05),
+            ..header(0)
+        };
+        let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+        (0..n).for_each(|i| writer.push(&record(i)).unwrap());
+        (header, writer.finish().unwrap())
+    };
+    // A stream, and a run that stopped before its end.
+    for n_records in [None, Some(9)] {
+        let (header, bytes) = written(n_records, 3);
+        let path = scratch.file(&bytes);
+        assert_eq!(SidecarReader::open(path).unwrap().n_records(), 3);
+        assert_eq!(read(path).unwrap(), (header, (0..3).map(record).collect()));
+    }
+    // Trailers for more records than the file has, than the header allows, and than can be.
+    let (_, bytes) = written(Some(3), 3);
+    let (end, start) = (
+        bytes.len() - TRAILER_BYTES,
+        bytes.len() - 3 * RECORD_BYTES - TRAILER_BYTES,
+    );
+    let crc = u32::from_le_bytes(*bytes[start - 4..].first_chunk().unwrap());
+    for n in [0, 2, 4, u64::MAX / 99, u64::MAX] {
+        let changed = [&bytes[..end], &trailer::to_bytes(n, crc)].concat();
+        let error = read(scratch.file(&changed)).unwrap_err();
+        check_message(&error, &scratch.path);
+    }
+    let more = record(3).to_bytes(3, crc).unwrap();
+    let changed = [&bytes[..end], &more, &trailer::to_bytes(4, crc)].concat();
+    assert!(matches!(
+        read(scratch.file(&changed)),
+        Err(Error::Corrupt { .. })
+    ));
 }
 
 #[test]
@@ -164,9 +288,9 @@ fn hostile_headers_are_refused() {
         ("n_vocab", u32::MAX.into()),
         ("n_ctx", 0),
         ("n_ctx", u64::MAX),
-        ("n_records", 1),
-        ("n_records", u64::MAX),
-        ("version", 2),
+        ("version", 0),
+        ("version", 1),
+        ("version", 3),
         ("model", 5),
     ] {
         let mut json = good.clone();
@@ -189,11 +313,8 @@ fn hostile_headers_are_refused() {
 }
 
 #[test]
-fn writers_refuse_more_or_fewer_records_than_the_header_states() {
-    let header = header(1);
-    let create = || SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
-    assert!(create().finish().is_err());
-    let mut writer = create();
+fn writers_refuse_more_records_than_the_header_states() {
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
     writer.push(&record(0)).unwrap();
     assert!(writer.push(&record(0)).is_err());
 }
@@ -207,7 +328,7 @@ fn a_sidecar_is_recognised_by_its_bytes() {
 }
 
 fn any_record() -> impl Strategy<Value = TokenRecord> {
-    (any::<[u32; 8]>(), any::<[f64; 5]>()).prop_map(|(n, x)| TokenRecord {
+    (any::<[u32; 8]>(), any::<[f64; 8]>()).prop_map(|(n, x)| TokenRecord {
         window: n[0],
         position: n[1],
         token: n[2],
@@ -221,6 +342,9 @@ fn any_record() -> impl Strategy<Value = TokenRecord> {
         ref_nll: x[2],
         eval_nll: x[3],
         ref_entropy: x[4],
+        ref_top_p: x[5],
+        eval_top_p: x[6],
+        ref_unknown_p: x[7],
     })
 }
 
@@ -256,13 +380,14 @@ proptest! {
     fn records_out_of_place_are_found(order in prop::collection::vec(0usize..3, 0..5)) {
         let records = [record(0), record(1), record(2)];
         let bytes = write(&records);
-        let start = bytes.len() - 3 * RECORD_BYTES;
+        let start = bytes.len() - 3 * RECORD_BYTES - TRAILER_BYTES;
         let json = serde_json::to_string(&header(order.len() as u64)).unwrap();
-        let mut changed = with_json(&json);
+        let (mut changed, crc) = with_lines(MAGIC_LINE, &json);
         for &i in &order {
             let at = start + i * RECORD_BYTES;
             changed.extend(&bytes[at..at + RECORD_BYTES]);
         }
+        changed.extend(trailer::to_bytes(order.len() as u64, crc));
         let scratch = Scratch::new();
         let path = scratch.file(&changed);
         match read(path) {
@@ -289,7 +414,7 @@ fn a_sidecar_that_was_cut_off_at_any_byte_resumes_to_the_same_bytes() {
         SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap(),
         0..5,
     );
-    let start = whole.len() - 5 * RECORD_BYTES;
+    let start = whole.len() - 5 * RECORD_BYTES - TRAILER_BYTES;
     let scratch = Scratch::new();
     for length in 0..start {
         let error = SidecarReader::open_cut_off(scratch.file(&whole[..length])).unwrap_err();

@@ -3,16 +3,19 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::{RECORD_BYTES, SidecarHeader, TokenRecord};
+use super::{RECORD_BYTES, SidecarHeader, TokenRecord, trailer};
 use crate::error::{Named, Result};
 
 /// Writes a sidecar to anything that accepts bytes. Records are small: give it a buffered output.
+///
+/// Until [`SidecarWriter::finish`] the file is one that was cut off, which can be resumed.
 #[derive(Debug)]
 pub struct SidecarWriter<W: Write> {
     out: W,
     name: Named,
     header_crc: u32,
-    n_expected: u64,
+    /// The most records that there may be.
+    n_most: u64,
     n_records: u64,
 }
 
@@ -55,7 +58,7 @@ impl<W: Write> SidecarWriter<W> {
             out,
             name,
             header_crc: crc32fast::hash(&lines),
-            n_expected: header.n_records,
+            n_most: header.n_records.unwrap_or(u64::MAX),
             n_records: 0,
         };
         Ok((writer, lines))
@@ -66,11 +69,10 @@ impl<W: Write> SidecarWriter<W> {
     /// # Errors
     /// [`crate::Error::Unwritable`] past the header's count, [`crate::Error::Io`].
     pub fn push(&mut self, record: &TokenRecord) -> Result<()> {
-        if self.n_records == self.n_expected {
-            return Err(self.name.unwritable(format!(
-                "more records than the header's {}",
-                self.n_expected
-            )));
+        if self.n_records == self.n_most {
+            return Err(self
+                .name
+                .unwritable(format!("more records than the header's {}", self.n_most)));
         }
         let bytes = record
             .to_bytes(self.n_records, self.header_crc)
@@ -89,17 +91,12 @@ impl<W: Write> SidecarWriter<W> {
         flushed.map_err(|source| self.name.io("write", source))
     }
 
-    /// Checks the count, flushes, and returns the output.
+    /// Writes the trailer, flushes, and returns the output.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if records are missing, [`crate::Error::Io`].
+    /// [`crate::Error::Io`].
     pub fn finish(mut self) -> Result<W> {
-        if self.n_records != self.n_expected {
-            return Err(self.name.unwritable(format!(
-                "{} records were given, the header states {}",
-                self.n_records, self.n_expected
-            )));
-        }
+        self.put(&trailer::to_bytes(self.n_records, self.header_crc))?;
         self.flush()?;
         Ok(self.out)
     }

@@ -297,7 +297,7 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
     reference.file_name = Some("r".into());
     reference.kind = Some("kl".into());
     reference.text = Some(common::text());
-    let mut header = SidecarHeader::new(reference, 3, n_vocab, n_vocab.min(30).into());
+    let mut header = SidecarHeader::new(reference, 3, n_vocab, Some(n_vocab.min(30).into()));
     header.model = Some(common::model());
     let mut writer = SidecarWriter::create(Vec::new(), Path::new(""), &header).unwrap();
     for position in 0..n_vocab.min(30) {
@@ -316,6 +316,9 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
             ref_nll: 1.0,
             eval_nll: f64::NAN,
             ref_entropy: 0.75,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         };
         writer.push(&record).unwrap();
     }

@@ -129,7 +129,7 @@ impl Evaluation<'_> {
             self.reference_summary.clone(),
             self.reference.n_ctx,
             self.reference.n_vocab,
-            rows.n_scored().unwrap_or(0),
+            rows.n_scored(),
         );
         header.writer = writer();
         header.model = Some(self.model.clone());

@@ -106,9 +106,7 @@ impl TokenLog {
         };
         let started = Instant::now();
         if !sidecar.has_begun() {
-            let mut header = header.clone();
-            header.n_records = self.records.len() as u64;
-            sidecar.begin(&header, 0)?;
+            sidecar.begin(header, 0)?;
             sidecar.push(&self.records)?;
         }
         let path = sidecar.finish()?;

@@ -88,6 +88,9 @@ mod tests {
             ref_nll: 1.5,
             eval_nll: 2.5,
             ref_entropy: 3.5,
+            ref_top_p: 0.5,
+            eval_top_p: 0.25,
+            ref_unknown_p: 0.0,
         };
         let at_the_end = TokenRecord {
             token: u32::MAX,

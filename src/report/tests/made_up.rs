@@ -37,6 +37,9 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
                 ref_nll: nll(ref_nll),
                 eval_nll: nll(ref_nll + f64::from(i % 8) / 64.0 - 0.03125),
                 ref_entropy: 1.5,
+                ref_top_p: 0.5,
+                eval_top_p: 0.25,
+                ref_unknown_p: 0.0,
             });
         }
     }

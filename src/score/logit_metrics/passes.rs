@@ -92,6 +92,17 @@ fn part(row: Row<'_>, range: Range<usize>) -> Row<'_> {
             step,
             codes: &codes[range],
         },
+        Row::U16Masked {
+            masked,
+            min,
+            step,
+            codes,
+        } => Row::U16Masked {
+            masked,
+            min,
+            step,
+            codes: &codes[range],
+        },
     }
 }
 
