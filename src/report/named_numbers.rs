@@ -10,7 +10,9 @@ use super::number::short_percent;
 use super::result::{ModelInfo, ModelReport, TimingInfo};
 use crate::pipeline::Timing;
 use crate::score::logit_metrics;
-use crate::stats::{Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation};
+use crate::stats::{
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation,
+};
 
 /// Numbers by name; `None` where the JSON has null.
 ///
@@ -92,7 +94,7 @@ pub fn known_names() -> Vec<String> {
         ref_entropy: 0.0,
         ref_top_p: 0.5,
         eval_top_p: 0.25,
-        ref_unknown_p: 0.0,
+        ref_unknown_p: 0.25,
     };
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
@@ -103,7 +105,7 @@ pub fn known_names() -> Vec<String> {
         model: ModelInfo::new(Path::new(""), &identity),
         n_vocab_compared: 1,
         is_reference_model: false,
-        summary: Summary::from_records(&records, Confidence::default()),
+        summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         interrupted: None,
@@ -113,6 +115,7 @@ pub fn known_names() -> Vec<String> {
         logits: Some(LogitSummary::from_metrics(
             &[logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0, 1.0]); 2],
             &[&records[0], &records[1]].map(TokenLocation::of),
+            &Clusters::of_records(&records, ClusterRule::default()),
             Confidence::default(),
         )),
         not_available: Vec::new(),

@@ -44,7 +44,7 @@ const COLUMNS: [Column; 9] = [
         title: "± (windows)",
         value: |report| {
             let mean = &report.summary.kld.as_ref()?.mean;
-            Some((mean.cluster_hi? - mean.cluster_lo?) / 2.0)
+            Some((mean.clustered.hi? - mean.clustered.lo?) / 2.0)
         },
         show: |half_width| significant(half_width, 2),
         best: Best::Unranked,
@@ -69,7 +69,7 @@ const COLUMNS: [Column; 9] = [
     },
     Column {
         title: "same top",
-        value: |report| Some(report.summary.agreement.as_ref()?.ref_top1.value),
+        value: |report| Some(report.summary.agreement.as_ref()?.ref_top1.estimate.value),
         show: percent,
         best: Best::Highest,
     },

@@ -105,7 +105,7 @@ fn continued_fraction(a: f64, b: f64, (x, y): (f64, f64), excess: f64) -> f64 {
 }
 
 /// Both tails of Beta(a, b) at `x`: `(P(X ≤ x), P(X > x))`, the smaller one without cancellation.
-fn tails(a: f64, b: f64, x: f64) -> (f64, f64) {
+pub fn tails(a: f64, b: f64, x: f64) -> (f64, f64) {
     let y = 1.0 - x;
     if x <= 0.0 {
         (0.0, 1.0)

@@ -1,157 +1,292 @@
-//! The mean of samples that are correlated within their window.
+//! Which tokens count as one observation: those of a window, or of a block of windows.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
-use serde::Serialize;
+use kl_formats::sidecar::TokenRecord;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-use super::estimate::{Confidence, Estimate, finite};
-use super::mean::{Moments, Sum};
-use super::student::student_two_sided;
+use super::mean::Sum;
+use super::summary::is_counted;
 
-/// A mean with two intervals: one that treats tokens as independent, one that treats windows so.
-///
-/// Tokens of one window share a text and a context, so the first interval (`lo`, `hi`, `se`) is
-/// too narrow. The clustered interval is right as long as windows are independent of each other.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
-pub struct ClusteredMean {
-    /// The mean, and its interval with tokens as independent.
-    #[serde(flatten)]
-    pub estimate: Estimate,
-    /// The standard error with tokens as independent; `None` for fewer than two samples.
-    pub se: Option<f64>,
-    /// The lower end of the interval clustered by window; `None` for fewer than two windows.
-    pub cluster_lo: Option<f64>,
-    /// The upper end of the interval clustered by window; `None` for fewer than two windows.
-    pub cluster_hi: Option<f64>,
+/// From this many clusters on, the clustered intervals cover about what they promise: see
+/// docs/INTERVALS.md.
+pub const MIN_CLUSTERS: usize = 30;
+
+/// The number of blocks that windows are put into: more would cut more articles in two, fewer
+/// would leave fewer observations.
+const BLOCKS: usize = MIN_CLUSTERS;
+
+/// The fewest windows in a block.
+const MIN_WINDOWS_PER_BLOCK: usize = 2;
+
+/// `auto` uses blocks from this autocorrelation on, in standard errors of that of independent
+/// windows (`1/sqrt(n)`).
+const AUTOCORRELATED: f64 = 1.0;
+
+/// How tokens are put into clusters.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterRule {
+    /// Each window is a cluster.
+    Window,
+    /// Each block of contiguous windows is a cluster.
+    Block,
+    /// Blocks if neighbouring windows resemble each other, else windows.
+    #[default]
+    Auto,
 }
 
-impl ClusteredMean {
-    /// Estimates the mean of `samples`, where `samples[i]` is from window `windows[i]`.
-    ///
-    /// Both slices have the same length. `None` without samples.
-    pub fn of(windows: &[u32], samples: &[f64], confidence: Confidence) -> Option<Self> {
-        let moments = Moments::of(samples)?;
-        let clustered = standard_error(windows, samples, moments.mean);
-        let interval = clustered.and_then(|clustered| {
-            let half_width = student_two_sided(confidence, clustered.degrees) * clustered.se;
-            Estimate::symmetric(moments.mean, half_width).interval()
-        });
-        Some(Self {
-            estimate: moments.estimate(confidence),
-            se: moments.standard_error().and_then(finite),
-            cluster_lo: interval.map(|(lo, _)| lo),
-            cluster_hi: interval.map(|(_, hi)| hi),
-        })
-    }
-}
+/// The text names no rule.
+#[derive(Error, Clone, Debug, PartialEq, Eq)]
+#[error("clusters are 'window', 'block' or 'auto'; got '{0}'")]
+pub struct ClusterRuleError(String);
 
-/// A cluster-robust standard error and its degrees of freedom.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClusteredError {
-    /// The standard error of the mean.
-    pub se: f64,
-    /// The number of windows, minus 1.
-    pub degrees: f64,
-}
-
-/// Computes the cluster-robust standard error of `mean`, the mean of all `samples`.
-///
-/// ```text
-/// SE² = G/(G−1) · Σ_g ( Σ_{i in g} (x_i − mean) )² / n²
-/// ```
-///
-/// over G windows of any sizes (Liang & Zeger 1986 with the finite-sample factor G/(G−1); the
-/// linearised variance of a ratio of window totals to window sizes, Cochran 1977, ch. 6). With one
-/// sample per window it is the ordinary standard error. `None` for fewer than two windows.
-///
-/// The samples of a window need not be adjacent.
-pub fn standard_error(windows: &[u32], samples: &[f64], mean: f64) -> Option<ClusteredError> {
-    debug_assert_eq!(windows.len(), samples.len());
-    let mut residuals = BTreeMap::<u32, Sum>::new();
-    // Adjacent samples mostly share a window: one look-up for each run of them.
-    let mut rest = windows.iter().zip(samples).peekable();
-    while let Some(&(&window, _)) = rest.peek() {
-        let residual = residuals.entry(window).or_default();
-        while let Some((_, x)) = rest.next_if(|(w, _)| **w == window) {
-            residual.add(x - mean);
+impl ClusterRule {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Block => "block",
+            Self::Auto => "auto",
         }
     }
-    if residuals.len() < 2 {
+}
+
+impl fmt::Display for ClusterRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ClusterRule {
+    type Err = ClusterRuleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Window, Self::Block, Self::Auto]
+            .into_iter()
+            .find(|rule| rule.name() == text)
+            .ok_or_else(|| ClusterRuleError(text.to_owned()))
+    }
+}
+
+/// What one cluster is.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterKind {
+    /// One window.
+    Window,
+    /// Several contiguous windows.
+    Block,
+}
+
+/// How the tokens of one evaluation were put into clusters; the fields are the JSON's keys.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct Clustering {
+    /// The rule that was asked for.
+    pub rule: ClusterRule,
+    /// What a cluster is.
+    pub kind: ClusterKind,
+    /// How many clusters there are.
+    pub n: u64,
+    /// Windows in a block: the last may have fewer. 1 if each window is a cluster.
+    pub windows_per_block: u64,
+    /// The correlation of a window's mean KLD with that of the next window; `None` for fewer than
+    /// three windows, and where all means are equal.
+    pub autocorrelation: Option<f64>,
+}
+
+/// The cluster of each window, by the number of the window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clusters {
+    clustering: Clustering,
+    /// Ascending.
+    windows: Vec<u32>,
+}
+
+impl Clusters {
+    /// Puts the windows of the counted ones among `records` into clusters. Records may be in any
+    /// order.
+    pub fn of_records(records: &[TokenRecord], rule: ClusterRule) -> Self {
+        let mut means = WindowMeans::default();
+        for record in records.iter().filter(|record| is_counted(record)) {
+            means.push(record.window, record.kld);
+        }
+        Self::of_means(&means, rule)
+    }
+
+    /// Puts windows into clusters.
+    pub(super) fn of_means(means: &WindowMeans, rule: ClusterRule) -> Self {
+        let windows: Vec<u32> = means.0.keys().copied().collect();
+        let autocorrelation = autocorrelation(&means.finite());
+        let in_blocks = match rule {
+            ClusterRule::Window => false,
+            ClusterRule::Block => true,
+            ClusterRule::Auto => {
+                autocorrelation.is_some_and(|r| r * (windows.len() as f64).sqrt() >= AUTOCORRELATED)
+            }
+        };
+        let windows_per_block = match in_blocks {
+            true => windows.len().div_ceil(BLOCKS).max(MIN_WINDOWS_PER_BLOCK),
+            false => 1,
+        };
+        let clustering = Clustering {
+            rule,
+            kind: match in_blocks {
+                true => ClusterKind::Block,
+                false => ClusterKind::Window,
+            },
+            n: windows.len().div_ceil(windows_per_block) as u64,
+            windows_per_block: windows_per_block as u64,
+            autocorrelation,
+        };
+        Self {
+            clustering,
+            windows,
+        }
+    }
+
+    /// How the windows were put into clusters.
+    pub fn clustering(&self) -> Clustering {
+        self.clustering
+    }
+
+    /// How many windows there are.
+    pub fn n_windows(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// The number of each record's cluster.
+    pub(super) fn of_each(&self, records: &[&TokenRecord]) -> Vec<u32> {
+        records
+            .iter()
+            .map(|record| self.of_window(record.window))
+            .collect()
+    }
+
+    /// The number of a window's cluster, from 0.
+    ///
+    /// A window without counted records is put to the one that follows it.
+    pub fn of_window(&self, window: u32) -> u32 {
+        let index = self.windows.partition_point(|&w| w < window);
+        // There are at most as many clusters as window numbers.
+        (index as u64 / self.clustering.windows_per_block) as u32
+    }
+}
+
+/// The mean KLD of each window, in the order of the windows' numbers, from tokens in any order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WindowMeans(BTreeMap<u32, Total>);
+
+/// The tokens of a window with a finite KLD.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Total {
+    pub n: u64,
+    pub sum: Sum,
+}
+
+impl WindowMeans {
+    /// Adds a token. One whose KLD is not finite adds only its window.
+    pub fn push(&mut self, window: u32, kld: f64) {
+        let total = self.0.entry(window).or_default();
+        if kld.is_finite() {
+            total.n += 1;
+            total.sum.add(kld);
+        }
+    }
+
+    /// Each window's total, in the order of their numbers.
+    pub fn totals(&self) -> impl Iterator<Item = (u32, Total)> {
+        self.0.iter().map(|(window, total)| (*window, *total))
+    }
+
+    /// The means of windows that have one.
+    fn finite(&self) -> Vec<f64> {
+        self.totals()
+            .filter(|(_, total)| total.n > 0)
+            .map(|(_, total)| total.sum.value() / total.n as f64)
+            .collect()
+    }
+}
+
+/// The lag-1 autocorrelation of a series, `Σ (x_i − mean)(x_{i+1} − mean) / Σ (x_i − mean)²`.
+///
+/// `None` for fewer than three values, and for equal ones.
+fn autocorrelation(series: &[f64]) -> Option<f64> {
+    if series.len() < 3 {
         return None;
     }
-    let clusters = residuals.len() as f64;
-    let squares: Sum = residuals.values().map(|r| r.value().powi(2)).collect();
-    let variance = clusters / (clusters - 1.0) * squares.value();
-    Some(ClusteredError {
-        se: variance.sqrt() / samples.len() as f64,
-        degrees: clusters - 1.0,
-    })
+    let mean = series.iter().copied().collect::<Sum>().value() / series.len() as f64;
+    let from_mean: Vec<f64> = series.iter().map(|x| x - mean).collect();
+    let squares: Sum = from_mean.iter().map(|x| x * x).collect();
+    let products: Sum = from_mean.windows(2).map(|pair| pair[0] * pair[1]).collect();
+    let r = products.value() / squares.value();
+    r.is_finite().then_some(r)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::{assert_close, skewed, splitmix_normals};
     use super::*;
 
-    #[test]
-    fn one_sample_per_window_gives_the_ordinary_error() {
-        let samples = skewed(500);
-        let windows: Vec<u32> = (0..500).collect();
-        let moments = Moments::of(&samples).unwrap();
-        let clustered = standard_error(&windows, &samples, moments.mean).unwrap();
-        assert_close(clustered.se, moments.standard_error().unwrap(), 1e-13);
-        assert_eq!(clustered.degrees, 499.0);
-    }
-
-    #[test]
-    fn matches_the_formula_by_hand() {
-        // mean 3; residual sums: window 7 -> -3, window 2 -> +3; 2/1 * (9 + 9) / 4² = 2.25
-        let error = standard_error(&[7, 2, 7, 7], &[1.0, 6.0, 2.0, 3.0], 3.0).unwrap();
-        assert_eq!((error.se, error.degrees), (1.5, 1.0));
-    }
-
-    #[test]
-    fn one_window_has_no_clustered_interval() {
-        let mean =
-            ClusteredMean::of(&[3; 4], &[1.0, 2.0, 3.0, 4.0], Confidence::default()).unwrap();
-        assert!(mean.estimate.lo.is_some() && mean.se.is_some());
-        assert_eq!((mean.cluster_lo, mean.cluster_hi), (None, None));
-        assert_eq!(ClusteredMean::of(&[], &[], Confidence::default()), None);
-    }
-
-    /// Samples of a window share a term, as the tokens of a text do: intra-window correlation 1/4.
-    #[test]
-    fn clustered_interval_covers_what_it_promises() {
-        const REPLICATIONS: usize = 1000;
-        const WINDOWS: u32 = 30;
-        const TRUTH: f64 = 0.25;
-        let mut normals = splitmix_normals(7);
-        let mut normal = || normals.next().unwrap();
-        let (mut naive, mut clustered) = (0, 0);
-        for _ in 0..REPLICATIONS {
-            let (mut windows, mut samples) = (Vec::new(), Vec::new());
-            for window in 0..WINDOWS {
-                let shared = normal() / 3f64.sqrt();
-                // Unequal sizes: the last window of a text is short.
-                for _ in 0..20 + window % 3 * 10 {
-                    windows.push(window);
-                    samples.push(TRUTH + shared + normal());
-                }
-            }
-            let mean = ClusteredMean::of(&windows, &samples, Confidence::default()).unwrap();
-            let holds = |lo: Option<f64>, hi: Option<f64>| {
-                (lo.unwrap()..=hi.unwrap()).contains(&TRUTH) as usize
-            };
-            naive += holds(mean.estimate.lo, mean.estimate.hi);
-            clustered += holds(mean.cluster_lo, mean.cluster_hi);
+    /// Windows with these means, of one token each.
+    fn windows(means: impl IntoIterator<Item = f64>) -> WindowMeans {
+        let mut windows = WindowMeans::default();
+        for (window, mean) in means.into_iter().enumerate() {
+            windows.push(window as u32, mean);
         }
-        // A true share of 95 % lies within 93..97 in 99.6 % of such experiments.
-        let share = |hits: usize| hits as f64 / REPLICATIONS as f64;
-        assert!(
-            (0.93..=0.97).contains(&share(clustered)),
-            "{}",
-            share(clustered)
+        windows
+    }
+
+    #[test]
+    fn rules_read_as_they_print() {
+        for (text, rule) in [
+            ("window", ClusterRule::Window),
+            ("block", ClusterRule::Block),
+            ("auto", ClusterRule::Auto),
+        ] {
+            assert_eq!(
+                (text.parse(), rule.to_string()),
+                (Ok(rule), text.to_owned())
+            );
+            assert_eq!(serde_json::to_value(rule).unwrap(), text);
+        }
+        let error = "chapter".parse::<ClusterRule>().unwrap_err().to_string();
+        assert!(error.ends_with("got 'chapter'"), "{error}");
+    }
+
+    /// By hand: from the mean 3, −2 −1 0 1 2; (2 + 0 + 0 + 2) / (4 + 1 + 0 + 1 + 4).
+    #[test]
+    fn autocorrelation_is_of_neighbours() {
+        assert_eq!(autocorrelation(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(0.4));
+        assert_eq!(autocorrelation(&[1.0, 2.0]), None);
+        assert_eq!(autocorrelation(&[2.0; 9]), None);
+    }
+
+    #[test]
+    fn auto_uses_blocks_where_neighbours_resemble_each_other() {
+        let of = |means: &WindowMeans| Clusters::of_means(means, ClusterRule::Auto).clustering();
+        let articles = of(&windows((0..100).map(|i| f64::from(i / 10 % 2))));
+        assert_eq!(articles.kind, ClusterKind::Block);
+        assert!(articles.windows_per_block > 1 && articles.n < 100);
+        let alternating = of(&windows((0..100).map(|i| f64::from(i % 2))));
+        assert_eq!(alternating.kind, ClusterKind::Window);
+        assert_eq!((alternating.windows_per_block, alternating.n), (1, 100));
+    }
+
+    #[test]
+    fn blocks_are_of_the_windows_that_are_there() {
+        let mut means = WindowMeans::default();
+        for window in [900, 7, 3, 40, 8] {
+            means.push(window, 1.0);
+        }
+        let clusters = Clusters::of_means(&means, ClusterRule::Block);
+        assert_eq!((clusters.n_windows(), clusters.clustering().n), (5, 3));
+        assert_eq!(
+            [3, 7, 8, 40, 900].map(|window| clusters.of_window(window)),
+            [0, 0, 1, 1, 2]
         );
-        assert!(share(naive) < 0.7, "{}", share(naive));
+        let windows = Clusters::of_means(&means, ClusterRule::Window);
+        assert_eq!([3, 900].map(|window| windows.of_window(window)), [0, 4]);
     }
 }

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::cluster::ClusteredMean;
-use super::estimate::{Confidence, Uncertain, finite};
+use super::clustered_error::Spread;
+use super::clustered_mean::{ClusteredMean, ClusteredValue};
+use super::estimate::{Confidence, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
 
@@ -12,14 +13,16 @@ const QUANTILES: [f64; 11] = [
     0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999,
 ];
 
-/// The distribution of `Δp = q(next) − p(next)`: fractions, not percent.
+/// The distribution of `Δp = q(next) − p(next)`: fractions, not percent. It is over the tokens that
+/// perplexity is over.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct DeltaP {
     /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
     /// `sqrt(mean Δp²)`, with llama-perplexity's standard error `SE(mean Δp²) / (2 rms)`: `None`
-    /// for fewer than two samples, 0 if all are 0.
-    pub rms: Uncertain,
+    /// for fewer than two samples, 0 if all are 0. The clustered interval is the root of that of
+    /// the mean square.
+    pub rms: ClusteredValue,
     /// The largest loss.
     pub min: f64,
     /// The largest gain.
@@ -29,28 +32,37 @@ pub struct DeltaP {
 }
 
 impl DeltaP {
-    /// Summarises `changes`, where `changes[i]` is from window `windows[i]`. `None` without any.
-    pub fn of(windows: &[u32], mut changes: Vec<f64>, confidence: Confidence) -> Option<Self> {
-        let mean = ClusteredMean::of(windows, &changes, confidence)?;
-        let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
-        let squares = Moments::of(&squares)?;
-        let rms = squares.mean.sqrt();
-        let rms_se = squares.standard_error().map(|se| match se {
-            0.0 => 0.0,
-            se => 0.5 * se / rms,
-        });
-        changes.sort_unstable_by(f64::total_cmp);
+    /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`. `None` without any.
+    pub fn of(clusters: &[u32], changes: &[f64], confidence: Confidence) -> Option<Self> {
         Some(Self {
-            mean,
-            rms: Uncertain {
-                value: rms,
-                se: rms_se.and_then(finite),
-            },
-            min: *changes.first()?,
-            max: *changes.last()?,
-            quantiles: quantile::estimates(&changes, &QUANTILES, confidence),
+            mean: ClusteredMean::of(clusters, changes, confidence)?,
+            rms: root_mean_square(clusters, changes, confidence)?,
+            min: changes.iter().copied().min_by(f64::total_cmp)?,
+            max: changes.iter().copied().max_by(f64::total_cmp)?,
+            quantiles: quantile::estimates(clusters, changes, &QUANTILES, confidence),
         })
     }
+}
+
+fn root_mean_square(
+    clusters: &[u32],
+    changes: &[f64],
+    confidence: Confidence,
+) -> Option<ClusteredValue> {
+    let squares: Vec<f64> = changes.iter().map(|x| x * x).collect();
+    let moments = Moments::of(&squares)?;
+    let rms = moments.mean.sqrt();
+    let se = moments.standard_error().map(|se| match se {
+        0.0 => 0.0,
+        se => 0.5 * se / rms,
+    });
+    let spread = Spread::of(clusters, squares.iter().map(|x| x - moments.mean));
+    let mean_square = spread.interval(moments.mean, confidence).not_below_0();
+    Some(ClusteredValue {
+        value: rms,
+        se: se.and_then(finite),
+        clustered: mean_square.map(f64::sqrt, 0.5 / rms),
+    })
 }
 
 #[cfg(test)]
@@ -60,7 +72,7 @@ mod tests {
 
     #[test]
     fn rms_and_its_error() {
-        let got = DeltaP::of(&[0, 0, 1], vec![0.1, -0.3, 0.2], Confidence::default()).unwrap();
+        let got = DeltaP::of(&[0, 0, 1], &[0.1, -0.3, 0.2], Confidence::default()).unwrap();
         let mean_square: f64 = (0.01 + 0.09 + 0.04) / 3.0;
         let mean_fourth: f64 = (0.0001 + 0.0081 + 0.0016) / 3.0;
         let se = ((mean_fourth - mean_square.powi(2)) / 2.0).sqrt();
@@ -72,8 +84,8 @@ mod tests {
 
     #[test]
     fn no_change_and_no_tokens() {
-        let got = DeltaP::of(&[0, 1], vec![0.0, 0.0], Confidence::default()).unwrap();
+        let got = DeltaP::of(&[0, 1], &[0.0, 0.0], Confidence::default()).unwrap();
         assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
-        assert_eq!(DeltaP::of(&[], vec![], Confidence::default()), None);
+        assert_eq!(DeltaP::of(&[], &[], Confidence::default()), None);
     }
 }

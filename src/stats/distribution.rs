@@ -3,17 +3,25 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::ClusteredMean;
+use super::cluster::Clusters;
+use super::clustered_mean::ClusteredMean;
 use super::estimate::{Confidence, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
+use super::tail::Tail;
+use super::text_length;
 
 /// The upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /// The distribution of one per-token divergence, in nats.
+///
+/// All but `n_infinite` is over the tokens whose divergence is finite.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Distribution {
+    /// Tokens whose divergence is infinite: one model gives a probability of 0 where the other does
+    /// not.
+    pub n_infinite: u64,
     /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
     /// The sample standard deviation (n−1); `None` for fewer than two tokens.
@@ -26,6 +34,11 @@ pub struct Distribution {
     pub max_at: TokenLocation,
     /// The median and the upper tail, to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
+    /// What the largest values add to the mean.
+    pub tail: Tail,
+    /// About how many windows like these would give an interval of the mean that reaches 5 % to
+    /// either side; `None` for fewer than two clusters, and for a mean of 0.
+    pub windows_for_5_percent: Option<u64>,
 }
 
 /// The position of a scored token.
@@ -51,32 +64,35 @@ impl TokenLocation {
 }
 
 impl Distribution {
-    /// Summarises `divergence` over `records`, where `records[i]` is from window `windows[i]`.
-    ///
-    /// All records count, and have finite values. `None` without records.
+    /// Summarises `divergence` over the counted `records`. `None` if it is finite for none of them.
     pub(super) fn of(
         records: &[&TokenRecord],
-        windows: &[u32],
+        clusters: &Clusters,
         divergence: impl Fn(&TokenRecord) -> f64,
         confidence: Confidence,
     ) -> Option<Self> {
-        let mut samples: Vec<f64> = records.iter().map(|r| divergence(r)).collect();
-        let mean = ClusteredMean::of(windows, &samples, confidence)?;
-        let std = Moments::of(&samples)?.std().and_then(finite);
+        let n = records.len();
+        let mut records = records.to_vec();
+        records.retain(|record| divergence(record).is_finite());
+        let samples: Vec<f64> = records.iter().map(|record| divergence(record)).collect();
+        let numbers = clusters.of_each(&records);
+        let mean = ClusteredMean::of_non_negative(&numbers, &samples, confidence)?;
         let max_at = records.iter().copied().max_by(|a, b| {
             let location = |r: &TokenRecord| (r.window, r.position);
             divergence(a)
                 .total_cmp(&divergence(b))
                 .then_with(|| location(b).cmp(&location(a)))
         })?;
-        samples.sort_unstable_by(f64::total_cmp);
         Some(Self {
+            n_infinite: (n - samples.len()) as u64,
             mean,
-            std,
-            min: *samples.first()?,
-            max: *samples.last()?,
+            std: Moments::of(&samples)?.std().and_then(finite),
+            min: samples.iter().copied().min_by(f64::total_cmp)?,
+            max: divergence(max_at),
             max_at: TokenLocation::of(max_at),
-            quantiles: quantile::estimates(&samples, &QUANTILES, confidence),
+            quantiles: quantile::estimates(&numbers, &samples, &QUANTILES, confidence),
+            tail: Tail::of(&samples),
+            windows_for_5_percent: text_length::windows_for(0.05, &mean, clusters, confidence),
         })
     }
 }

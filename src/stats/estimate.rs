@@ -8,7 +8,8 @@ use thiserror::Error;
 
 /// A point estimate and its interval.
 ///
-/// `lo` and `hi` are both present, or both `None` where the sample is too small for an interval.
+/// An end is `None` where the sample is too small to have it: of a mean both are, of a quantile one
+/// may be.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The point estimate.
@@ -51,18 +52,6 @@ impl Estimate {
     pub fn interval(&self) -> Option<(f64, f64)> {
         self.lo.zip(self.hi)
     }
-}
-
-/// A value and its standard error (one sigma), the `±` of llama-perplexity.
-///
-/// The value is infinite or NaN if an exponential overflowed; JSON then has null.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
-pub struct Uncertain {
-    /// The value.
-    #[serde(serialize_with = "finite_or_null")]
-    pub value: f64,
-    /// Its standard error; `None` where the sample is too small.
-    pub se: Option<f64>,
 }
 
 /// `Some(x)` if `x` is finite, which JSON can hold.
@@ -170,14 +159,6 @@ mod tests {
         assert_eq!(
             json(Estimate::symmetric(1.5, f64::NAN)),
             r#"{"value":1.5,"lo":null,"hi":null}"#
-        );
-        let overflown = Uncertain {
-            value: f64::INFINITY,
-            se: None,
-        };
-        assert_eq!(
-            serde_json::to_string(&overflown).unwrap(),
-            r#"{"value":null,"se":null}"#
         );
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cluster::ClusteredMean;
+use super::cluster::Clusters;
+use super::clustered_mean::ClusteredMean;
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
@@ -80,6 +81,7 @@ impl LogitSummary {
     pub fn from_metrics(
         metrics: &[LogitMetrics],
         locations: &[TokenLocation],
+        clusters: &Clusters,
         confidence: Confidence,
     ) -> Self {
         debug_assert_eq!(metrics.len(), locations.len());
@@ -89,9 +91,9 @@ impl LogitSummary {
             .filter(|(metrics, _)| metrics.is_finite())
             .collect();
         let metric = |of: fn(&LogitMetrics) -> f64| {
-            let samples = counted.iter().map(|(metrics, _)| of(metrics)).collect();
+            let samples: Vec<f64> = counted.iter().map(|(metrics, _)| of(metrics)).collect();
             let locations: Vec<_> = counted.iter().map(|(_, location)| **location).collect();
-            Metric::of(samples, &locations, confidence)
+            Metric::of(&samples, &locations, clusters, confidence)
         };
         Self {
             logits: LogitDistances::of(metric),
@@ -125,23 +127,22 @@ impl LogitDistances {
 impl Metric {
     /// Summarises finite samples, where `samples[i]` is at `locations[i]`. `None` without any.
     fn of(
-        mut samples: Vec<f64>,
+        samples: &[f64],
         locations: &[TokenLocation],
+        clusters: &Clusters,
         confidence: Confidence,
     ) -> Option<Self> {
-        let windows: Vec<u32> = locations.iter().map(|location| location.window).collect();
-        let mean = ClusteredMean::of(&windows, &samples, confidence)?;
+        let of_window = |location: &TokenLocation| clusters.of_window(location.window);
+        let numbers: Vec<u32> = locations.iter().map(of_window).collect();
         let (max, max_at) = samples.iter().zip(locations).max_by(|(a, at), (b, bt)| {
             let order = |at: &TokenLocation| (at.window, at.position);
             a.total_cmp(b).then_with(|| order(bt).cmp(&order(at)))
         })?;
-        let (max, max_at) = (*max, *max_at);
-        samples.sort_unstable_by(f64::total_cmp);
         Some(Self {
-            mean,
-            max,
-            max_at,
-            quantiles: quantile::estimates(&samples, &QUANTILES, confidence),
+            mean: ClusteredMean::of_non_negative(&numbers, samples, confidence)?,
+            max: *max,
+            max_at: *max_at,
+            quantiles: quantile::estimates(&numbers, samples, &QUANTILES, confidence),
         })
     }
 }
@@ -150,8 +151,8 @@ impl Metric {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::Summary;
     use super::super::oracle::{assert_close, records};
+    use super::super::{ClusterRule, Summary};
     use super::*;
 
     /// Distances made from the records that all statistics are tested with.
@@ -173,13 +174,19 @@ mod tests {
         (metrics.collect(), locations.collect())
     }
 
+    fn summary(metrics: &[LogitMetrics], locations: &[TokenLocation]) -> LogitSummary {
+        let clusters = Clusters::of_records(&records(), ClusterRule::default());
+        LogitSummary::from_metrics(metrics, locations, &clusters, Confidence::default())
+    }
+
     /// The summary of the KLDs themselves is pinned to numpy and scipy; scaling samples by a power
     /// of two scales it exactly.
     #[test]
     fn equals_the_summary_of_the_klds_for_the_same_numbers() {
         let (metrics, locations) = sample();
-        let got = LogitSummary::from_metrics(&metrics, &locations, Confidence::default());
-        let pinned = Summary::from_records(&records(), Confidence::default());
+        let got = summary(&metrics, &locations);
+        let rule = ClusterRule::default();
+        let pinned = Summary::from_records(&records(), Confidence::default(), rule);
         let (kld, reverse) = (pinned.kld.unwrap(), pinned.reverse_kld.unwrap());
         let logits = got.logits.unwrap();
         for (metric, scale, of) in [
@@ -197,8 +204,8 @@ mod tests {
             same(mean.estimate.lo, want.estimate.lo);
             same(mean.estimate.hi, want.estimate.hi);
             same(mean.se, want.se);
-            same(mean.cluster_lo, want.cluster_lo);
-            same(mean.cluster_hi, want.cluster_hi);
+            same(mean.clustered.lo, want.clustered.lo);
+            same(mean.clustered.hi, want.clustered.hi);
             same(Some(metric.max), Some(of.max));
             assert_eq!(metric.max_at, of.max_at);
             assert_eq!(metric.quantiles.len(), QUANTILES.len());
@@ -226,21 +233,21 @@ mod tests {
             token: None,
         };
         let locations = [at(3, 0), at(1, 9), at(1, 2), at(2, 0)];
-        let summary = LogitSummary::from_metrics(&[metrics; 4], &locations, Confidence::default());
-        assert_eq!(summary.jensen_shannon.unwrap().max_at, at(1, 2));
+        let got = summary(&[metrics; 4], &locations);
+        assert_eq!(got.jensen_shannon.unwrap().max_at, at(1, 2));
     }
 
     #[test]
     fn missing_parts_are_null_and_have_a_reason() {
         let (metrics, locations) = sample();
-        let none = LogitSummary::from_metrics(&[], &[], Confidence::default());
+        let none = summary(&[], &[]);
         let null = json!({"logits": null, "jensen_shannon": null, "smoothed_kld": null});
         assert_eq!(serde_json::to_value(&none).unwrap(), null);
         let only_bad = [LogitMetrics::EXCLUDED; 3];
-        let bad = LogitSummary::from_metrics(&only_bad, &locations[..3], Confidence::default());
+        let bad = summary(&only_bad, &locations[..3]);
         assert_eq!(bad, none);
 
-        let whole = LogitSummary::from_metrics(&metrics, &locations, Confidence::default());
+        let whole = summary(&metrics, &locations);
         let part = whole
             .clone()
             .without_logits(LogitsNotAvailable::LogProbabilitiesOnly);

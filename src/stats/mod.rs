@@ -12,31 +12,46 @@
 
 mod beta;
 pub mod cluster;
+pub mod clustered_error;
+pub mod clustered_mean;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;
+pub mod hall;
 pub mod llama_perplexity;
 pub mod logit_metrics;
+mod maritz_jarrett;
 pub mod mean;
 pub mod most_divergent;
 #[cfg(test)]
 mod oracle;
+mod order_statistics;
 pub mod perplexity;
 pub mod prompts;
 pub mod proportion;
 pub mod quantile;
+mod running;
 pub mod student;
 pub mod summary;
+pub mod tail;
+mod text_length;
+pub mod unknown;
 
-pub use cluster::ClusteredMean;
+pub use cluster::{ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS};
+pub use clustered_error::ClusteredInterval;
+pub use clustered_mean::{ClusteredMean, ClusteredValue};
 pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
-pub use estimate::{Confidence, ConfidenceError, Estimate, Uncertain};
+pub use estimate::{Confidence, ConfidenceError, Estimate};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitDistances, LogitSummary, LogitsNotAvailable, Metric};
 pub use mean::RunningMean;
 pub use most_divergent::MostDivergent;
 pub use perplexity::Perplexity;
 pub use prompts::{MeanMax, PromptLogits, PromptStats};
+pub use proportion::Share;
 pub use quantile::QuantileEstimate;
+pub use running::RunningInterval;
 pub use summary::{Agreement, ExcludedToken, ExclusionReason, Summary};
+pub use tail::Tail;
+pub use unknown::UnknownP;

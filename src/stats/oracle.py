@@ -5,7 +5,7 @@
 """
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 from scipy.stats import mstats
 
 ABSENT = 2**32 - 1
@@ -110,43 +110,125 @@ def jeffreys():
                          (1, 10**7), (5 * 10**6, 10**7), (9999990, 10**7)]]
 
 
-def summary():
+def hall():
+    """The transformation's two roots, found by bisection of g itself, not by its closed inverse."""
+    rows = []
+    for k in [-0.9, -0.3, -1e-6, 1e-9, 0.01, 0.1, 0.4, 0.9]:
+        for t in [0.7, 1.96, 2.045, 4.3]:
+            g = lambda T: T + k * T**2 / 3 + k**2 * T**3 / 27 + k / 6
+            root = lambda x: optimize.brentq(lambda T: g(T) - x, -100, 100, xtol=1e-15, rtol=1e-15)
+            rows.append((k, t, root(t), -root(-t)))
+    return rows
+
+
+def ranks(n, m, p, tail=0.025):
+    """Ranks of the samples around the p-quantile, for n samples that are m different ones."""
+    lo, hi = stats.binom.ppf(tail, m, p), stats.binom.ppf(1 - tail, m, p) + 1
+    copies = n / m
+    return (int((lo - 1) * copies) + 1 if lo >= 1 else 0,
+            min(int(np.ceil(hi * copies)), n) if hi <= m else 0)
+
+
+def order_statistics():
+    return [(n, m, p, *ranks(n, m, p))
+            for n, m in [(1, 1), (5, 5), (6, 6), (100, 100), (3687, 3687), (3688, 3688),
+                         (10**6, 10**6), (1000, 250), (1000, 333), (5000, 3999)]
+            for p in [0.001, 0.5, 0.9, 0.99, 0.999]]
+
+
+class Clustered:
+    """A value with residuals, whose clusters are numbered."""
+
+    def __init__(self, value, residuals, cluster):
+        n = len(residuals)
+        totals = np.array([residuals[cluster == c].sum() for c in np.unique(cluster)])
+        g = len(totals)
+        self.value = value
+        self.se = np.sqrt((residuals**2).sum() / n / (n - 1))
+        self.cluster_se = np.sqrt(g / (g - 1) * (totals**2).sum()) / n
+        self.design_effect = (self.cluster_se / self.se) ** 2
+        self.n_effective = n / max(1, self.design_effect)
+        t, k = stats.t.ppf(0.975, g - 1), stats.skew(totals) / np.sqrt(g)
+        inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
+        se = max(self.se, self.cluster_se)
+        self.lo, self.hi = value - se * inverse(t), value - se * inverse(-t)
+
+    def named(self, name, f=lambda x: x, derivative=1):
+        return [(f"{name}/cluster_se", self.cluster_se * derivative),
+                (f"{name}/cluster_lo", f(self.lo)), (f"{name}/cluster_hi", f(self.hi)),
+                (f"{name}/design_effect", self.design_effect),
+                (f"{name}/n_effective", self.n_effective)]
+
+
+def quantiles(name, x, cluster, ps, pinned):
+    ends, ordered = [], np.sort(x)
+    for p in ps:
+        below = x <= np.quantile(x, p)
+        n_effective = Clustered(0, below - below.mean(), cluster).n_effective
+        lo, hi = ranks(len(x), int(n_effective), p)
+        ends.append((ordered[lo - 1] if lo else -np.inf, ordered[hi - 1] if hi else np.inf))
+    los = np.maximum.accumulate([lo for lo, _ in ends])
+    his = np.minimum.accumulate([hi for _, hi in ends][::-1])[::-1]
+    mj = mstats.mquantiles_cimj(x, ps, alpha=0.05)
+    out = []
+    for i, p in enumerate(ps):
+        if p in pinned:
+            each = [("p", p), ("value", np.quantile(x, p)), ("lo", los[i]), ("hi", his[i]),
+                    ("mj_lo", mj[0][i]), ("mj_hi", mj[1][i])]
+            out += [(f"{name}/quantiles/{i}/{k}", v) for k, v in each if np.isfinite(v)]
+    return out
+
+
+def top_share(x, one_of):
+    """The area under the Lorenz curve's last step, by linear interpolation of the curve."""
+    curve = np.concatenate([[0], np.cumsum(np.sort(x)[::-1])]) / x.sum()
+    return np.interp(len(x) / one_of, np.arange(len(x) + 1), curve)
+
+
+def summary(name, windows_per_block):
     rows = records()
     window, position, token = (np.array([r[i] for r in rows]) for i in range(3))
     kld, reverse, ref_nll, eval_nll = (np.array([r[i] for r in rows]) for i in range(3, 7))
-    print(f"    // {len(rows)} counted")
-    out = []
-    for name, x in [("kld", kld), ("reverse_kld", reverse)]:
+    cluster = window // windows_per_block
+    means = np.array([kld[window == w].mean() for w in np.unique(window)]) - 0
+    means -= means.mean()
+    out = [("/n_tokens", len(rows)), ("/clusters/n", len(np.unique(cluster))),
+           ("/clusters/windows_per_block", windows_per_block),
+           ("/clusters/autocorrelation", (means[1:] * means[:-1]).sum() / (means**2).sum())]
+    for name_of, x in [("/kld", kld), ("/reverse_kld", reverse)]:
         n = len(x)
         mean = stats.bayes_mvs(x, 0.95)[0]
-        sums = np.array([(x[window == w] - x.mean()).sum() for w in np.unique(window)])
-        g = len(sums)
-        half = np.sqrt(g / (g - 1) * (sums**2).sum()) / n * stats.t.ppf(0.975, g - 1)
-        out += [(f"/{name}/mean/value", mean.statistic), (f"/{name}/mean/lo", mean.minmax[0]),
-                (f"/{name}/mean/hi", mean.minmax[1]),
-                (f"/{name}/mean/se", x.std(ddof=1) / np.sqrt(n)),
-                (f"/{name}/mean/cluster_lo", x.mean() - half),
-                (f"/{name}/mean/cluster_hi", x.mean() + half),
-                (f"/{name}/std", x.std(ddof=1)), (f"/{name}/min", x.min()), (f"/{name}/max", x.max())]
+        clustered = Clustered(x.mean(), x - x.mean(), cluster)
+        z = stats.norm.ppf(0.975) * max(clustered.se, clustered.cluster_se) / x.mean()
+        out += [(f"{name_of}/mean/value", mean.statistic), (f"{name_of}/mean/lo", mean.minmax[0]),
+                (f"{name_of}/mean/hi", mean.minmax[1]),
+                (f"{name_of}/mean/se", x.std(ddof=1) / np.sqrt(n))]
+        out += clustered.named(f"{name_of}/mean")
+        out += [(f"{name_of}/std", x.std(ddof=1)), (f"{name_of}/min", x.min()),
+                (f"{name_of}/max", x.max())]
         at = x.argmax()
-        out += [(f"/{name}/max_at/{k}", v[at]) for k, v in
+        out += [(f"{name_of}/max_at/{k}", v[at]) for k, v in
                 [("window", window), ("position", position), ("token", token)]]
         ps = [0.5, 0.9, 0.95, 0.99, 0.999]
-        lo, hi = mstats.mquantiles_cimj(x, ps, alpha=0.05)
-        for i, p in enumerate(ps):
-            out += [(f"/{name}/quantiles/{i}/p", p),
-                    (f"/{name}/quantiles/{i}/value", np.quantile(x, p)),
-                    (f"/{name}/quantiles/{i}/lo", lo[i]), (f"/{name}/quantiles/{i}/hi", hi[i])]
+        out += quantiles(name_of, x, cluster, ps, ps)
+        out += [(f"{name_of}/tail/top_0_1_percent", top_share(x, 1000)),
+                (f"{name_of}/tail/top_1_percent", top_share(x, 100)),
+                (f"{name_of}/tail/mean_without_max", np.delete(x, at).mean()),
+                (f"{name_of}/windows_for_5_percent", np.ceil(40 * (z / 0.05) ** 2))]
     same, ref_rank, eval_rank = (np.array([r[i] for r in rows]) for i in range(7, 10))
-    for name, hits in [("ref_top1", same), ("ref_top5", ref_rank <= 5),
-                       ("ref_top10", ref_rank <= 10), ("eval_top5", eval_rank <= 5),
-                       ("eval_top10", eval_rank <= 10)]:
-        k, n = hits.sum(), len(hits)
-        out += [(f"/agreement/{name}/value", k / n),
-                (f"/agreement/{name}/lo", stats.beta.ppf(0.025, k + 0.5, n - k + 0.5)),
-                (f"/agreement/{name}/hi", stats.beta.ppf(0.975, k + 0.5, n - k + 0.5))]
+    for name_of, hits in [("ref_top1", same), ("ref_top5", ref_rank <= 5),
+                          ("ref_top10", ref_rank <= 10), ("eval_top5", eval_rank <= 5),
+                          ("eval_top10", eval_rank <= 10)]:
+        share = hits.mean()
+        clustered = Clustered(share, hits - share, cluster)
+        n = clustered.n_effective
+        lo, hi = stats.beta.ppf([0.025, 0.975], share * n + 0.5, (1 - share) * n + 0.5)
+        out += [(f"/agreement/{name_of}/value", share), (f"/agreement/{name_of}/lo", lo),
+                (f"/agreement/{name_of}/hi", hi),
+                (f"/agreement/{name_of}/design_effect", clustered.design_effect),
+                (f"/agreement/{name_of}/n_effective", n)]
     followed = token != ABSENT
-    r, e = ref_nll[followed], eval_nll[followed]
+    r, e, cluster = ref_nll[followed], eval_nll[followed], cluster[followed]
     n = len(r)
     covariance = np.cov(r, e) / n
     ppl = np.exp([r.mean(), e.mean()])
@@ -154,27 +236,39 @@ def summary():
     gradient = np.array([-ppl[0], ppl[1]])
     out += [("/perplexity/n_tokens", n), ("/perplexity/ref", ppl[0]), ("/perplexity/eval", ppl[1]),
             ("/perplexity/ref_se", ppl[0] * np.sqrt(covariance[0, 0])),
-            ("/perplexity/eval_se", ppl[1] * np.sqrt(covariance[1, 1])),
-            ("/perplexity/ln_ratio/value", e.mean() - r.mean()),
-            ("/perplexity/ln_ratio/se", ratio_se),
-            ("/perplexity/ratio/value", ppl[1] / ppl[0]),
-            ("/perplexity/ratio/se", ppl[1] / ppl[0] * ratio_se),
-            ("/perplexity/difference/value", ppl[1] - ppl[0]),
-            ("/perplexity/difference/se", np.sqrt(gradient @ covariance @ gradient)),
-            ("/perplexity/correlation", np.corrcoef(r, e)[0, 1])]
+            ("/perplexity/eval_se", ppl[1] * np.sqrt(covariance[1, 1]))]
+    for name_of, x, value in [("ref", r, ppl[0]), ("eval", e, ppl[1])]:
+        named = Clustered(x.mean(), x - x.mean(), cluster).named("", np.exp, value)
+        out += [(f"/perplexity/{name_of}_{k[1:]}", v) for k, v in named[:3]]
+    d = e - r
+    ratio = Clustered(d.mean(), d - d.mean(), cluster)
+    linear = ppl[1] * (e - e.mean()) - ppl[0] * (r - r.mean())
+    out += [("/perplexity/ln_ratio/value", d.mean()), ("/perplexity/ln_ratio/se", ratio_se)]
+    out += ratio.named("/perplexity/ln_ratio")
+    out += [("/perplexity/ratio/value", ppl[1] / ppl[0]),
+            ("/perplexity/ratio/se", ppl[1] / ppl[0] * ratio_se)]
+    out += ratio.named("/perplexity/ratio", np.exp, ppl[1] / ppl[0])
+    out += [("/perplexity/difference/value", ppl[1] - ppl[0]),
+            ("/perplexity/difference/se", np.sqrt(gradient @ covariance @ gradient))]
+    out += Clustered(ppl[1] - ppl[0], linear, cluster).named("/perplexity/difference")
+    out += [("/perplexity/correlation", np.corrcoef(r, e)[0, 1])]
     dp = np.exp(-e) - np.exp(-r)
     mean = stats.bayes_mvs(dp, 0.95)[0]
-    rms = np.sqrt((dp**2).mean())
+    square = dp**2
+    rms = np.sqrt(square.mean())
     out += [("/delta_p/mean/value", mean.statistic), ("/delta_p/mean/lo", mean.minmax[0]),
-            ("/delta_p/mean/hi", mean.minmax[1]), ("/delta_p/rms/value", rms),
-            ("/delta_p/rms/se", 0.5 / rms * (dp**2).std(ddof=1) / np.sqrt(n)),
-            ("/delta_p/min", dp.min()), ("/delta_p/max", dp.max()),
-            ("/delta_p/quantiles/1/value", np.quantile(dp, 0.01)),
-            ("/delta_p/quantiles/9/value", np.quantile(dp, 0.99))]
-    print(f"const PINNED: [(&str, f64); {len(out)}] = [")
-    for name, value in out:
-        print(f'    ("{name}", {literal(float(value))}),')
-    print("];")
+            ("/delta_p/mean/hi", mean.minmax[1])]
+    out += Clustered(dp.mean(), dp - dp.mean(), cluster).named("/delta_p/mean")
+    out += [("/delta_p/rms/value", rms), ("/delta_p/rms/se", 0.5 / rms * square.std(ddof=1) / np.sqrt(n))]
+    out += Clustered(square.mean(), square - square.mean(), cluster).named(
+        "/delta_p/rms", np.sqrt, 0.5 / rms)
+    out += [("/delta_p/min", dp.min()), ("/delta_p/max", dp.max())]
+    out += quantiles("/delta_p", dp, cluster, [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95,
+                                               0.99, 0.999], [0.001, 0.01, 0.99, 0.999])
+    print(f"pub const {name}: [(&str, f64); {len(out)}] = [")
+    for pointer, value in out:
+        print(f'    ("{pointer}", {literal(float(value))}),')
+    print("];\n")
 
 
 if __name__ == "__main__":
@@ -184,4 +278,7 @@ if __name__ == "__main__":
     table("BAYES_MVS", "(usize, f64, f64, f64)", bayes_mvs())
     table("CIMJ", "(usize, f64, f64, f64, f64)", cimj())
     table("JEFFREYS", "(u64, u64, f64, f64)", jeffreys())
-    summary()
+    table("HALL", "(f64, f64, f64, f64)", hall())
+    table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
+    summary("BY_WINDOW", 1)
+    summary("BY_BLOCK", 2)

@@ -2,44 +2,70 @@
 
 use serde::Serialize;
 
-use super::estimate::{Uncertain, finite, finite_or_null};
+use super::clustered_error::Spread;
+use super::clustered_mean::ClusteredValue;
+use super::estimate::{Confidence, finite, finite_or_null};
 use super::mean::{Moments, Sum};
 
 /// The perplexities of both models, as llama-perplexity defines them, and their ratio.
 ///
 /// They come from the negative log-likelihoods (NLL, nats) of the same tokens under both models.
-/// All errors are one sigma, with tokens as independent, by first-order propagation; those of ratio
-/// and difference include the covariance of the two models, which see the same tokens. Errors are
+/// Each `se` is one sigma, with tokens as independent, by first-order propagation; those of ratio
+/// and difference include the covariance of the two models, which see the same tokens. They are
 /// `None` for fewer than two tokens. (llama-perplexity prints 0 up to ten.)
+///
+/// The clustered intervals are to be believed. Those of a perplexity and of the ratio are the
+/// exponentials of the intervals of a mean NLL and of `ln_ratio`.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Perplexity {
-    /// How many tokens have a next token: fewer than are scored.
+    /// How many tokens the numbers are from: those with a next token, but for the next two.
     pub n_tokens: u64,
+    /// Tokens whose NLL is infinite under one of the models, which are left out.
+    pub n_infinite: u64,
+    /// Tokens whose probability the reference does not know, which are left out.
+    pub n_unknown: u64,
     /// `exp(mean NLL)` under the reference; infinite (null in JSON) if that overflows.
     #[serde(rename = "ref", serialize_with = "finite_or_null")]
     pub reference: f64,
     /// Its standard error, `PPL · SE(mean NLL)`.
     pub ref_se: Option<f64>,
+    /// Its cluster-robust standard error.
+    pub ref_cluster_se: Option<f64>,
+    /// The lower end of its clustered interval.
+    pub ref_cluster_lo: Option<f64>,
+    /// The upper end of its clustered interval.
+    pub ref_cluster_hi: Option<f64>,
     /// `exp(mean NLL)` under the evaluated model.
     #[serde(rename = "eval", serialize_with = "finite_or_null")]
     pub evaluated: f64,
     /// Its standard error.
     pub eval_se: Option<f64>,
+    /// Its cluster-robust standard error.
+    pub eval_cluster_se: Option<f64>,
+    /// The lower end of its clustered interval.
+    pub eval_cluster_lo: Option<f64>,
+    /// The upper end of its clustered interval.
+    pub eval_cluster_hi: Option<f64>,
     /// `mean(eval NLL − ref NLL)`, which is `ln(PPL eval / PPL ref)`.
-    pub ln_ratio: Uncertain,
+    pub ln_ratio: ClusteredValue,
     /// `PPL eval / PPL ref`.
-    pub ratio: Uncertain,
+    pub ratio: ClusteredValue,
     /// `PPL eval − PPL ref`.
-    pub difference: Uncertain,
+    pub difference: ClusteredValue,
     /// The correlation of the two mean NLLs; `None` if either model has no variance.
     pub correlation: Option<f64>,
 }
 
 impl Perplexity {
-    /// Computes them from the finite NLLs of the same tokens in the same order. `None` without
-    /// tokens, or if the slices differ in length.
-    pub fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Self> {
-        if ref_nll.len() != eval_nll.len() {
+    /// Computes them from the finite NLLs of the same tokens in the same order, which are in these
+    /// clusters. `None` without tokens, or if the slices differ in length.
+    pub fn of(
+        clusters: &[u32],
+        ref_nll: &[f64],
+        eval_nll: &[f64],
+        confidence: Confidence,
+    ) -> Option<Self> {
+        if ref_nll.len() != eval_nll.len() || ref_nll.len() != clusters.len() {
             return None;
         }
         let reference = Moments::of(ref_nll)?;
@@ -50,37 +76,41 @@ impl Perplexity {
                 .zip(eval_nll)
                 .map(|(r, e)| (r - reference.mean, e - evaluated.mean))
         };
-        let n = ref_nll.len() as f64;
-        // The standard error of a mean whose samples have these residuals. The textbook's
-        // `var + var − 2 cov` is the same number, but cancels where the models agree.
-        let error = |residual: &dyn Fn((f64, f64)) -> f64| {
-            let squares: Sum = residuals().map(|pair| residual(pair).powi(2)).collect();
-            finite((squares.value() / n / (n - 1.0)).sqrt())
+        // Of a value whose linearisation has these residuals. The textbook's `var + var − 2 cov` is
+        // the same standard error, but cancels where the models agree.
+        let with_interval = |value: f64, residual: &dyn Fn((f64, f64)) -> f64| {
+            let spread = Spread::of(clusters, residuals().map(residual));
+            ClusteredValue {
+                value,
+                se: spread.se.and_then(finite),
+                clustered: spread.interval(value, confidence),
+            }
         };
         let (ref_ppl, eval_ppl) = (reference.mean.exp(), evaluated.mean.exp());
-        let ln_ratio = Uncertain {
-            value: evaluated.mean - reference.mean,
-            se: error(&|(r, e)| e - r),
-        };
-        let ratio = ln_ratio.value.exp();
+        let of_ref = with_interval(reference.mean, &|(r, _)| r).exp();
+        let of_eval = with_interval(evaluated.mean, &|(_, e)| e).exp();
+        let ln_ratio = with_interval(evaluated.mean - reference.mean, &|(r, e)| e - r);
         let product: Sum = residuals().map(|(r, e)| r * e).collect();
+        let n = ref_nll.len() as f64;
         let correlation =
             product.value() / n / (reference.variance.sqrt() * evaluated.variance.sqrt());
         Some(Self {
             n_tokens: ref_nll.len() as u64,
+            n_infinite: 0,
+            n_unknown: 0,
             reference: ref_ppl,
-            ref_se: error(&|(r, _)| ref_ppl * r),
+            ref_se: of_ref.se,
+            ref_cluster_se: of_ref.clustered.se,
+            ref_cluster_lo: of_ref.clustered.lo,
+            ref_cluster_hi: of_ref.clustered.hi,
             evaluated: eval_ppl,
-            eval_se: error(&|(_, e)| eval_ppl * e),
+            eval_se: of_eval.se,
+            eval_cluster_se: of_eval.clustered.se,
+            eval_cluster_lo: of_eval.clustered.lo,
+            eval_cluster_hi: of_eval.clustered.hi,
             ln_ratio,
-            ratio: Uncertain {
-                value: ratio,
-                se: ln_ratio.se.and_then(|se| finite(ratio * se)),
-            },
-            difference: Uncertain {
-                value: eval_ppl - ref_ppl,
-                se: error(&|(r, e)| eval_ppl * e - ref_ppl * r),
-            },
+            ratio: ln_ratio.exp(),
+            difference: with_interval(eval_ppl - ref_ppl, &|(r, e)| eval_ppl * e - ref_ppl * r),
             correlation: finite(correlation).map(|c| c.clamp(-1.0, 1.0)),
         })
     }
@@ -90,6 +120,12 @@ impl Perplexity {
 mod tests {
     use super::super::oracle::assert_close;
     use super::*;
+
+    /// Each token is a cluster.
+    fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {
+        let clusters: Vec<u32> = (0..ref_nll.len() as u32).collect();
+        Perplexity::of(&clusters, ref_nll, eval_nll, Confidence::default())
+    }
 
     /// llama-perplexity's own formulas, by sums and covariance.
     #[test]
@@ -107,7 +143,7 @@ mod tests {
         let var_eval = covariance(&evaluated, &evaluated);
         let shared = covariance(&reference, &evaluated);
 
-        let got = Perplexity::of(&reference, &evaluated).unwrap();
+        let got = of(&reference, &evaluated).unwrap();
         assert_close(got.reference, ppl_ref, 1e-14);
         assert_close(got.evaluated, ppl_eval, 1e-14);
         assert_close(got.ref_se.unwrap(), ppl_ref * var_ref.sqrt(), 1e-12);
@@ -139,30 +175,29 @@ mod tests {
     #[test]
     fn a_model_against_itself_is_exactly_zero() {
         let nll = [0.3, 2.0, 1.1, 5.0];
-        let got = Perplexity::of(&nll, &nll).unwrap();
-        let zero = Uncertain {
-            value: 0.0,
-            se: Some(0.0),
-        };
-        assert_eq!((got.ln_ratio, got.difference), (zero, zero));
+        let got = of(&nll, &nll).unwrap();
+        for zero in [got.ln_ratio, got.difference] {
+            assert_eq!((zero.value, zero.se), (0.0, Some(0.0)));
+            assert_eq!(zero.clustered.ends(), Some((0.0, 0.0)));
+        }
         assert_eq!(got.ratio.value, 1.0);
         assert_close(got.correlation.unwrap(), 1.0, 1e-15);
     }
 
     #[test]
     fn small_and_overflowing_samples() {
-        assert_eq!(Perplexity::of(&[], &[]), None);
-        assert_eq!(Perplexity::of(&[1.0], &[]), None);
-        let one = Perplexity::of(&[1.0], &[1.5]).unwrap();
+        assert_eq!(of(&[], &[]), None);
+        assert_eq!(of(&[1.0], &[]), None);
+        let one = of(&[1.0], &[1.5]).unwrap();
         assert_eq!(
             (one.ref_se, one.ln_ratio.se, one.correlation),
             (None, None, None)
         );
-        let huge = Perplexity::of(&[1.0, 2.0], &[1e4, 2e4]).unwrap();
+        let huge = of(&[1.0, 2.0], &[1e4, 2e4]).unwrap();
         let json = serde_json::to_string(&huge).unwrap();
         assert!(json.contains(r#""eval":null,"eval_se":null"#), "{json}");
         assert!(
-            json.contains(r#""difference":{"value":null,"se":null}"#),
+            json.contains(r#""difference":{"value":null,"se":null,"cluster_se":null"#),
             "{json}"
         );
     }

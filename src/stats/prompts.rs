@@ -17,9 +17,11 @@ pub struct PromptStats {
     pub window: u32,
     /// How many scored tokens are counted.
     pub n_tokens: u64,
+    /// Those of them whose KLD is infinite; `kld` is over the others.
+    pub n_infinite: u64,
     /// KL(reference ‖ model), in nats.
     pub kld: Option<MeanMax>,
-    /// The mean of KL(model ‖ reference), in nats.
+    /// The mean of KL(model ‖ reference), in nats, over the tokens where it is finite.
     pub reverse_kld_mean: Option<f64>,
     /// The share of tokens where both models have the same top token.
     pub ref_top1: Option<f64>,
@@ -85,12 +87,15 @@ impl PromptStats {
     fn of(records: &[TokenRecord], metrics: Option<&[LogitMetrics]>) -> Option<Self> {
         let window = records.first()?.window;
         let counted = || records.iter().filter(|record| is_counted(record));
-        let mean = |of: fn(&TokenRecord) -> f64| MeanMax::of(counted().map(of));
+        let mean = |of: fn(&TokenRecord) -> f64| {
+            MeanMax::of(counted().map(of).filter(|value| value.is_finite()))
+        };
         let same_top =
             |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
         Some(Self {
             window,
             n_tokens: counted().count() as u64,
+            n_infinite: counted().filter(|record| !record.kld.is_finite()).count() as u64,
             kld: mean(|record| record.kld),
             reverse_kld_mean: mean(|record| record.reverse_kld).map(|of| of.mean),
             ref_top1: MeanMax::of(counted().map(same_top)).map(|of| of.mean),
@@ -178,12 +183,12 @@ mod tests {
         ];
         let prompts = PromptStats::of_each(&records, Some(&measured));
         let expected = json!([
-            {"window": 2, "n_tokens": 1, "kld": {"mean": 1.0, "max": 1.0}, "reverse_kld_mean": 2.0,
+            {"window": 2, "n_tokens": 1, "n_infinite": 0, "kld": {"mean": 1.0, "max": 1.0}, "reverse_kld_mean": 2.0,
              "ref_top1": 1.0, "mean_abs_diff": 4.0, "cosine_distance": 2.0,
              "smoothed_kld": {"mean": 8.0, "max": 8.0}},
-            {"window": 3, "n_tokens": 0, "kld": null, "reverse_kld_mean": null, "ref_top1": null,
+            {"window": 3, "n_tokens": 0, "n_infinite": 0, "kld": null, "reverse_kld_mean": null, "ref_top1": null,
              "mean_abs_diff": null, "cosine_distance": null, "smoothed_kld": null},
-            {"window": 5, "n_tokens": 2, "kld": {"mean": 0.5, "max": 0.75}, "reverse_kld_mean": 1.0,
+            {"window": 5, "n_tokens": 2, "n_infinite": 0, "kld": {"mean": 0.5, "max": 0.75}, "reverse_kld_mean": 1.0,
              "ref_top1": 0.5, "mean_abs_diff": 2.0, "cosine_distance": 1.0,
              "smoothed_kld": {"mean": 4.0, "max": 6.0}},
         ]);

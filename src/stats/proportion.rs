@@ -1,32 +1,65 @@
 //! A share of tokens, such as those whose top tokens agree.
 
+use serde::Serialize;
+
 use super::beta;
+use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
 
-/// Estimates the share k/n (k = `successes`) with its Bayesian interval.
+/// A share of tokens, with its clustered interval.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// The share, and its interval at the effective number of tokens.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// How many times larger the variance is than with tokens as independent; `None` for one
+    /// cluster, and for no or all tokens.
+    pub design_effect: Option<f64>,
+    /// How many independent tokens would tell as much: `n / max(1, design_effect)`.
+    pub n_effective: f64,
+}
+
+impl Share {
+    /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
+    ///
+    /// Its interval is that of [`estimate`] for the effective number of tokens. `None` without
+    /// tokens.
+    pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
+        let n = hits.len() as f64;
+        let share = hits.iter().filter(|hit| **hit).count() as f64 / n;
+        let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);
+        let spread = Spread::of(clusters, residuals);
+        let n_effective = spread.n_effective();
+        Some(Self {
+            estimate: estimate(share, n_effective, confidence)?,
+            design_effect: spread.design_effect(),
+            n_effective,
+        })
+    }
+}
+
+/// The Bayesian interval of a share of `n` independent tokens, which need not be whole.
 ///
-/// It is the equal-tailed interval of the posterior Beta(k + ½, n − k + ½), from the Jeffreys prior
-/// Beta(½, ½). For `k = 0` the lower end is 0 and for `k = n` the upper end is 1 (Brown, Cai &
-/// DasGupta 2001), so that the interval holds the observed share. `None` if `n = 0` or `k > n`.
-pub fn estimate(successes: u64, n: u64, confidence: Confidence) -> Option<Estimate> {
-    if n == 0 {
+/// It is the equal-tailed interval of the posterior Beta(k + ½, n − k + ½), `k = share · n`, from
+/// the Jeffreys prior Beta(½, ½). For `k = 0` the lower end is 0 and for `k = n` the upper end is 1
+/// (Brown, Cai & DasGupta 2001), so that the interval holds the observed share. `None` unless
+/// `n > 0`.
+fn estimate(share: f64, n: f64, confidence: Confidence) -> Option<Estimate> {
+    if n.is_nan() || n <= 0.0 {
         return None;
     }
-    let failures = n.checked_sub(successes)?;
     let tail = 0.5 * confidence.outside();
     let body = 1.0 - tail;
-    let (a, b) = (successes as f64 + 0.5, failures as f64 + 0.5);
-    let lo = if successes == 0 {
-        0.0
-    } else {
-        beta::quantile(a, b, tail, body)
+    let (a, b) = (share * n + 0.5, (1.0 - share) * n + 0.5);
+    let lo = match share > 0.0 {
+        true => beta::quantile(a, b, tail, body),
+        false => 0.0,
     };
-    let hi = if failures == 0 {
-        1.0
-    } else {
-        beta::quantile(a, b, body, tail)
+    let hi = match share < 1.0 {
+        true => beta::quantile(a, b, body, tail),
+        false => 1.0,
     };
-    Some(Estimate::within(successes as f64 / n as f64, lo, hi))
+    Some(Estimate::within(share, lo, hi))
 }
 
 #[cfg(test)]
@@ -38,8 +71,9 @@ mod tests {
     #[test]
     fn matches_scipy() {
         for (k, n, lo, hi) in JEFFREYS {
-            let got = estimate(k, n, Confidence::default()).unwrap();
-            assert_close(got.value, k as f64 / n as f64, 1e-15);
+            let (share, n) = (k as f64 / n as f64, n as f64);
+            let got = estimate(share, n, Confidence::default()).unwrap();
+            assert_close(got.value, share, 1e-15);
             assert_close(got.lo.unwrap(), lo, 1e-13);
             assert_close(got.hi.unwrap(), hi, 1e-13);
         }
@@ -59,9 +93,14 @@ mod tests {
 
     #[test]
     fn none_and_all() {
-        let at = |k, n| estimate(k, n, Confidence::default());
+        let at = |k, n| {
+            estimate(
+                f64::from(k) / f64::from(n),
+                f64::from(n),
+                Confidence::default(),
+            )
+        };
         assert_eq!(at(0, 0), None);
-        assert_eq!(at(2, 1), None);
         assert_eq!(at(0, 50).unwrap().lo, Some(0.0));
         assert_eq!(at(50, 50).unwrap().hi, Some(1.0));
         assert!(at(0, 50).unwrap().hi.unwrap() < 0.05);
@@ -72,8 +111,11 @@ mod tests {
     fn mirrored_counts_give_mirrored_intervals() {
         for n in [1, 3, 1000, 10_000_000] {
             for k in [0, n / 7, n / 2] {
-                let left = estimate(k, n, Confidence::default()).unwrap();
-                let right = estimate(n - k, n, Confidence::default()).unwrap();
+                let at = |k: u64| {
+                    let share = k as f64 / n as f64;
+                    estimate(share, n as f64, Confidence::default()).unwrap()
+                };
+                let (left, right) = (at(k), at(n - k));
                 assert_close(left.lo.unwrap(), 1.0 - right.hi.unwrap(), 1e-9);
                 assert!(left.lo.unwrap() <= left.value && left.value <= left.hi.unwrap());
             }

@@ -1,47 +1,83 @@
-//! Quantiles of a sample, with Maritz-Jarrett intervals.
+//! Quantiles of a sample, with intervals between order statistics.
 
 use serde::Serialize;
 
+use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
-use super::student::normal_two_sided;
+use super::{maritz_jarrett, order_statistics};
 
-/// A quantile of a sample, with its interval.
+/// A quantile of a sample, with its intervals.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct QuantileEstimate {
     /// Which quantile: the share of samples below it.
     pub p: f64,
-    /// Its value and interval.
+    /// Its value, and the interval to believe. An end is `None` where the sample has none: in a
+    /// sparse tail, any value beyond the last sample would do.
     #[serde(flatten)]
     pub estimate: Estimate,
+    /// The lower end of kl.py's interval, `scipy.stats.mstats.mquantiles_cimj`.
+    pub mj_lo: Option<f64>,
+    /// The upper end of kl.py's interval.
+    pub mj_hi: Option<f64>,
 }
 
-/// Estimates several quantiles of ascending, finite samples; empty without samples.
-pub fn estimates(sorted: &[f64], ps: &[f64], confidence: Confidence) -> Vec<QuantileEstimate> {
-    ps.iter()
-        .filter_map(|&p| {
-            let estimate = estimate(sorted, p, confidence)?;
-            Some(QuantileEstimate { p, estimate })
-        })
-        .collect()
-}
-
-/// Estimates one quantile of ascending, finite samples; `None` without samples.
+/// Estimates several quantiles of finite samples, where `samples[i]` is in cluster `clusters[i]`;
+/// empty without samples. `ps` ascend.
 ///
-/// The value is [`linear`]. The interval is that of `scipy.stats.mstats.mquantiles_cimj`:
-/// `weibull(p) ± z · maritz_jarrett_error(p)`. Its centre is not the value: in a sparse tail the
-/// two definitions of a quantile differ by up to one gap between samples. As in scipy, the ends
-/// are not clamped to the range of the samples. There is no interval where the error is undefined,
-/// with too few samples in the tail: `n < 0.5/(1−p)` (a 99.9 % quantile needs about 500).
-pub fn estimate(sorted: &[f64], p: f64, confidence: Confidence) -> Option<Estimate> {
-    let value = linear(sorted, p)?;
-    let centre = weibull(sorted, p)?;
-    Some(match maritz_jarrett_error(sorted, p) {
-        Some(error) => {
-            let half_width = normal_two_sided(confidence) * error;
-            Estimate::within(value, centre - half_width, centre + half_width)
-        }
-        None => Estimate::point(value),
-    })
+/// The value is [`linear`]. The interval is of the order statistics that hold the quantile with the
+/// asked confidence, by the binomial distribution of how many samples are below it. Samples of a
+/// cluster resemble each other: the number of samples in that distribution is the effective one
+/// for the share of samples below the quantile (Woodruff 1952, J. Am. Stat. Assoc. 47).
+///
+/// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it.
+pub fn estimates(
+    clusters: &[u32],
+    samples: &[f64],
+    ps: &[f64],
+    confidence: Confidence,
+) -> Vec<QuantileEstimate> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let mut quantiles: Vec<QuantileEstimate> = ps
+        .iter()
+        .filter_map(|&p| {
+            let value = linear(&sorted, p)?;
+            let n_effective = n_effective(clusters, samples, value);
+            let (lo, hi) = order_statistics::ranks(sorted.len(), n_effective, p, confidence);
+            let at = |rank: usize| sorted.get(rank - 1).copied();
+            let mj = maritz_jarrett::interval(&sorted, p, confidence);
+            Some(QuantileEstimate {
+                p,
+                estimate: Estimate {
+                    value,
+                    lo: lo.and_then(at),
+                    hi: hi.and_then(at),
+                },
+                mj_lo: mj.map(|(lo, _)| lo),
+                mj_hi: mj.map(|(_, hi)| hi),
+            })
+        })
+        .collect();
+    let mut highest = None;
+    for QuantileEstimate { estimate, .. } in &mut quantiles {
+        let ends = [estimate.lo, highest].into_iter().flatten();
+        estimate.lo = ends.max_by(f64::total_cmp);
+        highest = estimate.lo;
+    }
+    let mut lowest = None;
+    for QuantileEstimate { estimate, .. } in quantiles.iter_mut().rev() {
+        let ends = [estimate.hi, lowest].into_iter().flatten();
+        estimate.hi = ends.min_by(f64::total_cmp);
+        lowest = estimate.hi;
+    }
+    quantiles
+}
+
+/// How many independent samples would determine the share of samples up to `value` as well.
+fn n_effective(clusters: &[u32], samples: &[f64], value: f64) -> f64 {
+    let below = |x: &f64| if *x <= value { 1.0 } else { 0.0 };
+    let share = samples.iter().map(below).sum::<f64>() / samples.len() as f64;
+    Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_effective()
 }
 
 /// Interpolates linearly between the samples around index `p (n−1)`; `None` without samples.
@@ -62,290 +98,9 @@ pub fn linear(sorted: &[f64], p: f64) -> Option<f64> {
     })
 }
 
-/// Weibull plotting positions, `p (n+1)`: Hyndman & Fan's type 6, `mquantiles(alphap=0, betap=0)`.
-fn weibull(sorted: &[f64], p: f64) -> Option<f64> {
-    let n = sorted.len();
-    if n < 2 {
-        return sorted.first().copied();
-    }
-    let position = p * (n as f64 + 1.0);
-    let k = position.clamp(1.0, n as f64 - 1.0).floor();
-    let t = (position - k).clamp(0.0, 1.0);
-    let k = k as usize;
-    Some((1.0 - t) * sorted[k - 1] + t * sorted[k])
-}
-
-/// The standard error of the p-quantile by Maritz & Jarrett (1978), as `scipy.stats.mstats.mjci`
-/// defines it.
-///
-/// It is the standard deviation of the samples under weights that are the beta probabilities of the
-/// cells `[(i−1)/n, i/n]`, with parameters m−1 and n−m, `m = ⌊p n + ½⌋`.
-///
-/// `None` where that beta distribution does not exist: `m < 2` or `m = n`.
-pub fn maritz_jarrett_error(sorted: &[f64], p: f64) -> Option<f64> {
-    let n = sorted.len();
-    let m = (p * n as f64 + 0.5) as usize;
-    if m < 2 || m >= n {
-        return None;
-    }
-    let (first, weights) = beta_weights(n, m);
-    let cells = || weights.iter().zip(&sorted[first..]);
-    let total: f64 = weights.iter().sum();
-    let mean = cells().map(|(w, x)| w * x).sum::<f64>() / total;
-    let variance = cells().map(|(w, x)| w * (x - mean).powi(2)).sum::<f64>() / total;
-    Some(variance.sqrt())
-}
-
-/// The weights of all cells that matter, up to a common factor, and the index of the first.
-///
-/// Each cell's probability is the integral of the density over it, relative to the density at the
-/// mode (so no special function and no large logarithm is needed), by 8-point Gauss-Legendre. The
-/// walk goes outwards from the mode and ends where a cell adds nothing, after about 20 standard
-/// deviations of `sqrt(n p (1−p))` cells instead of all n.
-fn beta_weights(n: usize, m: usize) -> (usize, Vec<f64>) {
-    /// Relative to all weight so far: what is left out is well below f64's resolution.
-    const NEGLIGIBLE: f64 = 1e-20;
-    let density = Density::new(n, m);
-    let peak = ((density.mode * n as f64) as usize).min(n - 1);
-    let mut total = 0.0;
-    let mut matters = |cell: usize| {
-        let weight = density.over_cell(cell);
-        total += weight;
-        (weight > NEGLIGIBLE * total).then_some(weight)
-    };
-    let mut weights: Vec<f64> = (0..=peak).rev().map_while(&mut matters).collect();
-    weights.reverse();
-    let first = peak + 1 - weights.len();
-    weights.extend((peak + 1..n).map_while(&mut matters));
-    (first, weights)
-}
-
-/// The density `x^below (1−x)^above`, relative to its own maximum.
-struct Density {
-    n: f64,
-    below: f64,
-    above: f64,
-    mode: f64,
-    mode_from_one: f64,
-}
-
-impl Density {
-    /// Beta(m−1, n−m), `2 ≤ m < n`.
-    fn new(n: usize, m: usize) -> Self {
-        let (below, above) = ((m - 2) as f64, (n - m - 1) as f64);
-        // Flat when both exponents are 0: any point is its mode.
-        let degree = (below + above).max(1.0);
-        Self {
-            n: n as f64,
-            below,
-            above,
-            mode: below / degree,
-            mode_from_one: above / degree,
-        }
-    }
-
-    fn at(&self, x: f64) -> f64 {
-        let from_mode = x - self.mode;
-        // With an exponent of 0 the mode is on the border; the factor is 1.
-        let mut ln = 0.0;
-        if self.below > 0.0 {
-            ln += self.below * (from_mode / self.mode).ln_1p();
-        }
-        if self.above > 0.0 {
-            ln += self.above * (-from_mode / self.mode_from_one).ln_1p();
-        }
-        ln.exp()
-    }
-
-    /// The integral over the cell `[cell/n, (cell+1)/n]`, in units of a cell.
-    fn over_cell(&self, cell: usize) -> f64 {
-        /// (distance from the middle, weight) on [-1, 1]: Abramowitz & Stegun table 25.4, n = 8.
-        const GAUSS_LEGENDRE_8: [(f64, f64); 4] = [
-            (0.183_434_642_495_649_8, 0.362_683_783_378_362),
-            (0.525_532_409_916_329, 0.313_706_645_877_887_3),
-            (0.796_666_477_413_626_7, 0.222_381_034_453_374_5),
-            (0.960_289_856_497_536_3, 0.101_228_536_290_376_3),
-        ];
-        let middle = cell as f64 + 0.5;
-        GAUSS_LEGENDRE_8
-            .iter()
-            .map(|(distance, weight)| {
-                let left = self.at((middle - 0.5 * distance) / self.n);
-                let right = self.at((middle + 0.5 * distance) / self.n);
-                0.5 * weight * (left + right)
-            })
-            .sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::{assert_close, skewed};
     use super::*;
-
-    fn sorted(n: usize) -> Vec<f64> {
-        let mut samples = skewed(n);
-        samples.sort_unstable_by(f64::total_cmp);
-        samples
-    }
-
-    /// scipy computes each weight as a difference of beta CDFs and the variance as a difference of
-    /// squares: at n = 1e5 that costs it 1.3e-10, compared with 30-digit arithmetic.
-    const SCIPY_DIGITS: f64 = 1e-9;
-
-    /// numpy.quantile and scipy.stats.mstats.mquantiles_cimj on `skewed(n)`, from `oracle.py`.
-    #[test]
-    fn matches_numpy_and_scipy() {
-        for (n, p, value, lo, hi) in CIMJ {
-            let got = estimate(&sorted(n), p, Confidence::default()).unwrap();
-            assert_close(got.value, value, 1e-15);
-            assert_close(got.lo.unwrap(), lo, SCIPY_DIGITS);
-            assert_close(got.hi.unwrap(), hi, SCIPY_DIGITS);
-        }
-    }
-
-    const CIMJ: [(usize, f64, f64, f64, f64); 15] = [
-        (
-            3,
-            0.5,
-            0.01646408232403317,
-            -0.9843420989728664,
-            1.0172702636209328,
-        ),
-        (
-            6,
-            0.9,
-            3.8434813810938318,
-            1.0881046144767947,
-            7.002522840955715,
-        ),
-        (
-            17,
-            0.5,
-            0.05145971478790969,
-            -0.10668007117868641,
-            0.2095995007545058,
-        ),
-        (
-            40,
-            0.95,
-            25.374263492760768,
-            11.193224052329489,
-            42.853983462214124,
-        ),
-        (
-            200,
-            0.01,
-            2.2942853737429163e-07,
-            -7.182603020254283e-07,
-            7.282516676954507e-07,
-        ),
-        (
-            501,
-            0.999,
-            830.8023694227961,
-            440.32495972488346,
-            1445.301337861723,
-        ),
-        (
-            1000,
-            0.5,
-            0.11449330626773904,
-            0.07166804455151556,
-            0.15731856798396254,
-        ),
-        (
-            1000,
-            0.9,
-            6.655068069993859,
-            4.967866880815274,
-            8.52290816971126,
-        ),
-        (
-            1000,
-            0.95,
-            16.556066113973397,
-            10.819051216329733,
-            24.011349706591204,
-        ),
-        (
-            1000,
-            0.99,
-            187.37543311214228,
-            89.42462571473129,
-            289.38084781334106,
-        ),
-        (
-            1000,
-            0.999,
-            634.3724919524436,
-            495.3574853467296,
-            960.2762255208363,
-        ),
-        (
-            100000,
-            0.1,
-            0.00010838997172140052,
-            0.00010049509667832239,
-            0.0001162358537169087,
-        ),
-        (
-            100000,
-            0.5,
-            0.12276751801666866,
-            0.11902680234178893,
-            0.12650823369154837,
-        ),
-        (
-            100000,
-            0.99,
-            91.1266231097868,
-            86.10681306924492,
-            96.16040059936905,
-        ),
-        (
-            100000,
-            0.999,
-            564.0728336773611,
-            501.0205432594786,
-            636.1106593014448,
-        ),
-    ];
-
-    #[test]
-    fn no_interval_where_scipy_has_none() {
-        let at = |n, p| estimate(&sorted(n), p, Confidence::default());
-        assert_eq!(at(0, 0.5), None);
-        for (n, p) in [
-            (1, 0.5),
-            (2, 0.5),
-            (2, 0.999),
-            (4, 0.9),
-            (499, 0.999),
-            (100, 0.01),
-        ] {
-            assert_eq!(at(n, p).unwrap().interval(), None, "n {n} p {p}");
-        }
-        for (n, p) in [(3, 0.5), (6, 0.9), (501, 0.999), (200, 0.01)] {
-            assert!(at(n, p).unwrap().interval().is_some(), "n {n} p {p}");
-        }
-    }
-
-    #[test]
-    fn equal_samples_have_an_interval_of_width_0() {
-        let got = estimate(&[0.1; 1000], 0.9, Confidence::default()).unwrap();
-        assert_eq!(got.value, 0.1);
-        assert_close(got.lo.unwrap(), 0.1, 1e-15);
-        assert_close(got.hi.unwrap(), 0.1, 1e-15);
-    }
-
-    /// Only a few thousand cells of a million are looked at.
-    #[test]
-    fn few_cells_matter() {
-        let (first, weights) = beta_weights(1_000_000, 500_000);
-        assert!(weights.len() < 11_000, "{}", weights.len());
-        assert!(first > 490_000 && first + weights.len() < 510_000);
-    }
 
     #[test]
     fn linear_reaches_both_ends() {

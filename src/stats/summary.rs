@@ -3,29 +3,34 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::delta_p::DeltaP;
 use super::distribution::Distribution;
-use super::estimate::{Confidence, Estimate};
+use super::estimate::Confidence;
 use super::perplexity::Perplexity;
-use super::proportion;
+use super::proportion::Share;
+use super::unknown::UnknownP;
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
 const MAX_EXCLUDED_LISTED: usize = 100;
 
 /// The statistics of one evaluated model; the fields are the JSON's keys.
 ///
-/// A part is `None` (null) without tokens to compute it from: counted ones for all parts, and ones
-/// that have a next token for `perplexity` and `delta_p`.
+/// A part is `None` (null) without tokens to compute it from: counted ones for all parts, ones
+/// with a finite divergence for `kld` and `reverse_kld`, and ones whose next token has a known
+/// probability for `perplexity` and `delta_p`.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Counted tokens: the scored ones that the statistics are computed from.
     pub n_tokens: u64,
-    /// Scored tokens that are left out: a row, or a score computed from it, is not finite.
+    /// Scored tokens that are left out: a row has a NaN or +inf, or a score is NaN.
     pub n_excluded: u64,
     /// Windows that the counted tokens are from.
     pub n_windows: u64,
     /// The level of every interval.
     pub confidence: Confidence,
+    /// Which tokens count as one observation in the clustered intervals.
+    pub clusters: Clustering,
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
     /// KL(q‖p), in nats.
@@ -36,6 +41,8 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
+    /// The probability that the reference's unknown entries could have; null if it knows all.
+    pub unknown_p: Option<UnknownP>,
     /// The first tokens that are left out, at most 100; `n_excluded` counts all.
     pub excluded: Vec<ExcludedToken>,
 }
@@ -44,15 +51,15 @@ pub struct Summary {
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Agreement {
     /// Both models have the same top token.
-    pub ref_top1: Estimate,
+    pub ref_top1: Share,
     /// The reference's top token is among the evaluated model's top 5.
-    pub ref_top5: Estimate,
+    pub ref_top5: Share,
     /// The reference's top token is among the evaluated model's top 10.
-    pub ref_top10: Estimate,
+    pub ref_top10: Share,
     /// The evaluated model's top token is among the reference's top 5.
-    pub eval_top5: Estimate,
+    pub eval_top5: Share,
     /// The evaluated model's top token is among the reference's top 10.
-    pub eval_top10: Estimate,
+    pub eval_top10: Share,
 }
 
 /// A scored token that was left out, and why.
@@ -92,18 +99,27 @@ impl ExclusionReason {
             (true, false) => Some(Self::Ref),
             (false, true) => Some(Self::Eval),
             (false, false) => {
-                let divergences = record.kld.is_finite() && record.reverse_kld.is_finite();
-                let next = record.ref_nll.is_finite()
-                    && record.eval_nll.is_finite()
-                    && delta_p(record).is_finite();
-                let complete = divergences && (next || record.next_token().is_none());
+                let next = !record.eval_nll.is_nan() && is_change(delta_p(record));
+                let complete = is_divergence(record.kld)
+                    && is_divergence(record.reverse_kld)
+                    && (next || record.next_token().is_none());
                 (!complete).then_some(Self::Score)
             }
         }
     }
 }
 
-/// Whether the statistics count `record`: its rows and all of its scores are finite.
+/// Whether a score can be a divergence, which may be infinite.
+fn is_divergence(x: f64) -> bool {
+    x > f64::NEG_INFINITY
+}
+
+/// Whether a score can be a change of probability, which is NaN where the reference's is unknown.
+fn is_change(x: f64) -> bool {
+    !x.is_infinite()
+}
+
+/// Whether the statistics count `record`: its rows are finite, and its scores are no errors.
 pub fn is_counted(record: &TokenRecord) -> bool {
     ExclusionReason::of(record).is_none()
 }
@@ -117,7 +133,12 @@ impl Summary {
     /// Computes all statistics from records in any order.
     ///
     /// Their order decides the last bits of the sums, and which of the excluded tokens are listed.
-    pub fn from_records(records: &[TokenRecord], confidence: Confidence) -> Self {
+    pub fn from_records(
+        records: &[TokenRecord],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Self {
+        let clusters = Clusters::of_records(records, rule);
         let mut counted = Vec::with_capacity(records.len());
         let mut excluded = Vec::new();
         for record in records {
@@ -133,28 +154,39 @@ impl Summary {
                 Some(_) => {}
             }
         }
-        let windows: Vec<u32> = counted.iter().map(|r| r.window).collect();
-        let (perplexity, delta_p) = next_token(&counted, confidence);
+        let (perplexity, delta_p) = next_token(&counted, &clusters, confidence);
+        let divergence =
+            |of: fn(&TokenRecord) -> f64| Distribution::of(&counted, &clusters, of, confidence);
         Self {
             n_tokens: counted.len() as u64,
             n_excluded: (records.len() - counted.len()) as u64,
-            n_windows: distinct(&windows),
+            n_windows: clusters.n_windows() as u64,
             confidence,
-            kld: Distribution::of(&counted, &windows, |r| r.kld, confidence),
-            reverse_kld: Distribution::of(&counted, &windows, |r| r.reverse_kld, confidence),
-            agreement: Agreement::of(&counted, confidence),
+            clusters: clusters.clustering(),
+            kld: divergence(|r| r.kld),
+            reverse_kld: divergence(|r| r.reverse_kld),
+            agreement: Agreement::of(&counted, &clusters, confidence),
             perplexity,
             delta_p,
+            unknown_p: UnknownP::of(&counted),
             excluded,
         }
+    }
+
+    /// Counted tokens whose KLD is infinite.
+    pub fn n_infinite(&self) -> u64 {
+        self.kld
+            .as_ref()
+            .map_or(self.n_tokens, |kld| kld.n_infinite)
     }
 }
 
 impl Agreement {
-    fn of(counted: &[&TokenRecord], confidence: Confidence) -> Option<Self> {
+    fn of(counted: &[&TokenRecord], clusters: &Clusters, confidence: Confidence) -> Option<Self> {
+        let numbers = clusters.of_each(counted);
         let share = |holds: fn(&TokenRecord) -> bool| {
-            let successes = counted.iter().filter(|r| holds(r)).count();
-            proportion::estimate(successes as u64, counted.len() as u64, confidence)
+            let hits: Vec<bool> = counted.iter().map(|r| holds(r)).collect();
+            Share::of(&numbers, &hits, confidence)
         };
         Some(Self {
             ref_top1: share(|r| r.ref_top == r.eval_top)?,
@@ -166,29 +198,37 @@ impl Agreement {
     }
 }
 
-/// The statistics of the actual next token, over the records that have one.
+/// The statistics of the actual next token, over the records that have one whose probability is
+/// known and not 0.
 fn next_token(
     counted: &[&TokenRecord],
+    clusters: &Clusters,
     confidence: Confidence,
 ) -> (Option<Perplexity>, Option<DeltaP>) {
     let with_next = || counted.iter().filter(|r| r.next_token().is_some());
-    let ref_nll: Vec<f64> = with_next().map(|r| r.ref_nll).collect();
-    let eval_nll: Vec<f64> = with_next().map(|r| r.eval_nll).collect();
-    let perplexity = Perplexity::of(&ref_nll, &eval_nll);
-    let windows: Vec<u32> = with_next().map(|r| r.window).collect();
-    let changes = with_next().map(|r| delta_p(r)).collect();
-    (perplexity, DeltaP::of(&windows, changes, confidence))
+    let n_unknown = with_next().filter(|r| r.ref_nll.is_nan()).count();
+    let known: Vec<&TokenRecord> = with_next()
+        .filter(|r| r.ref_nll.is_finite() && r.eval_nll.is_finite())
+        .copied()
+        .collect();
+    let numbers = clusters.of_each(&known);
+    let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
+        known.iter().map(|record| value(record)).collect()
+    };
+    let (ref_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
+    let perplexity = Perplexity::of(&numbers, &ref_nll, &eval_nll, confidence);
+    let perplexity = perplexity.map(|perplexity| Perplexity {
+        n_infinite: (with_next().count() - known.len() - n_unknown) as u64,
+        n_unknown: n_unknown as u64,
+        ..perplexity
+    });
+    let changes = of_each(delta_p);
+    (perplexity, DeltaP::of(&numbers, &changes, confidence))
 }
 
-/// How many different windows there are.
-fn distinct(windows: &[u32]) -> u64 {
-    let mut windows = windows.to_vec();
-    windows.dedup();
-    windows.sort_unstable();
-    windows.dedup();
-    windows.len() as u64
-}
-
+#[cfg(test)]
+#[path = "summary_pinned.rs"]
+mod pinned;
 #[cfg(test)]
 #[path = "summary_tests.rs"]
 mod tests;

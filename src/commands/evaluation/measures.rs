@@ -5,7 +5,10 @@ use kl_formats::{Row, TokenRecord};
 use crate::commands::settings::Stats;
 use crate::score::llama_perplexity::{self, LlamaPerplexityToken};
 use crate::score::{LogitMetrics, logit_metrics};
-use crate::stats::{Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable, TokenLocation};
+use crate::stats::{
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable,
+    TokenLocation,
+};
 
 /// Which statistics are wanted, and which passes over a pair of rows they need besides the
 /// kernel's.
@@ -107,7 +110,8 @@ impl Measures {
             Some((metrics, TokenLocation::of(record)))
         });
         let (metrics, locations): (Vec<_>, Vec<_>) = scored.unzip();
-        let summary = LogitSummary::from_metrics(&metrics, &locations, confidence);
+        let clusters = Clusters::of_records(records, ClusterRule::default());
+        let summary = LogitSummary::from_metrics(&metrics, &locations, &clusters, confidence);
         Some(match self.only_log_probabilities {
             true => summary.without_logits(LogitsNotAvailable::LogProbabilitiesOnly),
             false => summary,

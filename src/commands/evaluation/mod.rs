@@ -25,7 +25,7 @@ use crate::report::{
     TimingInfo, TokenColumns, TokenContext, Warning, judge,
 };
 use crate::score::Kernel;
-use crate::stats::{MostDivergent, PromptStats, RunningMean, Summary};
+use crate::stats::{ClusterRule, MostDivergent, PromptStats, RunningMean, Summary};
 use measures::Measured;
 use token_log::TokenLog;
 
@@ -232,7 +232,8 @@ impl Evaluation<'_> {
     /// Makes the report. `n_windows`: how many windows were to be evaluated, if known.
     fn report(&self, outcome: Outcome, log: &TokenLog, n_windows: Option<u64>) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
-        let summary = Summary::from_records(records, self.settings.confidence);
+        let summary =
+            Summary::from_records(records, self.settings.confidence, ClusterRule::default());
         self.warn_of(&summary);
         let text = |tokens: &[u32]| match self.text {
             Some(text) => text(tokens),

@@ -9,7 +9,8 @@ use crate::report::{
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    Confidence, LlamaPerplexity, LogitSummary, PromptStats, Summary, TokenLocation,
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Summary,
+    TokenLocation,
 };
 
 /// Records of `n_windows` windows of `n_rows` rows; the last row of a window has no next token.
@@ -77,7 +78,9 @@ pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
 
 pub fn logits(records: &[TokenRecord]) -> LogitSummary {
     let locations: Vec<TokenLocation> = records.iter().map(TokenLocation::of).collect();
-    LogitSummary::from_metrics(&metrics(records), &locations, Confidence::default())
+    let clusters = Clusters::of_records(records, ClusterRule::default());
+    let confidence = Confidence::default();
+    LogitSummary::from_metrics(&metrics(records), &locations, &clusters, confidence)
 }
 
 /// A model of a known size.
@@ -98,7 +101,7 @@ pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
         model: model(path, 1_250_000),
         is_reference_model: false,
         n_vocab_compared: 512,
-        summary: Summary::from_records(records, Confidence::default()),
+        summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),
         llama_perplexity: None,
         logits: None,
         max_at_text: None,

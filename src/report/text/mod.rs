@@ -20,7 +20,7 @@ use super::number::{
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
 };
-use crate::stats::{Agreement, DeltaP, Distribution, Perplexity, Uncertain};
+use crate::stats::{Agreement, DeltaP, Distribution, Perplexity};
 
 /// The report of one model: its numbers with their intervals, a section for each subject.
 #[must_use]
@@ -196,27 +196,27 @@ fn agreements(out: &mut Sheet, agreement: &Agreement) {
         ("model's top in reference's top 5", &agreement.eval_top5),
         ("model's top in reference's top 10", &agreement.eval_top10),
     ] {
-        out.estimate(name, share, percent);
+        out.estimate(name, &share.estimate, percent);
     }
 }
 
 fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
     out.title("Perplexity, ± one standard error");
-    let with_se = |value: f64, se: Option<f64>| Uncertain { value, se };
     let six_digits = |x| significant(x, 6);
     let six_decimals = |x| format!("{x:.6}");
-    let model = with_se(perplexity.evaluated, perplexity.eval_se);
-    out.uncertain("model", &model, six_digits);
-    let base = with_se(perplexity.reference, perplexity.ref_se);
-    out.uncertain("reference", &base, six_digits);
-    out.uncertain("ratio", &perplexity.ratio, six_decimals);
-    out.uncertain("ln ratio", &perplexity.ln_ratio, six_decimals);
+    let (model, reference) = (perplexity.evaluated, perplexity.reference);
+    out.uncertain("model", model, perplexity.eval_se, six_digits);
+    out.uncertain("reference", reference, perplexity.ref_se, six_digits);
+    let (ratio, ln_ratio) = (perplexity.ratio, perplexity.ln_ratio);
+    out.uncertain("ratio", ratio.value, ratio.se, six_decimals);
+    out.uncertain("ln ratio", ln_ratio.value, ln_ratio.se, six_decimals);
 }
 
 fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
     out.estimate("mean", &delta_p.mean.estimate, signed_percent);
-    out.uncertain("RMS", &delta_p.rms, |x| format!("{:.3} %", 100.0 * x));
+    let rms = delta_p.rms;
+    out.uncertain("RMS", rms.value, rms.se, |x| format!("{:.3} %", 100.0 * x));
     out.value_and(
         "largest loss, largest gain",
         &signed_percent(delta_p.min),

@@ -88,6 +88,7 @@ mod tests {
             stats: PromptStats {
                 window,
                 n_tokens: 1234,
+                n_infinite: 0,
                 kld: Some(MeanMax {
                     mean,
                     max: 2.0 * mean,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::report::number::{interval, kld, kld_end, quantile_name};
-use crate::stats::{ClusteredMean, Estimate, QuantileEstimate, TokenLocation, Uncertain};
+use crate::stats::{ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -62,15 +62,21 @@ impl Sheet {
     }
 
     /// A value and its standard error, if it has one.
-    pub fn uncertain(&mut self, name: &str, uncertain: &Uncertain, show: impl Fn(f64) -> String) {
-        let se = uncertain.se.map(|se| format!("± {}", show(se)));
-        self.value_and(name, &show(uncertain.value), &se.unwrap_or_default());
+    pub fn uncertain(
+        &mut self,
+        name: &str,
+        value: f64,
+        se: Option<f64>,
+        show: impl Fn(f64) -> String,
+    ) {
+        let se = se.map(|se| format!("± {}", show(se)));
+        self.value_and(name, &show(value), &se.unwrap_or_default());
     }
 
     /// The mean of a divergence, with both of its intervals.
     pub fn mean(&mut self, mean: &ClusteredMean) {
         self.estimate("mean", &mean.estimate, kld_end);
-        if let (Some(lo), Some(hi)) = (mean.cluster_lo, mean.cluster_hi) {
+        if let (Some(lo), Some(hi)) = (mean.clustered.lo, mean.clustered.hi) {
             self.value_and("  clustered by window", "", &interval(lo, hi, kld_end));
         }
     }

@@ -1,0 +1,238 @@
+//! The standard error of a mean whose samples are correlated within clusters, and its skewness.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::estimate::{Confidence, finite};
+use super::hall;
+use super::mean::Sum;
+use super::student::student_two_sided;
+
+/// How uncertain a mean is, with its samples as independent and with its clusters as independent.
+///
+/// Also of any smooth function of means: its residuals are then those of its linearisation, the
+/// gradient times the residuals of the means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    n: f64,
+    /// The standard error with samples as independent; `None` for fewer than two.
+    pub se: Option<f64>,
+    /// With clusters as independent; `None` for fewer than two.
+    pub clustered: Option<ClusteredError>,
+}
+
+/// A cluster-robust standard error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusteredError {
+    /// The standard error of the mean.
+    pub se: f64,
+    /// The number of clusters, minus 1.
+    pub degrees: f64,
+    /// The skewness of the clusters' residual totals over the square root of their number: that of
+    /// the mean.
+    pub skewness: f64,
+}
+
+/// The clustered interval of a value, with what it is made of; the fields are the JSON's keys.
+///
+/// All are `None` for fewer than two clusters.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct ClusteredInterval {
+    /// The cluster-robust standard error.
+    #[serde(rename = "cluster_se")]
+    pub se: Option<f64>,
+    /// The interval's lower end.
+    #[serde(rename = "cluster_lo")]
+    pub lo: Option<f64>,
+    /// The interval's upper end.
+    #[serde(rename = "cluster_hi")]
+    pub hi: Option<f64>,
+    /// How many times larger the variance is than with samples as independent; `None` also without
+    /// variance.
+    pub design_effect: Option<f64>,
+    /// How many independent samples would tell as much: `n / max(1, design_effect)`.
+    pub n_effective: Option<f64>,
+}
+
+impl Spread {
+    /// Computes both errors of a mean from its samples' residuals, whose sum is 0. `residuals[i]`
+    /// is in cluster `clusters[i]`; the samples of a cluster need not be adjacent.
+    ///
+    /// ```text
+    /// SE² = G/(G−1) · Σ_g ( Σ_{i in g} r_i )² / n²
+    /// ```
+    ///
+    /// over G clusters of any sizes (Liang & Zeger 1986 with the finite-sample factor G/(G−1); the
+    /// linearised variance of a ratio of cluster totals to cluster sizes, Cochran 1977, ch. 6).
+    /// With one sample per cluster it is the ordinary standard error.
+    pub fn of(clusters: &[u32], residuals: impl IntoIterator<Item = f64>) -> Self {
+        let (mut n, mut squares) = (0.0, Sum::default());
+        let mut totals = BTreeMap::<u32, Sum>::new();
+        let mut rest = clusters.iter().zip(residuals).peekable();
+        // Adjacent samples mostly share a cluster: one look-up for each run of them.
+        while let Some(&(&cluster, _)) = rest.peek() {
+            let total = totals.entry(cluster).or_default();
+            while let Some((_, residual)) = rest.next_if(|(c, _)| **c == cluster) {
+                n += 1.0;
+                squares.add(residual * residual);
+                total.add(residual);
+            }
+        }
+        let totals: Vec<f64> = totals.values().map(Sum::value).collect();
+        Self::of_totals(n, squares.value(), &totals)
+    }
+
+    /// The same from the number of samples, the sum of their squared residuals and each cluster's
+    /// sum of residuals.
+    pub(super) fn of_totals(n: f64, squares: f64, totals: &[f64]) -> Self {
+        Self {
+            n,
+            se: (n >= 2.0).then(|| (squares / n / (n - 1.0)).sqrt()),
+            clustered: ClusteredError::of_totals(n, totals),
+        }
+    }
+
+    /// How many times larger the variance is than with samples as independent.
+    pub fn design_effect(&self) -> Option<f64> {
+        finite((self.clustered?.se / self.se?).powi(2))
+    }
+
+    /// `n / max(1, design_effect)`; n if the design effect is unknown.
+    pub fn n_effective(&self) -> f64 {
+        self.n / self.design_effect().unwrap_or(1.0).max(1.0)
+    }
+
+    /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
+    /// the two standard errors.
+    pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
+        let ends = self.clustered.and_then(|clustered| {
+            let se = clustered.se.max(self.se.unwrap_or(0.0));
+            let t = student_two_sided(confidence, clustered.degrees);
+            let (below, above) = hall::reach(t, clustered.skewness);
+            let (lo, hi) = (value - below * se, value + above * se);
+            (lo.is_finite() && hi.is_finite()).then_some((lo, hi))
+        });
+        ClusteredInterval {
+            se: self.clustered.and_then(|clustered| finite(clustered.se)),
+            lo: ends.map(|(lo, _)| lo),
+            hi: ends.map(|(_, hi)| hi),
+            design_effect: self.design_effect(),
+            n_effective: self.clustered.map(|_| self.n_effective()),
+        }
+    }
+}
+
+impl ClusteredError {
+    fn of_totals(n: f64, totals: &[f64]) -> Option<Self> {
+        if totals.len() < 2 {
+            return None;
+        }
+        let clusters = totals.len() as f64;
+        let squares: Sum = totals.iter().map(|total| total * total).collect();
+        let cubes: Sum = totals.iter().map(|total| total.powi(3)).collect();
+        let skewness = cubes.value() / squares.value().powf(1.5);
+        Some(Self {
+            se: (clusters / (clusters - 1.0) * squares.value()).sqrt() / n,
+            degrees: clusters - 1.0,
+            skewness: finite(skewness).unwrap_or(0.0),
+        })
+    }
+}
+
+impl ClusteredInterval {
+    /// The interval of `f` of the value, for a rising `f` with this derivative at the value.
+    #[must_use]
+    pub fn map(self, f: impl Fn(f64) -> f64, derivative: f64) -> Self {
+        let end = |end: Option<f64>| end.map(&f).and_then(finite);
+        Self {
+            se: self.se.and_then(|se| match se {
+                0.0 => Some(0.0),
+                se => finite(se * derivative),
+            }),
+            lo: end(self.lo),
+            hi: end(self.hi),
+            ..self
+        }
+    }
+
+    /// The interval of a value that cannot be negative.
+    #[must_use]
+    pub fn not_below_0(self) -> Self {
+        Self {
+            lo: self.lo.map(|lo| lo.max(0.0)),
+            ..self
+        }
+    }
+
+    /// Both ends, if there are two clusters or more.
+    pub fn ends(&self) -> Option<(f64, f64)> {
+        self.lo.zip(self.hi)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mean::Moments;
+    use super::super::oracle::{assert_close, skewed};
+    use super::*;
+
+    #[test]
+    fn one_sample_per_cluster_gives_the_ordinary_error() {
+        let samples = skewed(500);
+        let clusters: Vec<u32> = (0..500).collect();
+        let moments = Moments::of(&samples).unwrap();
+        let spread = Spread::of(&clusters, samples.iter().map(|x| x - moments.mean));
+        let ordinary = moments.standard_error().unwrap();
+        assert_close(spread.se.unwrap(), ordinary, 1e-13);
+        assert_close(spread.clustered.unwrap().se, ordinary, 1e-13);
+        assert_eq!(spread.clustered.unwrap().degrees, 499.0);
+        assert_close(spread.design_effect().unwrap(), 1.0, 1e-13);
+        assert_close(spread.n_effective(), 500.0, 1e-13);
+    }
+
+    #[test]
+    fn matches_the_formula_by_hand() {
+        // Residual totals: cluster 7 -> -3, cluster 2 -> +3; 2/1 * (9 + 9) / 4² = 2.25
+        let spread = Spread::of(&[7, 2, 7, 7], [-2.0, 3.0, -1.0, 0.0]);
+        let error = spread.clustered.unwrap();
+        assert_eq!((error.se, error.degrees, error.skewness), (1.5, 1.0, 0.0));
+        // Independent: 14 / (4 * 3)
+        assert_close(spread.design_effect().unwrap(), 2.25 * 12.0 / 14.0, 1e-14);
+        assert_close(spread.n_effective(), 4.0 * 14.0 / 27.0, 1e-14);
+    }
+
+    /// Where clusters cancel, the interval is that of independent samples.
+    #[test]
+    fn the_larger_error_is_used() {
+        let spread = Spread::of(&[0, 0, 1, 1, 2, 2], [1.0, -1.0, 1.0, -1.0, 1.0, -1.0]);
+        assert_eq!(spread.clustered.unwrap().se, 0.0);
+        assert_eq!(
+            (spread.design_effect(), spread.n_effective()),
+            (Some(0.0), 6.0)
+        );
+        let interval = spread.interval(5.0, Confidence::default());
+        let half_width = student_two_sided(Confidence::default(), 2.0) * spread.se.unwrap();
+        assert_close(interval.hi.unwrap() - 5.0, half_width, 1e-14);
+        assert_eq!(interval.se, Some(0.0));
+    }
+
+    #[test]
+    fn one_cluster_has_no_interval() {
+        let spread = Spread::of(&[3; 4], [1.0, -1.0, 2.0, -2.0]);
+        assert!(spread.se.is_some() && spread.n_effective() == 4.0);
+        let interval = spread.interval(5.0, Confidence::default());
+        assert_eq!((interval.ends(), interval.n_effective), (None, None));
+        assert_eq!(Spread::of(&[], []).se, None);
+    }
+
+    #[test]
+    fn an_end_beyond_all_numbers_is_none() {
+        let spread = Spread::of(&[0, 1, 2], [1e308, -1e308, 0.0]);
+        assert_eq!(spread.interval(0.0, Confidence::default()).ends(), None);
+        let mapped = Spread::of(&[0, 1, 2], [1.0, -1.0, 0.0])
+            .interval(710.0, Confidence::default())
+            .map(f64::exp, f64::INFINITY);
+        assert_eq!((mapped.se, mapped.hi), (None, None));
+    }
+}

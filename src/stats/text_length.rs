@@ -1,0 +1,26 @@
+//! How much text a mean needs.
+
+use super::cluster::{Clusters, MIN_CLUSTERS};
+use super::clustered_mean::ClusteredMean;
+use super::estimate::Confidence;
+use super::student::normal_two_sided;
+
+/// About how many windows like these give an interval whose half width is this share of the mean:
+/// at least [`MIN_CLUSTERS`].
+///
+/// The standard error falls as the square root of the number of windows. `None` for fewer than two
+/// clusters, and for a mean of 0.
+pub fn windows_for(
+    relative: f64,
+    mean: &ClusteredMean,
+    clusters: &Clusters,
+    confidence: Confidence,
+) -> Option<u64> {
+    let se = mean.clustered.se?.max(mean.se?);
+    let now = normal_two_sided(confidence) * se / mean.estimate.value;
+    let windows = clusters.n_windows() as f64 * (now / relative).powi(2);
+    // A float becomes the nearest integer that is in range.
+    windows
+        .is_finite()
+        .then(|| (windows.ceil() as u64).max(MIN_CLUSTERS as u64))
+}
