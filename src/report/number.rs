@@ -8,12 +8,6 @@ pub fn kld(value: f64) -> String {
     significant(value, 6)
 }
 
-/// A KL divergence's interval end, cut at 0: a symmetric interval may reach below 0, a KLD cannot.
-#[must_use]
-pub fn kld_end(value: f64) -> String {
-    kld(value.max(0.0))
-}
-
 /// A number to `digits` significant digits, without an exponent where it reads well.
 #[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
@@ -36,10 +30,16 @@ pub fn significant(value: f64, digits: usize) -> String {
     }
 }
 
-/// An interval by its ends: `[0.0016, 0.0019]`.
+/// An interval by its ends, `[0.0016, 0.0019]`, or by the one that it has, `≥ 0.0016`; empty
+/// without any.
 #[must_use]
-pub fn interval(lo: f64, hi: f64, show: impl Fn(f64) -> String) -> String {
-    format!("[{}, {}]", show(lo), show(hi))
+pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    match (lo, hi) {
+        (Some(lo), Some(hi)) => format!("[{}, {}]", show(lo), show(hi)),
+        (Some(lo), None) => format!("≥ {}", show(lo)),
+        (None, Some(hi)) => format!("≤ {}", show(hi)),
+        (None, None) => String::new(),
+    }
 }
 
 /// A share as a percentage with two decimals: `98.76 %`.
@@ -169,8 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn intervals_of_a_kld_stop_at_0() {
-        assert_eq!(interval(-0.5, 0.25, kld_end), "[0, 0.250000]");
+    fn an_interval_may_be_open() {
+        assert_eq!(ends(Some(0.125), Some(0.25), kld), "[0.125000, 0.250000]");
+        assert_eq!(ends(Some(0.125), None, kld), "≥ 0.125000");
+        assert_eq!(ends(None, Some(0.25), kld), "≤ 0.250000");
+        assert_eq!(ends(None, None, kld), "");
     }
 
     #[test]

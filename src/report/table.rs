@@ -41,7 +41,7 @@ const COLUMNS: [Column; 9] = [
         best: Best::Lowest,
     },
     Column {
-        title: "± (windows)",
+        title: "±",
         value: |report| {
             let mean = &report.summary.kld.as_ref()?.mean;
             Some((mean.clustered.hi? - mean.clustered.lo?) / 2.0)
@@ -101,7 +101,7 @@ pub fn summary_table(reports: &[ModelReport]) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    format!("{table}\n* best in its column\n")
+    format!("{table}\n± is half of the mean's interval; * best in its column\n")
 }
 
 fn cell(column: &Column, report: &ModelReport, all: &[ModelReport]) -> String {

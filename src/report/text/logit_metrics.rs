@@ -32,7 +32,7 @@ pub fn logit_sections(out: &mut Sheet, summary: &LogitSummary) {
 
 fn section(out: &mut Sheet, title: &str, metric: &Metric) {
     out.title(title);
-    out.mean(&metric.mean);
+    out.mean("mean", &metric.mean);
     out.quantiles(&metric.quantiles);
     out.maximum(metric.max, &metric.max_at, None);
 }

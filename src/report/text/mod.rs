@@ -1,5 +1,7 @@
 //! One model's report, as printed.
 
+mod divergence;
+mod kl_py;
 mod llama_perplexity;
 mod logit_metrics;
 mod prompts;
@@ -7,33 +9,30 @@ mod sheet;
 
 use std::fmt::Write as _;
 
-use kl_formats::Values;
+use kl_formats::{Values, klpy};
 
+use self::divergence::divergence;
+use self::kl_py::kl_py_section;
 use self::llama_perplexity::llama_perplexity_block;
 use self::logit_metrics::logit_sections;
 use self::prompts::prompt_table;
 use self::sheet::Sheet;
 use super::number::{
-    bytes, count, count_of, duration, kld, kld_end, percent, printable, short_percent,
-    signed_percent, significant,
+    bytes, count, count_of, duration, kld, percent, printable, short_percent, signed_percent,
+    significant,
 };
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
 };
-use crate::stats::{Agreement, DeltaP, Distribution, Perplexity};
+use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, Perplexity, Summary};
 
 /// The report of one model: its numbers with their intervals, a section for each subject.
 #[must_use]
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
-    let mut out = Sheet::new();
+    let mut out = Sheet::new(summary.clusters.n > 1);
     heading(&mut out, report, reference);
-    if let Some(kld) = &summary.kld {
-        divergence(&mut out, kld, report.max_at_text.as_deref());
-    }
-    if let Some(reverse) = &summary.reverse_kld {
-        out.estimate("reverse KLD, mean", &reverse.mean.estimate, kld_end);
-    }
+    divergence(&mut out, summary, report.max_at_text.as_deref());
     if let Some(agreement) = &summary.agreement {
         agreements(&mut out, agreement);
     }
@@ -60,9 +59,14 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     {
         largest(&mut out, top);
     }
+    if let Some(reverse_kld) = &summary.reverse_kld
+        && reference.kind == klpy::KIND.name()
+    {
+        kl_py_section(&mut out, reverse_kld);
+    }
     if let Some(statistics) = &report.llama_perplexity {
         out.title(&format!(
-            "As llama-perplexity prints it; {}\n",
+            "As llama-perplexity prints it, ± one standard error; {}\n",
             llama_perplexity_differs(reference)
         ));
         out.block(&llama_perplexity_block(statistics));
@@ -114,8 +118,12 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
             ),
         );
     }
-    let level = short_percent(summary.confidence.level());
-    out.line("intervals", &format!("at {level} %"));
+    if let Some(unknown) = &summary.unknown_p {
+        let (mean, max) = (percent(unknown.mean), percent(unknown.max));
+        let weight = format!("at most {mean} of the probability, {max} at one token");
+        out.line("not in the base file", &weight);
+    }
+    out.line("intervals", &intervals(summary, reference));
     for missing in &report.not_available {
         out.line(
             "not available",
@@ -151,6 +159,25 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }
 
+/// What the intervals allow for.
+fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
+    let clusters = &summary.clusters;
+    let what = match &reference.prompts {
+        Some(_) => "prompt",
+        None => "window",
+    };
+    if clusters.n < 2 {
+        return format!("none, from one {what}");
+    }
+    let level = short_percent(summary.confidence.level());
+    let by = match clusters.kind {
+        ClusterKind::Window => format!("by {what}"),
+        ClusterKind::Block => format!("by {} {what}s in a row", clusters.windows_per_block),
+    };
+    let n = count_of(clusters.n, "cluster");
+    format!("at {level} %, {by} ({n}); ± is half of one")
+}
+
 /// How the numbers of llama-perplexity's block differ from those above.
 fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
     if reference.is_base_file {
@@ -176,17 +203,6 @@ fn describe(model: &ModelInfo) -> String {
     text
 }
 
-fn divergence(out: &mut Sheet, distribution: &Distribution, max_at_text: Option<&str>) {
-    out.title("KL divergence, nats");
-    out.mean(&distribution.mean);
-    if let Some(std) = distribution.std {
-        out.value("standard deviation", &kld(std));
-    }
-    out.quantiles(&distribution.quantiles);
-    out.maximum(distribution.max, &distribution.max_at, max_at_text);
-    out.value("minimum", &kld(distribution.min));
-}
-
 fn agreements(out: &mut Sheet, agreement: &Agreement) {
     out.title("Agreement of top tokens");
     for (name, share) in [
@@ -201,22 +217,47 @@ fn agreements(out: &mut Sheet, agreement: &Agreement) {
 }
 
 fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
-    out.title("Perplexity, ± one standard error");
     let six_digits = |x| significant(x, 6);
     let six_decimals = |x| format!("{x:.6}");
-    let (model, reference) = (perplexity.evaluated, perplexity.reference);
-    out.uncertain("model", model, perplexity.eval_se, six_digits);
-    out.uncertain("reference", reference, perplexity.ref_se, six_digits);
-    let (ratio, ln_ratio) = (perplexity.ratio, perplexity.ln_ratio);
-    out.uncertain("ratio", ratio.value, ratio.se, six_decimals);
-    out.uncertain("ln ratio", ln_ratio.value, ln_ratio.se, six_decimals);
+    out.title("Perplexity");
+    let model = Estimate {
+        value: perplexity.evaluated,
+        lo: perplexity.eval_cluster_lo,
+        hi: perplexity.eval_cluster_hi,
+    };
+    out.estimate("model", &model, six_digits);
+    let reference = Estimate {
+        value: perplexity.reference,
+        lo: perplexity.ref_cluster_lo,
+        hi: perplexity.ref_cluster_hi,
+    };
+    out.estimate("reference", &reference, six_digits);
+    for (name, of) in [
+        ("ratio", &perplexity.ratio),
+        ("ln ratio", &perplexity.ln_ratio),
+    ] {
+        out.clustered(name, of.value, &of.clustered, six_decimals);
+    }
+    if perplexity.n_unknown > 0 {
+        let n = count(perplexity.n_unknown);
+        out.value_and(
+            "left out",
+            &n,
+            "tokens, whose probability is not in the base file",
+        );
+    }
+    if perplexity.n_infinite > 0 {
+        let n = count(perplexity.n_infinite);
+        out.value_and("left out", &n, "tokens that a model finds impossible");
+    }
 }
 
 fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
-    out.estimate("mean", &delta_p.mean.estimate, signed_percent);
-    let rms = delta_p.rms;
-    out.uncertain("RMS", rms.value, rms.se, |x| format!("{:.3} %", 100.0 * x));
+    let (mean, rms) = (&delta_p.mean, &delta_p.rms);
+    out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
+    let three_decimals = |x| format!("{:.3} %", 100.0 * x);
+    out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
     out.value_and(
         "largest loss, largest gain",
         &signed_percent(delta_p.min),

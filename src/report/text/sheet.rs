@@ -2,43 +2,49 @@
 
 use std::fmt::Write as _;
 
-use crate::report::number::{interval, kld, kld_end, quantile_name};
-use crate::stats::{ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
+use crate::report::number::{ends, kld, quantile_name};
+use crate::stats::{ClusteredInterval, ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
 
 /// Titles, and below them lines of a name and a value.
-pub struct Sheet(String);
+pub struct Sheet {
+    text: String,
+    has_intervals: bool,
+}
 
 impl Sheet {
-    /// A sheet without lines.
-    pub fn new() -> Self {
-        Self(String::new())
+    /// A sheet without lines. Values come without their intervals unless it has them.
+    pub fn new(has_intervals: bool) -> Self {
+        Self {
+            text: String::new(),
+            has_intervals,
+        }
     }
 
     /// The text so far.
     pub fn into_text(self) -> String {
-        self.0
+        self.text
     }
 
     /// Begins a section, after an empty line unless it is the first.
     pub fn title(&mut self, title: &str) {
-        if !self.0.is_empty() {
-            self.0.push('\n');
+        if !self.text.is_empty() {
+            self.text.push('\n');
         }
-        self.0.push_str(title);
-        self.0.push('\n');
+        self.text.push_str(title);
+        self.text.push('\n');
     }
 
     /// Adds lines that are laid out already.
     pub fn block(&mut self, lines: &str) {
-        self.0.push_str(lines);
+        self.text.push_str(lines);
     }
 
     /// A line of words.
     pub fn line(&mut self, name: &str, text: &str) {
-        let _ = writeln!(self.0, "  {name:<NAME_WIDTH$} {text}");
+        let _ = writeln!(self.text, "  {name:<NAME_WIDTH$} {text}");
     }
 
     /// A line with a value, in the column of values.
@@ -52,39 +58,36 @@ impl Sheet {
         self.line(name, &format!("{value:>12}{gap}{rest}"));
     }
 
-    /// A value and its interval, if it has one.
+    /// A value and its interval, or the one end that it has.
     pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
-        let interval = match estimate.interval() {
-            Some((lo, hi)) => interval(lo, hi, &show),
-            None => String::new(),
+        let ends = match self.has_intervals {
+            true => ends(estimate.lo, estimate.hi, &show),
+            false => String::new(),
         };
-        self.value_and(name, &show(estimate.value), &interval);
+        self.value_and(name, &show(estimate.value), &ends);
     }
 
-    /// A value and its standard error, if it has one.
-    pub fn uncertain(
+    /// A value and its clustered interval.
+    pub fn clustered(
         &mut self,
         name: &str,
         value: f64,
-        se: Option<f64>,
+        interval: &ClusteredInterval,
         show: impl Fn(f64) -> String,
     ) {
-        let se = se.map(|se| format!("± {}", show(se)));
-        self.value_and(name, &show(value), &se.unwrap_or_default());
+        let (lo, hi) = (interval.lo, interval.hi);
+        self.estimate(name, &Estimate { value, lo, hi }, show);
     }
 
-    /// The mean of a divergence, with both of its intervals.
-    pub fn mean(&mut self, mean: &ClusteredMean) {
-        self.estimate("mean", &mean.estimate, kld_end);
-        if let (Some(lo), Some(hi)) = (mean.clustered.lo, mean.clustered.hi) {
-            self.value_and("  clustered by window", "", &interval(lo, hi, kld_end));
-        }
+    /// The mean of a divergence.
+    pub fn mean(&mut self, name: &str, mean: &ClusteredMean) {
+        self.clustered(name, mean.estimate.value, &mean.clustered, kld);
     }
 
     /// The quantiles of a divergence, a line each.
     pub fn quantiles(&mut self, quantiles: &[QuantileEstimate]) {
         for quantile in quantiles {
-            self.estimate(&quantile_name(quantile.p), &quantile.estimate, kld_end);
+            self.estimate(&quantile_name(quantile.p), &quantile.estimate, kld);
         }
     }
 
