@@ -25,7 +25,9 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     let read = session.ok("-m @q4 -r ref.gz");
     read.prints(&[
         "mean",
-        "clustered by window",
+        "by window (8 clusters)",
+        "effective tokens",
+        "windows for ± 5 %",
         "99.9 %",
         "maximum",
         "reverse KLD",

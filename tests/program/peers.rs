@@ -44,7 +44,7 @@ fn reading_kl_pys_reference_gives_kl_pys_numbers() {
 
         let quantiles = &at("0.95")["reverse_kld"]["quantiles"];
         for (i, name) in [(1, "q90"), (2, "q95"), (3, "q99")] {
-            for (key, theirs) in ["value", "lo", "hi"].iter().zip(printed(quant, name)) {
+            for (key, theirs) in ["value", "mj_lo", "mj_hi"].iter().zip(printed(quant, name)) {
                 close(&quantiles[i][key], theirs, &format!("{name} {key}"));
             }
         }
