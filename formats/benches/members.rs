@@ -69,7 +69,12 @@ fn pieces(format: WindowFormat, logits: &[f32]) -> (Piece, Piece) {
     for (out, row) in rows.zip(logits.chunks(N_VOCAB)) {
         format.row_layout().encode(row, out);
     }
-    (head, encoder.commit().unwrap())
+    (
+        head,
+        encoder
+            .commit(|i| &logits[i * N_VOCAB..][..N_VOCAB])
+            .unwrap(),
+    )
 }
 
 criterion_group!(benches, members);

@@ -129,7 +129,7 @@ pub use reference::{
     About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
     Windows, sniff,
 };
-pub use row::{Encoding, Row, RowBlock, RowLayout};
+pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use safetensors::SafetensorsReader;
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,

@@ -72,6 +72,16 @@ pub(crate) fn window(window: u32, n_tokens: u32, first_scored: u32, n_vocab: u32
     }
 }
 
+/// Any logit at all, an ordinary one, or a mask: rows of all forms.
+fn any_logit() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        1 => any::<f32>(),
+        20 => -20f32..20.0,
+        2 => Just(f32::NEG_INFINITY),
+        1 => Just(f32::MIN),
+    ]
+}
+
 /// Any windows of a file with `n_vocab` entries a row, numbered in order.
 pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindow>> {
     let window = (0u32..=8, 0u32..=8).prop_flat_map(move |(n_tokens, first)| {
@@ -79,7 +89,7 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindo
         let n_rows = n_tokens - first_scored;
         (
             prop::collection::vec(0..n_vocab, n_tokens as usize),
-            prop::collection::vec(any::<f32>(), (n_rows * n_vocab) as usize),
+            prop::collection::vec(any_logit(), (n_rows * n_vocab) as usize),
         )
             .prop_map(move |(tokens, rows)| SampleWindow {
                 spec: WindowSpec {
@@ -111,11 +121,12 @@ pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usiz
     while encoder.rows_left() > 0 {
         let (bytes, n) = encoder.reserve_rows(at_once, || None);
         assert_eq!(bytes.len(), n * row_bytes);
+        let reserved: Vec<&[f32]> = (&mut rows).take(n).collect();
         bytes
             .chunks_mut(row_bytes)
-            .zip(&mut rows)
+            .zip(&reserved)
             .for_each(|(out, row)| layout.encode(row, out));
-        pieces.extend(encoder.commit());
+        pieces.extend(encoder.commit(|i| reserved[i]));
     }
     encoder.finish().unwrap();
     pieces
@@ -147,16 +158,20 @@ pub(crate) fn bits(block: &RowBlock) -> Vec<u32> {
         .collect()
 }
 
-/// The bits of rows that were encoded and decoded again.
+/// The bits of rows that were encoded and decoded again; a row that is exact has its own.
 pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Vec<u32> {
     let n_vocab = n_vocab as usize;
-    let row_bytes = encoding.row_bytes(n_vocab).unwrap();
+    let layout = encoding.layout();
+    let row_bytes = layout.row_bytes(n_vocab).unwrap();
     let mut words = vec![0u32; row_bytes.div_ceil(4)];
     let mut out = vec![0.0; n_vocab];
     let decode = |row: &[f32]| {
         let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..row_bytes];
-        encoding.encode(row, bytes);
-        encoding.view(bytes, n_vocab).unwrap().decode_into(&mut out);
+        layout.encode(row, bytes);
+        match layout.form(bytes) {
+            Some(row::Form::Exact) => out.copy_from_slice(row),
+            _ => layout.view(bytes, n_vocab).unwrap().decode_into(&mut out),
+        }
         out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
     };
     rows.chunks(n_vocab).flat_map(decode).collect()

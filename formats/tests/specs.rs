@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -64,9 +65,15 @@ fn windows() -> [WindowSpec; 3] {
     ]
 }
 
-/// Five logits. The members of rows are stored and the header's is compressed, so both are read.
+/// Five logits. The members of rows are stored and the header's is compressed, so both are read. A
+/// u16 row of window 2 is linear, masked or exact.
 fn row(window: u32, i: u32) -> [f32; 5] {
-    [-1.5, 0.25 * i as f32, window as f32, 7.125, 65.0]
+    let last = match (window, i) {
+        (2, 1) => -1e4,
+        (2, 2) => 1e4,
+        _ => 65.0,
+    };
+    [-1.5, 0.25 * i as f32, window as f32, 7.125, last]
 }
 
 /// The rows of a window.
@@ -81,11 +88,13 @@ fn expected(encoding: Encoding) -> String {
     for window in windows() {
         let mut sum = 0.0;
         for i in 0..window.n_rows {
-            let mut words = [0u32; 5];
+            let layout = encoding.layout();
+            let mut words = vec![0u32; layout.row_bytes(5).unwrap() / 4];
             let bytes = bytemuck::cast_slice_mut(&mut words);
-            let bytes = &mut bytes[..encoding.row_bytes(5).unwrap()];
-            encoding.encode(&row(window.window, i), bytes);
-            let view = encoding.view(bytes, 5).unwrap();
+            let row = row(window.window, i);
+            layout.encode(&row, bytes);
+            // A row that is exact is only marked.
+            let view = layout.view(bytes, 5).unwrap_or(Row::F32(&row));
             sum += (0..5).map(|t| f64::from(view.get(t))).sum::<f64>();
         }
         let mean = match window.n_rows {
@@ -124,6 +133,28 @@ fn the_reader_in_logits_md_reads_native_files() {
             assert!(out.status.success());
             assert!(out.stdout.starts_with(native::MAGIC_LINE.as_bytes()));
         }
+    }
+}
+
+/// The plain stream of a version 2 file with one window of two rows, spelled out.
+#[test]
+fn the_reader_in_logits_md_reads_version_2() {
+    let json = r#"{"format_version": 2, "n_vocab": 3, "encoding": "u16", "n_windows": 1}"#;
+    let mut block: Vec<u8> = [7u32, 1, 2, 3, 0, 2].map(u32::to_le_bytes).concat();
+    for (min, codes) in [(-1.0f32, [0u16, 1, 65535]), (2.0, [3, 0, 5])] {
+        block.extend([min, 0.5].map(f32::to_le_bytes).concat());
+        block.extend(codes.map(u16::to_le_bytes).concat());
+    }
+    block.extend(crc32fast::hash(&block).to_le_bytes());
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(format!("{}{json}\n", native::MAGIC_LINE).as_bytes())
+        .unwrap();
+    gzip.write_all(&block).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), gzip.finish().unwrap()).unwrap();
+    if let Some(printed) = python(reader_of(include_str!("../LOGITS.md")), file.path()) {
+        let sum = -1.0 - 0.5 + 32766.5 + 3.5 + 2.0 + 4.5;
+        assert_eq!(printed, format!("7 [2] (2, 3) {}\n", sum / 6.0));
     }
 }
 
@@ -231,7 +262,34 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
         writer.push(&record).unwrap();
     }
     writer.finish().unwrap();
-    if let Some(printed) = python(reader_of(include_str!("../SIDECAR.md")), file.path()) {
+    let script = reader_of(include_str!("../SIDECAR.md"));
+    if let Some(printed) = python(script, file.path()) {
         assert_eq!(printed, "2 0.375\n");
     }
+    std::fs::write(file.path(), sidecar_version_1(&[0.5, 0.25])).unwrap();
+    assert_eq!(SidecarReader::open(file.path()).unwrap().n_records(), 2);
+    if let Some(printed) = python(script, file.path()) {
+        assert_eq!(printed, "2 0.375\n");
+    }
+}
+
+/// A sidecar of version 1, spelled out, whose records have these KLDs.
+fn sidecar_version_1(klds: &[f64]) -> Vec<u8> {
+    let json = serde_json::json!({
+        "version": 1, "writer": "kl", "model": null, "model_path": "m.gguf", "n_ctx": 3,
+        "reference": {"file_name": null, "kind": null, "model": null, "text": null},
+        "n_vocab": 5, "first_scored": 0, "n_records": klds.len(),
+    });
+    let mut bytes = format!("kl_sidecar_v1\n{json}\n").into_bytes();
+    let header_crc = crc32fast::hash(&bytes).to_le_bytes();
+    bytes.extend(header_crc);
+    for (i, kld) in (0u64..).zip(klds) {
+        let numbers = [0u32, 1, u32::MAX, 0, 1, 1, 1, 1].map(u32::to_le_bytes);
+        let values = [*kld, 0.5, f64::NAN, f64::NAN, 1.0].map(f64::to_le_bytes);
+        let fields = [numbers.concat(), values.concat()].concat();
+        let covered = [&header_crc[..], &i.to_le_bytes(), &fields].concat();
+        bytes.extend(fields);
+        bytes.extend(crc32fast::hash(&covered).to_le_bytes());
+    }
+    bytes
 }

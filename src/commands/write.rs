@@ -15,7 +15,7 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model};
 use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Source, n_rows, n_tokens};
-use crate::pipeline::{Step, write_reference};
+use crate::pipeline::{self, Step, write_reference};
 use crate::report::Warning;
 use crate::report::number::{bytes, count, count_of, printable};
 
@@ -119,12 +119,19 @@ pub fn write<E: Engine>(
         watch.check()
     });
     drop(phase);
-    let (file, timing) = match written {
+    let pipeline::Written {
+        output: file,
+        timing,
+        forms,
+    } = match written {
         Ok(written) => written,
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
         Err(error) => return Err(error.into()),
     };
     let file_bytes = output.commit_direct(file)?;
+    if let Some(warning) = Warning::of_forms(forms) {
+        watch.warn(warning);
+    }
     drop(decoder);
     model.drop_last();
     Ok(Written {

@@ -8,7 +8,7 @@ use super::decoded::decoded_rows;
 use super::parallel_writer::Sink;
 use super::reference_rows::ReferenceRows;
 use super::spare::Spare;
-use super::write::write_rows;
+use super::write::{Written, write_rows};
 use super::{Error, Step};
 
 /// Writes the rows of `windows`, which it reads from `rows`.
@@ -24,9 +24,8 @@ pub fn convert_reference<W: Write + Send + 'static>(
     windows: &[WindowSpec],
     writer: Writer<W>,
     on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<W, Error> {
+) -> Result<Written<W>, Error> {
     let spare = Spare::default();
     let rows_of = |wanted: &WindowSpec, sink: Sink<'_>| decoded_rows(rows, wanted, &spare, sink);
-    let (output, _) = write_rows(rows_of, windows, writer, on_step)?;
-    Ok(output)
+    write_rows(rows_of, windows, writer, on_step)
 }

@@ -20,7 +20,7 @@ pub use convert::convert_reference;
 pub use evaluate::{ScoredRow, ScoredWindow, TopP, evaluate};
 pub use reference_rows::{ReferenceRows, choose_windows};
 pub use stored::Stored;
-pub use write::write_reference;
+pub use write::{Written, write_reference};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

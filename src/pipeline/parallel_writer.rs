@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    Member, Piece, PieceMemory, RowLayout, WindowEncoder, WindowFormat, WindowSpec, Writer,
+    Member, Piece, PieceMemory, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec,
+    Writer,
 };
 use rayon::prelude::*;
 
@@ -30,6 +31,7 @@ pub(super) struct ParallelWriter<W: Write> {
     thread: Option<JoinHandle<Result<W, kl_formats::Error>>>,
     waited: Duration,
     encoding: Duration,
+    forms: RowForms,
     memory: Spare<PieceMemory>,
 }
 
@@ -54,6 +56,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             thread: Some(thread),
             waited: Duration::ZERO,
             encoding: Duration::ZERO,
+            forms: RowForms::default(),
             memory,
         }
     }
@@ -74,7 +77,8 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             self.encoding += started.elapsed().saturating_sub(self.waited - waited);
             Ok(())
         })?;
-        Ok(encoder.finish()?)
+        self.forms += encoder.finish()?;
+        Ok(())
     }
 
     /// How long writing has kept its caller waiting.
@@ -85,6 +89,11 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// How long encoding rows has taken.
     pub(super) fn encoding(&self) -> Duration {
         self.encoding
+    }
+
+    /// How the rows so far are stored.
+    pub(super) fn forms(&self) -> RowForms {
+        self.forms
     }
 
     /// Waits until everything is written.
@@ -103,8 +112,9 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
                 });
             }
             encode_rows(layout, &rows[..n], bytes);
+            let piece = window.commit(|i| rows[i]);
             rows = &rows[n..];
-            if let Some(piece) = window.commit() {
+            if let Some(piece) = piece {
                 self.send(piece)?;
             }
         }

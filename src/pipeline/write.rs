@@ -4,11 +4,22 @@
 use std::io::Write;
 use std::time::Instant;
 
-use kl_formats::{WindowSpec, Writer};
+use kl_formats::{RowForms, WindowSpec, Writer};
 
 use super::parallel_writer::{ParallelWriter, Sink};
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
+
+/// A reference that was written.
+#[derive(Debug)]
+pub struct Written<W> {
+    /// What it was written to.
+    pub output: W,
+    /// Where the time went.
+    pub timing: Timing,
+    /// How its rows are stored.
+    pub forms: RowForms,
+}
 
 /// Runs `source` over `windows` and writes the rows of their scored positions.
 ///
@@ -21,7 +32,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     windows: &[WindowSpec],
     writer: Writer<W>,
     on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<(W, Timing), Error>
+) -> Result<Written<W>, Error>
 where
     Error: From<S::Error>,
 {
@@ -40,7 +51,7 @@ pub(super) fn write_rows<W: Write + Send + 'static>(
     windows: &[WindowSpec],
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<(W, Timing), Error> {
+) -> Result<Written<W>, Error> {
     let mut writer = ParallelWriter::start(writer);
     let mut timing = Timing::default();
     for window in windows {
@@ -58,7 +69,12 @@ pub(super) fn write_rows<W: Write + Send + 'static>(
     }
     (timing.score, timing.write) = (writer.encoding(), writer.waited());
     let finishing = Instant::now();
+    let forms = writer.forms();
     let output = writer.finish()?;
     timing.write += finishing.elapsed();
-    Ok((output, timing))
+    Ok(Written {
+        output,
+        timing,
+        forms,
+    })
 }

@@ -1,5 +1,6 @@
 //! Warnings: what is odd but not an error, each with the advice to give.
 
+use kl_formats::RowForms;
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 use thiserror::Error;
@@ -50,6 +51,11 @@ pub enum Warning {
     /// A converted file lacks something.
     #[error("{0}")]
     Conversion(String),
+    /// Rows could not be stored in codes.
+    #[error(
+        "{exact} of {} are stored exactly, at twice the size: u16 would have moved their divergences by more than 1e-6 nats, or they hold NaN or infinite logits; where most rows are, --encoding f32 is as small", count_of(*.of, "row")
+    )]
+    ExactRows { exact: u64, of: u64 },
     /// The reference does not identify its tokenizer.
     #[error(
         "the reference does not identify its tokenizer (only kl's own files do): only the size of the vocabulary was compared"
@@ -123,6 +129,13 @@ pub enum Warning {
 }
 
 impl Warning {
+    /// The warning that a file whose rows are stored so deserves, if any.
+    #[must_use]
+    pub fn of_forms(forms: RowForms) -> Option<Self> {
+        let (exact, of) = (forms.exact, forms.total());
+        (exact > 0).then_some(Self::ExactRows { exact, of })
+    }
+
     /// What the warning is about, for scripts: stable, unlike the message.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -136,6 +149,7 @@ impl Warning {
             Self::NoWholeWindow(_) => "tokens_left_out",
             Self::MeasuredAnew(_) => "measured_anew",
             Self::Conversion(_) => "conversion_loss",
+            Self::ExactRows { .. } => "exact_rows",
             Self::TokenizerUnknown => "tokenizer_unknown",
             Self::SetUpDiffers { .. } => "set_up_differs",
             Self::HighPerplexity(_) => "high_perplexity",

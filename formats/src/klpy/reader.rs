@@ -10,7 +10,7 @@ use crate::error::{Named, Result};
 use crate::reference::ReadStream;
 use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::{Encoding, Error, RowBlock, WindowSpec};
+use crate::{Error, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived, in words.
 const STEP_WORDS: usize = 256 << 10;
@@ -231,7 +231,7 @@ impl ReadStream for KlPyReader {
             first_row,
             n_rows,
             n_vocab,
-            layout: RowLayout::Plain(Encoding::F32),
+            layout: RowLayout::F32.into(),
         };
         self.rows_left -= n_rows as u32; // at most rows_left
         RowBlock::over(shape, storage)

@@ -46,7 +46,7 @@ pub(super) fn with_header(name: &Named, header: &KlPyHeader) -> Result<Start> {
         format: WindowFormat {
             name: Named::default(),
             kind: KIND,
-            layout: RowLayout::Plain(Encoding::F32),
+            layout: RowLayout::F32,
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
             rows_per_piece: rows_per_piece(Encoding::F32, header.n_vocab),

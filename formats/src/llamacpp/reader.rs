@@ -100,14 +100,15 @@ impl LlamaCppReader {
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
-            layout: RowLayout::LlamaCpp,
+            layout: RowLayout::LlamaCpp.into(),
         };
         let too_large = || {
             self.source
                 .name
                 .too_large("a block of rows larger than memory")
         };
-        let mut block = RowBlock::prepare(reuse, shape, 0).ok_or_else(too_large)?;
+        let bytes = shape.bytes().ok_or_else(too_large)?;
+        let mut block = RowBlock::prepare(reuse, shape, bytes);
         let offset = self.row_start(window, first_row);
         let (_, bytes) = block.buffers();
         self.source

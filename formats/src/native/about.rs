@@ -1,7 +1,7 @@
 //! What a native file records about itself.
 
 use super::{Header, KIND, NativeReader};
-use crate::reference::{About, Checks, Prompts, Reference, Rows, Values};
+use crate::reference::{About, Checks, Prompts, Reference, Rows};
 
 /// An open file as a reference.
 pub(super) fn reference(reader: NativeReader) -> Reference {
@@ -28,7 +28,8 @@ fn about(reader: &NativeReader) -> About {
         backend,
         seed,
         stride,
-        log_probabilities,
+        log_probabilities: _,
+        floored: _,
         prompts,
         chat_template,
         generated,
@@ -39,10 +40,7 @@ fn about(reader: &NativeReader) -> About {
         n_windows: Some(n_windows),
         n_rows: Some(n_rows),
         encoding: encoding.name(),
-        values: match log_probabilities {
-            true => Values::FlooredLogProbabilities,
-            false => Values::Logits,
-        },
+        values: reader.header().values(),
         first_scored: Some(first_scored),
         add_bos,
         model,

@@ -6,7 +6,7 @@ use super::members::unpack_at;
 use crate::checksum;
 use crate::error::Result;
 use crate::reference::ReadBlocks;
-use crate::row::{RowBlock, RowLayout, Shape};
+use crate::row::{RowBlock, Shape};
 use crate::{WindowEntry, WindowSpec};
 
 /// Bytes of a head's counts.
@@ -24,7 +24,7 @@ impl NativeReader {
         let entry = self.entry(i).window;
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
-        let (offset, head) = self.member(i, 0, Tag::head(entry.window), expected)?;
+        let (offset, head) = self.member(i, 0, Tag::head(entry.window), expected..=expected)?;
         let plain = unpack_at(&self.source, offset, &head).map_err(|e| self.in_window(i, e))?;
         let numbers: Vec<u32> = plain
             .as_chunks::<4>()
@@ -87,45 +87,49 @@ impl ReadBlocks for NativeReader {
         let n_rows = rows_per_piece.min(entry.n_rows - first_row);
         let is_last = first_row + n_rows == entry.n_rows;
         let crc_bytes = if is_last { CRC_BYTES } else { 0 };
-        let plain_bytes = u64::from(n_rows) * self.header.row_bytes() as u64 + crc_bytes;
         let tag = Tag::rows(entry.window, b);
         let shape = Shape {
             window: entry.window,
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
-            layout: RowLayout::Plain(self.header.encoding),
+            layout: self.header.layout(),
         };
         let (offset, end) = self.extent(i, b as usize + 1);
         let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
-        let prepare = |reuse, more| {
-            RowBlock::prepare(reuse, shape, more)
-                .ok_or_else(|| corrupt("a piece larger than memory"))
-        };
+        let too_large = || corrupt("a piece larger than memory");
+        // Of rows that are not stored exactly.
+        let plain_bytes = shape.bytes().ok_or_else(too_large)? as u64 + crc_bytes;
         if end - offset == member::stored_bytes(plain_bytes) {
             let bytes = (end - offset) as usize; // as many as rows in memory, and some
-            let rows = n_rows as usize * self.header.row_bytes();
-            let mut block = prepare(reuse.take(), bytes - rows)?;
+            let mut block = RowBlock::prepare(reuse.take(), shape, bytes);
             let member = block.buffers().1.get_mut(..bytes).unwrap_or_default();
             self.source
                 .read_exact_at(member, offset)
                 .map_err(|e| self.in_window(i, e))?;
-            if MemberHead::unpack_stored(member, tag, plain_bytes) {
+            if MemberHead::unpack_stored(member, tag, plain_bytes)
+                && block.find_rows((plain_bytes - crc_bytes) as usize)
+            {
                 return Ok(block);
             }
             // Compressed to exactly that length, or damaged: the code below finds out.
             reuse = Some(block);
         }
-        let (offset, head) = self.member(i, b as usize + 1, tag, plain_bytes)?;
-        let mut block = prepare(reuse, crc_bytes as usize)?;
+        let most_bytes = shape.most_bytes().ok_or_else(too_large)? as u64 + crc_bytes;
+        let (offset, head) = self.member(i, b as usize + 1, tag, crc_bytes..=most_bytes)?;
+        let plain_bytes = head.plain_bytes as usize; // what deflate can make of the member, at most
+        let mut block = RowBlock::prepare(reuse, shape, plain_bytes);
         let (packed, plain) = block.buffers();
         packed.resize(head.member_bytes as usize - HEAD_BYTES, 0);
         self.source
             .read_exact_at(packed, offset + HEAD_BYTES as u64)
             .map_err(|e| self.in_window(i, e))?;
-        let plain = plain.get_mut(..plain_bytes as usize).unwrap_or_default();
+        let plain = plain.get_mut(..plain_bytes).unwrap_or_default();
         head.unpack(packed, plain).map_err(corrupt)?;
-        Ok(block)
+        match block.find_rows(plain_bytes - crc_bytes as usize) {
+            true => Ok(block),
+            false => Err(corrupt("a member does not hold the rows that it should")),
+        }
     }
 
     fn prefetch(&self, i: usize, b: u32) {
@@ -145,7 +149,7 @@ impl ReadBlocks for NativeReader {
         for b in 0..n_blocks {
             let block = self.block(i, b, reuse.take())?;
             let after = if b + 1 == n_blocks { CRC_BYTES } else { 0 };
-            let bytes = block.n_rows() * self.header().row_bytes() + after as usize;
+            let bytes = block.rows_bytes() + after as usize;
             crc.update(block.bytes().get(..bytes).unwrap_or_default());
             reuse = Some(block);
         }

@@ -10,6 +10,7 @@ use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::identity;
 use crate::reference::{About, Values};
+use crate::row::StoredLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
@@ -17,10 +18,13 @@ use crate::{
     TokenizerIdentity, WindowSpec,
 };
 
-/// The version of the native file that this crate writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 2;
+/// The version of the native file that this crate writes. It reads version 2 too.
+pub const FORMAT_VERSION: u32 = 3;
 
-/// Most plain bytes of a piece, unless it is a single row.
+/// The versions that are read.
+const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=FORMAT_VERSION;
+
+/// Most plain bytes of a piece, unless it is a single row or has exact rows.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
 /// The JSON line of a native file. `null` means unknown, as in a file that was converted. A reader
@@ -28,7 +32,7 @@ const MAX_PIECE_BYTES: u64 = 64 << 20;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header {
-    /// [`FORMAT_VERSION`].
+    /// [`FORMAT_VERSION`], or 2.
     pub format_version: u32,
     /// The program that wrote the file, with its version.
     pub writer: Option<String>,
@@ -65,10 +69,13 @@ pub struct Header {
     /// overlap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stride: Option<u32>,
-    /// Whether the rows are log-probabilities, as llama.cpp's base file has them: floored, not
-    /// normalised, and without a way back to logits.
+    /// Whether the rows are log-probabilities, without a way back to logits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
+    /// Whether they are floored, as in llama.cpp's base file: a row's smallest value then means "at
+    /// or below". In files of version 2, all log-probabilities are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub floored: bool,
     /// The prompts, where the windows are prompts and not parts of a text: window `i` is the `i`-th
     /// prompt's. There may be more prompts than windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,21 +128,39 @@ impl Header {
             seed: about.seed,
             stride: about.stride,
             log_probabilities: about.values != Values::Logits,
+            floored: about.values == Values::FlooredLogProbabilities,
             prompts: prompts.map(|prompts| prompts.list.clone()),
             chat_template: prompts.and_then(|prompts| prompts.chat_template.clone()),
             generated: prompts.and_then(|prompts| prompts.generated),
         }
     }
 
-    /// Bytes of an encoded row. The header has been checked.
-    pub(crate) fn row_bytes(&self) -> usize {
-        self.encoding
-            .row_bytes(self.n_vocab as usize)
-            .unwrap_or(usize::MAX)
+    /// How the rows are laid out.
+    pub(crate) fn layout(&self) -> StoredLayout {
+        match (self.format_version, self.encoding) {
+            (2, Encoding::U16) => StoredLayout::U16Version2,
+            (_, encoding) => encoding.layout().into(),
+        }
+    }
+
+    /// What the values of the rows mean.
+    pub(crate) fn values(&self) -> Values {
+        match (self.log_probabilities, self.floored) {
+            (false, _) => Values::Logits,
+            (true, false) => Values::LogProbabilities,
+            (true, true) => Values::FlooredLogProbabilities,
+        }
     }
 
     /// The bytes of both lines.
     pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
+        if self.format_version != FORMAT_VERSION {
+            let what = format!(
+                "format version {}: this kl writes {FORMAT_VERSION}",
+                self.format_version
+            );
+            return Err(name.unwritable(what));
+        }
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
@@ -156,16 +181,20 @@ impl Header {
             .ok_or_else(|| name.header("the JSON line does not end"))?;
         let preview = Preview::of(json, name)?;
         let format_version = preview.format_version;
-        if format_version != FORMAT_VERSION {
+        if !READ_VERSIONS.contains(&format_version) {
             return Err(name.unsupported(format!(
-                "format version {format_version}, this kl reads {FORMAT_VERSION}: \
+                "format version {format_version}, this kl reads 2 and {FORMAT_VERSION}: \
                  use the kl that wrote it, or write it again"
             )));
         }
         if let Some(fault) = preview.too_large(lines.len()) {
             return Err(name.too_large(fault));
         }
-        let header: Self = serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
+        let mut header: Self =
+            serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
+        if header.format_version == 2 {
+            header.floored = header.log_probabilities;
+        }
         match header.fault() {
             Some(fault) => Err(name.header(fault)),
             None => Ok(header),
@@ -175,15 +204,10 @@ impl Header {
     /// What is wrong with the sizes, if anything.
     pub(crate) fn fault(&self) -> Option<String> {
         let piece_bytes = self
-            .encoding
+            .layout()
             .row_bytes(self.n_vocab as usize)
             .and_then(|bytes| (bytes as u64).checked_mul(u64::from(self.rows_per_piece)));
-        if self.format_version != FORMAT_VERSION {
-            Some(format!(
-                "format_version {}, not {FORMAT_VERSION}",
-                self.format_version
-            ))
-        } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
+        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
         } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
             Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))

@@ -1,6 +1,7 @@
 //! The reading side: any window, any piece, from any thread.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::index::{self, IndexEntry};
@@ -154,19 +155,19 @@ impl NativeReader {
         &self.entries
     }
 
-    /// Member `m` of the `i`-th window: its offset and its header, which must state `tag` and
+    /// Member `m` of the `i`-th window: its offset and its header, which must state `tag` and one of
     /// `plain_bytes`, and be as long as the index states.
     pub(super) fn member(
         &self,
         i: usize,
         m: usize,
         tag: Tag,
-        plain_bytes: u64,
+        plain_bytes: RangeInclusive<u64>,
     ) -> Result<(u64, MemberHead)> {
         let (offset, end) = self.extent(i, m);
         let head = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
         if offset.checked_add(head.member_bytes.into()) != Some(end)
-            || u64::from(head.plain_bytes) != plain_bytes
+            || !plain_bytes.contains(&head.plain_bytes.into())
         {
             return Err(self.source.name.corrupt(
                 Some(self.number(i)),

@@ -8,7 +8,6 @@ use super::member::{self, Tag};
 use super::{Header, KIND, NativeReader};
 use crate::error::{Named, Result};
 use crate::reference::About;
-use crate::row::RowLayout;
 use crate::writing::{self, Framing, Part, Start, WindowFormat, Writer};
 use crate::{Encoding, WindowSpec};
 
@@ -80,7 +79,7 @@ fn with_header(name: &Named, header: &Header) -> Result<Start> {
         format: WindowFormat {
             name: Named::default(),
             kind: KIND,
-            layout: RowLayout::Plain(header.encoding),
+            layout: header.encoding.layout(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
             rows_per_piece: header.rows_per_piece,

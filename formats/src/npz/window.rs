@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::member::{Member, Stream};
 use crate::error::{Error, Named};
-use crate::row::{Encoding, RowBlock, RowLayout, Shape};
+use crate::row::{RowBlock, RowLayout, Shape};
 use crate::tensors::{Matrix, count_fault, id_fault};
 
 /// Most memory that is allocated before its bytes have arrived.
@@ -77,7 +77,7 @@ impl OpenRows {
             first_row: self.n_read,
             n_rows,
             n_vocab: matrix.n_vocab as usize,
-            layout: RowLayout::Plain(Encoding::F32),
+            layout: RowLayout::F32.into(),
         };
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows larger than memory");
         let mut packed = Vec::new();
@@ -86,7 +86,8 @@ impl OpenRows {
             &mut packed,
             n_rows as u64 * matrix.row_bytes() as u64,
         )?;
-        let mut block = RowBlock::prepare(None, shape, 0).ok_or_else(too_large)?;
+        let bytes = shape.bytes().ok_or_else(too_large)?;
+        let mut block = RowBlock::prepare(None, shape, bytes);
         let (_, plain) = block.buffers();
         matrix
             .float

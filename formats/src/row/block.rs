@@ -1,6 +1,6 @@
 //! Several rows of a file at once.
 
-use super::{Encoding, Row, RowLayout};
+use super::{Encoding, Row, RowLayout, StoredLayout};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
@@ -13,8 +13,11 @@ pub struct RowBlock {
     pub first_row: u32,
     n_rows: usize,
     n_vocab: usize,
-    layout: RowLayout,
+    layout: StoredLayout,
+    /// Bytes of each row, where all have the same length.
     row_bytes: usize,
+    /// Where each row ends, in bytes, where they differ in length.
+    ends: Vec<u32>,
     /// Words, not bytes, so that f32 and u16 can be viewed in place.
     storage: Vec<u32>,
     /// The compressed bytes last read into this block.
@@ -28,64 +31,115 @@ pub(crate) struct Shape {
     pub(crate) first_row: u32,
     pub(crate) n_rows: usize,
     pub(crate) n_vocab: usize,
-    pub(crate) layout: RowLayout,
+    pub(crate) layout: StoredLayout,
+}
+
+impl Shape {
+    /// Bytes of the rows, if none is stored exactly; `None` where that overflows.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        self.layout
+            .row_bytes(self.n_vocab)?
+            .checked_mul(self.n_rows)
+    }
+
+    /// Most bytes that the rows can have; `None` where that overflows.
+    pub(crate) fn most_bytes(&self) -> Option<usize> {
+        let most = self.layout.most_row_bytes(self.n_vocab)?;
+        most.checked_mul(self.n_rows)
+    }
 }
 
 impl RowBlock {
     /// A block of f32 rows, for rows that do not come from a file. `logits` holds whole rows
     /// of `n_vocab` entries; what is left over is not used.
     pub fn from_f32(window: u32, first_row: u32, n_vocab: usize, logits: &[f32]) -> Self {
-        Self {
+        let shape = Shape {
             window,
             first_row,
             n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
             n_vocab,
-            layout: RowLayout::Plain(Encoding::F32),
-            row_bytes: n_vocab.saturating_mul(4),
+            layout: RowLayout::F32.into(),
+        };
+        Self {
             storage: bytemuck::cast_slice(logits).to_vec(),
-            packed: Vec::new(),
+            ..Self::empty(shape)
         }
     }
 
-    /// A block with memory for `shape` and for `extra` bytes after its rows; reuses the memory of
-    /// `reuse`. `None` if the size overflows.
-    pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape, extra: usize) -> Option<Self> {
-        let row_bytes = shape.layout.row_bytes(shape.n_vocab)?;
-        let bytes = row_bytes.checked_mul(shape.n_rows)?.checked_add(extra)?;
-        let (mut storage, packed) = reuse.map(|b| (b.storage, b.packed)).unwrap_or_default();
-        storage.resize(bytes.div_ceil(4), 0);
-        Some(Self {
-            storage,
-            packed,
-            ..Self::empty(shape, row_bytes)
-        })
+    /// A block with memory for `bytes`; reuses the memory of `reuse`. Where rows differ in length,
+    /// call [`RowBlock::find_rows`] once they are there.
+    pub(crate) fn prepare(reuse: Option<RowBlock>, shape: Shape, bytes: usize) -> Self {
+        let mut block = Self::empty(shape);
+        if let Some(reuse) = reuse {
+            (block.storage, block.packed, block.ends) = (reuse.storage, reuse.packed, reuse.ends);
+        }
+        block.ends.clear();
+        block.storage.resize(bytes.div_ceil(4), 0);
+        block
     }
 
-    /// A block over bytes that are already there; `None` if they are too few.
+    /// A block over the bytes of rows of the same length; `None` if they are too few.
     pub(crate) fn over(shape: Shape, storage: Vec<u32>) -> Option<Self> {
-        let row_bytes = shape.layout.row_bytes(shape.n_vocab)?;
-        let needed = row_bytes.checked_mul(shape.n_rows)?;
-        (storage.len().checked_mul(4)? >= needed).then(|| Self {
+        (storage.len().checked_mul(4)? >= shape.bytes()?).then(|| Self {
             storage,
-            ..Self::empty(shape, row_bytes)
+            ..Self::empty(shape)
         })
     }
 
-    fn empty(shape: Shape, row_bytes: usize) -> Self {
+    fn empty(shape: Shape) -> Self {
         Self {
             window: shape.window,
             first_row: shape.first_row,
             n_rows: shape.n_rows,
             n_vocab: shape.n_vocab,
             layout: shape.layout,
-            row_bytes,
+            // A row that overflows has no bytes to be read.
+            row_bytes: shape.layout.row_bytes(shape.n_vocab).unwrap_or(0),
+            ends: Vec::new(),
             storage: Vec::new(),
             packed: Vec::new(),
         }
     }
 
-    /// The plain buffer: the rows and the `extra` bytes of [`RowBlock::prepare`], up to a whole
-    /// word.
+    /// Finds where each row ends in the first `bytes` of the buffer. Returns whether the rows fill
+    /// exactly those.
+    pub(crate) fn find_rows(&mut self, bytes: usize) -> bool {
+        if self.layout.is_fixed() {
+            return self.row_bytes.checked_mul(self.n_rows) == Some(bytes);
+        }
+        let mut ends = std::mem::take(&mut self.ends);
+        ends.clear();
+        let mut rest = self.bytes().get(..bytes).unwrap_or_default();
+        while ends.len() < self.n_rows {
+            let length = self.layout.row_bytes_at(rest, self.n_vocab);
+            let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
+                break;
+            };
+            rest = after;
+            ends.push((bytes - rest.len()) as u32); // a member's length is a u32
+        }
+        let are_all = ends.len() == self.n_rows && rest.is_empty();
+        self.ends = ends;
+        are_all
+    }
+
+    /// The bytes of the rows before row `i`.
+    fn start(&self, i: usize) -> usize {
+        match self.layout.is_fixed() {
+            true => i * self.row_bytes,
+            false => {
+                let end = i.checked_sub(1).and_then(|last| self.ends.get(last));
+                end.map_or(0, |&end| end as usize)
+            }
+        }
+    }
+
+    /// Bytes of all rows.
+    pub(crate) fn rows_bytes(&self) -> usize {
+        self.start(self.n_rows)
+    }
+
+    /// The plain buffer: the rows and what follows them, up to a whole word.
     pub(crate) fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.storage)
     }
@@ -102,20 +156,22 @@ impl RowBlock {
     pub(crate) fn part(&self, start: usize, n_rows: usize) -> Self {
         let start = start.min(self.n_rows);
         let n_rows = n_rows.min(self.n_rows - start);
-        let (from, length) = (start * self.row_bytes, n_rows * self.row_bytes);
-        let bytes = self.bytes().get(from..from + length).unwrap_or_default();
-        let mut storage = vec![0u32; length.div_ceil(4)];
-        let copy: &mut [u8] = bytemuck::cast_slice_mut(&mut storage);
+        let (from, to) = (self.start(start), self.start(start + n_rows));
+        let bytes = self.bytes().get(from..to).unwrap_or_default();
+        let shape = Shape {
+            window: self.window,
+            first_row: self.first_row + start as u32, // rows of a window are counted in a u32
+            n_rows,
+            n_vocab: self.n_vocab,
+            layout: self.layout,
+        };
+        let mut part = Self::prepare(None, shape, bytes.len());
+        let (_, copy) = part.buffers();
         copy.iter_mut()
             .zip(bytes)
             .for_each(|(to, from)| *to = *from);
-        Self {
-            first_row: self.first_row + start as u32, // rows of a window are counted in a u32
-            n_rows,
-            storage,
-            packed: Vec::new(),
-            ..*self
-        }
+        part.find_rows(bytes.len());
+        part
     }
 
     /// Rows in this block.
@@ -130,7 +186,10 @@ impl RowBlock {
 
     /// How the rows are stored; u16 also for the codes of llama.cpp's base file.
     pub fn encoding(&self) -> Encoding {
-        self.layout.encoding()
+        match self.layout {
+            StoredLayout::Written(RowLayout::F32) => Encoding::F32,
+            _ => Encoding::U16,
+        }
     }
 
     /// Row `i` of the block: row `first_row + i` of the window.
@@ -140,13 +199,13 @@ impl RowBlock {
     #[expect(
         clippy::expect_used,
         clippy::indexing_slicing,
-        reason = "every constructor made room for all rows, in words: neither can fail"
+        reason = "every constructor made room for all rows, in words, or found them: neither can fail"
     )]
     pub fn row(&self, i: usize) -> Row<'_> {
         assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
-        let bytes = self.bytes();
+        let bytes = &self.bytes()[self.start(i)..self.start(i + 1)];
         self.layout
-            .view(&bytes[i * self.row_bytes..][..self.row_bytes], self.n_vocab)
+            .view(bytes, self.n_vocab)
             .expect("a row of a block is aligned and whole")
     }
 
@@ -160,25 +219,49 @@ impl RowBlock {
 mod tests {
     use super::*;
 
-    #[test]
-    fn rows_of_odd_width_are_aligned() {
-        let shape = Shape {
+    fn shape(n_rows: usize, n_vocab: usize, layout: RowLayout) -> Shape {
+        Shape {
             window: 0,
             first_row: 0,
-            n_rows: 3,
-            n_vocab: 5,
-            layout: RowLayout::Plain(Encoding::U16),
-        };
-        let mut block = RowBlock::prepare(None, shape, 4).unwrap();
-        let row = [1.0, 2.0, 3.0, 4.0, 5.0];
-        for bytes in block.buffers().1[..54].chunks_mut(18) {
-            Encoding::U16.encode(&row, bytes);
+            n_rows,
+            n_vocab,
+            layout: layout.into(),
         }
-        for view in block.rows() {
-            let mut out = [0.0; 5];
-            view.decode_into(&mut out);
-            assert!(row.iter().zip(out).all(|(x, y)| (x - y).abs() < 1e-4));
+    }
+
+    #[test]
+    fn rows_of_any_width_and_form_are_aligned() {
+        let rows = [
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+            [1.0, f32::NAN, 3.0, 4.0, 5.0],
+            [1.0, 2.0, -1e30, 4.0, -1e30],
+        ];
+        let mut bytes = Vec::new();
+        for row in &rows {
+            let start = bytes.len();
+            bytes.resize(start + RowLayout::U16.row_bytes(5).unwrap(), 0);
+            RowLayout::U16.encode(row, &mut bytes[start..]);
+            if RowLayout::U16.form(&bytes[start..]) == Some(crate::row::Form::Exact) {
+                bytes.truncate(start);
+                RowLayout::append_exact(row, &mut bytes);
+            }
         }
+        bytes.extend([9; 4]);
+        let mut block = RowBlock::prepare(None, shape(3, 5, RowLayout::U16), bytes.len());
+        block.buffers().1.copy_from_slice(&bytes);
+        assert!(!block.find_rows(bytes.len()) && !block.find_rows(bytes.len() - 8));
+        assert!(block.find_rows(bytes.len() - 4));
+        assert_eq!(block.rows_bytes(), bytes.len() - 4);
+        for block in [&block, &block.part(1, 9)] {
+            for (row, view) in rows[block.first_row as usize..].iter().zip(block.rows()) {
+                let mut out = [0.0; 5];
+                view.decode_into(&mut out);
+                let is_near =
+                    |(x, y): (&f32, f32)| x.to_bits() == y.to_bits() || (x - y).abs() < 1e-4;
+                assert!(row.iter().zip(out).all(is_near), "{row:?} {out:?}");
+            }
+        }
+        assert!(RowBlock::prepare(None, shape(0, 5, RowLayout::U16), 0).find_rows(0));
     }
 
     #[test]
@@ -191,14 +274,8 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_refused() {
-        let shape = |n_rows| Shape {
-            window: 0,
-            first_row: 0,
-            n_rows,
-            n_vocab: usize::MAX / 8,
-            layout: RowLayout::Plain(Encoding::F32),
-        };
-        assert!(RowBlock::prepare(None, shape(9), 0).is_none());
+        let shape = |n_rows| shape(n_rows, usize::MAX / 8, RowLayout::F32);
+        assert!(shape(9).bytes().is_none());
         assert!(RowBlock::over(shape(1), Vec::new()).is_none());
     }
 }

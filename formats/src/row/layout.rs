@@ -1,34 +1,47 @@
-//! How a row of logits becomes bytes in each kind of file.
+//! How a row of logits becomes bytes in each kind of file, and the bytes a row again.
 
-use super::{Encoding, Row, llama_cpp};
+use super::u16::{self, Form};
+use super::{Row, llama_cpp};
 
-/// How the bytes of a row are laid out, in a file and in a [`super::RowBlock`].
+/// How the bytes of a row are laid out in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowLayout {
-    /// The layout of `kl`'s own file and of kl.py's.
-    Plain(Encoding),
+    /// An f32 for each entry: `kl`'s own file and kl.py's.
+    F32,
+    /// Codes of 16 bits, linear over the row's own range, in `kl`'s own file. Entries of
+    /// probability 0 may share one code. A row that codes would change by more than 1e-6 nats is
+    /// stored exactly: it needs more bytes, and [`crate::WindowEncoder::commit`] asks for it.
+    U16,
     /// The layout of llama.cpp's base file: log-probabilities as u16 codes, padded, after a scale
     /// and a minimum.
     LlamaCpp,
 }
 
 impl RowLayout {
-    /// Bytes of a row of `n_vocab` entries; `None` where that overflows.
+    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly; `None` where that
+    /// overflows.
     pub fn row_bytes(self, n_vocab: usize) -> Option<usize> {
         match self {
-            RowLayout::Plain(encoding) => encoding.row_bytes(n_vocab),
+            RowLayout::F32 => n_vocab.checked_mul(4),
+            RowLayout::U16 => Form::Linear.row_bytes(n_vocab),
             RowLayout::LlamaCpp => llama_cpp::row_bytes(n_vocab),
         }
     }
 
-    /// Writes the logits of a row to `out`.
+    /// Writes the logits of a row to `out`; of one that must be stored exactly, only a mark.
     ///
     /// # Panics
     /// If `row` is empty, or `out` is not [`RowLayout::row_bytes`] of its length long.
     pub fn encode(self, row: &[f32], out: &mut [u8]) {
+        assert_eq!(
+            Some(out.len()),
+            self.row_bytes(row.len()),
+            "an encoded row is as long as its layout makes it"
+        );
         match self {
-            RowLayout::Plain(encoding) => encoding.encode(row, out),
+            RowLayout::F32 => out.copy_from_slice(bytemuck::cast_slice(row)),
+            RowLayout::U16 => u16::encode(row, out),
             RowLayout::LlamaCpp => llama_cpp::encode_row(row, out),
         }
     }
@@ -37,16 +50,84 @@ impl RowLayout {
     /// not aligned to their elements.
     pub fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
         match self {
-            RowLayout::Plain(encoding) => encoding.view(bytes, n_vocab),
+            RowLayout::F32 if Some(bytes.len()) != self.row_bytes(n_vocab) => None,
+            RowLayout::F32 => bytemuck::try_cast_slice(bytes).ok().map(Row::F32),
+            RowLayout::U16 => u16::view(bytes, n_vocab),
             RowLayout::LlamaCpp => llama_cpp::view(bytes, n_vocab),
         }
     }
 
-    /// How a single entry is stored.
-    pub fn encoding(self) -> Encoding {
+    /// The form of an encoded row, where rows have one.
+    pub(crate) fn form(self, encoded: &[u8]) -> Option<Form> {
         match self {
-            RowLayout::Plain(encoding) => encoding,
-            RowLayout::LlamaCpp => Encoding::U16,
+            RowLayout::U16 => Form::of(encoded),
+            RowLayout::F32 | RowLayout::LlamaCpp => None,
         }
+    }
+
+    /// Appends to `out` a row that [`RowLayout::encode`] has only marked.
+    pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
+        u16::append_exact(row, out);
+    }
+}
+
+/// How the bytes of a row are laid out in a file that is read: as this crate writes it, or as only
+/// others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredLayout {
+    /// As this crate writes it.
+    Written(RowLayout),
+    /// A u16 row of format version 2 of `kl`'s own file.
+    U16Version2,
+    /// A row of a `_logits2` base file.
+    Logits2,
+}
+
+impl StoredLayout {
+    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly; `None` where that
+    /// overflows.
+    pub(crate) fn row_bytes(self, n_vocab: usize) -> Option<usize> {
+        match self {
+            Self::Written(layout) => layout.row_bytes(n_vocab),
+            Self::U16Version2 => u16::row_bytes_version_2(n_vocab),
+            Self::Logits2 => llama_cpp::row_bytes(n_vocab),
+        }
+    }
+
+    /// Most bytes that a row can have; `None` where that overflows.
+    pub(crate) fn most_row_bytes(self, n_vocab: usize) -> Option<usize> {
+        let usual = self.row_bytes(n_vocab)?;
+        match self {
+            Self::Written(RowLayout::U16) => Some(usual.max(Form::Exact.row_bytes(n_vocab)?)),
+            _ => Some(usual),
+        }
+    }
+
+    /// Bytes of the row that starts with `bytes`; `None` if none does.
+    pub(crate) fn row_bytes_at(self, bytes: &[u8], n_vocab: usize) -> Option<usize> {
+        match self {
+            Self::Written(RowLayout::U16) => Form::of(bytes)?.row_bytes(n_vocab),
+            _ => self.row_bytes(n_vocab),
+        }
+    }
+
+    /// Whether all rows have the same length.
+    pub(crate) fn is_fixed(self) -> bool {
+        self != Self::Written(RowLayout::U16)
+    }
+
+    /// The row that `bytes` hold, as for [`RowLayout::view`].
+    pub(crate) fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+        match self {
+            Self::Written(layout) => layout.view(bytes, n_vocab),
+            Self::U16Version2 => u16::view_version_2(bytes, n_vocab),
+            Self::Logits2 => llama_cpp::view_logits2(bytes, n_vocab),
+        }
+    }
+}
+
+impl From<RowLayout> for StoredLayout {
+    fn from(layout: RowLayout) -> Self {
+        Self::Written(layout)
     }
 }

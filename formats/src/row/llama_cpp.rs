@@ -1,6 +1,7 @@
 //! A row of llama.cpp's base file: scale and smallest log-probability, then a code for each entry.
 
-use super::{Row, finite_range};
+use super::Row;
+use super::codes::finite_range;
 
 /// How far below a row's largest logit llama-perplexity lets a logit be; it raises lower ones to
 /// this floor.
@@ -24,16 +25,38 @@ pub fn row_bytes(n_vocab: usize) -> Option<usize> {
 /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
 /// aligned to their elements.
 pub(crate) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+    let (scale, min_log_prob, codes) = parts(bytes, n_vocab)?;
+    Some(Row::U16 {
+        min: min_log_prob,
+        step: scale,
+        codes,
+    })
+}
+
+/// The row of a `_logits2` file: as [`view`], but code 0 is a probability of 0, and code 1 the
+/// smallest log-probability.
+pub(crate) fn view_logits2(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+    let (scale, min_log_prob, codes) = parts(bytes, n_vocab)?;
+    Some(Row::U16Masked {
+        masked: f32::NEG_INFINITY,
+        min: min_log_prob,
+        step: scale,
+        codes,
+    })
+}
+
+/// Scale, smallest log-probability and codes of a row.
+fn parts(bytes: &[u8], n_vocab: usize) -> Option<(f32, f32, &[u16])> {
     if Some(bytes.len()) != row_bytes(n_vocab) {
         return None;
     }
     let (scale, rest) = bytes.split_first_chunk::<4>()?;
     let (min_log_prob, codes) = rest.split_first_chunk::<4>()?;
-    Some(Row::U16 {
-        min: f32::from_le_bytes(*min_log_prob),
-        step: f32::from_le_bytes(*scale),
-        codes: bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?,
-    })
+    Some((
+        f32::from_le_bytes(*scale),
+        f32::from_le_bytes(*min_log_prob),
+        bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?,
+    ))
 }
 
 /// Writes the row of a base file for `row`, raw logits: what llama-perplexity writes for them, to

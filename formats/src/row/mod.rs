@@ -1,15 +1,19 @@
 //! A row: one logit for each entry of the vocabulary, and how it is stored as bytes.
 
 mod block;
-mod encode;
+mod codes;
+mod encoding;
 mod layout;
 pub(crate) mod llama_cpp;
+mod u16;
 
 pub use block::RowBlock;
 pub(crate) use block::Shape;
-pub use encode::Encoding;
-pub(crate) use encode::finite_range;
+pub use encoding::Encoding;
 pub use layout::RowLayout;
+pub(crate) use layout::StoredLayout;
+pub(crate) use u16::Form;
+pub use u16::RowForms;
 
 /// One row of logits, borrowed as it is stored; as long as the vocabulary. A row of llama.cpp's
 /// base file holds log-probabilities, which serve as logits.
@@ -20,7 +24,8 @@ pub enum Row<'a> {
     /// Linear codes: a logit is `min + step * code`, in f32, the product rounded before the sum
     /// (numpy's float32 gives the same bits).
     U16 {
-        /// The row's smallest logit; NaN where the row held a NaN or an infinity.
+        /// The row's smallest logit. Format version 2 of `kl`'s own file, and llama.cpp's base file,
+        /// have NaN here for a row that held a NaN or an infinity.
         min: f32,
         /// The distance between neighbouring codes; 0 for a constant row.
         step: f32,

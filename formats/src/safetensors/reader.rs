@@ -216,10 +216,11 @@ impl WindowFile {
             first_row,
             n_rows: n.min(self.matrix.n_rows - first_row) as usize,
             n_vocab: self.matrix.n_vocab as usize,
-            layout: RowLayout::Plain(Encoding::F32),
+            layout: RowLayout::F32.into(),
         };
         let too_large = || source.name.too_large("a block of rows larger than memory");
-        let mut block = RowBlock::prepare(reuse, shape, 0).ok_or_else(too_large)?;
+        let bytes = shape.bytes().ok_or_else(too_large)?;
+        let mut block = RowBlock::prepare(reuse, shape, bytes);
         let row_bytes = self.matrix.row_bytes();
         let start = self.rows_start + u64::from(first_row) * row_bytes as u64;
         let (packed, plain) = block.buffers();

@@ -71,7 +71,7 @@ impl Target {
     }
 
     /// Most bytes that a file of these windows can have: rows as they are stored, without what
-    /// deflate saves. A header's prompts come on top.
+    /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top.
     pub fn projected_bytes(self, windows: &[WindowSpec], n_vocab: u32) -> u64 {
         match self.format() {
             Some(format) => (format.projected_bytes)(self.encoding, windows, n_vocab),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::piece::{Part, Piece, PieceMemory};
 use super::window_format::WindowFormat;
 use crate::error::Result;
+use crate::row::{Form, RowForms, RowLayout};
 use crate::{MAX_N_VOCAB, WindowSpec};
 
 /// Turns the rows of one window into [`Piece`]s.
@@ -25,8 +26,9 @@ use crate::{MAX_N_VOCAB, WindowSpec};
 /// writer.append(head.compress())?;
 /// while encoder.rows_left() > 0 {
 ///     let (bytes, n) = encoder.reserve_rows(1, || None);
-///     layout.encode(&[0.5, 1.5], bytes);
-///     if let Some(piece) = encoder.commit() {
+///     let row = [0.5, 1.5];
+///     layout.encode(&row, bytes);
+///     if let Some(piece) = encoder.commit(|_| &row) {
 ///         writer.append(piece.compress())?;
 ///     }
 /// }
@@ -48,7 +50,10 @@ pub struct WindowEncoder {
     /// Memory for the compressed piece.
     packed: Vec<u8>,
     rows_in_piece: usize,
+    /// Bytes of the committed rows of the piece.
+    filled: usize,
     piece: u32,
+    forms: RowForms,
     /// Over the whole window so far.
     crc: crc32fast::Hasher,
 }
@@ -99,7 +104,9 @@ impl WindowEncoder {
             plain: (framing.head)(window, n_vocab),
             packed: Vec::new(),
             rows_in_piece: 0,
+            filled: 0,
             piece: 0,
+            forms: RowForms::default(),
             crc: crc32fast::Hasher::new(),
         };
         let part = Part::Head {
@@ -139,45 +146,87 @@ impl WindowEncoder {
         if self.plain.is_empty() && k > 0 {
             let memory = memory().unwrap_or_default();
             (self.plain, self.packed) = (memory.plain, memory.packed);
-            // The whole piece at once: its size is bounded, and growing would copy it.
-            let bytes = self.rows_per_piece.min(self.rows_left + k) * self.row_bytes;
+        }
+        // The whole piece at once: its size is bounded, and growing would copy it.
+        let rows_to_come = (self.rows_per_piece - self.rows_in_piece).min(self.rows_left + k);
+        let bytes = self.filled + rows_to_come * self.row_bytes;
+        if self.plain.len() != bytes {
             self.plain
                 .reserve_exact((bytes + size_of::<u32>()).saturating_sub(self.plain.len()));
             self.plain.resize(bytes, 0);
         }
-        let start = self.rows_in_piece * self.row_bytes;
-        (&mut self.plain[start..start + k * self.row_bytes], k)
+        let reserved = self.filled..self.filled + k * self.row_bytes;
+        (&mut self.plain[reserved], k)
     }
 
     /// Counts the reserved rows as filled. Returns the piece if it is full or the window complete.
-    pub fn commit(&mut self) -> Option<Piece> {
+    /// `row` gives the logits of a reserved row, by its index among them: it is asked for rows that
+    /// are stored exactly, which are longer than their memory.
+    pub fn commit<'r>(&mut self, row: impl Fn(usize) -> &'r [f32]) -> Option<Piece> {
         let k = std::mem::take(&mut self.reserved);
         if k == 0 {
             return None;
         }
-        let start = self.rows_in_piece * self.row_bytes;
+        let start = self.filled;
+        self.filled += k * self.row_bytes;
+        if self.count_forms(start) {
+            self.insert_exact(start, row);
+        }
         self.rows_in_piece += k;
-        let end = self.rows_in_piece * self.row_bytes;
+        let end = self.filled;
         self.checksum(start..end);
         (self.rows_left == 0 || self.rows_in_piece == self.rows_per_piece).then(|| {
             let part = Part::Rows {
                 window: self.window,
                 piece: self.piece,
             };
-            self.rows_in_piece = 0;
+            (self.rows_in_piece, self.filled) = (0, 0);
             self.piece += 1;
             self.plain.truncate(end);
             self.take(part)
         })
     }
 
-    /// Checks that every row was given.
+    /// Counts the forms of the rows from byte `start` on. Returns whether any is to be exact.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the rows' bytes in the piece's memory"
+    )]
+    fn count_forms(&mut self, start: usize) -> bool {
+        let n_exact = self.forms.exact;
+        for encoded in self.plain[start..self.filled].chunks_exact(self.row_bytes) {
+            match self.format.layout.form(encoded) {
+                Some(form) => self.forms.count(form),
+                None => return false,
+            }
+        }
+        self.forms.exact > n_exact
+    }
+
+    /// Puts exact rows where those from byte `start` on are only marked.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the rows' bytes in the piece's memory"
+    )]
+    fn insert_exact<'r>(&mut self, start: usize, row: impl Fn(usize) -> &'r [f32]) {
+        let marked = self.plain[start..self.filled].to_vec();
+        self.plain.truncate(start);
+        for (i, encoded) in marked.chunks_exact(self.row_bytes).enumerate() {
+            match self.format.layout.form(encoded) {
+                Some(Form::Exact) => RowLayout::append_exact(row(i), &mut self.plain),
+                _ => self.plain.extend_from_slice(encoded),
+            }
+        }
+        self.filled = self.plain.len();
+    }
+
+    /// Checks that every row was given, and returns how they are stored.
     ///
     /// # Errors
     /// [`crate::Error::Unwritable`] if rows are missing.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<RowForms> {
         match self.rows_left() {
-            0 => Ok(()),
+            0 => Ok(self.forms),
             left => {
                 let what = format!("window {} lacks {left} of its rows", self.window);
                 Err(self.format.name.unwritable(what))

@@ -43,9 +43,11 @@ impl WindowFormat {
     }
 }
 
-/// Rows in a piece: about 1 MiB before compression, and at least one.
+/// Rows in a piece: about 1 MiB before compression, and at least one. Rows that are stored exactly
+/// make a piece longer.
 pub fn rows_per_piece(encoding: Encoding, n_vocab: u32) -> u32 {
     let row_bytes = encoding
+        .layout()
         .row_bytes(n_vocab as usize)
         .unwrap_or(usize::MAX)
         .max(1);

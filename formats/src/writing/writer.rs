@@ -7,7 +7,7 @@ use super::piece::{Member, PieceMemory};
 use super::start::{End, Start};
 use super::window_format::WindowFormat;
 use crate::error::{Named, Result};
-use crate::{Error, WindowEntry, WindowSpec};
+use crate::{Error, RowForms, WindowEntry, WindowSpec};
 
 /// Writes a reference of any kind to anything that accepts bytes.
 ///
@@ -63,7 +63,8 @@ impl<W: Write> Writer<W> {
         self.format.clone()
     }
 
-    /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each.
+    /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each. Returns how they are
+    /// stored.
     ///
     /// # Errors
     /// [`Error::Unwritable`] if the file cannot hold such a window or it is not the next one,
@@ -72,7 +73,7 @@ impl<W: Write> Writer<W> {
         &mut self,
         window: &WindowSpec,
         rows: impl IntoIterator<Item = R>,
-    ) -> Result<()> {
+    ) -> Result<RowForms> {
         let layout = self.format.row_layout();
         let n_vocab = self.format.n_vocab as usize;
         let (mut encoder, head) = self.format.encode(window)?;
@@ -85,7 +86,7 @@ impl<W: Write> Writer<W> {
                 return Err(self.unfit(window, row.len()));
             }
             layout.encode(row, bytes);
-            if let Some(piece) = encoder.commit() {
+            if let Some(piece) = encoder.commit(|_| row) {
                 memory = self.append(piece.compress())?;
             }
         }

@@ -65,7 +65,7 @@ pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Co
     let n_rows = conversion.n_rows();
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let rows = ReferenceRows::new(reference, None);
-    let file = convert_reference(&rows, windows, writer, |step| {
+    let written = convert_reference(&rows, windows, writer, |step| {
         match step {
             Step::Rows(n) => phase.rows(n),
             Step::Window(_) => phase.window(None),
@@ -73,9 +73,12 @@ pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Co
         watch.check()
     })?;
     drop(phase);
+    if let Some(warning) = Warning::of_forms(written.forms) {
+        watch.warn(warning);
+    }
     Ok(Converted {
         path: settings.output.display().to_string(),
-        file_bytes: output.commit_direct(file)?,
+        file_bytes: output.commit_direct(written.output)?,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),
         warnings: watch.warnings(),

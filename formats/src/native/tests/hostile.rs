@@ -45,7 +45,7 @@ fn hostile_headers_are_refused() {
             "{key} {value}: {error}"
         );
     }
-    let error = open(header_member(|json| json["format_version"] = 3.into()));
+    let error = open(header_member(|json| json["format_version"] = 4.into()));
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let error = open(header_member(|json| {
         json["writer"] = "x".repeat(1 << 20).into()

@@ -172,6 +172,103 @@ fn tokens_outside_the_vocabulary_are_found() {
     }
 }
 
+/// The sample as version 2 stored it: `log_probabilities` meant floored ones, and each row is f32
+/// min, f32 step and the codes.
+fn version_2(encoding: Encoding) -> (Vec<u8>, Vec<u32>) {
+    let (parts, entries) = taken_apart();
+    let mut json = serde_json::to_value(sample().0).unwrap();
+    json["format_version"] = 2.into();
+    json["log_probabilities"] = true.into();
+    json["encoding"] = encoding.to_string().into();
+    let mut crc = crc32fast::Hasher::new();
+    let (mut bits, mut n_left) = (Vec::new(), 0);
+    let parts = parts.into_iter().map(|mut part| {
+        if part.tag == Tag::HEADER {
+            part.plain = format!("{MAGIC_LINE}{json}\n").into_bytes();
+        } else {
+            if part.tag.is_head() {
+                n_left = u32::from_le_bytes(*part.plain[8..].first_chunk().unwrap());
+                crc = crc32fast::Hasher::new();
+                part.plain
+                    .truncate(part.plain.len() - if n_left == 0 { 4 } else { 0 });
+            } else {
+                part.plain.clear();
+                let n_rows = n_left.min(2);
+                for i in 0..n_rows {
+                    let min = part.tag.window as f32 + i as f32;
+                    let codes = [0u16, 1, 2, 65535, 7];
+                    let row = codes.map(|code| min + 0.5 * f32::from(code));
+                    bits.extend(row.map(f32::to_bits));
+                    match encoding {
+                        Encoding::F32 => part.plain.extend(row.map(f32::to_le_bytes).concat()),
+                        Encoding::U16 => {
+                            part.plain.extend([min, 0.5].map(f32::to_le_bytes).concat());
+                            part.plain.extend(codes.map(u16::to_le_bytes).concat());
+                        }
+                    }
+                }
+                n_left -= n_rows;
+            }
+            crc.update(&part.plain);
+            if n_left == 0 {
+                part.plain.extend(crc.clone().finalize().to_le_bytes());
+            }
+        }
+        part
+    });
+    let parts: Vec<Part> = parts.collect();
+    (put_together(&parts, entries), bits)
+}
+
+#[test]
+fn version_2_is_read_and_not_resumed() {
+    for encoding in [Encoding::U16, Encoding::F32] {
+        let (bytes, bits) = version_2(encoding);
+        let scratch = Scratch::new();
+        let path = scratch.file(&bytes);
+        let (header, windows) = read(path).unwrap();
+        assert_eq!((header.format_version, header.encoding), (2, encoding));
+        assert_eq!(
+            windows
+                .into_iter()
+                .flat_map(|(_, bits)| bits)
+                .collect::<Vec<_>>(),
+            bits
+        );
+        verify(path).unwrap();
+        let about = crate::Reference::open(path).unwrap().about().clone();
+        let floored = crate::reference::Values::FlooredLogProbabilities;
+        assert_eq!(about.values, floored);
+        let cut_off = NativeReader::open_cut_off(scratch.file(&bytes[..bytes.len() - 1])).unwrap();
+        assert_eq!(cut_off.windows().len(), 3);
+        let error = Writer::resume(Vec::new(), path, &cut_off).unwrap_err();
+        assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+    }
+}
+
+/// Rows of unknown form, of more bytes than are left, and more or fewer than a piece has.
+#[test]
+fn rows_that_do_not_fill_their_member_are_refused() {
+    let (whole, entries) = taken_apart();
+    let rows = whole.iter().position(|part| part.tag.is_rows()).unwrap();
+    let put = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut parts = whole.clone();
+        change(&mut parts[rows].plain);
+        check(&put_together(&parts, entries.clone())).map(|error| error.to_string())
+    };
+    assert_eq!(put(&|_| {}), None);
+    for form in [0u32, 1, 3, u32::MAX] {
+        // The piece's second row is exact.
+        let set = |plain: &mut Vec<u8>| plain[28..32].copy_from_slice(&form.to_le_bytes());
+        let error = put(&set).unwrap();
+        assert!(error.contains("does not hold the rows"), "{form}: {error}");
+    }
+    assert!(put(&|plain| plain.truncate(28)).is_some());
+    assert!(put(&|plain| plain.clear()).is_some());
+    assert!(put(&|plain| plain.extend([0; 4])).is_some());
+    assert!(put(&|plain| plain.resize(200, 0)).is_some());
+}
+
 /// Values that break code which does not check them.
 fn extreme(old: u32) -> impl Strategy<Value = u32> {
     prop_oneof![

@@ -12,7 +12,7 @@ use super::*;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
 use crate::{
-    Encoding, Prompt, PromptContent, Result, RowBlock, WindowSpec, Writer, rows_per_piece,
+    Encoding, Prompt, PromptContent, Result, RowBlock, RowForms, WindowSpec, Writer, rows_per_piece,
 };
 
 const N_VOCAB: u32 = 5;
@@ -59,12 +59,17 @@ fn read(path: &Path) -> Result<(Header, Contents)> {
     Ok((reader.header().clone(), windows))
 }
 
+/// Windows whose rows have every form, in one piece too.
 fn sample() -> (Header, Vec<SampleWindow>) {
-    let windows = vec![
+    let mut windows = vec![
         window(2, 6, 1, N_VOCAB),
         window(0, 3, 3, N_VOCAB),
         window(1, 4, 2, N_VOCAB),
     ];
+    windows[0].rows[7] = f32::NAN;
+    windows[0].rows[10] = f32::NEG_INFINITY;
+    windows[0].rows[13] = f32::NEG_INFINITY;
+    windows[2].rows[4] = f32::INFINITY;
     (header(Encoding::U16, N_VOCAB, &windows), windows)
 }
 
@@ -90,6 +95,46 @@ fn prompts_may_be_longer_than_the_rest_of_the_header() {
         error.to_string().contains("64 MiB: give fewer prompts"),
         "{error}"
     );
+}
+
+#[test]
+fn the_forms_of_rows_are_counted() {
+    let (header, windows) = sample();
+    for at_once in [1, 2, 9] {
+        let mut forms = RowForms::default();
+        for window in &windows {
+            let (mut encoder, _) = writer(&header)
+                .window_format()
+                .encode(&window.spec)
+                .unwrap();
+            let rows: Vec<&[f32]> = window.rows.chunks(N_VOCAB as usize).collect();
+            let mut given = 0;
+            while encoder.rows_left() > 0 {
+                let (bytes, n) = encoder.reserve_rows(at_once, || None);
+                let layout = Encoding::U16.layout();
+                let chunks = bytes.chunks_mut(bytes.len() / n);
+                (chunks.zip(&rows[given..])).for_each(|(out, row)| layout.encode(row, out));
+                encoder.commit(|i| rows[given + i]);
+                given += n;
+            }
+            forms += encoder.finish().unwrap();
+        }
+        assert_eq!((forms.linear, forms.masked, forms.exact), (4, 1, 2));
+        assert_eq!(forms.total(), header.n_rows);
+    }
+}
+
+#[test]
+fn what_log_probabilities_mean_is_kept() {
+    use crate::reference::Values::*;
+    for values in [Logits, LogProbabilities, FlooredLogProbabilities] {
+        let mut about = crate::common::about(KIND, 8, N_VOCAB);
+        about.values = values;
+        let header = Header::new(&about, Encoding::U16, &[]);
+        let bytes = write(&header, &[], 9);
+        let read = crate::Reference::open(Scratch::new().file(&bytes)).unwrap();
+        assert_eq!(read.about().values, values);
+    }
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! The u16 rows of `kl`'s own file: codes where their error does not matter, else the f32 logits
+//! themselves.
+
+use std::ops::AddAssign;
+
+use super::{Row, codes};
+
+/// Most nats that the rounding of a row may add to its KL divergence from itself.
+///
+/// Rounding to steps of `s` moves each logit by an error of variance s²/12, and a KL divergence by
+/// half of that, since it is of second order in the logits.
+const MAX_ERROR_NATS: f64 = 1e-6;
+
+/// An entry so far below its row's largest has a probability below 1e-130. Such entries may be
+/// masked: what is left of the row then always spans less than [`MAX_ERROR_NATS`] allows.
+const FAR_BELOW: f64 = 300.0;
+
+/// Bytes of a row of codes before them: u32 form, f32 masked, f32 min, f32 step.
+const PREFIX_BYTES: usize = 16;
+
+/// Bytes of an exact row before its logits: u32 form.
+const FORM_BYTES: usize = 4;
+
+/// How a u16 row is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// [`Row::U16`].
+    Linear,
+    /// [`Row::U16Masked`].
+    Masked,
+    /// [`Row::F32`].
+    Exact,
+}
+
+/// How many u16 rows of `kl`'s own file are stored in which form; all 0 for other files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RowForms {
+    /// A code for each entry, linear over the row's range.
+    pub linear: u64,
+    /// The same, but for entries of probability 0, which all have the same logit.
+    pub masked: u64,
+    /// As f32: codes would have moved the row's KL divergence by more than 1e-6 nats, or the row
+    /// holds a NaN or a positive infinity.
+    pub exact: u64,
+}
+
+impl RowForms {
+    /// All rows.
+    pub fn total(&self) -> u64 {
+        self.linear + self.masked + self.exact
+    }
+
+    pub(crate) fn count(&mut self, form: Form) {
+        match form {
+            Form::Linear => self.linear += 1,
+            Form::Masked => self.masked += 1,
+            Form::Exact => self.exact += 1,
+        }
+    }
+}
+
+impl AddAssign for RowForms {
+    fn add_assign(&mut self, other: Self) {
+        self.linear += other.linear;
+        self.masked += other.masked;
+        self.exact += other.exact;
+    }
+}
+
+impl Form {
+    /// The form of the row that starts with these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let forms = [Form::Linear, Form::Masked, Form::Exact];
+        let number = u32::from_le_bytes(*bytes.first_chunk()?);
+        forms.into_iter().find(|&form| form as u32 == number)
+    }
+
+    /// Bytes of a row of this form.
+    pub(crate) fn row_bytes(self, n_vocab: usize) -> Option<usize> {
+        match self {
+            Form::Linear | Form::Masked => n_vocab
+                .checked_next_multiple_of(2)?
+                .checked_mul(2)?
+                .checked_add(PREFIX_BYTES),
+            Form::Exact => n_vocab.checked_mul(4)?.checked_add(FORM_BYTES),
+        }
+    }
+}
+
+/// Writes a row of codes to `out`, which is as long as one. Of a row that must be exact it writes
+/// only the form.
+pub(super) fn encode(row: &[f32], out: &mut [u8]) {
+    let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
+    let (codes, padding) = codes.split_at_mut(2 * row.len());
+    padding.fill(0);
+    let (codes, _) = codes.as_chunks_mut::<2>();
+    let mut put_prefix = |form: Form, masked: f32, min: f32, step: f32| {
+        let numbers = [masked, min, step].map(f32::to_bits);
+        let all = [form as u32, numbers[0], numbers[1], numbers[2]];
+        prefix.copy_from_slice(bytemuck::cast_slice(&all));
+    };
+    if let Some((min, max)) = codes::finite_range(row)
+        && let Some(step) = step_of::<0>(min, max)
+    {
+        put_prefix(Form::Linear, 0.0, min, step);
+        codes::put::<0>(row, min, step, codes);
+    } else if let Some(Masked { masked, min, max }) = Masked::of(row)
+        && let Some(step) = step_of::<1>(min, max)
+    {
+        put_prefix(Form::Masked, masked, min, step);
+        codes::put::<1>(row, min, step, codes);
+    } else {
+        put_prefix(Form::Exact, 0.0, 0.0, 0.0);
+    }
+}
+
+/// Appends an exact row to `out`.
+pub(super) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(Form::Exact as u32).to_le_bytes());
+    out.extend_from_slice(bytemuck::cast_slice(row));
+}
+
+/// The step of codes from `FIRST` for `min` to the largest for `max`; `None` if it is too coarse.
+fn step_of<const FIRST: u16>(min: f32, max: f32) -> Option<f32> {
+    let step = (f64::from(max) - f64::from(min)) / f64::from(u16::MAX - FIRST);
+    (step * step / 24.0 <= MAX_ERROR_NATS).then_some(step as f32)
+}
+
+/// A row whose entries far below its largest, minus infinity among them, share one value.
+struct Masked {
+    masked: f32,
+    /// The smallest of the other entries.
+    min: f32,
+    /// The largest entry.
+    max: f32,
+}
+
+impl Masked {
+    fn of(row: &[f32]) -> Option<Self> {
+        let max = row.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
+        if !max.is_finite() || row.iter().any(|x| x.is_nan()) {
+            return None;
+        }
+        let floor = f64::from(max) - FAR_BELOW;
+        let is_far = |x: f32| f64::from(x) < floor;
+        let masked = row.iter().copied().find(|&x| is_far(x))?;
+        let mut min = max;
+        for &x in row {
+            if !is_far(x) {
+                min = min.min(x);
+            } else if x != masked {
+                return None;
+            }
+        }
+        Some(Self { masked, min, max })
+    }
+}
+
+/// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
+/// aligned to their elements.
+pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+    let form = Form::of(bytes)?;
+    if Some(bytes.len()) != form.row_bytes(n_vocab) {
+        return None;
+    }
+    let (_, rest) = bytes.split_at_checked(FORM_BYTES)?;
+    if form == Form::Exact {
+        return bytemuck::try_cast_slice(rest).ok().map(Row::F32);
+    }
+    let (numbers, codes) = rest.split_at_checked(PREFIX_BYTES - FORM_BYTES)?;
+    let &[masked, min, step] = bytemuck::try_cast_slice(numbers).ok()? else {
+        return None;
+    };
+    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
+    Some(match form {
+        Form::Masked => Row::U16Masked {
+            masked,
+            min,
+            step,
+            codes,
+        },
+        _ => Row::U16 { min, step, codes },
+    })
+}
+
+/// The row of format version 2 that `bytes` hold: f32 min, f32 step, codes. `None` as for [`view`].
+pub(super) fn view_version_2(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
+    if Some(bytes.len()) != row_bytes_version_2(n_vocab) {
+        return None;
+    }
+    let (min, rest) = bytes.split_first_chunk::<4>()?;
+    let (step, codes) = rest.split_first_chunk::<4>()?;
+    Some(Row::U16 {
+        min: f32::from_le_bytes(*min),
+        step: f32::from_le_bytes(*step),
+        codes: bytemuck::try_cast_slice(codes).ok()?,
+    })
+}
+
+/// Bytes of a row of format version 2.
+pub(super) fn row_bytes_version_2(n_vocab: usize) -> Option<usize> {
+    n_vocab.checked_mul(2)?.checked_add(8)
+}
+
+#[cfg(test)]
+#[path = "u16_tests.rs"]
+mod tests;
