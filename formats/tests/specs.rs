@@ -194,7 +194,8 @@ with gzip.open(sys.argv[1], "rb") as f:
     }
 }
 
-/// llama-perplexity's own file, and one of an odd vocabulary written here.
+/// llama-perplexity's own file, one of an odd vocabulary written here, and the same bytes with the
+/// other meaning of their codes.
 #[test]
 fn the_reader_in_llamacpp_md_reads_base_files() {
     let windows =
@@ -213,7 +214,12 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
     }
     writer.finish().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/peers");
-    for path in [file.path(), &root.join("llama-perplexity-f16-c128.kld")] {
+    let logits2 = tempfile::NamedTempFile::new().unwrap();
+    let mut bytes = std::fs::read(file.path()).unwrap();
+    bytes[7] = b'2';
+    std::fs::write(logits2.path(), bytes).unwrap();
+    let fixture = root.join("llama-perplexity-f16-c128.kld");
+    for path in [file.path(), logits2.path(), &fixture] {
         let reader = LlamaCppReader::open(path).unwrap();
         let mut expected = String::new();
         for i in 0..reader.n_windows() {

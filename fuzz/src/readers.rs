@@ -30,8 +30,8 @@ impl<E> Target<E> {
     }
 }
 
-/// Deflate packs 1032 bytes into one. A row uses its packed bytes, its plain ones, and as f32 twice
-/// as many as that: 1 / 1032 + 1 + 2. Tokens are held three times.
+/// Deflate packs 1032 bytes into one. A row uses its packed bytes, its plain ones, where it ends, and
+/// as f32 twice as many as that: 1 / 1032 + 1 + 1 / 2 + 2. Tokens are held three times.
 const INFLATED: usize = 4 * 1032;
 
 /// Buffers and tables of a reader.

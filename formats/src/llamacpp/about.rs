@@ -12,8 +12,12 @@ pub(super) fn reference(reader: LlamaCppReader) -> Reference {
         n_windows: Some(header.n_windows),
         n_rows: Some(header.n_rows()),
         encoding: "u16",
-        values: Values::FlooredLogProbabilities,
-        is_base_file: true,
+        values: match header.is_floored {
+            true => Values::FlooredLogProbabilities,
+            false => Values::LogProbabilities,
+        },
+        // beellama.cpp's arithmetic is kl's: over all entries, renormalised.
+        is_base_file: header.is_floored,
         first_scored: Some(header.first_scored()),
         hides_bos: true,
         checks: Checks::LengthAndTokens,

@@ -1,12 +1,12 @@
 //! The header, and the offsets that follow from it.
 
-use super::{MAGIC, row_bytes};
+use super::{LOGITS2_MAGIC, MAGIC, row_bytes};
 use crate::{MAX_N_CTX, MAX_N_VOCAB};
 
 /// Bytes of the header: the magic, u32 n_ctx, i32 n_vocab, i32 n_chunk.
 pub(super) const HEADER_BYTES: u64 = 20;
 
-/// The three counts that a base file begins with.
+/// The three counts that a base file begins with, and which kind of rows it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LlamaCppHeader {
     /// Tokens in each window.
@@ -15,6 +15,8 @@ pub struct LlamaCppHeader {
     pub n_vocab: u32,
     /// Windows in the file.
     pub n_windows: u32,
+    /// Whether rows are floored, as llama.cpp's are; those of a `_logits2` file are not.
+    pub is_floored: bool,
 }
 
 impl LlamaCppHeader {
@@ -41,16 +43,26 @@ impl LlamaCppHeader {
             .checked_add(self.rows_start())
     }
 
+    /// Reads the magic.
+    pub(super) fn is_floored(magic: [u8; 8]) -> Option<bool> {
+        match magic {
+            MAGIC => Some(true),
+            LOGITS2_MAGIC => Some(false),
+            _ => None,
+        }
+    }
+
     /// Reads the counts after the magic.
     ///
     /// # Errors
     /// A phrase that names the impossible count.
-    pub(super) fn from_bytes(counts: [u8; 12]) -> Result<Self, String> {
+    pub(super) fn from_bytes(counts: [u8; 12], is_floored: bool) -> Result<Self, String> {
         let [n_ctx, n_vocab, n_windows]: [u32; 3] = bytemuck::cast(counts);
         let header = Self {
             n_ctx,
             n_vocab,
             n_windows,
+            is_floored,
         };
         match header.fault() {
             Some(fault) => Err(fault),
@@ -61,7 +73,10 @@ impl LlamaCppHeader {
     pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES as usize] {
         let mut bytes = [0; HEADER_BYTES as usize];
         let (magic, counts) = bytes.split_at_mut(MAGIC.len());
-        magic.copy_from_slice(&MAGIC);
+        magic.copy_from_slice(match self.is_floored {
+            true => &MAGIC,
+            false => &LOGITS2_MAGIC,
+        });
         let numbers = [self.n_ctx, self.n_vocab, self.n_windows];
         counts.copy_from_slice(bytemuck::cast_slice(&numbers));
         bytes
@@ -73,6 +88,7 @@ impl LlamaCppHeader {
             n_ctx,
             n_vocab,
             n_windows,
+            is_floored: _,
         } = *self;
         // The file's own types are signed, but for n_ctx.
         if !(1..=MAX_N_CTX).contains(&n_ctx) {

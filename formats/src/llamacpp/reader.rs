@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{LlamaCppHeader, MAGIC};
 use crate::error::{Error, Result};
 use crate::reference::ReadBlocks;
-use crate::row::{Row, RowLayout, Shape};
+use crate::row::{Row, RowLayout, Shape, StoredLayout};
 use crate::source::Source;
 use crate::{Encoding, RowBlock, WindowSpec, rows_per_piece};
 
@@ -29,13 +29,15 @@ impl LlamaCppReader {
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let name = &source.name;
-        if source.array_at(0)? != Some(MAGIC) {
+        let magic = source.array_at(0)?;
+        let Some(is_floored) = magic.and_then(LlamaCppHeader::is_floored) else {
             return Err(name.not_a_reference("it does not start like llama.cpp's base file"));
-        }
+        };
         let Some(counts) = source.array_at(MAGIC.len() as u64)? else {
             return Err(name.truncated(None, source.len, "the file ends within its header"));
         };
-        let header = LlamaCppHeader::from_bytes(counts).map_err(|fault| name.header(fault))?;
+        let header =
+            LlamaCppHeader::from_bytes(counts, is_floored).map_err(|fault| name.header(fault))?;
         match header.file_bytes() {
             Some(end) if end == source.len => Ok(Self {
                 source,
@@ -71,7 +73,7 @@ impl LlamaCppReader {
     }
 
     /// `n_rows` rows of the `i`-th window from its stored row `first_row` on, in the memory of
-    /// `reuse` if given. The rows are log-probabilities, not logits, and not normalised: see
+    /// `reuse` if given. The rows are log-probabilities, not logits, and not quite normalised: see
     /// [`super::encode_row`].
     ///
     /// # Errors
@@ -100,7 +102,10 @@ impl LlamaCppReader {
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
-            layout: RowLayout::LlamaCpp.into(),
+            layout: match self.header.is_floored {
+                true => RowLayout::LlamaCpp.into(),
+                false => StoredLayout::Logits2,
+            },
         };
         let too_large = || {
             self.source
@@ -138,14 +143,20 @@ impl LlamaCppReader {
         Ok(tokens)
     }
 
-    /// Checks that the probabilities of a row sum to 1. Its 16 bits, and its floor 16 below the
-    /// largest, move the sum by 3 % at most with 262,144 entries; a lost row (a page of zeros, say)
-    /// moves it much further. A row that was not finite sums to NaN and passes: an evaluation
-    /// leaves it out.
+    /// Checks that the probabilities of a row sum to 1. Its floor, 16 below the largest, moves the
+    /// sum by 3 % at most with 262,144 entries; without a floor, half a step of a wide range moves
+    /// it. A lost row (a page of zeros, say) moves it much further. A row that was not finite sums
+    /// to NaN, or has the minimum of one without a finite entry, and passes: an evaluation leaves it
+    /// out.
     fn check_sum(&self, window: u32, number: u32, row: Row<'_>) -> Result<()> {
         const TOLERANCE: f64 = 0.1;
+        let step = match row {
+            Row::U16Masked { min, .. } if min == f32::NEG_INFINITY => return Ok(()),
+            Row::U16Masked { step, .. } => f64::from(step),
+            _ => 0.0,
+        };
         let sum: f64 = (0..row.len()).map(|i| f64::from(row.get(i)).exp()).sum();
-        if (sum - 1.0).abs() > TOLERANCE {
+        if (sum - 1.0).abs() > TOLERANCE + (step / 2.0).exp_m1() {
             let what = format!("the probabilities of row {number} add up to {sum:.3}, not to 1");
             let at = self.row_start(window, number);
             return Err(self.source.name.corrupt(Some(window), at, what));

@@ -15,6 +15,7 @@ const FRAMING: Framing = Framing {
             n_ctx,
             n_vocab: 1,
             n_windows: 1,
+            is_floored: true,
         };
         let fits = window.tokens.len() == n_ctx as usize
             && window.first_scored == header.first_scored()
@@ -53,6 +54,7 @@ pub(super) fn with_tokens(name: &Named, n_ctx: u32, n_vocab: u32, tokens: &[u32]
         n_ctx,
         n_vocab,
         n_windows: u32::try_from(n_windows).unwrap_or(u32::MAX),
+        is_floored: true,
     };
     if let Some(fault) = header.fault() {
         return Err(name.unwritable(fault));
@@ -93,6 +95,7 @@ pub(super) fn projected_bytes(_encoding: Encoding, windows: &[WindowSpec], n_voc
         n_ctx: longest(windows),
         n_vocab,
         n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+        is_floored: true,
     };
     header.file_bytes().unwrap_or(u64::MAX)
 }

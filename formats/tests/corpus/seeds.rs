@@ -29,9 +29,12 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("native", "prompts", chats),
             ("native", "u16", u16.clone()),
             ("native", "f32", f32),
+            ("native", "forms-parts", parts(&forms(n_vocab))),
+            ("native", "forms", forms(n_vocab)),
             ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
             ("kl_py", "gzip", kl_py(n_vocab)),
             ("llama_cpp", "base", llama_cpp(n_vocab)),
+            ("llama_cpp", "logits2", logits2(n_vocab)),
             ("safetensors", "parts", safetensors(n_vocab)),
             ("safetensors", "file", bare_safetensors(n_vocab)),
             ("npz", "arrays-parts", arrays(n_vocab)),
@@ -39,6 +42,7 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("npz", "prompts-parts", prompted_arrays(n_vocab)),
             ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
+            ("sidecar", "version-1", sidecar_version_1(n_vocab)),
             ("reference", "native", u16),
             ("reference", "kl_py", kl_py(n_vocab)),
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
@@ -111,6 +115,22 @@ fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec
     written(writer, &windows(), n_vocab)
 }
 
+/// A native file whose rows are linear, masked and exact in turn.
+fn forms(n_vocab: u32) -> Vec<u8> {
+    let mut header = Header::new(&about(native::KIND, 3, n_vocab), Encoding::U16, &windows());
+    header.rows_per_piece = 2;
+    let mut writer = Writer::native(Vec::new(), Path::new(""), &header).unwrap();
+    for window in windows() {
+        let rows = (0..window.n_rows).map(|i| {
+            let mut row = row(i as usize, n_vocab);
+            row[1] = [1.0, f32::NEG_INFINITY, f32::NAN][i as usize % 3];
+            row
+        });
+        writer.write_window(&window, rows).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
 /// The members of a native file but for index and end, as `framing::members` expects them.
 fn parts(mut file: &[u8]) -> Vec<u8> {
     let word = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
@@ -155,6 +175,13 @@ fn llama_cpp(n_vocab: u32) -> Vec<u8> {
     let about = about(llamacpp::KIND, 5, n_vocab);
     let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
     written(writer, &windows, n_vocab)
+}
+
+/// The same bytes with the other meaning of their codes.
+fn logits2(n_vocab: u32) -> Vec<u8> {
+    let mut bytes = llama_cpp(n_vocab);
+    bytes[7] = b'2';
+    bytes
 }
 
 /// `n` rows of f32.
@@ -323,4 +350,24 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
         writer.push(&record).unwrap();
     }
     writer.finish().unwrap()
+}
+
+/// The sidecar as version 1 had it, whose records lacked the last three fields.
+fn sidecar_version_1(n_vocab: u32) -> Vec<u8> {
+    let bytes = sidecar(n_vocab);
+    let lines = bytes.split_inclusive(|&byte| byte == b'\n').take(2);
+    let start: usize = 4 + lines.map(<[u8]>::len).sum::<usize>();
+    let json = String::from_utf8(bytes[14..start - 5].to_vec()).unwrap();
+    let json = json.replace("\"version\":2", "\"version\":1");
+    let mut old = format!("kl_sidecar_v1\n{json}\n").into_bytes();
+    let header_crc = crc32fast::hash(&old).to_le_bytes();
+    old.extend(header_crc);
+    let records = bytes[start..bytes.len() - sidecar::TRAILER_BYTES].chunks(sidecar::RECORD_BYTES);
+    for (i, record) in (0u64..).zip(records) {
+        let fields = &record[..72];
+        let covered = [&header_crc[..], &i.to_le_bytes(), fields].concat();
+        old.extend(fields);
+        old.extend(crc32fast::hash(&covered).to_le_bytes());
+    }
+    old
 }

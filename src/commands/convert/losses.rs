@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
-use kl_formats::{About, Encoding, Target, WindowSpec, klpy, llamacpp};
+use kl_formats::{About, Encoding, Target, Values, WindowSpec, klpy, llamacpp};
 
 use crate::input::{longest_window, n_rows};
 use crate::report::number::{count, count_of};
@@ -67,12 +67,16 @@ impl Conversion {
         if !others.is_empty() {
             self.lose(format!("kl.py's header entries {}", others.join(", ")));
         }
-        if about.is_base_file {
-            self.losses.push(
+        match about.values {
+            Values::FlooredLogProbabilities => self.losses.push(
                 "a base file holds no logits: the rows stay log-probabilities, floored at 16 below \
                  each row's largest, not normalised"
                     .to_owned(),
-            );
+            ),
+            Values::LogProbabilities => self
+                .losses
+                .push("the file holds no logits: the rows stay log-probabilities".to_owned()),
+            _ => {}
         }
         if encoding == Encoding::U16 {
             self.lose(
@@ -203,12 +207,14 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
     }
     if let Some(first) = about.first_scored
         && target.has_all_rows()
-        && about.is_base_file
+        && about.kind == llamacpp::KIND
         && first != 0
     {
         return Err(not_from_the_first(about, first));
     }
-    if about.kind == target.kind() && about.encoding == target.encoding().to_string() {
+    // A _logits2 file is not what is written as a base file.
+    let is_alike = about.kind == target.kind() && about.is_base_file == target.is_base_file();
+    if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
     }
     Ok(())

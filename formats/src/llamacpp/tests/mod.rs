@@ -1,4 +1,5 @@
 mod damage;
+mod logits2;
 mod rows;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ type Contents = Vec<(WindowSpec, Vec<u32>)>;
 /// The windows of a file of these tokens, and their rows.
 fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<SampleWindow> {
     let header = LlamaCppHeader {
+        is_floored: true,
         n_ctx,
         n_vocab,
         n_windows: tokens.len() as u32 / n_ctx,
@@ -208,6 +210,7 @@ fn llama_perplexitys_own_file_gives_its_perplexity() {
     let mut reader = LlamaCppReader::open(&fixture("llama-perplexity-f16-c128.kld")).unwrap();
     reader.set_bos(Some(1));
     let header = LlamaCppHeader {
+        is_floored: true,
         n_ctx: 128,
         n_vocab: 1024,
         n_windows: 2,
@@ -280,6 +283,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
 fn any_file() -> impl Strategy<Value = (u32, u32, Vec<u32>, Vec<f32>)> {
     (1u32..9, 1u32..9, 0u32..4).prop_flat_map(|(n_ctx, n_vocab, n_windows)| {
         let header = LlamaCppHeader {
+            is_floored: true,
             n_ctx,
             n_vocab,
             n_windows,
