@@ -181,7 +181,8 @@ with gzip.open(sys.argv[1], "rb") as f:
         first_scored: 0,
         ..window
     });
-    let about = common::about(klpy::KIND, 3, 5);
+    let mut about = common::about(klpy::KIND, 3, 5);
+    about.values = Values::FlooredLogProbabilities;
     let target = Target::new(klpy::KIND, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
@@ -189,6 +190,8 @@ with gzip.open(sys.argv[1], "rb") as f:
         writer.write_window(window, rows(window)).unwrap();
     }
     writer.finish().unwrap();
+    let read = Reference::open(file.path()).unwrap();
+    assert_eq!(read.about().values, about.values);
     if let Some(printed) = python(script, file.path()) {
         assert_eq!(printed, expected(Encoding::F32));
     }

@@ -17,6 +17,7 @@ fn about(reader: &KlPyReader) -> About {
         n_windows,
         model,
         text_path,
+        values,
         others,
     } = reader.header().clone();
     About {
@@ -26,6 +27,7 @@ fn about(reader: &KlPyReader) -> About {
         first_scored: Some(0),
         model_path: model,
         text_path,
+        values,
         // kl.py leaves flash attention off, llama-cpp-python's default.
         backend: Some(BackendIdentity {
             flash_attn: Some("off".to_owned()),

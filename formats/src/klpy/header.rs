@@ -7,12 +7,19 @@ use py_literal::Value;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::python_literal::{self, NotADict};
-use crate::reference::About;
+use crate::reference::{About, Values};
 use crate::window::longest;
 use crate::{MAX_N_CTX, MAX_N_VOCAB, WindowSpec};
 
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
+
+/// `kl`'s own key, and its values, where the rows are not logits.
+const VALUES: &str = "kl_values";
+const NOT_LOGITS: [(Values, &str); 2] = [
+    (Values::LogProbabilities, "log_probabilities"),
+    (Values::FlooredLogProbabilities, "floored_log_probabilities"),
+];
 
 /// What kl.py's header states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +35,8 @@ pub struct KlPyHeader {
     pub model: Option<String>,
     /// Path of the text.
     pub text_path: Option<String>,
+    /// What the values of the rows mean; kl.py's own are logits.
+    pub values: Values,
     /// Every other entry, in order: key, and value (a string's text, else its Python literal).
     /// A value that is a decimal integer is written as one, any other as a string.
     pub others: Vec<(String, String)>,
@@ -51,6 +60,7 @@ impl KlPyHeader {
             n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
             model: about.model_path.clone().or_else(model),
             text_path: about.text_path.clone().or_else(text),
+            values: about.values,
             others,
         }
     }
@@ -74,6 +84,9 @@ impl KlPyHeader {
         put("n_vocab", self.n_vocab.into());
         if let Some(n_windows) = self.n_windows {
             put("n_windows", n_windows.into());
+        }
+        if let Some((_, values)) = NOT_LOGITS.iter().find(|(of, _)| *of == self.values) {
+            put(VALUES, (*values).into());
         }
         for (key, value) in &self.others {
             match value.parse::<i64>() {
@@ -106,6 +119,7 @@ impl KlPyHeader {
                 ("n_ctx", value) => header.n_ctx = integer(&key, &value, name)?,
                 ("n_vocab", value) => header.n_vocab = integer(&key, &value, name)?,
                 ("n_windows", value) => header.n_windows = Some(integer(&key, &value, name)?),
+                (VALUES, value) => header.values = values(&value, name)?,
                 ("model", Value::String(model)) => header.model = Some(model),
                 ("text_path", Value::String(path)) => header.text_path = Some(path),
                 (_, Value::String(text)) => header.others.push((key, text)),
@@ -145,6 +159,15 @@ fn last_of_each(entries: Vec<(Value, Value)>) -> Option<Vec<(String, Value)>> {
         }
     }
     Some(found)
+}
+
+fn values(value: &Value, name: &Named) -> Result<Values> {
+    let known = NOT_LOGITS
+        .iter()
+        .find(|(_, known)| value.as_string().is_some_and(|value| value == known));
+    known
+        .map(|(values, _)| *values)
+        .ok_or_else(|| name.header(format!("{VALUES} is {value}, which this kl does not know")))
 }
 
 fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
@@ -218,6 +241,8 @@ mod tests {
             "{'n_ctx': 4294967296, 'n_vocab': 5}",
             "{'n_ctx': '256', 'n_vocab': 5}",
             "{'n_ctx': 256, 'n_vocab': 16777217}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'kl_values': 'logits'}",
+            "{'n_ctx': 256, 'n_vocab': 5, 'kl_values': 1}",
             "{5: 6, 'n_ctx': 256, 'n_vocab': 5}",
             "{'n_ctx': 256, 'n_vocab': 5, 'a': '\\N{ ' }'}",
             nested.as_str(),
@@ -239,6 +264,7 @@ mod tests {
             n_windows: Some(3),
             model: Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into()),
             text_path: None,
+            values: Values::FlooredLogProbabilities,
             others: vec![
                 ("n_batch".into(), "512".into()),
                 ("n_tokens".into(), "-1".into()),

@@ -15,8 +15,9 @@
 //! that llama.cpp allocated, padded to a multiple of 256, so windows may be shorter, never longer.
 //!
 //! `kl` also writes `n_windows` into the header: without it, a stream of several gzip members that
-//! was cut between two of them would look whole. kl.py ignores the entry, and its own files lack
-//! it.
+//! was cut between two of them would look whole. Where the rows are not logits, it writes
+//! `kl_values`: `log_probabilities`, or `floored_log_probabilities` as llama.cpp's base file has
+//! them. kl.py ignores both entries, and its own files lack them.
 
 mod about;
 mod header;

@@ -75,15 +75,17 @@ pub struct About {
 }
 
 /// What an entry of a row means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Values {
     /// Raw logits.
+    #[default]
     Logits,
     /// Log-probabilities, from which logits cannot be computed.
     LogProbabilities,
-    /// Log-probabilities as llama.cpp's base file holds them: floored at 16 below each row's
-    /// largest, and so not quite normalised.
+    /// Log-probabilities as llama.cpp's base file holds them, floored at 16 below each row's largest:
+    /// the smallest value of a row that spans 16 means "at or below", so that the probability of such
+    /// an entry is not known.
     FlooredLogProbabilities,
 }
 
