@@ -133,9 +133,15 @@ pub trait LogitSource {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
+    /// Whether the rows are log-probabilities with a floor, as llama.cpp's base file holds them,
+    /// and not raw logits.
+    fn is_floored(&self) -> bool {
+        false
+    }
+
     /// Runs one window from an empty context and hands the rows of its scored positions to `sink`,
     /// in order: those of one decode call at a time, possibly none, each of
-    /// [`n_vocab`](Self::n_vocab) raw logits. The rows are gone when `sink` returns.
+    /// [`n_vocab`](Self::n_vocab) logits. The rows are gone when `sink` returns.
     ///
     /// # Errors
     /// Why the source has no rows, or what `sink` returned.

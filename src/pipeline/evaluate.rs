@@ -12,7 +12,7 @@ use kl_formats::{Row, WindowSpec};
 use super::reference_rows::{OpenWindow, ReferenceRows};
 use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
-use crate::score::{Kernel, TokenScore};
+use crate::score::{Kernel, RowPair, TokenScore, floor};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
@@ -50,9 +50,8 @@ pub struct TopP {
 /// scored, the other decodes. (Sources make sure that only one decodes at a time.) The results are
 /// the same, in the same order. A source that cannot be created is left out if another can.
 ///
-/// `measure` is called for each pair of rows, on the core that scores it, with the reference's row,
-/// the model's row and the token that follows. To measure nothing else, pass `|_, _, _| ()`, which
-/// costs nothing.
+/// `measure` is called for each pair of rows, on the core that scores it. To measure nothing else,
+/// pass `|_| ()`, which costs nothing.
 ///
 /// `on_step` is called for every decode call, and with each window's scores, in the reference's
 /// order.
@@ -64,7 +63,7 @@ pub fn evaluate<S: LogitSource, M: Send>(
     make: impl Fn() -> Result<S, Error> + Sync,
     reference: &ReferenceRows,
     kernel: Kernel,
-    measure: impl Fn(Row<'_>, &[f32], Option<u32>) -> M + Sync,
+    measure: impl Fn(&RowPair<'_>) -> M + Sync,
     on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error>
 where
@@ -88,14 +87,15 @@ where
         make()
     };
     let n_entries = reference.n_entries;
-    let score = |row: Row<'_>, evaluated: &[f32], next: Option<u32>| {
-        let (row, evaluated) = (
-            row.first(n_entries),
-            evaluated.get(..n_entries).unwrap_or(evaluated),
-        );
-        let next = next.filter(|&next| (next as usize) < evaluated.len());
-        let score = kernel.score(row, evaluated, next);
-        (next, score, measure(row, evaluated, next))
+    let score = |pair: RowPair<'_>| {
+        let eval = pair.eval.get(..n_entries).unwrap_or(pair.eval);
+        let pair = RowPair {
+            reference: pair.reference.first(n_entries),
+            eval,
+            next: pair.next.filter(|&next| (next as usize) < eval.len()),
+            ..pair
+        };
+        (pair.next, kernel.score(&pair), measure(&pair))
     };
     let work = |steps: SyncSender<Report<M>>| {
         let started = Instant::now();
@@ -210,7 +210,7 @@ impl Limit {
 fn evaluate_window<S: LogitSource, M: Send>(
     source: &mut S,
     mut window: OpenWindow<'_>,
-    score: impl Fn(Row<'_>, &[f32], Option<u32>) -> (Option<u32>, TokenScore, M) + Sync,
+    score: impl Fn(RowPair<'_>) -> (Option<u32>, TokenScore, M) + Sync,
     timing: &mut Timing,
     mut on_rows: impl FnMut(usize) -> Result<(), Error>,
 ) -> Result<ScoredWindow<M>, Error>
@@ -226,12 +226,20 @@ where
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
     let before_rows = window.in_reading;
+    // Floors are those of whole rows, before `score` cuts them.
+    let (ref_is_floored, eval_is_floored) = (window.is_floored, source.is_floored());
     source.decode(&spec, |evaluated| {
         let sink_started = Instant::now();
         let first = spec.first_scored as usize + scored.rows.len();
         let rows = window.map(evaluated.len(), |i, row| {
-            let next = spec.tokens.get(first + i + 1).copied();
-            score(row, evaluated[i], next)
+            let eval = evaluated[i];
+            score(RowPair {
+                reference: row,
+                eval,
+                next: spec.tokens.get(first + i + 1).copied(),
+                ref_floor: ref_is_floored.then(|| floor(row)).flatten(),
+                eval_floor: eval_is_floored.then(|| floor(Row::F32(eval))).flatten(),
+            })
         })?;
         for (i, (next, score, measured)) in rows.into_iter().enumerate() {
             let position = (first + i) as u32;
@@ -294,6 +302,6 @@ pub(super) fn record(
         ref_entropy: score.ref_entropy,
         ref_top_p: score.ref_top_p,
         eval_top_p: score.eval_top_p,
-        ref_unknown_p: 0.0,
+        ref_unknown_p: score.ref_unknown_p,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Encoding, Reference, Row, Rows, TokenRecord, WindowSpec, rows_per_piece};
+use kl_formats::{Encoding, Reference, Row, Rows, TokenRecord, Values, WindowSpec, rows_per_piece};
 
 use super::in_place::{BlockRows, InPlace};
 use super::stream::Stream;
@@ -18,6 +18,8 @@ const BYTES_AT_ONCE: usize = 16 << 20;
 pub struct ReferenceRows {
     source: Source,
     n_vocab: usize,
+    /// Whether the rows are log-probabilities with a floor.
+    is_floored: bool,
     /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
     wanted: Option<Mutex<HashMap<u32, WindowSpec>>>,
@@ -42,6 +44,8 @@ enum Source {
 pub(super) struct OpenWindow<'r> {
     pub(super) spec: WindowSpec,
     pub(super) n_vocab: usize,
+    /// Whether the rows are log-probabilities with a floor.
+    pub(super) is_floored: bool,
     rows: RowSource<'r>,
     /// Rows that have not been read.
     left: usize,
@@ -75,6 +79,7 @@ impl ReferenceRows {
         };
         Self {
             n_vocab: reference.about().n_vocab as usize,
+            is_floored: is_floored(&reference),
             source: Source::new(reference, order, max_rows),
             wanted: None,
             n_windows,
@@ -90,6 +95,7 @@ impl ReferenceRows {
     pub fn at(reference: Reference, indices: Vec<usize>, max_rows: Option<u64>) -> Self {
         Self {
             n_vocab: reference.about().n_vocab as usize,
+            is_floored: is_floored(&reference),
             source: Source::new(reference, indices, u64::MAX),
             wanted: None,
             n_windows: None,
@@ -173,6 +179,11 @@ impl ReferenceRows {
         Ok(n_kept)
     }
 
+    /// Whether the rows are log-probabilities with a floor.
+    pub(super) fn is_floored(&self) -> bool {
+        self.is_floored
+    }
+
     /// Whether several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
         matches!(self.source, Source::InPlace(_))
@@ -218,6 +229,7 @@ impl ReferenceRows {
             left: spec.n_rows as usize,
             spec,
             n_vocab: self.n_vocab,
+            is_floored: self.is_floored,
             rows,
             in_reading: started.elapsed(),
         }))
@@ -280,6 +292,10 @@ impl OpenWindow<'_> {
             RowSource::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
         }
     }
+}
+
+fn is_floored(reference: &Reference) -> bool {
+    reference.about().values == Values::FlooredLogProbabilities
 }
 
 /// How many windows `order` has, and how many rows those have.

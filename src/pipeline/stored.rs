@@ -40,6 +40,10 @@ impl LogitSource for Stored {
         self.n_vocab
     }
 
+    fn is_floored(&self) -> bool {
+        self.rows.is_floored()
+    }
+
     fn decode<E: From<Error>>(
         &mut self,
         window: &WindowSpec,

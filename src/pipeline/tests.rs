@@ -12,13 +12,13 @@ use kl_formats::{
 use super::*;
 use crate::engine::{Fake, LogitSource};
 use crate::input::{Plan, ScoreFrom, Windowing};
-use crate::score::Kernel;
+use crate::score::{Kernel, RowPair};
 
 const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
 
 /// Records alone.
-const NOTHING_MORE: fn(Row<'_>, &[f32], Option<u32>) = |_, _, _| ();
+const NOTHING_MORE: fn(&RowPair<'_>) = |_| ();
 
 fn plan(score: ScoreFrom) -> Plan {
     let tokens: Vec<u32> = (0..100).map(|i| (i * 7) % N_VOCAB as u32).collect();
@@ -113,7 +113,8 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
         let pairs = rows(window, 1).into_iter().zip(rows(window, seed));
         for ((reference, evaluated), position) in pairs.zip(window.first_scored..) {
             let next = window.tokens.get(position as usize + 1).copied();
-            let score = Kernel::Portable.score(Row::F32(&reference), &evaluated, next);
+            let score =
+                Kernel::Portable.score(&RowPair::new(Row::F32(&reference), &evaluated, next));
             records.push(super::evaluate::record(
                 window.window,
                 position,
@@ -175,10 +176,7 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
         let mut seen = 0;
         let rows = ReferenceRows::new(Reference::open(&path).unwrap(), Some(20));
         let make = || Ok(fake(2, 3));
-        let measure = |row: Row<'_>, evaluated: &[f32], next| {
-            let score = Kernel::Portable.score(row, evaluated, next);
-            (next, score)
-        };
+        let measure = |pair: &RowPair<'_>| (pair.next, Kernel::Portable.score(pair));
         evaluate(n_sources, make, &rows, Kernel::Portable, measure, |step| {
             if let Step::Window(window) = step {
                 seen += window.rows.len();

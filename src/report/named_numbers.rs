@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::number::short_percent;
 use super::result::{ModelInfo, ModelReport, TimingInfo};
 use crate::pipeline::Timing;
-use crate::score::logit_metrics;
+use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation,
 };
@@ -113,7 +113,7 @@ pub fn known_names() -> Vec<String> {
         timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(LogitSummary::from_metrics(
-            &[logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0, 1.0]); 2],
+            &[logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None)); 2],
             &[&records[0], &records[1]].map(TokenLocation::of),
             &Clusters::of_records(&records, ClusterRule::default()),
             Confidence::default(),

@@ -2,21 +2,20 @@
 
 use std::arch::x86_64::*;
 
-use kl_formats::Row;
-
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::pair::RowPair;
 use super::passes;
 use super::token_score::TokenScore;
 use super::vector::Simd;
 
-/// Scores two rows of the same length, at least 1.
+/// Scores two rows of the same length, at least 1; masked codes come decoded.
 ///
 /// # Safety
 ///
 /// The processor must have AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    passes::score::<Avx2>(reference, eval, next)
+pub(super) unsafe fn score(pair: &RowPair<'_>) -> TokenScore {
+    passes::score::<Avx2>(pair)
 }
 
 /// Used only inside [`score`], whose caller guarantees AVX2 and FMA.

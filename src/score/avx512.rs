@@ -2,22 +2,21 @@
 
 use std::arch::x86_64::*;
 
-use kl_formats::Row;
-
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
 use super::fixed_point::{FIXED_POINT, FRACTION_MASK, QUARTIC, SIXTEENTHS, SIXTEENTHS_SHIFT};
+use super::pair::RowPair;
 use super::passes;
 use super::token_score::TokenScore;
 use super::vector::Simd;
 
-/// Scores two rows of the same length, at least 1.
+/// Scores two rows of the same length, at least 1; masked codes come decoded.
 ///
 /// # Safety
 ///
 /// The processor must have AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    passes::score::<Avx512>(reference, eval, next)
+pub(super) unsafe fn score(pair: &RowPair<'_>) -> TokenScore {
+    passes::score::<Avx512>(pair)
 }
 
 /// Used only inside [`score`], whose caller guarantees AVX-512F.

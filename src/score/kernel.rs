@@ -1,11 +1,13 @@
 //! The choice of a kernel: the hot loop is compiled for several instruction sets.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use kl_formats::Row;
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
+use super::pair::RowPair;
 use super::portable;
 use super::token_score::TokenScore;
 #[cfg(target_arch = "x86_64")]
@@ -69,20 +71,16 @@ impl Kernel {
         }
     }
 
-    /// Scores one evaluated row against one reference row.
-    ///
-    /// `next` is the token that actually follows, an index into the rows; without it both NLLs are
-    /// NaN.
+    /// Scores one evaluated row against one reference row. Without a next token both NLLs are NaN.
     ///
     /// # Panics
     ///
-    /// If the rows are empty or of different length, if `next` is not below that length, or if the
-    /// processor cannot run this kernel (see [`Kernel::available`]). These are bugs in the caller:
-    /// no input leads to them.
-    pub fn score(self, reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-        let n = eval.len();
-        assert!(n > 0, "a row of logits has at least one entry");
-        assert_eq!(reference.len(), n, "rows of different length");
+    /// If the rows are empty or of different length, if the next token is not below that length, if
+    /// a floor is not one of [`floor`](super::floor())'s, or if the processor cannot run this kernel
+    /// (see [`Kernel::available`]). These are bugs in the caller: no input leads to them.
+    pub fn score(self, pair: &RowPair<'_>) -> TokenScore {
+        pair.check();
+        let (n, next) = (pair.eval.len(), pair.next);
         assert!(u32::try_from(n).is_ok(), "a row is indexed by 32 bits");
         assert!(
             next.is_none_or(|next| (next as usize) < n),
@@ -92,19 +90,39 @@ impl Kernel {
             self.is_available(),
             "this processor cannot run the {self} kernel"
         );
+        // Rare: only rows with masked entries are stored so.
+        if let Row::U16Masked { .. } = pair.reference {
+            return DECODED.with_borrow_mut(|decoded| {
+                decoded.resize(n, 0.0);
+                pair.reference.decode_into(decoded);
+                self.score_decoded(&RowPair {
+                    reference: Row::F32(decoded),
+                    ..*pair
+                })
+            });
+        }
+        self.score_decoded(pair)
+    }
+
+    fn score_decoded(self, pair: &RowPair<'_>) -> TokenScore {
         match self {
-            // SAFETY: the processor has AVX-512F: asserted above.
+            // SAFETY: the processor has AVX-512F: asserted by the caller.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => unsafe { avx512::score(reference, eval, next) },
-            // SAFETY: the processor has AVX2 and FMA: asserted above.
+            Self::Avx512 => unsafe { avx512::score(pair) },
+            // SAFETY: the processor has AVX2 and FMA: asserted by the caller.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => unsafe { avx2::score(reference, eval, next) },
-            // SAFETY: the processor has NEON: asserted above.
+            Self::Avx2 => unsafe { avx2::score(pair) },
+            // SAFETY: the processor has NEON: asserted by the caller.
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => unsafe { neon::score(reference, eval, next) },
-            _ => portable::score(reference, eval, next),
+            Self::Neon => unsafe { neon::score(pair) },
+            _ => portable::score(pair),
         }
     }
+}
+
+thread_local! {
+    /// The memory for a decoded row, used again by the next.
+    static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 impl fmt::Display for Kernel {

@@ -65,10 +65,12 @@
 //! has not been timed.
 
 mod exp;
+mod floor;
 mod kernel;
 pub mod llama_perplexity;
 mod ln;
 pub mod logit_metrics;
+mod pair;
 mod passes;
 mod portable;
 mod token_score;
@@ -88,7 +90,9 @@ mod oracle;
 #[cfg(test)]
 mod tests;
 
+pub use floor::floor;
 pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityToken;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
+pub use pair::RowPair;
 pub use token_score::TokenScore;

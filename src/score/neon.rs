@@ -2,21 +2,20 @@
 
 use std::arch::aarch64::*;
 
-use kl_formats::Row;
-
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::pair::RowPair;
 use super::passes;
 use super::token_score::TokenScore;
 use super::vector::Simd;
 
-/// Scores two rows of the same length, at least 1.
+/// Scores two rows of the same length, at least 1; masked codes come decoded.
 ///
 /// # Safety
 ///
 /// The processor must have NEON.
 #[target_feature(enable = "neon")]
-pub(super) unsafe fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    passes::score::<Neon>(reference, eval, next)
+pub(super) unsafe fn score(pair: &RowPair<'_>) -> TokenScore {
+    passes::score::<Neon>(pair)
 }
 
 /// Used only inside [`score`], whose caller guarantees NEON.

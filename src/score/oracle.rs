@@ -2,6 +2,7 @@
 
 use kl_formats::Row;
 
+use super::pair::RowPair;
 use super::token_score::TokenScore;
 
 /// A compensated sum (Neumaier 1974).
@@ -77,40 +78,96 @@ fn rank(row: &[f32], of: usize) -> u32 {
     1 + above as u32
 }
 
-/// Logits minus their maximum, and the logarithm of the sum of their exponentials.
-fn shifted(row: &[f32]) -> (Vec<f64>, f64) {
+/// Logits minus their maximum, and the logarithm of the sum of their exponentials, over some
+/// entries.
+fn shifted(row: &[f32], counts: &[bool]) -> (Vec<f64>, f64) {
     let max = f64::from(row[first_max(row)]);
     let shifted: Vec<f64> = row.iter().map(|&x| f64::from(x) - max).collect();
-    let ln_sum = sum(shifted.iter().map(|x| x.exp())).ln();
+    let counted = shifted.iter().zip(counts).filter(|(_, counts)| **counts);
+    let ln_sum = sum(counted.map(|(x, _)| x.exp())).ln();
     (shifted, ln_sum)
 }
 
-pub(super) fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    let reference = decode(reference);
-    let finite = |row: &[f32]| row.iter().all(|x| x.is_finite());
-    if !finite(&reference) || !finite(eval) {
-        return TokenScore::excluded(finite(&reference), finite(eval));
+/// Σ w(entry) · ratio(entry) of `w` = e^`ln_w`; infinite where an entry weighs something and its
+/// ratio is infinite.
+fn mean_ratio(ln_w: &[f64], ratio: &[f64]) -> f64 {
+    let weights = ln_w.iter().map(|ln_w| ln_w.exp());
+    let counted = weights.zip(ratio).filter(|(w, _)| *w > 0.0);
+    let terms: Vec<f64> = counted.map(|(w, ratio)| w * ratio).collect();
+    match terms.contains(&f64::INFINITY) {
+        true => f64::INFINITY,
+        false => sum(terms.into_iter()).max(0.0),
     }
-    let (a, ln_p_sum) = shifted(&reference);
-    let (b, ln_q_sum) = shifted(eval);
+}
+
+pub(super) fn score(pair: &RowPair<'_>) -> TokenScore {
+    let (reference, eval) = (decode(pair.reference), pair.eval);
+    let sound = |row: &[f32]| {
+        row.iter().all(|x| *x < f32::INFINITY) && row.iter().any(|x| *x > f32::NEG_INFINITY)
+    };
+    if !sound(&reference) || !sound(eval) {
+        return TokenScore::excluded(sound(&reference), sound(eval));
+    }
+    let known = |row: &[f32], floor: Option<f32>| -> Vec<bool> {
+        row.iter()
+            .map(|&x| floor.is_none_or(|floor| x > floor))
+            .collect()
+    };
+    let ref_known = known(&reference, pair.ref_floor);
+    let eval_known = known(eval, pair.eval_floor);
+    let both: Vec<bool> = ref_known
+        .iter()
+        .zip(&eval_known)
+        .map(|(l, m)| *l && *m)
+        .collect();
+    let (a, ln_p_sum) = shifted(&reference, &both);
+    let (b, ln_q_sum) = shifted(eval, &both);
+    let n = a.len();
+    let counted: Vec<usize> = (0..n).filter(|&i| both[i]).collect();
     // ln p − ln q. The rows are subtracted first: their difference may be small when the logarithms
     // are not.
-    let ln_ratio = |(a, b): (&f64, &f64)| (a - b) - (ln_p_sum - ln_q_sum);
-    let p = |a: &f64| (a - ln_p_sum).exp();
-    let q = |b: &f64| (b - ln_q_sum).exp();
+    let ratio: Vec<f64> = counted
+        .iter()
+        .map(|&i| (a[i] - b[i]) - (ln_p_sum - ln_q_sum))
+        .collect();
+    let reverse: Vec<f64> = ratio.iter().map(|x| -x).collect();
+    let ln_p: Vec<f64> = counted.iter().map(|&i| a[i] - ln_p_sum).collect();
+    let ln_q: Vec<f64> = counted.iter().map(|&i| b[i] - ln_q_sum).collect();
+    let surprise: Vec<f64> = ln_p.iter().map(|x| -x).collect();
+    let nothing = ln_p_sum == f64::NEG_INFINITY || ln_q_sum == f64::NEG_INFINITY;
+    let divergence = |ln_w: &[f64], ratio: &[f64]| match nothing {
+        true => f64::INFINITY,
+        false => mean_ratio(ln_w, ratio),
+    };
+    // ln p over the whole vocabulary, or as it is stored.
+    let whole = |row: &[f32], shifted: &[f64], known: &[bool], floor: Option<f32>, i: usize| match (
+        floor, known[i],
+    ) {
+        (Some(_), true) => f64::from(row[i]),
+        (Some(_), false) => f64::NAN,
+        (None, _) => shifted[i] - sum(shifted.iter().map(|x| x.exp())).ln(),
+    };
+    let ln_p_of = |i: usize| whole(&reference, &a, &ref_known, pair.ref_floor, i);
+    let ln_q_of = |i: usize| whole(eval, &b, &eval_known, pair.eval_floor, i);
+    let nll = |ln_p: f64| if ln_p >= 0.0 { 0.0 } else { -ln_p };
+    let next = pair.next.map(|next| next as usize);
     let (ref_top, eval_top) = (first_max(&reference), first_max(eval));
     TokenScore {
-        kld: sum(a.iter().zip(&b).map(|ab| p(ab.0) * ln_ratio(ab))).max(0.0),
-        reverse_kld: sum(a.iter().zip(&b).map(|ab| -q(ab.1) * ln_ratio(ab))).max(0.0),
-        ref_entropy: sum(a.iter().map(|a| -p(a) * (a - ln_p_sum))),
-        ref_nll: next.map_or(f64::NAN, |next| ln_p_sum - a[next as usize]),
-        eval_nll: next.map_or(f64::NAN, |next| ln_q_sum - b[next as usize]),
+        kld: divergence(&ln_p, &ratio),
+        reverse_kld: divergence(&ln_q, &reverse),
+        ref_entropy: mean_ratio(&ln_p, &surprise),
+        ref_nll: next.map_or(f64::NAN, |next| nll(ln_p_of(next))),
+        eval_nll: next.map_or(f64::NAN, |next| nll(ln_q_of(next))),
         ref_top: ref_top as u32,
         eval_top: eval_top as u32,
         ref_top_rank: rank(eval, ref_top),
         eval_top_rank: rank(&reference, eval_top),
-        ref_top_p: p(&a[ref_top]),
-        eval_top_p: q(&b[eval_top]),
+        ref_top_p: ln_p_of(ref_top).exp().min(1.0),
+        eval_top_p: ln_q_of(eval_top).exp().min(1.0),
+        ref_unknown_p: pair.ref_floor.map_or(0.0, |floor| {
+            let unknown = ref_known.iter().filter(|known| !**known).count();
+            (unknown as f64 * f64::from(floor).exp()).min(1.0)
+        }),
         ref_finite: true,
         eval_finite: true,
     }

@@ -2,9 +2,8 @@
 
 use std::f64::consts::LOG2_E;
 
-use kl_formats::Row;
-
 use super::exp::{POLYNOMIAL, ROUND, UNDERFLOW};
+use super::pair::RowPair;
 use super::passes;
 use super::token_score::TokenScore;
 use super::vector::Simd;
@@ -12,8 +11,8 @@ use super::vector::Simd;
 const LANES: usize = 16;
 const HALF: usize = LANES / 2;
 
-pub(super) fn score(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    passes::score::<Arrays>(reference, eval, next)
+pub(super) fn score(pair: &RowPair<'_>) -> TokenScore {
+    passes::score::<Arrays>(pair)
 }
 
 enum Arrays {}

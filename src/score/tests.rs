@@ -1,12 +1,16 @@
 //! Every kernel of this processor against the oracle.
 
+mod close;
+mod floored;
+mod masked;
+
 use std::collections::HashSet;
 
 use kl_formats::Row;
 use proptest::prelude::*;
 
 use super::passes::ORDINARY;
-use super::{Kernel, TokenScore, oracle};
+use super::{Kernel, RowPair, TokenScore, oracle};
 
 /// Tolerances: twice the errors that the module's table states.
 const RELATIVE: f64 = 1e-11;
@@ -43,7 +47,7 @@ fn lengths() -> impl Iterator<Item = usize> {
 fn close(what: &str, got: f64, want: f64, relative: f64) {
     let bar = (relative * want.abs()).max(ABSOLUTE);
     assert!(
-        (got - want).abs() <= bar || (got.is_nan() && want.is_nan()),
+        (got - want).abs() <= bar || got == want || (got.is_nan() && want.is_nan()),
         "{what}: {got:e}, but the oracle has {want:e}: off by {:e}",
         got - want
     );
@@ -51,10 +55,15 @@ fn close(what: &str, got: f64, want: f64, relative: f64) {
 
 #[track_caller]
 fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
-    let want = oracle::score(reference, eval, next);
+    check_pair(RowPair::new(reference, eval, next))
+}
+
+#[track_caller]
+fn check_pair(pair: RowPair<'_>) -> TokenScore {
+    let want = oracle::score(&pair);
     let mut last = None;
     for kernel in Kernel::available() {
-        let got = kernel.score(reference, eval, next);
+        let got = kernel.score(&pair);
         close("kld", got.kld, want.kld, RELATIVE);
         close("reverse", got.reverse_kld, want.reverse_kld, RELATIVE);
         close("entropy", got.ref_entropy, want.ref_entropy, RELATIVE);
@@ -62,6 +71,7 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
         close("eval nll", got.eval_nll, want.eval_nll, RELATIVE);
         close("ref top's p", got.ref_top_p, want.ref_top_p, RELATIVE);
         close("eval top's p", got.eval_top_p, want.eval_top_p, RELATIVE);
+        close("unknown", got.ref_unknown_p, want.ref_unknown_p, RELATIVE);
         assert!(!(got.ref_top_p > 1.0 || got.eval_top_p > 1.0), "{kernel}");
         assert!(!(got.kld < 0.0 || got.reverse_kld < 0.0), "{kernel}");
         let whole = |s: &TokenScore| {
@@ -71,7 +81,7 @@ fn check(reference: Row<'_>, eval: &[f32], next: Option<u32>) -> TokenScore {
             )
         };
         assert_eq!(whole(&got), whole(&want), "{kernel}");
-        let again = kernel.score(reference, eval, next);
+        let again = kernel.score(&pair);
         assert_eq!(bits(&got), bits(&again), "{kernel} differs between runs");
         assert_eq!(top_p(&got), top_p(&again), "{kernel} differs between runs");
         last = Some(got);
@@ -278,7 +288,7 @@ fn ties_rank_by_index() {
 fn rows_that_are_not_finite_give_nan() {
     let mut random = Random(10);
     for n in [1, 2, 16, 40, 64, 65, 100, 1024, 1500, 3000] {
-        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
             for at in [0, n / 2, n - 1] {
                 for (in_ref, in_eval) in [(true, false), (false, true), (true, true)] {
                     let mut reference = random.row(n, 2.5);
@@ -345,7 +355,7 @@ fn values_of_scipy() {
         let reference: Vec<f32> = (0..n).map(|i| logit(i, step, base)).collect();
         let eval: Vec<f32> = (0..n).map(|i| reference[i as usize] + shift(i)).collect();
         for kernel in Kernel::available() {
-            let s = kernel.score(Row::F32(&reference), &eval, Some(next));
+            let s = kernel.score(&RowPair::new(Row::F32(&reference), &eval, Some(next)));
             #[rustfmt::skip]
             let got = [s.kld, s.reverse_kld, s.ref_entropy, s.ref_nll, s.eval_nll, s.ref_top_p, s.eval_top_p];
             for (got, want) in got.into_iter().zip(floats) {
@@ -371,13 +381,13 @@ fn kernels_have_names_of_their_own_and_the_fastest_comes_first() {
 #[test]
 #[should_panic(expected = "different length")]
 fn rows_of_different_length_panic() {
-    Kernel::Portable.score(Row::F32(&[0.0, 1.0]), &[0.0], None);
+    Kernel::Portable.score(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0], None));
 }
 
 #[test]
 #[should_panic(expected = "not in a row")]
 fn a_next_token_outside_the_row_panics() {
-    Kernel::Portable.score(Row::F32(&[0.0]), &[0.0], Some(1));
+    Kernel::Portable.score(&RowPair::new(Row::F32(&[0.0]), &[0.0], Some(1)));
 }
 
 proptest! {

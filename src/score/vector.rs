@@ -19,7 +19,7 @@ pub(super) trait Simd {
     fn load_codes(codes: &[u16]) -> Self::F;
     fn mul_f(a: Self::F, b: Self::F) -> Self::F;
     fn add_f(a: Self::F, b: Self::F) -> Self::F;
-    /// The larger of each lane; anything if one is NaN.
+    /// The larger of each lane; NaN if `b` is, anything if only `a` is.
     fn max_f(a: Self::F, b: Self::F) -> Self::F;
     /// The smaller of each lane; anything if one is NaN.
     fn min_f(a: Self::F, b: Self::F) -> Self::F;
@@ -41,7 +41,7 @@ pub(super) trait Simd {
     fn sub(a: Self::D, b: Self::D) -> Self::D;
     /// a·b + c
     fn mul_add(a: Self::D, b: Self::D, c: Self::D) -> Self::D;
-    /// e^x for finite x ≤ 0: exactly 1 at 0, exactly 0 on underflow. Four at a time, so that a
+    /// e^x for finite x up to [`ORDINARY`](super::passes::ORDINARY): exactly 1 at 0, exactly 0 on underflow. Four at a time, so that a
     /// kernel can interleave them: one alone is a chain of dependent instructions.
     fn exp(x: [Self::D; 4]) -> [Self::D; 4];
     /// e^x for |x| ≤ [`ORDINARY`](super::passes::ORDINARY); any bits for other x.

@@ -1,10 +1,10 @@
 //! What an evaluation measures at each position besides its record, where the user asks for it.
 
-use kl_formats::{Row, TokenRecord};
+use kl_formats::TokenRecord;
 
 use crate::commands::settings::Stats;
 use crate::score::llama_perplexity::{self, LlamaPerplexityToken};
-use crate::score::{LogitMetrics, logit_metrics};
+use crate::score::{LogitMetrics, RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable,
     TokenLocation,
@@ -55,14 +55,14 @@ impl Measures {
         self.llama_perplexity
     }
 
-    /// Measures a pair of rows; `next` is the actual next token.
-    pub fn of(self, row: Row<'_>, evaluated: &[f32], next: Option<u32>) -> Measured {
+    /// Measures a pair of rows.
+    pub fn of(self, pair: &RowPair<'_>) -> Measured {
         Measured {
             llama_perplexity: match self.on_its_own_rows {
-                true => llama_perplexity::score(row, evaluated, next),
+                true => llama_perplexity::score(pair.reference, pair.eval, pair.next),
                 false => None,
             },
-            logits: self.logits.then(|| logit_metrics(row, evaluated)),
+            logits: self.logits.then(|| logit_metrics(pair)),
         }
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{BackendIdentity, ModelIdentity, ReferenceSummary, Row, SidecarHeader};
+use kl_formats::{BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::context::writer;
 use super::observer::Watch;
@@ -24,7 +24,7 @@ use crate::report::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport, ReferenceInfo,
     TimingInfo, TokenColumns, TokenContext, Warning, judge,
 };
-use crate::score::Kernel;
+use crate::score::{Kernel, RowPair};
 use crate::stats::{ClusterRule, MostDivergent, PromptStats, RunningMean, Summary};
 use measures::Measured;
 use token_log::TokenLog;
@@ -191,7 +191,7 @@ impl Evaluation<'_> {
         for record in log.records.iter().filter(|record| !record.is_excluded()) {
             mean.push(record.kld);
         }
-        let of_rows = |row: Row<'_>, evaluated: &[f32], next| measures.of(row, evaluated, next);
+        let of_rows = |pair: &RowPair<'_>| measures.of(pair);
         let timing = pipeline::evaluate(n_sources, make, rows, Kernel::detect(), of_rows, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),

@@ -9,6 +9,7 @@ use std::ops::Range;
 use kl_formats::Row;
 
 use super::super::ln::ln;
+use super::super::pair::RowPair;
 use super::super::portable::exp;
 use super::metrics::LogitMetrics;
 
@@ -34,9 +35,9 @@ type Lanes = [f64; LANES];
 ///
 /// If the rows are empty or of different length. These are bugs in the caller: no input leads to
 /// them.
-pub fn logit_metrics(reference: Row<'_>, eval: &[f32]) -> LogitMetrics {
-    assert!(!eval.is_empty(), "a row of logits has at least one entry");
-    assert_eq!(reference.len(), eval.len(), "rows of different length");
+pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
+    pair.check();
+    let (reference, eval) = (pair.reference, pair.eval);
     let mut first = FirstPass::default();
     let all_finite = chunks(reference, eval, |l, m| {
         let finite = is_finite(l) && is_finite(m);

@@ -7,6 +7,7 @@ use kl_formats::Row;
 use proptest::prelude::*;
 
 use super::*;
+use crate::score::RowPair;
 use crate::score::oracle::decode;
 
 /// Absolute below 1, and relative above: more than twice the errors that the module's documentation
@@ -79,13 +80,13 @@ fn definitions(l: &[f32], m: &[f32]) -> [f64; 5] {
 #[track_caller]
 fn check(reference: Row<'_>, eval: &[f32]) -> LogitMetrics {
     let decoded = decode(reference);
-    let got = logit_metrics(reference, eval);
+    let got = logit_metrics(&RowPair::new(reference, eval, None));
     assert!(got.is_finite());
     assert_close(&got, &definitions(&decoded, eval));
     assert!(list(&got).into_iter().all(|x| x >= 0.0));
     assert!(got.max_abs_diff >= got.mean_abs_diff * (1.0 - 1e-15));
     assert!(got.cosine_distance <= 2.0 && got.jensen_shannon <= LN_2);
-    let swapped = logit_metrics(Row::F32(eval), &decoded);
+    let swapped = logit_metrics(&RowPair::new(Row::F32(eval), &decoded, None));
     let symmetric = list(&got)
         .into_iter()
         .zip(list(&swapped))
@@ -281,7 +282,11 @@ fn close_rows_keep_their_digits() {
     // Jensen-Shannon divergence an eighth.
     let reference = [0.0_f32, 1.0, 2.0];
     let shift = 2f32.powi(-22);
-    let got = logit_metrics(Row::F32(&reference), &[0.0, 1.0, 2.0 + shift]);
+    let got = logit_metrics(&RowPair::new(
+        Row::F32(&reference),
+        &[0.0, 1.0, 2.0 + shift],
+        None,
+    ));
     let p = 2f64.exp() / (1.0 + 1f64.exp() + 2f64.exp());
     let variance = p * (1.0 - p) * f64::from(shift).powi(2);
     assert!((got.jensen_shannon / (variance / 8.0) - 1.0).abs() < 1e-6);
@@ -301,7 +306,7 @@ fn rows_that_are_not_finite_give_nan() {
                 let mut broken = row.clone();
                 broken[at] = bad;
                 for (l, m) in [(&row, &broken), (&broken, &row), (&broken, &broken)] {
-                    let got = logit_metrics(Row::F32(l), m);
+                    let got = logit_metrics(&RowPair::new(Row::F32(l), m, None));
                     assert!(list(&got).into_iter().all(f64::is_nan) && !got.is_finite());
                 }
             }
@@ -313,7 +318,7 @@ fn rows_that_are_not_finite_give_nan() {
         step: f32::NAN,
         codes: &codes,
     };
-    assert!(!logit_metrics(excluded, &[0.0, 1.0]).is_finite());
+    assert!(!logit_metrics(&RowPair::new(excluded, &[0.0, 1.0], None)).is_finite());
 }
 
 #[test]
@@ -340,7 +345,7 @@ fn the_limits_of_f32() {
 #[test]
 #[should_panic(expected = "different length")]
 fn rows_of_different_length_panic() {
-    logit_metrics(Row::F32(&[0.0, 1.0]), &[0.0]);
+    logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0], None));
 }
 
 proptest! {

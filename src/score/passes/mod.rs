@@ -1,0 +1,257 @@
+//! The passes over a pair of rows, written once for vectors of any width.
+//!
+//! Everything is `inline(always)`: a kernel's entry point has its `#[target_feature]`, and what is
+//! inlined into it is compiled with those features.
+
+mod close;
+mod entries;
+mod one_pass;
+mod sums;
+mod top;
+mod two_passes;
+
+use kl_formats::Row;
+
+use super::exp::UNDERFLOW;
+use super::pair::RowPair;
+use super::token_score::TokenScore;
+use super::vector::{Codes, Simd, Source};
+use close::{CLOSE, close};
+use entries::{AboveFloor, Any, Every};
+use one_pass::one_pass;
+use sums::Sums;
+use top::{Top, count_above, rank};
+use two_passes::two_passes;
+
+/// Rows whose logits are all within ± this take one pass; e^300 is 2e130, e^−300 is 5e-131.
+pub(super) const ORDINARY: f32 = 300.0;
+
+/// Rows with fewer entries take two passes, in which the largest entry weighs exactly 1.
+const SHORT: usize = 64;
+
+/// Entries summed before the sums are added to the row's: keeps rounding errors from growing with
+/// the row.
+const BLOCK: usize = 1024;
+
+/// Scores two rows of the same length, at least 1. Rows of masked codes come decoded.
+#[inline(always)]
+pub(super) fn score<S: Simd>(pair: &RowPair<'_>) -> TokenScore {
+    match pair.reference {
+        Row::F32(row) => score_rows::<S, _>(row, pair),
+        Row::U16 { min, step, codes } => {
+            score_rows::<S, _>(Codes::<S>::new(min, step, codes), pair)
+        }
+        Row::U16Masked { .. } => unreachable!("decoded by the caller"),
+    }
+}
+
+#[inline(always)]
+fn score_rows<S: Simd, R: Source<S>>(reference: R, pair: &RowPair<'_>) -> TokenScore {
+    let eval = pair.eval;
+    let floors = [pair.ref_floor, pair.eval_floor];
+    let any = Any::ordinary(pair.ref_floor, pair.eval_floor);
+    let sums = match floors {
+        _ if eval.len() < SHORT => None,
+        [None, None] => one_pass::<S, R>(reference, eval, Every, any, floors),
+        [Some(floor), None] => {
+            one_pass::<S, R>(reference, eval, AboveFloor::new(floor), any, floors)
+        }
+        [_, Some(_)] => one_pass::<S, R>(reference, eval, any, any, floors),
+    };
+    if let Some(sums) = sums {
+        return finish::<S, R>(reference, pair, any, &sums);
+    }
+    let any = Any::new(pair.ref_floor, pair.eval_floor);
+    match two_passes::<S, R>(reference, eval, any, floors) {
+        Ok(sums) => finish::<S, R>(reference, pair, any, &sums),
+        Err(excluded) => excluded,
+    }
+}
+
+/// Turns the sums into the numbers of the module's table.
+#[inline(always)]
+fn finish<S: Simd, R: Source<S>>(
+    reference: R,
+    pair: &RowPair<'_>,
+    any: Any<S>,
+    sums: &Sums,
+) -> TokenScore {
+    let eval = pair.eval;
+    let n = eval.len();
+    let p = Distribution {
+        floor: pair.ref_floor,
+        shift: sums.ref_shift,
+        sum: sums.p_all,
+    };
+    let q = Distribution {
+        floor: pair.eval_floor,
+        shift: sums.eval_shift,
+        sum: sums.q_all,
+    };
+    let (ref_nll, eval_nll) = match pair.next.map(|next| next as usize) {
+        Some(next) => (p.nll(reference.get(next)), q.nll(eval[next])),
+        None => (f64::NAN, f64::NAN),
+    };
+    let (ref_top, eval_top) = (sums.ref_top, sums.eval_top);
+    let (ref_top_rank, eval_top_rank) = if ref_top.index == eval_top.index {
+        (1, 1)
+    } else {
+        (
+            rank::<S, _>(eval, n, ref_top.index),
+            rank::<S, R>(reference, n, eval_top.index),
+        )
+    };
+    let [kld, reverse_kld] = divergences::<S, R>(reference, pair, any, sums);
+    TokenScore {
+        kld,
+        reverse_kld,
+        ref_entropy: match sums.p > 0.0 {
+            true => at_least_zero(sums.p.ln() - sums.p_a / sums.p),
+            false => 0.0,
+        },
+        ref_nll,
+        eval_nll,
+        ref_top: ref_top.index as u32,
+        eval_top: eval_top.index as u32,
+        ref_top_rank,
+        eval_top_rank,
+        ref_top_p: p.of(ref_top.logit),
+        eval_top_p: q.of(eval_top.logit),
+        ref_unknown_p: match pair.ref_floor {
+            Some(floor) => {
+                let n_known = count_above::<S, R>(reference, 0, n, floor);
+                at_most_one((n - n_known as usize) as f64 * f64::from(floor).exp())
+            }
+            None => 0.0,
+        },
+        ref_finite: true,
+        eval_finite: true,
+    }
+}
+
+/// KL(p‖q) and KL(q‖p), over the entries that both rows know.
+#[inline(always)]
+fn divergences<S: Simd, R: Source<S>>(
+    reference: R,
+    pair: &RowPair<'_>,
+    any: Any<S>,
+    sums: &Sums,
+) -> [f64; 2] {
+    // No entry that both know, or none of any weight: nothing that one row allows is possible in
+    // the other.
+    if sums.p == 0.0 || sums.q == 0.0 {
+        return [f64::INFINITY; 2];
+    }
+    let eval = pair.eval;
+    let n = eval.len();
+    let mut infinite = [false; 2];
+    if sums.may_be_masked {
+        let weighs = |logit: f32, top: Top, floor: Option<f32>| {
+            logit > floor.unwrap_or(f32::NEG_INFINITY)
+                && f64::from(logit) - f64::from(top.logit) >= UNDERFLOW
+        };
+        let p_weighs = |logit| weighs(logit, sums.ref_top, pair.ref_floor);
+        let q_weighs = |logit| weighs(logit, sums.eval_top, pair.eval_floor);
+        infinite = [
+            is_masked_elsewhere::<S>(reference, p_weighs, eval, n),
+            is_masked_elsewhere::<S>(eval, q_weighs, reference, n),
+        ];
+    }
+    // The quotient first: the difference of two logarithms would round at their size, not at that
+    // of the result.
+    let mut finite = [
+        sums.p_d / sums.p + (sums.q / sums.p).ln(),
+        (sums.p / sums.q).ln() - sums.q_d / sums.q,
+    ];
+    let are_equal = sums.p == sums.q && sums.p_d == 0.0 && sums.q_d == 0.0;
+    if finite[0].min(finite[1]) < CLOSE && !are_equal && infinite == [false; 2] {
+        let floors = [pair.ref_floor, pair.eval_floor];
+        finite = match sums.may_be_masked || floors != [None, None] {
+            true => close::<S, R>(reference, eval, any, any, floors, sums),
+            false => close::<S, R>(reference, eval, Every, any, floors, sums),
+        };
+    }
+    let of = |which: usize| match infinite[which] {
+        true => f64::INFINITY,
+        false => at_least_zero(finite[which]),
+    };
+    [of(0), of(1)]
+}
+
+/// Whether an entry that weighs something in `row` is −∞ in the `other` row.
+#[inline(always)]
+fn is_masked_elsewhere<S: Simd>(
+    row: impl Source<S>,
+    weighs: impl Fn(f32) -> bool,
+    other: impl Source<S>,
+    n: usize,
+) -> bool {
+    let lowest = S::splat_f(-f32::MAX);
+    let mut at = 0;
+    while at < n {
+        let end = n.min(at + S::LANES);
+        if end - at < S::LANES || S::any_above(lowest, other.vector(at)) {
+            for i in at..end {
+                if other.get(i) == f32::NEG_INFINITY && weighs(row.get(i)) {
+                    return true;
+                }
+            }
+        }
+        at = end;
+    }
+    false
+}
+
+/// The probabilities of one row.
+struct Distribution {
+    /// Where there is a floor, the row's values above it are ln p.
+    floor: Option<f32>,
+    shift: f64,
+    /// Σ e^(logit − shift)
+    sum: f64,
+}
+
+impl Distribution {
+    /// −ln p of an entry; NaN if it is not known.
+    #[inline(always)]
+    fn nll(&self, logit: f32) -> f64 {
+        let ln_p = match self.floor {
+            Some(floor) if logit <= floor => f64::NAN,
+            Some(_) => f64::from(logit),
+            None => f64::from(logit) - self.shift - self.sum.ln(),
+        };
+        at_least_zero(-ln_p)
+    }
+
+    /// p of an entry that is known.
+    #[inline(always)]
+    fn of(&self, logit: f32) -> f64 {
+        at_most_one(match self.floor {
+            Some(_) => f64::from(logit).exp(),
+            None => (f64::from(logit) - self.shift).exp() / self.sum,
+        })
+    }
+}
+
+/// Replaces what rounding left below 0 by 0; NaN stays.
+#[inline(always)]
+fn at_least_zero(x: f64) -> f64 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
+/// Replaces what rounding left above 1 by 1.
+#[inline(always)]
+fn at_most_one(x: f64) -> f64 {
+    if x >= 1.0 { 1.0 } else { x }
+}
+
+/// The entries of a row from `whole` on, which fill no vector, with entries after them that count
+/// as nothing.
+#[inline(always)]
+fn padded(whole: usize, n: usize, floor: Option<f32>, entry: impl Fn(usize) -> f32) -> [f32; 16] {
+    let mut out = [floor.unwrap_or(f32::NEG_INFINITY); 16];
+    for (out, at) in out.iter_mut().zip(whole..n) {
+        *out = entry(at);
+    }
+    out
+}
