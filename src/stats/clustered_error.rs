@@ -7,7 +7,11 @@ use serde::Serialize;
 use super::estimate::{Confidence, finite};
 use super::hall;
 use super::mean::Sum;
-use super::student::student_two_sided;
+use super::student::{normal_two_sided, student_two_sided};
+
+/// Below, Hall's correction makes intervals up to 80 % wider and covers 1 % more: see
+/// docs/INTERVALS.md.
+const MIN_CLUSTERS_FOR_SKEWNESS: usize = 6;
 
 /// How uncertain a mean is, with its samples as independent and with its clusters as independent.
 ///
@@ -27,10 +31,11 @@ pub struct Spread {
 pub struct ClusteredError {
     /// The standard error of the mean.
     pub se: f64,
-    /// The number of clusters, minus 1.
+    /// How many clusters there are.
+    pub clusters: usize,
+    /// The degrees of freedom that the standard error has: at most the number of clusters less 1.
     pub degrees: f64,
-    /// The skewness of the clusters' residual totals over the square root of their number: that of
-    /// the mean.
+    /// The skewness of the clusters' totals over the square root of their number: that of the mean.
     pub skewness: f64,
 }
 
@@ -103,13 +108,34 @@ impl Spread {
         self.n / self.design_effect().unwrap_or(1.0).max(1.0)
     }
 
+    /// How many independent samples would give an interval of a share that is as wide: n over the
+    /// design effect, less what Student's t costs with this number of clusters, and at most n.
+    ///
+    /// Korn & Graubard 1998, "Confidence intervals for proportions with small expected number of
+    /// positive counts estimated from survey data", Survey Methodology 24.
+    pub fn n_for_share(&self, confidence: Confidence) -> f64 {
+        let Some((clustered, design_effect)) = self.clustered.zip(self.design_effect()) else {
+            return self.n;
+        };
+        let z = normal_two_sided(confidence);
+        let t = student_two_sided(confidence, clustered.clusters as f64 - 1.0);
+        self.n / (design_effect * (t / z).powi(2)).max(1.0)
+    }
+
     /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
     /// the two standard errors.
+    ///
+    /// From few clusters skewness cannot be estimated: below [`MIN_CLUSTERS_FOR_SKEWNESS`] the
+    /// interval is Student's t alone.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.clustered.and_then(|clustered| {
             let se = clustered.se.max(self.se.unwrap_or(0.0));
             let t = student_two_sided(confidence, clustered.degrees);
-            let (below, above) = hall::reach(t, clustered.skewness);
+            let skewness = match clustered.clusters >= MIN_CLUSTERS_FOR_SKEWNESS {
+                true => clustered.skewness,
+                false => 0.0,
+            };
+            let (below, above) = hall::reach(t, skewness);
             let (lo, hi) = (value - below * se, value + above * se);
             (lo.is_finite() && hi.is_finite()).then_some((lo, hi))
         });
@@ -124,18 +150,31 @@ impl Spread {
 }
 
 impl ClusteredError {
+    /// The error from the totals of the clusters' residuals; `None` for fewer than two.
+    ///
+    /// A standard error from few clusters that differ much is itself uncertain. The degrees of
+    /// freedom are those with which a normal sample's would be as uncertain, `2G / (kurtosis − 1)`
+    /// (Satterthwaite 1946, Biometrics Bulletin 2): G for normal totals, few where one cluster
+    /// stands out.
     fn of_totals(n: f64, totals: &[f64]) -> Option<Self> {
         if totals.len() < 2 {
             return None;
         }
         let clusters = totals.len() as f64;
         let squares: Sum = totals.iter().map(|total| total * total).collect();
-        let cubes: Sum = totals.iter().map(|total| total.powi(3)).collect();
-        let skewness = cubes.value() / squares.value().powf(1.5);
+        let se = (clusters / (clusters - 1.0) * squares.value()).sqrt() / n;
+        // Relative to the root mean square, so that no power of a tiny total becomes 0.
+        let rms = (squares.value() / clusters).sqrt();
+        let mean_power = |power| {
+            let terms = totals.iter().map(|total| (total / rms).powi(power));
+            finite(terms.collect::<Sum>().value() / clusters)
+        };
+        let degrees = mean_power(4).map(|kurtosis| 2.0 * clusters / (kurtosis - 1.0));
         Some(Self {
-            se: (clusters / (clusters - 1.0) * squares.value()).sqrt() / n,
-            degrees: clusters - 1.0,
-            skewness: finite(skewness).unwrap_or(0.0),
+            se,
+            clusters: totals.len(),
+            degrees: degrees.unwrap_or(f64::INFINITY).min(clusters - 1.0),
+            skewness: mean_power(3).unwrap_or(0.0) / clusters.sqrt(),
         })
     }
 }
@@ -186,7 +225,8 @@ mod tests {
         let ordinary = moments.standard_error().unwrap();
         assert_close(spread.se.unwrap(), ordinary, 1e-13);
         assert_close(spread.clustered.unwrap().se, ordinary, 1e-13);
-        assert_eq!(spread.clustered.unwrap().degrees, 499.0);
+        // One of them stands out.
+        assert!(spread.clustered.unwrap().degrees < 100.0);
         assert_close(spread.design_effect().unwrap(), 1.0, 1e-13);
         assert_close(spread.n_effective(), 500.0, 1e-13);
     }
@@ -197,6 +237,7 @@ mod tests {
         let spread = Spread::of(&[7, 2, 7, 7], [-2.0, 3.0, -1.0, 0.0]);
         let error = spread.clustered.unwrap();
         assert_eq!((error.se, error.degrees, error.skewness), (1.5, 1.0, 0.0));
+        assert_eq!(error.clusters, 2);
         // Independent: 14 / (4 * 3)
         assert_close(spread.design_effect().unwrap(), 2.25 * 12.0 / 14.0, 1e-14);
         assert_close(spread.n_effective(), 4.0 * 14.0 / 27.0, 1e-14);
@@ -215,6 +256,32 @@ mod tests {
         let half_width = student_two_sided(Confidence::default(), 2.0) * spread.se.unwrap();
         assert_close(interval.hi.unwrap() - 5.0, half_width, 1e-14);
         assert_eq!(interval.se, Some(0.0));
+    }
+
+    #[test]
+    fn equal_clusters_have_all_degrees_of_freedom() {
+        let spread = Spread::of(&[0, 1, 2, 3], [1e-200, -1e-200, 1e-200, -1e-200]);
+        let error = spread.clustered.unwrap();
+        assert_eq!((error.degrees, error.skewness), (3.0, 0.0));
+        let zeros = Spread::of(&[0, 1, 2], [0.0; 3]);
+        assert_eq!(zeros.clustered.unwrap().degrees, 2.0);
+        assert_eq!(
+            zeros.interval(7.0, Confidence::default()).ends(),
+            Some((7.0, 7.0))
+        );
+    }
+
+    /// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
+    #[test]
+    fn few_clusters_cost_a_share_more() {
+        let spread = Spread::of(&[0, 0, 1, 1], [1.0, 1.0, -1.0, -1.0]);
+        let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
+        // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
+        assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
+        let got = spread.n_for_share(Confidence::default());
+        assert_close(got, 4.0 / (3.0 * factor), 1e-12);
+        let cancelling = Spread::of(&[0, 0, 1, 1], [1.0, -1.0, 1.0, -1.0]);
+        assert_eq!(cancelling.n_for_share(Confidence::default()), 4.0);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Distribution {
             max_at: TokenLocation::of(max_at),
             quantiles: quantile::estimates(&numbers, &samples, &QUANTILES, confidence),
             tail: Tail::of(&samples),
-            windows_for_5_percent: text_length::windows_for(0.05, &mean, clusters, confidence),
+            windows_for_5_percent: text_length::windows_for(0.05, &mean, clusters),
         })
     }
 }

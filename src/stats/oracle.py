@@ -148,7 +148,11 @@ class Clustered:
         self.cluster_se = np.sqrt(g / (g - 1) * (totals**2).sum()) / n
         self.design_effect = (self.cluster_se / self.se) ** 2
         self.n_effective = n / max(1, self.design_effect)
-        t, k = stats.t.ppf(0.975, g - 1), stats.skew(totals) / np.sqrt(g)
+        t_over_z = stats.t.ppf(0.975, g - 1) / stats.norm.ppf(0.975)
+        self.n_for_share = n / max(1, self.design_effect * t_over_z**2)
+        kurtosis = (totals**4).mean() / (totals**2).mean() ** 2
+        t = stats.t.ppf(0.975, min(g - 1, 2 * g / (kurtosis - 1)))
+        k = stats.skew(totals) / np.sqrt(g)
         inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
         se = max(self.se, self.cluster_se)
         self.lo, self.hi = value - se * inverse(t), value - se * inverse(-t)
@@ -164,8 +168,7 @@ def quantiles(name, x, cluster, ps, pinned):
     ends, ordered = [], np.sort(x)
     for p in ps:
         below = x <= np.quantile(x, p)
-        n_effective = Clustered(0, below - below.mean(), cluster).n_effective
-        lo, hi = ranks(len(x), int(n_effective), p)
+        lo, hi = ranks(len(x), int(Clustered(0, below - below.mean(), cluster).n_for_share), p)
         ends.append((ordered[lo - 1] if lo else -np.inf, ordered[hi - 1] if hi else np.inf))
     los = np.maximum.accumulate([lo for lo, _ in ends])
     his = np.minimum.accumulate([hi for _, hi in ends][::-1])[::-1]
@@ -190,7 +193,7 @@ def summary(name, windows_per_block):
     window, position, token = (np.array([r[i] for r in rows]) for i in range(3))
     kld, reverse, ref_nll, eval_nll = (np.array([r[i] for r in rows]) for i in range(3, 7))
     cluster = window // windows_per_block
-    means = np.array([kld[window == w].mean() for w in np.unique(window)]) - 0
+    means = stats.rankdata([kld[window == w].mean() for w in np.unique(window)])
     means -= means.mean()
     out = [("/n_tokens", len(rows)), ("/clusters/n", len(np.unique(cluster))),
            ("/clusters/windows_per_block", windows_per_block),
@@ -199,7 +202,7 @@ def summary(name, windows_per_block):
         n = len(x)
         mean = stats.bayes_mvs(x, 0.95)[0]
         clustered = Clustered(x.mean(), x - x.mean(), cluster)
-        z = stats.norm.ppf(0.975) * max(clustered.se, clustered.cluster_se) / x.mean()
+        relative = (clustered.hi - max(clustered.lo, 0)) / 2 / x.mean()
         out += [(f"{name_of}/mean/value", mean.statistic), (f"{name_of}/mean/lo", mean.minmax[0]),
                 (f"{name_of}/mean/hi", mean.minmax[1]),
                 (f"{name_of}/mean/se", x.std(ddof=1) / np.sqrt(n))]
@@ -214,19 +217,19 @@ def summary(name, windows_per_block):
         out += [(f"{name_of}/tail/top_0_1_percent", top_share(x, 1000)),
                 (f"{name_of}/tail/top_1_percent", top_share(x, 100)),
                 (f"{name_of}/tail/mean_without_max", np.delete(x, at).mean()),
-                (f"{name_of}/windows_for_5_percent", np.ceil(40 * (z / 0.05) ** 2))]
+                (f"{name_of}/windows_for_5_percent", np.ceil(40 * (relative / 0.05) ** 2))]
     same, ref_rank, eval_rank = (np.array([r[i] for r in rows]) for i in range(7, 10))
     for name_of, hits in [("ref_top1", same), ("ref_top5", ref_rank <= 5),
                           ("ref_top10", ref_rank <= 10), ("eval_top5", eval_rank <= 5),
                           ("eval_top10", eval_rank <= 10)]:
         share = hits.mean()
         clustered = Clustered(share, hits - share, cluster)
-        n = clustered.n_effective
+        n = clustered.n_for_share
         lo, hi = stats.beta.ppf([0.025, 0.975], share * n + 0.5, (1 - share) * n + 0.5)
         out += [(f"/agreement/{name_of}/value", share), (f"/agreement/{name_of}/lo", lo),
                 (f"/agreement/{name_of}/hi", hi),
                 (f"/agreement/{name_of}/design_effect", clustered.design_effect),
-                (f"/agreement/{name_of}/n_effective", n)]
+                (f"/agreement/{name_of}/n_effective", clustered.n_effective)]
     followed = token != ABSENT
     r, e, cluster = ref_nll[followed], eval_nll[followed], cluster[followed]
     n = len(r)
@@ -281,4 +284,4 @@ if __name__ == "__main__":
     table("HALL", "(f64, f64, f64, f64)", hall())
     table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
     summary("BY_WINDOW", 1)
-    summary("BY_BLOCK", 2)
+    summary("BY_BLOCK", 4)

@@ -22,18 +22,17 @@ pub struct Share {
 impl Share {
     /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
     ///
-    /// Its interval is that of [`estimate`] for the effective number of tokens. `None` without
+    /// Its interval is that of [`estimate`] for [`Spread::n_for_share`] tokens. `None` without
     /// tokens.
     pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
         let n = hits.len() as f64;
         let share = hits.iter().filter(|hit| **hit).count() as f64 / n;
         let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);
         let spread = Spread::of(clusters, residuals);
-        let n_effective = spread.n_effective();
         Some(Self {
-            estimate: estimate(share, n_effective, confidence)?,
+            estimate: estimate(share, spread.n_for_share(confidence), confidence)?,
             design_effect: spread.design_effect(),
-            n_effective,
+            n_effective: spread.n_effective(),
         })
     }
 }

@@ -42,7 +42,7 @@ pub fn estimates(
         .iter()
         .filter_map(|&p| {
             let value = linear(&sorted, p)?;
-            let n_effective = n_effective(clusters, samples, value);
+            let n_effective = n_effective(clusters, samples, value, confidence);
             let (lo, hi) = order_statistics::ranks(sorted.len(), n_effective, p, confidence);
             let at = |rank: usize| sorted.get(rank - 1).copied();
             let mj = maritz_jarrett::interval(&sorted, p, confidence);
@@ -74,10 +74,10 @@ pub fn estimates(
 }
 
 /// How many independent samples would determine the share of samples up to `value` as well.
-fn n_effective(clusters: &[u32], samples: &[f64], value: f64) -> f64 {
+fn n_effective(clusters: &[u32], samples: &[f64], value: f64, confidence: Confidence) -> f64 {
     let below = |x: &f64| if *x <= value { 1.0 } else { 0.0 };
     let share = samples.iter().map(below).sum::<f64>() / samples.len() as f64;
-    Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_effective()
+    Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_for_share(confidence)
 }
 
 /// Interpolates linearly between the samples around index `p (n−1)`; `None` without samples.

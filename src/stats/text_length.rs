@@ -2,22 +2,16 @@
 
 use super::cluster::{Clusters, MIN_CLUSTERS};
 use super::clustered_mean::ClusteredMean;
-use super::estimate::Confidence;
-use super::student::normal_two_sided;
 
 /// About how many windows like these give an interval whose half width is this share of the mean:
 /// at least [`MIN_CLUSTERS`].
 ///
-/// The standard error falls as the square root of the number of windows. `None` for fewer than two
-/// clusters, and for a mean of 0.
-pub fn windows_for(
-    relative: f64,
-    mean: &ClusteredMean,
-    clusters: &Clusters,
-    confidence: Confidence,
-) -> Option<u64> {
-    let se = mean.clustered.se?.max(mean.se?);
-    let now = normal_two_sided(confidence) * se / mean.estimate.value;
+/// The width falls as the square root of the number of windows. It is that of the corrected
+/// interval: from few windows their spread is underestimated, and the correction makes up for it.
+/// `None` for fewer than two clusters, and for a mean of 0.
+pub fn windows_for(relative: f64, mean: &ClusteredMean, clusters: &Clusters) -> Option<u64> {
+    let (lo, hi) = mean.clustered.ends()?;
+    let now = 0.5 * (hi - lo) / mean.estimate.value;
     let windows = clusters.n_windows() as f64 * (now / relative).powi(2);
     // A float becomes the nearest integer that is in range.
     windows
