@@ -169,11 +169,12 @@ impl ClusteredError {
             let terms = totals.iter().map(|total| (total / rms).powi(power));
             finite(terms.collect::<Sum>().value() / clusters)
         };
-        let degrees = mean_power(4).map(|kurtosis| 2.0 * clusters / (kurtosis - 1.0));
+        // At least 1, but for rounding: then there are as many degrees of freedom as there can be.
+        let kurtosis = mean_power(4).unwrap_or(1.0).max(1.0);
         Some(Self {
             se,
             clusters: totals.len(),
-            degrees: degrees.unwrap_or(f64::INFINITY).min(clusters - 1.0),
+            degrees: (2.0 * clusters / (kurtosis - 1.0)).min(clusters - 1.0),
             skewness: mean_power(3).unwrap_or(0.0) / clusters.sqrt(),
         })
     }
@@ -263,6 +264,11 @@ mod tests {
         let spread = Spread::of(&[0, 1, 2, 3], [1e-200, -1e-200, 1e-200, -1e-200]);
         let error = spread.clustered.unwrap();
         assert_eq!((error.degrees, error.skewness), (3.0, 0.0));
+        for tenths in 1..100 {
+            let total = 0.1 * f64::from(tenths);
+            let two = Spread::of(&[0, 1], [total, -total]);
+            assert_eq!(two.clustered.unwrap().degrees, 1.0);
+        }
         let zeros = Spread::of(&[0, 1, 2], [0.0; 3]);
         assert_eq!(zeros.clustered.unwrap().degrees, 2.0);
         assert_eq!(
