@@ -129,6 +129,10 @@ impl Model for FakeModel {
         self.engine.add_bos.then_some(0)
     }
 
+    fn bos_token(&self) -> Option<u32> {
+        Some(0)
+    }
+
     fn bos_and_eos_text(&self) -> (String, String) {
         (String::new(), String::new())
     }

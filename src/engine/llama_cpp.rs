@@ -188,9 +188,13 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn bos(&self) -> Option<u32> {
-        let vocab = self.inner.vocab();
-        let LlamaToken(bos) = vocab.bos();
-        u32::try_from(bos).ok().filter(|_| vocab.should_add_bos())
+        let wants_bos = self.inner.vocab().should_add_bos();
+        self.bos_token().filter(|_| wants_bos)
+    }
+
+    fn bos_token(&self) -> Option<u32> {
+        let LlamaToken(bos) = self.inner.vocab().bos();
+        u32::try_from(bos).ok()
     }
 
     fn bos_and_eos_text(&self) -> (String, String) {

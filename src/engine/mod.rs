@@ -90,6 +90,9 @@ pub trait Model {
     /// The token that every window starts with, if the model wants one.
     fn bos(&self) -> Option<u32>;
 
+    /// The vocabulary's BOS, whether or not the model wants windows to start with it.
+    fn bos_token(&self) -> Option<u32>;
+
     /// The texts of the BOS and the EOS token; empty without one.
     fn bos_and_eos_text(&self) -> (String, String);
 

@@ -10,7 +10,7 @@ use kl_formats::{MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec};
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
 use super::text::InvalidUtf8;
-use super::{Plan, PreparedInput, PromptSource, TemplateChoice};
+use super::{Plan, PreparedInput, PromptSource, ScoreFrom, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
@@ -58,6 +58,8 @@ struct TokenizedPrompt {
     /// How many of them come before the generated ones.
     n_prompt: u32,
     has_inserted_bos: bool,
+    /// Whether the first token is a BOS, whether inserted or written by a chat template.
+    begins_with_bos: bool,
 }
 
 impl<'s> RawPrompts<'s> {
@@ -203,12 +205,16 @@ impl<'s> RawPrompts<'s> {
         };
         let bos = model.bos().filter(|bos| tokens.first() != Some(bos));
         tokens.splice(0..0, bos);
+        let begins_with_bos = model
+            .bos_token()
+            .is_some_and(|bos| tokens.first() == Some(&bos));
         self.check_length(&line, tokens.len())?;
         Ok(TokenizedPrompt {
             content: line.content,
             n_prompt: tokens.len() as u32,
             tokens,
             has_inserted_bos: bos.is_some(),
+            begins_with_bos,
         })
     }
 
@@ -250,8 +256,10 @@ impl TokenizedPrompt {
     /// scored like that of a text; the row of the last generated token is not.
     fn into_window(self, window: u32, source: &PromptSource) -> (WindowSpec, Prompt) {
         let last = self.n_prompt.saturating_sub(1);
-        let first_scored = source.first_scored.unwrap_or(last);
-        let scored_end = self.tokens.len() as u32 - u32::from(source.generate.is_some());
+        let n_tokens = self.tokens.len() as u32;
+        let first = |score: ScoreFrom| score.first(n_tokens, self.begins_with_bos);
+        let first_scored = source.score.map_or(last, first);
+        let scored_end = n_tokens - u32::from(source.generate.is_some());
         let window = WindowSpec {
             window,
             tokens: self.tokens,

@@ -98,10 +98,9 @@ impl RawText<'_> {
         let plan = Plan::cut(&tokens, windowing, bos).limited(max_rows);
         if plan.n_rows() == 0 {
             bail!(
-                "{}: has {} tokens, too few for a scored position with --score {}: use a longer text, or lower --score",
+                "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
                 self.path().display(),
-                tokens.len(),
-                windowing.score
+                tokens.len()
             );
         }
         Ok(self.prepared(plan, tokens.len(), bos))
@@ -147,7 +146,7 @@ impl RawText<'_> {
         identity.n_tokens = Some(n_tokens as u64);
         PreparedInput {
             n_ctx: windowing.n_ctx,
-            first_scored: windowing.score.first(windowing.n_ctx),
+            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
             stride: windowing.stride,
             add_bos: bos.is_some(),
             text: identity,

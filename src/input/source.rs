@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Windowing;
+use super::{ScoreFrom, Windowing};
 
 /// A text or a file of prompts, and how it becomes windows.
 #[derive(Debug)]
@@ -50,8 +50,9 @@ pub struct PromptSource {
     pub max_prompts: Option<u32>,
     /// How many tokens the model generates after each prompt.
     pub generate: Option<u32>,
-    /// First scored position of each window; `None`: the prompt's last.
-    pub first_scored: Option<u32>,
+    /// Which positions are scored: not `Half` or `New`, since prompts differ in length and do not
+    /// overlap. `None`: from the prompt's last on.
+    pub score: Option<ScoreFrom>,
 }
 
 /// Which chat template is applied to prompts.

@@ -4,7 +4,6 @@
 //! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
 //! logits at position `i` predicts the token at `i + 1`.
 
-use std::fmt;
 use std::str::FromStr;
 
 use kl_formats::WindowSpec;
@@ -15,8 +14,11 @@ pub const DEFAULT_SEED: u64 = 123;
 /// First position of each window that is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ScoreFrom {
-    /// Every position, the first one included.
+    /// From the first position that has seen text: 1 where the window begins with a BOS, else 0. The
+    /// row after an inserted BOS is the same in every window: one observation, not one per window.
     #[default]
+    Text,
+    /// Every position, the first one included.
     All,
     /// From `n_ctx / 2` on: what llama-perplexity scores.
     Half,
@@ -29,8 +31,9 @@ pub enum ScoreFrom {
 impl ScoreFrom {
     /// The first scored position of the first window, of `n_ctx` tokens.
     #[must_use]
-    pub fn first(self, n_ctx: u32) -> u32 {
+    pub fn first(self, n_ctx: u32, begins_with_bos: bool) -> u32 {
         match self {
+            Self::Text => u32::from(begins_with_bos),
             Self::All | Self::New => 0,
             Self::Half => n_ctx / 2,
             Self::Position(first) => first,
@@ -49,17 +52,6 @@ impl FromStr for ScoreFrom {
             number => number.parse().map(Self::Position).map_err(|_| {
                 "expected 'all', 'half', 'new' or the first position to score".to_owned()
             }),
-        }
-    }
-}
-
-impl fmt::Display for ScoreFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Half => f.write_str("half"),
-            Self::New => f.write_str("new"),
-            Self::Position(first) => write!(f, "{first}"),
         }
     }
 }
@@ -135,7 +127,7 @@ impl Plan {
                 ScoreFrom::New if window > 0 => {
                     windowing.n_ctx - (stride as u32).min(windowing.n_ctx)
                 }
-                score => score.first(windowing.n_ctx),
+                score => score.first(windowing.n_ctx, bos.is_some()),
             };
             let n_rows = (tokens.len() as u32).saturating_sub(first_scored);
             if n_rows == 0 {
@@ -187,7 +179,7 @@ impl Plan {
     /// whole chunk are left out.
     #[must_use]
     pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
-        let first_scored = ScoreFrom::Half.first(n_ctx);
+        let first_scored = ScoreFrom::Half.first(n_ctx, bos.is_some());
         let window = |(window, chunk): (usize, &[u32])| {
             let kept = chunk.iter().skip(usize::from(bos.is_some()));
             WindowSpec {
@@ -334,6 +326,17 @@ mod tests {
     }
 
     #[test]
+    fn scoring_begins_where_the_model_has_seen_text() {
+        let scored = |bos| {
+            let plan = plan(&text(7), 4, bos, ScoreFrom::Text, None);
+            let rows = plan.windows.iter().map(|w| (w.first_scored, w.n_rows));
+            (rows.collect::<Vec<_>>(), plan.n_unscored)
+        };
+        assert_eq!(scored(Some(1)), (vec![(1, 3), (1, 3), (1, 1)], 0));
+        assert_eq!(scored(None), (vec![(0, 4), (0, 3)], 0));
+    }
+
+    #[test]
     fn without_bos_the_short_last_window_is_kept() {
         let plan = plan(&text(7), 4, None, ScoreFrom::All, None);
         let lengths: Vec<_> = plan.windows.iter().map(|w| w.tokens.len()).collect();
@@ -458,9 +461,14 @@ mod tests {
     const PINNED_10_123: [usize; 10] = [0, 2, 1, 5, 3, 9, 4, 6, 8, 7];
 
     #[test]
-    fn score_from_reads_what_it_shows() {
-        for text in ["all", "half", "17"] {
-            assert_eq!(text.parse::<ScoreFrom>().unwrap().to_string(), text);
+    fn score_from_is_read_from_a_flag() {
+        for (text, score) in [
+            ("all", ScoreFrom::All),
+            ("half", ScoreFrom::Half),
+            ("new", ScoreFrom::New),
+            ("17", ScoreFrom::Position(17)),
+        ] {
+            assert_eq!(text.parse::<ScoreFrom>().unwrap(), score);
         }
         assert!("none".parse::<ScoreFrom>().is_err());
         assert!("-1".parse::<ScoreFrom>().is_err());

@@ -67,7 +67,7 @@ fn texts_without_a_position_to_score_are_refused() {
     for (text, flags, what) in [
         ("empty.txt", "", "empty"),
         ("short.txt", "", "two"),
-        ("half.txt", "--score half", "--score half"),
+        ("half.txt", "--score half", "lower --score"),
     ] {
         let line = format!("-m @f16 -t {text} -w r.gz -q {flags}");
         session.fails(&line, 1, &[text, what]);

@@ -64,6 +64,8 @@ fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     session.ok("-m chat.gguf -q --prompts-file @chats -w chat.gz");
     let (header, tokens) = (session.header("chat.gz"), session.tokens("chat.gz"));
     assert_eq!(header.add_bos, Some(false), "the template writes it");
+    let specs = session.specs("chat.gz");
+    assert!(specs.iter().all(|spec| spec.first_scored == 1));
     let n_tokens: usize = tokens.iter().map(Vec::len).sum();
     let text = header.text.unwrap();
     assert_eq!(text.n_tokens, Some(n_tokens as u64));

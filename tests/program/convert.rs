@@ -8,7 +8,7 @@ use crate::session::{Session, fixture};
 #[test]
 fn kl_py_holds_every_bit_of_f32_rows() {
     let session = Session::new();
-    session.reference("--encoding f32");
+    session.reference("--encoding f32 --score all");
     let run = session.ok("convert ref.gz klpy.gz --format kl.py");
     assert_eq!(run.stdout, "");
     run.warns(&["loses", "checksums"]);
@@ -75,7 +75,9 @@ fn a_base_file_holds_half_of_each_window_to_its_step() {
     for (window, back) in whole.iter().zip(&back) {
         assert_eq!(back.spec.tokens, window.spec.tokens);
         assert_eq!((back.spec.first_scored, back.spec.n_rows), (32, 31));
-        for (row, back) in window.rows[32..63].iter().zip(&back.rows) {
+        let first = window.spec.first_scored as usize;
+        let rows = &window.rows[32 - first..63 - first];
+        for (row, back) in rows.iter().zip(&back.rows) {
             let expected = log_softmax(row);
             let floor = max(&expected) - 16.0;
             for (expected, &found) in expected.iter().zip(back) {
@@ -146,6 +148,7 @@ fn what_cannot_be_converted_is_an_error_and_leaves_nothing() {
     let session = Session::new();
     session.reference("--score 40");
     for (from, format, what) in [
+        ("ref.gz", "kl.py", "--score all"),
         ("ref.gz", "kl.py", "position 40"),
         ("ref.gz", "llama.cpp", "32"),
         ("ref.gz", "kl", "already"),

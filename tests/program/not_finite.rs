@@ -5,7 +5,7 @@ use crate::session::Session;
 /// Writes `bad.gz`: the logits of `ref.gz` but for the rows that `spoil` chooses by their window
 /// and their index in it.
 fn spoiled(session: &Session, spoil: impl Fn(u32, usize) -> bool) {
-    session.reference("--encoding f32");
+    session.reference("--encoding f32 --score all");
     session.rewrite("ref.gz", "bad.gz", |window, row, mut logits| {
         if spoil(window, row) {
             logits[500] = [f32::NAN, f32::INFINITY][row % 2];

@@ -86,7 +86,7 @@ fn every_token_is_kl_pys() {
 #[test]
 fn a_kl_py_file_carries_the_bits_of_a_native_one() {
     let session = Session::new();
-    session.reference("--encoding f32 -fa off");
+    session.reference("--encoding f32 -fa off --score all");
     let native = session.windows("ref.gz");
     session.reference("--format kl.py --force");
 
@@ -109,7 +109,7 @@ fn a_kl_py_file_and_a_native_one_give_equal_results() {
     let session = Session::new();
     // A kl.py file is evaluated without flash attention, as kl.py does.
     let read = || session.result("-m @q2 -r ref.gz")["kld"].take();
-    session.reference("-fa off --encoding f32");
+    session.reference("-fa off --encoding f32 --score all");
     let native = read();
     session.reference("-fa off --format kl.py --force");
     assert_eq!(read(), native);

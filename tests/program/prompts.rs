@@ -39,7 +39,7 @@ fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
         assert_eq!(spec.window as usize, i);
         assert_eq!(prompt.content, PromptContent::Text(lines[i].clone()));
         assert_eq!(prompt.n_tokens as usize, spec.tokens.len());
-        assert_eq!((spec.first_scored, spec.n_rows), (0, prompt.n_tokens));
+        assert_eq!((spec.first_scored, spec.n_rows), (1, prompt.n_tokens - 1));
         assert_eq!(spec.tokens[0], 1, "the model's BOS");
     }
     let lengths = || specs.iter().map(|spec| spec.tokens.len());
@@ -268,7 +268,7 @@ fn info_and_the_report_describe_the_prompts() {
 #[test]
 fn a_conversion_keeps_the_prompts_or_warns_that_they_are_lost() {
     let session = Session::new();
-    write(&session, "ref.gz", "@prompts");
+    write(&session, "ref.gz", "@prompts --score all");
     session.ok("convert ref.gz u16.gz --format kl -q");
     let prompts = session.header("ref.gz").prompts;
     assert_eq!(session.header("u16.gz").prompts, prompts);

@@ -16,13 +16,33 @@ fn sliding_windows_score_every_position_or_only_the_new_ones() {
     let mut later = records.iter().filter(|record| record.window > 0);
     assert!(later.all(|record| record.position >= 48));
 
-    session.reference("--stride 16 --max-windows 5 --force");
+    session.reference("--stride 16 --max-windows 5 --score all --force");
     let run = session.ok("-m @q8 -r ref.gz -q --json -");
     run.warns(&["windows overlap", "16 of 64"]);
     assert_eq!(run.json()["models"][0]["n_tokens"], 5 * 64);
 
     let gaps = "-m @f16 -t @eval -w no.gz -c 64 --stride 64";
     session.fails(gaps, 1, &["--stride 64"]);
+}
+
+#[test]
+fn the_row_after_a_bos_is_scored_only_on_request() {
+    let session = Session::new();
+    let first_scored = |more: &str| {
+        session.reference(more);
+        let specs = session.specs("ref.gz").into_iter();
+        let mut firsts: Vec<u32> = specs.map(|spec| spec.first_scored).collect();
+        firsts.dedup();
+        firsts
+    };
+    assert_eq!(first_scored(""), [1]);
+    assert_eq!(session.header("ref.gz").first_scored, 1);
+    session.ok("-m @q4 -r ref.gz -q");
+    let records = session.records("tiny-q4_K_M.gguf.kls");
+    assert!(records.iter().all(|record| record.position > 0));
+    assert_eq!(first_scored("--score all --force"), [0]);
+    // kl.py's file has no other rows.
+    assert_eq!(first_scored("--format kl.py --force"), [0]);
 }
 
 #[test]

@@ -127,9 +127,11 @@ pub struct WriteArgs {
     )]
     pub max_windows: Option<u32>,
 
-    /// First position of each window that is scored [default: all]
+    /// First position of each window that is scored
     ///
-    /// - all:  every position
+    /// [default: the first that has seen text: 1 after a BOS, else 0]
+    ///
+    /// - all:  every position, that of the BOS too
     /// - half: the second half of the window, as llama-perplexity does
     /// - new:  with --stride, only what no earlier window has scored
     /// - N:    from position N on

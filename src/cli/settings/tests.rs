@@ -118,8 +118,15 @@ fn the_two_classic_calls() {
     );
     assert_eq!(
         (windowing.score, write.run.max_rows),
-        (ScoreFrom::All, None)
+        (ScoreFrom::Text, None)
     );
+    let Command::Write(write) = command("kl -m a -t t -w w --format kl.py").unwrap() else {
+        panic!("write")
+    };
+    let Source::Text(text) = write.input else {
+        panic!("text")
+    };
+    assert_eq!(text.windowing.score, ScoreFrom::All, "as kl.py");
     let Command::Evaluate(evaluate) = command("kl -m a -m b -r r -n 100").unwrap() else {
         panic!("evaluate")
     };
@@ -136,13 +143,19 @@ fn the_two_classic_calls() {
 
 #[test]
 fn prompts_are_scored_from_where_the_flags_say() {
-    for (flags, n_ctx, generate, first_scored, template) in [
-        ("", None, None, Some(0), TemplateChoice::OfModel),
+    for (flags, n_ctx, generate, score, template) in [
+        (
+            "",
+            None,
+            None,
+            Some(ScoreFrom::Text),
+            TemplateChoice::OfModel,
+        ),
         (
             "-c 64 --score 3",
             Some(64),
             None,
-            Some(3),
+            Some(ScoreFrom::Position(3)),
             TemplateChoice::OfModel,
         ),
         (
@@ -156,7 +169,7 @@ fn prompts_are_scored_from_where_the_flags_say() {
             "--generate 5 --score all --chat-template-file c",
             None,
             Some(5),
-            Some(0),
+            Some(ScoreFrom::All),
             TemplateChoice::File("c".into()),
         ),
     ] {
@@ -172,10 +185,7 @@ fn prompts_are_scored_from_where_the_flags_say() {
             (n_ctx, generate),
             "{line}"
         );
-        assert_eq!(
-            (prompts.first_scored, prompts.template),
-            (first_scored, template)
-        );
+        assert_eq!((prompts.score, prompts.template), (score, template));
     }
     let range = command("kl -m a --prompts-file p -w w --generate 0").unwrap_err();
     assert!(range.contains("--generate"), "{range}");

@@ -30,12 +30,20 @@ pub(super) fn input(
             windowing: Windowing {
                 n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
                 stride: args.stride,
-                score: args.score.unwrap_or_default(),
+                score: args.score.unwrap_or(default_score(args.format)),
                 max_windows: args.max_windows,
             },
             parse_special: args.parse_special,
         })
     }))
+}
+
+/// Which positions are scored where the flags do not say.
+fn default_score(format: Kind) -> ScoreFrom {
+    match Target::new(format, None).is_ok_and(Target::has_all_rows) {
+        true => ScoreFrom::All,
+        false => ScoreFrom::default(),
+    }
 }
 
 fn prompts(
@@ -46,17 +54,17 @@ fn prompts(
     if args.format != native::KIND {
         return wrong("--prompts-file needs --format kl: no other format can hold prompts");
     }
-    let first_scored = match (args.score, args.generate) {
-        (None, None) | (Some(ScoreFrom::All), _) => Some(0),
-        (None, Some(_)) => None,
-        (Some(ScoreFrom::Position(first)), None) => Some(first),
-        (Some(_), Some(_)) => {
+    let score = match (args.score.unwrap_or_default(), args.generate) {
+        (ScoreFrom::Text, Some(_)) => None,
+        (score @ (ScoreFrom::Text | ScoreFrom::Position(_)), None) => Some(score),
+        (ScoreFrom::All, _) => Some(ScoreFrom::All),
+        (_, Some(_)) => {
             return wrong(
                 "--score can only be all with --generate; without --score, only the generated tokens \
                  are scored",
             );
         }
-        (Some(ScoreFrom::Half | ScoreFrom::New), None) => {
+        (ScoreFrom::Half | ScoreFrom::New, None) => {
             return wrong(
                 "--score can only be all or a position with --prompts-file: prompts differ in length \
                  and do not overlap",
@@ -75,7 +83,7 @@ fn prompts(
         n_ctx,
         max_prompts: args.max_windows,
         generate: args.generate,
-        first_scored,
+        score,
     })
 }
 
@@ -142,7 +150,8 @@ fn check_windowing(
     score: Option<ScoreFrom>,
     max_rows: Option<u64>,
 ) -> Result<(), UsageError> {
-    if windowing.score.first(windowing.n_ctx) >= windowing.n_ctx {
+    // With a BOS, the default starts at position 1, which every window has.
+    if windowing.score.first(windowing.n_ctx, false) >= windowing.n_ctx {
         return wrong("--score must be less than --n-ctx: no position is left to score");
     }
     if target.has_all_rows() && windowing.score != ScoreFrom::All {
@@ -170,7 +179,7 @@ fn check_base_file(
              and --max-windows",
         );
     }
-    if score.is_some_and(|score| score.first(n_ctx) != n_ctx / 2) {
+    if score.is_some_and(|score| score.first(n_ctx, false) != n_ctx / 2) {
         return wrong("--format llama.cpp scores the second half of each window: omit --score");
     }
     if n_ctx < 3 {

@@ -277,7 +277,7 @@ fn common_rows(
             false => end(theirs).max(window.first_scored)..end(window),
         };
         bail!(
-            "{}: window {} lacks the rows of positions {} to {}, which {} has: swap the two files, or write it again with them",
+            "{}: window {} lacks the rows of positions {} to {}, which {} has: swap the two files, or write it again with --score all",
             other.path.display(),
             theirs.window,
             missing.start,

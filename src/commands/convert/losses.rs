@@ -223,7 +223,7 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
 fn not_from_the_first(about: &About, first_scored: u32) -> Error {
     anyhow!(
         "{}: its rows start at position {first_scored} of a window, and kl.py's file needs them \
-         from each window's first token on: it cannot be converted",
+         from each window's first token on: use a reference written with --score all",
         about.path.display()
     )
 }
