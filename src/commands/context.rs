@@ -1,4 +1,4 @@
-//! The model's context: how rows are computed, and where that differs from the reference's rows.
+//! The model's context: how rows are computed.
 
 use anyhow::Result;
 use kl_formats::BackendIdentity;
@@ -68,97 +68,39 @@ pub fn context_options(
     }
 }
 
-/// Warns if windows are longer than the context that the model was trained for.
-pub fn warn_of_long_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) {
+/// Refuses windows that are longer than the positions that the model has learned, and warns if they
+/// are longer than the context that it was trained for.
+pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Result<()> {
+    model.check_window(n_ctx)?;
     if let Some(n_ctx_train) = model.n_ctx_train()
         && n_ctx > n_ctx_train
     {
         watch.warn(Warning::LongWindow { n_ctx, n_ctx_train });
     }
+    Ok(())
 }
 
 /// Describes how this run computes rows, for a header or to compare with one.
+///
+/// # Errors
+/// If the engine cannot be started.
 pub fn backend_identity(
     engine: &impl Engine,
     run: &RunSettings,
     options: &ContextOptions,
-) -> BackendIdentity {
+) -> Result<BackendIdentity> {
+    let offloads = engine.can_offload()? && run.model.devices != ["none"];
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
     identity.devices = Some(engine.devices());
-    identity.n_gpu_layers = Some(run.model.n_gpu_layers);
+    identity.n_gpu_layers = Some(if offloads { run.model.n_gpu_layers } else { 0 });
     identity.n_batch = Some(options.n_batch);
     identity.n_ubatch = Some(options.n_ubatch);
     identity.threads = Some(options.threads);
     identity.flash_attn = Some(options.flash_attn.to_string());
     identity.type_k = Some(options.type_k.to_string());
     identity.type_v = Some(options.type_v.to_string());
-    identity
-}
-
-/// Warns about each setting that affects results and differs from the run that wrote the reference.
-pub fn warn_of_differences(here: &BackendIdentity, there: &BackendIdentity, watch: &Watch<'_>) {
-    /// A setting as text, if it is known.
-    type Setting = fn(&BackendIdentity) -> Option<String>;
-    let settings: [(&str, Setting, Option<&str>); 9] = [
-        ("llama.cpp", |b| b.llama_cpp.clone(), None),
-        (
-            "the set of devices",
-            |b| b.devices.as_ref().map(|devices| devices.join(", ")),
-            None,
-        ),
-        (
-            "the number of offloaded layers",
-            |b| b.n_gpu_layers.map(|n| n.to_string()),
-            Some("-ngl"),
-        ),
-        (
-            "the batch",
-            |b| b.n_batch.map(|n| n.to_string()),
-            Some("--n-batch"),
-        ),
-        (
-            "the physical batch",
-            |b| b.n_ubatch.map(|n| n.to_string()),
-            Some("--n-ubatch"),
-        ),
-        (
-            "the number of threads",
-            |b| b.threads.map(|n| n.to_string()),
-            Some("--threads"),
-        ),
-        (
-            "flash attention",
-            |b| b.flash_attn.clone(),
-            Some("--flash-attn"),
-        ),
-        (
-            "the type of cached keys",
-            |b| b.type_k.clone(),
-            Some("--cache-type-k"),
-        ),
-        (
-            "the type of cached values",
-            |b| b.type_v.clone(),
-            Some("--cache-type-v"),
-        ),
-    ];
-    for (what, setting, flag) in settings {
-        let (Some(here), Some(there)) = (setting(here), setting(there)) else {
-            continue;
-        };
-        if here != there {
-            let advice = flag
-                .map(|flag| format!(" (pass {flag} {there} to match)"))
-                .unwrap_or_default();
-            watch.warn(Warning::SetUpDiffers {
-                what,
-                here,
-                there,
-                advice,
-            });
-        }
-    }
+    Ok(identity)
 }
 
 /// This program's name and version, as files record them.

@@ -6,10 +6,8 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kl_formats::{About, Reference};
 
-use super::context::{
-    Precedent, backend_identity, check_offload, context_options, warn_of_differences,
-    warn_of_long_windows,
-};
+use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
+use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::observer::{Observer, Watch};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
@@ -115,15 +113,21 @@ impl<E: Engine> ModelRun<'_, E> {
         let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
         let longest = reference.longest_window();
         if let Some(longest) = longest {
-            warn_of_long_windows(longest, &model, watch);
+            check_windows(longest, &model, watch)?;
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
         let precedent = Precedent::of(about.backend.as_ref());
         let options = context_options(run, n_ctx, model.n_vocab(), precedent);
-        let backend = backend_identity(self.engine, run, &options);
+        let backend = backend_identity(self.engine, run, &options)?;
         if let Some(there) = &about.backend {
-            warn_of_differences(&backend, there, watch);
+            let run = differences::Run {
+                here: &backend,
+                there,
+                n_ctx,
+                has_attention: model.has_attention(),
+            };
+            run.warn(watch);
         }
         reference.set_bos(model.bos());
 

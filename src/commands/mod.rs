@@ -16,6 +16,7 @@
 mod compare;
 mod context;
 mod convert;
+mod differences;
 mod evaluate;
 mod evaluation;
 mod info;

@@ -3,17 +3,17 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Header, NativeReader, Prompts, Target, Writer};
+use kl_formats::{About, BackendIdentity, Header, NativeReader, Prompts, Target, Writer};
 use serde::Serialize;
 
 use super::context::{
-    Precedent, backend_identity, check_offload, context_options, warn_of_long_windows, writer,
+    Precedent, backend_identity, check_offload, check_windows, context_options, writer,
 };
 use super::observer::{Event, Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, folder_of, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
-use crate::engine::{ContextOptions, Engine, Model};
+use crate::engine::{Engine, Model};
 use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Source, n_rows, n_tokens};
 use crate::pipeline::{self, Step, write_reference};
 use crate::report::Warning;
@@ -74,10 +74,11 @@ pub fn write<E: Engine>(
 
     let windows = &input.plan.windows;
     let longest = input.plan.longest_window();
-    warn_of_long_windows(longest, &model, watch);
+    check_windows(longest, &model, watch)?;
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
     let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
-    let about = describe(settings, engine, &model, &input, &options);
+    let backend = backend_identity(engine, &settings.run, &options)?;
+    let about = describe(settings, &model, &input, backend);
     let begun = if can_resume {
         let header = Header::new(&about, settings.target.encoding(), windows);
         if let Some(whole) = whole {
@@ -175,6 +176,9 @@ fn prepare<M: Model>(
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
     // Generating tokens can take hours, so warn before that.
+    if model.lacks_pre_tokenizer() {
+        watch.warn(Warning::NoPreTokenizer);
+    }
     if raw.lacks_chat_template(model) {
         watch.warn(Warning::NoChatTemplate);
     }
@@ -219,12 +223,11 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
 }
 
 /// Describes the reference in full; each kind of file records what it can of that.
-fn describe<E: Engine, M: Model>(
+fn describe<M: Model>(
     settings: &WriteSettings,
-    engine: &E,
     model: &M,
     input: &PreparedInput,
-    options: &ContextOptions,
+    backend: BackendIdentity,
 ) -> About {
     let kind = settings.target.kind();
     let mut about = About::new(kind, &settings.output, input.n_ctx, model.n_vocab());
@@ -240,7 +243,7 @@ fn describe<E: Engine, M: Model>(
     about.n_rows = Some(input.plan.n_rows());
     about.seed = input.plan.seed;
     about.stride = input.stride;
-    about.backend = Some(backend_identity(engine, &settings.run, options));
+    about.backend = Some(backend);
     about.prompts = input.prompts.clone().map(|list| {
         let mut prompts = Prompts::new(list);
         prompts.chat_template.clone_from(&input.chat_template);

@@ -9,6 +9,7 @@ use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
 
+use super::llama_cpp::check_positions;
 use super::{Decoder, EngineError, LogitSource, last_log_errors, top_token};
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -17,6 +18,8 @@ pub struct LlamaCppDecoder<'m> {
     batch: LlamaBatch<'static>,
     n_batch: usize,
     n_vocab: usize,
+    /// Positions of which the model has a vector, if it has learned one for each.
+    n_positions: Option<u64>,
     path: &'m Path,
     turn: &'m Mutex<()>,
 }
@@ -28,6 +31,7 @@ impl<'m> LlamaCppDecoder<'m> {
         context: LlamaContext<'m>,
         n_batch: u32,
         n_vocab: usize,
+        n_positions: Option<u64>,
         path: &'m Path,
         turn: &'m Mutex<()>,
     ) -> Self {
@@ -38,6 +42,7 @@ impl<'m> LlamaCppDecoder<'m> {
             batch: LlamaBatch::new(n_batch, 1),
             n_batch,
             n_vocab,
+            n_positions,
             path,
             turn,
         }
@@ -52,6 +57,8 @@ impl<'m> LlamaCppDecoder<'m> {
         positions: Range<usize>,
         scored_start: usize,
     ) -> Result<Vec<&[f32]>, EngineError> {
+        // A stream's windows are known only now.
+        check_positions(self.n_positions, positions.end as u64, self.path)?;
         let start = positions.start;
         let failed = |reason: String| EngineError::Decode {
             path: self.path.to_owned(),

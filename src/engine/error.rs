@@ -28,6 +28,16 @@ pub enum EngineError {
         /// Number of parts.
         parts: u16,
     },
+    /// The model has learned a vector for each position, and a window is longer.
+    #[error("{path}: has {n_positions} learned positions, and so cannot decode a window of {n_tokens} tokens: write the reference with --n-ctx {n_positions} or less", path = .path.display())]
+    TooFewPositions {
+        /// The model's file.
+        path: PathBuf,
+        /// Positions of which it has a vector.
+        n_positions: u64,
+        /// Tokens of the window.
+        n_tokens: u64,
+    },
     /// The path is not valid Unicode, or holds a NUL byte.
     #[error("{path}: llama.cpp cannot open a path that is not valid Unicode: rename the file", path = .path.display())]
     Path {

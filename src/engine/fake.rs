@@ -19,6 +19,10 @@ pub struct FakeEngine {
     pub n_vocab: u32,
     /// Whether its models want a BOS.
     pub add_bos: bool,
+    /// Whether its models have attention.
+    pub has_attention: bool,
+    /// Positions that its models have learned a vector for, if they have.
+    pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
 }
@@ -28,6 +32,8 @@ impl Default for FakeEngine {
         Self {
             n_vocab: 128,
             add_bos: true,
+            has_attention: true,
+            n_positions: None,
             fails_at: None,
         }
     }
@@ -123,6 +129,25 @@ impl Model for FakeModel {
 
     fn n_ctx_train(&self) -> Option<u32> {
         None
+    }
+
+    fn has_attention(&self) -> bool {
+        self.engine.has_attention
+    }
+
+    fn lacks_pre_tokenizer(&self) -> bool {
+        false
+    }
+
+    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError> {
+        match self.engine.n_positions {
+            Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
+                path: self.path.clone(),
+                n_positions: n_positions.into(),
+                n_tokens: n_tokens.into(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn bos(&self) -> Option<u32> {

@@ -187,6 +187,18 @@ impl Model for LlamaCppModel<'_> {
         Some(self.inner.n_ctx_train()).filter(|&n| n > 0)
     }
 
+    fn has_attention(&self) -> bool {
+        !self.inner.is_recurrent()
+    }
+
+    fn lacks_pre_tokenizer(&self) -> bool {
+        self.header.lacks_pre_tokenizer
+    }
+
+    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError> {
+        check_positions(self.header.n_positions, n_tokens.into(), &self.path)
+    }
+
     fn bos(&self) -> Option<u32> {
         let wants_bos = self.inner.vocab().should_add_bos();
         self.bos_token().filter(|_| wants_bos)
@@ -258,6 +270,7 @@ impl Model for LlamaCppModel<'_> {
             context,
             options.n_batch,
             self.n_vocab() as usize,
+            self.header.n_positions,
             &self.path,
             &self.turn,
         ))
@@ -270,6 +283,23 @@ impl Model for LlamaCppModel<'_> {
         if !self.backend.supports_gpu_offload() {
             std::mem::forget(self);
         }
+    }
+}
+
+/// Refuses a window of `n_tokens` tokens if a model has learned fewer positions, on which llama.cpp
+/// would abort.
+pub(super) fn check_positions(
+    n_positions: Option<u64>,
+    n_tokens: u64,
+    path: &Path,
+) -> Result<(), EngineError> {
+    match n_positions {
+        Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
+            path: path.to_owned(),
+            n_positions,
+            n_tokens,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -87,6 +87,18 @@ pub trait Model {
     /// The context length that the model was trained on, if its file records it.
     fn n_ctx_train(&self) -> Option<u32>;
 
+    /// Whether the model has attention: a purely recurrent one has no KV cache.
+    fn has_attention(&self) -> bool;
+
+    /// Whether its file leaves open how a text is split before its pieces are merged into tokens.
+    fn lacks_pre_tokenizer(&self) -> bool;
+
+    /// Checks that a window of `n_tokens` tokens can be decoded.
+    ///
+    /// # Errors
+    /// If the model has learned a vector for each position, and too few of them.
+    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError>;
+
     /// The token that every window starts with, if the model wants one.
     fn bos(&self) -> Option<u32>;
 

@@ -294,7 +294,9 @@ fn generate<M: Model>(
 ) -> Result<()> {
     let longest = prompts.iter().map(|prompt| prompt.n_prompt).max();
     // The last token is not decoded here, but will be part of a window.
-    let mut decoder = model.decoder(&(generation.context)(longest.unwrap_or(0) + n))?;
+    let longest = longest.unwrap_or(0) + n;
+    model.check_window(longest)?;
+    let mut decoder = model.decoder(&(generation.context)(longest))?;
     for (window, prompt) in (0..).zip(prompts) {
         decoder.extend(window, &mut prompt.tokens, n, || {
             (generation.on_step)(GenerationStep::Token).map_err(Stopped::Caller)

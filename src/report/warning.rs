@@ -40,6 +40,11 @@ pub enum Warning {
         "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"
     )]
     NoChatTemplate,
+    /// A BPE tokenizer does not say how it splits a text.
+    #[error(
+        "the model does not say how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again"
+    )]
+    NoPreTokenizer,
     /// Tokens at the end of the text do not fill a chunk of llama-perplexity.
     #[error("left out: the last {}, too few to fill a window", count_of(*.0, "token"))]
     NoWholeWindow(u64),
@@ -146,6 +151,7 @@ impl Warning {
             Self::Unscored(_) => "unscored_windows",
             Self::UnscoredPrompts(_) => "unscored_prompts",
             Self::NoChatTemplate => "no_chat_template",
+            Self::NoPreTokenizer => "no_pre_tokenizer",
             Self::NoWholeWindow(_) => "tokens_left_out",
             Self::MeasuredAnew(_) => "measured_anew",
             Self::Conversion(_) => "conversion_loss",

@@ -21,5 +21,6 @@ mod prompts;
 mod readme;
 #[cfg(unix)]
 mod resume;
+mod set_up;
 mod vocabulary;
 mod windows;

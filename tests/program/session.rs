@@ -8,11 +8,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Short names of fixtures: `@q4` in a call stands for `fixtures/tiny-q4_K_M.gguf`.
-const ALIASES: [(&str, &str); 11] = [
+const ALIASES: [(&str, &str); 13] = [
     ("f16", "tiny-f16.gguf"),
     ("q8", "tiny-q8_0.gguf"),
     ("q4", "tiny-q4_K_M.gguf"),
     ("q2", "tiny-q2_K.gguf"),
+    ("gpt2", "architectures/gpt2.gguf"),
+    ("mamba", "architectures/mamba.gguf"),
     ("eval", "eval.txt"),
     ("prompts", "prompts.txt"),
     ("chats", "prompts.jsonl"),

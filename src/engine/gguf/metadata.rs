@@ -25,6 +25,8 @@ pub(super) struct Metadata {
     pub(super) architecture: Option<String>,
     pub(super) name: Option<String>,
     pub(super) tokenizer_model: Option<String>,
+    /// Whether `tokenizer.ggml.pre` is there, and not empty.
+    pub(super) has_pre_tokenizer: bool,
     pub(super) tokens: Option<Tokens>,
     pub(super) types: TokenTypes,
     pub(super) alignment: u64,
@@ -34,6 +36,17 @@ pub(super) struct Metadata {
     pub(super) epsilons: HashMap<String, f64>,
     /// `<architecture>.rope.scaling.type`, by key.
     pub(super) texts: HashMap<String, String>,
+}
+
+impl Metadata {
+    /// Whether llama.cpp has to guess how a text is split before its pieces are merged
+    /// (`llama_vocab::impl::load` in `llama-vocab.cpp`).
+    pub(super) fn lacks_pre_tokenizer(&self) -> bool {
+        /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
+        const BPE: [&str; 3] = ["gpt2", "hybriddna", "whitespace"];
+        let model = self.tokenizer_model.as_deref();
+        model.is_some_and(|model| BPE.contains(&model)) && !self.has_pre_tokenizer
+    }
 }
 
 /// Reads all pairs.
@@ -53,6 +66,9 @@ pub(super) fn read(cursor: &mut Cursor, n_pairs: u64) -> Result<Metadata> {
             ("general.name", STRING) => found.name = Some(cursor.string(MAX_STRING_BYTES)?),
             ("tokenizer.ggml.model", STRING) => {
                 found.tokenizer_model = Some(cursor.string(MAX_STRING_BYTES)?);
+            }
+            ("tokenizer.ggml.pre", STRING) => {
+                found.has_pre_tokenizer = !cursor.string(MAX_STRING_BYTES)?.is_empty();
             }
             ("tokenizer.ggml.tokens", ARRAY) => found.tokens = Some(vocabulary::tokens(cursor)?),
             ("tokenizer.ggml.token_type", ARRAY) => found.types = vocabulary::types(cursor)?,

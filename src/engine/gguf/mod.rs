@@ -60,6 +60,12 @@ pub struct GgufSummary {
     /// The tokenizer, if the file has a tokenizer model and a list of tokens. Of a split model,
     /// only the first part has them: see [`GgufSummary::split`].
     pub tokenizer: Option<TokenizerIdentity>,
+    /// Whether the tokenizer is a BPE without `tokenizer.ggml.pre`, which says how a text is split
+    /// before its pieces are merged: llama.cpp then splits it in a way that may not be the model's.
+    pub lacks_pre_tokenizer: bool,
+    /// How many positions have a learned vector (`position_embd.weight`); `None` where positions are
+    /// computed. llama.cpp aborts on a token beyond the last one.
+    pub n_positions: Option<u64>,
     /// Tokens at the vocabulary's end that are marked unused: they pad it to a round size.
     pub n_padding: u32,
     /// `split.no` (from 0) and `split.count` of a part of a split model. Parts after the first have
@@ -89,10 +95,11 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     if let Some(fault) = limits::fault(&found) {
         return Err(cursor.corrupt(fault));
     }
-    tensors::check(&mut cursor, n_tensors, found.alignment)?;
+    let n_positions = tensors::read(&mut cursor, n_tensors, found.alignment)?;
     let number = |key: &str| found.numbers.get(key).copied();
     let own = |what: &str| number(&format!("{}.{what}", found.architecture.as_deref()?));
     let split = |key: &str| number(key).and_then(|n| u16::try_from(n).ok());
+    let lacks_pre_tokenizer = found.lacks_pre_tokenizer();
     Ok(GgufSummary {
         file_bytes: cursor.len,
         causal_attention: own("attention.causal").map(|n| n != 0),
@@ -105,6 +112,8 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
                 n_tokens: tokens.n_tokens,
                 sha256: tokens.sha256,
             }),
+        lacks_pre_tokenizer,
+        n_positions,
         n_padding: found.types.n_padding,
         split: split("split.no").zip(split("split.count")),
         metadata_sha256: cursor.sha256(),

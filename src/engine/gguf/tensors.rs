@@ -23,8 +23,12 @@ struct Last {
     name: String,
 }
 
-/// Reads all infos, and checks that each tensor's data ends within the file.
-pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Result<()> {
+/// Reads all infos, and checks that each tensor's data ends within the file. Returns how many
+/// positions have a learned vector, if any have.
+pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Result<Option<u64>> {
+    /// One row for each position, in gpt2, starcoder and some mpt models.
+    const POSITIONS: &str = "position_embd.weight";
+    let mut n_positions = None;
     let mut last: Option<Last> = None;
     for _ in 0..n_tensors {
         let name = cursor.string(MAX_NAME_BYTES)?;
@@ -38,6 +42,9 @@ pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resu
             let n = cursor.u64()?;
             row = if i == 0 { n } else { row };
             elements = elements.checked_mul(n).ok_or_else(|| too_large(cursor))?;
+        }
+        if name == POSITIONS {
+            n_positions = elements.checked_div(row);
         }
         let kind = cursor.u32()?;
         if let Some(fault) = limits::tensor_fault(&name, n_dims, elements, kind) {
@@ -66,7 +73,9 @@ pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resu
             last = Some(Last { end, name });
         }
     }
-    let Some(last) = last else { return Ok(()) };
+    let Some(last) = last else {
+        return Ok(n_positions);
+    };
     let too_far = || cursor.corrupt(format!("tensor {:?} ends past byte 2^64", last.name));
     let start = cursor
         .offset
@@ -82,7 +91,7 @@ pub(super) fn check(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resu
         let what = format!("tensor {:?} ends at byte {end}", last.name);
         return Err(cursor.truncated(cursor.len, what));
     }
-    Ok(())
+    Ok(n_positions)
 }
 
 /// Elements and bytes of a block of each ggml_type (ggml.h; sizes in ggml-common.h).

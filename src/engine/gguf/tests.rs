@@ -161,6 +161,33 @@ fn unused_tokens_at_the_end_are_padding() {
 }
 
 #[test]
+fn learned_positions_are_counted() {
+    let n_positions = |name: &str, shape: &[u64]| {
+        let mut model = sample();
+        model.data_bytes = 1024;
+        model.tensor(name, shape, 0, 160);
+        read_bytes(&model.bytes()).unwrap().n_positions
+    };
+    assert_eq!(n_positions("position_embd.weight", &[2, 48]), Some(48));
+    assert_eq!(n_positions("token_embd.weight", &[2, 48]), None);
+}
+
+#[test]
+fn a_bpe_tokenizer_needs_its_pre_tokenizer() {
+    let lacks = |model: &str, pre: Option<&str>| {
+        let mut file = Model::default();
+        file.pair("tokenizer.ggml.model", STRING, &string(model));
+        if let Some(pre) = pre {
+            file.pair("tokenizer.ggml.pre", STRING, &string(pre));
+        }
+        read_bytes(&file.bytes()).unwrap().lacks_pre_tokenizer
+    };
+    assert!(lacks("gpt2", None) && lacks("gpt2", Some("")));
+    assert!(!lacks("gpt2", Some("llama-bpe")));
+    assert!(!lacks("llama", None), "SentencePiece has none");
+}
+
+#[test]
 fn a_model_may_lack_every_key() {
     let summary = read_bytes(&Model::default().bytes()).unwrap();
     assert_eq!(

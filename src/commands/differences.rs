@@ -1,0 +1,241 @@
+//! Where this run computes rows in another way than the reference's were, as far as that changes
+//! them.
+
+use kl_formats::BackendIdentity;
+
+use super::observer::Watch;
+use crate::engine::FlashAttention;
+use crate::report::Warning;
+
+/// What two runs are compared by.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'b> {
+    /// How this run computes rows.
+    pub here: &'b BackendIdentity,
+    /// How the reference's were computed.
+    pub there: &'b BackendIdentity,
+    /// Tokens of the longest window.
+    pub n_ctx: u32,
+    /// Whether the model has attention: one without has no KV cache.
+    pub has_attention: bool,
+}
+
+/// A setting that differs: what it is, its value here and there, and the flags that make it equal.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference {
+    what: &'static str,
+    here: String,
+    there: String,
+    flags: String,
+}
+
+impl Run<'_> {
+    /// Warns of each setting that differs and changes results.
+    pub fn warn(self, watch: &Watch<'_>) {
+        for difference in self.differences() {
+            let Difference {
+                what,
+                here,
+                there,
+                flags,
+            } = difference;
+            let advice = match flags.is_empty() {
+                true => String::new(),
+                false => format!(" (pass {flags} to match)"),
+            };
+            watch.warn(Warning::SetUpDiffers {
+                what,
+                here,
+                there,
+                advice,
+            });
+        }
+    }
+
+    fn differences(self) -> Vec<Difference> {
+        /// A setting as text, if it is known.
+        type Setting = fn(&BackendIdentity) -> Option<String>;
+        let everywhere: [(&str, Setting, &str); 4] = [
+            ("llama.cpp", |b| b.llama_cpp.clone(), ""),
+            (
+                "the set of devices",
+                |b| b.devices.as_ref().map(|devices| devices.join(", ")),
+                "",
+            ),
+            (
+                "the number of offloaded layers",
+                |b| b.n_gpu_layers.map(|n| n.to_string()),
+                "-ngl",
+            ),
+            (
+                "the number of threads",
+                |b| b.threads.map(|n| n.to_string()),
+                "--threads",
+            ),
+        ];
+        let of_attention: [(&str, Setting, &str); 3] = [
+            ("flash attention", |b| b.flash_attn.clone(), "--flash-attn"),
+            (
+                "the type of cached keys",
+                |b| b.type_k.clone(),
+                "--cache-type-k",
+            ),
+            (
+                "the type of cached values",
+                |b| b.type_v.clone(),
+                "--cache-type-v",
+            ),
+        ];
+        let settings = everywhere.iter().chain(match self.has_attention {
+            true => of_attention.as_slice(),
+            false => &[],
+        });
+        let differ = settings.filter_map(|&(what, setting, flag)| {
+            let (here, there) = (setting(self.here)?, setting(self.there)?);
+            let is_same_attention = what == "flash attention"
+                && flash_attention(self.here) == flash_attention(self.there);
+            (here != there && !is_same_attention).then(|| Difference {
+                what,
+                flags: match flag {
+                    "" => String::new(),
+                    flag => format!("{flag} {there}"),
+                },
+                here,
+                there,
+            })
+        });
+        differ.chain(self.batch()).collect()
+    }
+
+    /// The difference of the batches, if they split a window in different places.
+    ///
+    /// A row depends on which tokens are computed at once with its own. Those are the physical
+    /// batch's, within a decode call of the logical one: a larger logical batch of which the
+    /// physical one is still the same part changes nothing.
+    fn batch(self) -> Option<Difference> {
+        let (here, there) = (self.here, self.there);
+        let (batch, batch_there) = (here.n_batch?, there.n_batch?.min(self.n_ctx));
+        let ubatch = here.n_ubatch?;
+        // Where the reference does not record it, it is taken for this run's.
+        let ubatch_there = there.n_ubatch.unwrap_or(ubatch).min(batch_there);
+        let starts = starts(self.n_ctx, batch, ubatch);
+        if starts.eq(self::starts(self.n_ctx, batch_there, ubatch_there)) {
+            return None;
+        }
+        let mut flags = Vec::new();
+        if batch != batch_there {
+            flags.push(format!("--n-batch {batch_there}"));
+        }
+        if ubatch != ubatch_there {
+            flags.push(format!("--n-ubatch {ubatch_there}"));
+        }
+        let is_physical = ubatch != ubatch_there && batch == batch_there;
+        let (what, here, there) = match is_physical {
+            true => ("the physical batch", ubatch, ubatch_there),
+            false => ("the batch", batch, batch_there),
+        };
+        Some(Difference {
+            what,
+            here: here.to_string(),
+            there: there.to_string(),
+            flags: flags.join(" "),
+        })
+    }
+}
+
+/// Where in a window of `n_ctx` tokens the parts start that are computed at once.
+fn starts(n_ctx: u32, n_batch: u32, n_ubatch: u32) -> impl Iterator<Item = u32> {
+    let (n_batch, n_ubatch) = (n_batch.max(1), n_ubatch.max(1));
+    let calls = (0..n_ctx).step_by(n_batch as usize);
+    calls.flat_map(move |start| {
+        let end = start.saturating_add(n_batch).min(n_ctx);
+        (start..end).step_by(n_ubatch as usize)
+    })
+}
+
+/// Flash attention as it is computed. llama.cpp turns `auto` into `on` where it places the fused
+/// operation on the layer's own device (`llama_context::resolve_fused_ops`), which the CPU always
+/// is. What it does with offloaded layers depends on the accelerator, and stays `auto` here.
+fn flash_attention(backend: &BackendIdentity) -> Option<FlashAttention> {
+    let setting = backend.flash_attn.as_ref()?.parse().ok()?;
+    Some(match (setting, backend.n_gpu_layers) {
+        (FlashAttention::Auto, Some(0)) => FlashAttention::On,
+        _ => setting,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(n_batch: u32, n_ubatch: u32, flash_attn: &str) -> BackendIdentity {
+        let mut backend = BackendIdentity::default();
+        backend.n_batch = Some(n_batch);
+        backend.n_ubatch = Some(n_ubatch);
+        backend.flash_attn = Some(flash_attn.to_owned());
+        backend.n_gpu_layers = Some(0);
+        backend.type_k = Some("f16".to_owned());
+        backend
+    }
+
+    /// What differs, and the flags to match.
+    fn differences(
+        here: &BackendIdentity,
+        there: &BackendIdentity,
+        attention: bool,
+    ) -> Vec<[String; 2]> {
+        let run = Run {
+            here,
+            there,
+            n_ctx: 64,
+            has_attention: attention,
+        };
+        let differences = run.differences().into_iter();
+        differences
+            .map(|difference| [difference.what.to_owned(), difference.flags])
+            .collect()
+    }
+
+    #[test]
+    fn batches_differ_where_they_split_a_window_in_other_places() {
+        let there = backend(32, 16, "auto");
+        for (n_batch, n_ubatch, expected) in [
+            (32, 16, None),
+            (64, 16, None),
+            (16, 16, None),
+            (48, 16, None),
+            (40, 16, Some(["the batch", "--n-batch 32"])),
+            (32, 8, Some(["the physical batch", "--n-ubatch 16"])),
+            (8, 8, Some(["the batch", "--n-batch 32 --n-ubatch 16"])),
+        ] {
+            let found = differences(&backend(n_batch, n_ubatch, "auto"), &there, true);
+            let expected = expected.map(|both| both.map(str::to_owned));
+            assert_eq!(found, Vec::from_iter(expected), "{n_batch} {n_ubatch}");
+        }
+        // A window holds less than either batch.
+        let larger = backend(512, 512, "auto");
+        assert!(differences(&backend(64, 64, "auto"), &larger, true).is_empty());
+    }
+
+    #[test]
+    fn automatic_flash_attention_is_on_where_the_cpu_computes_all_layers() {
+        let auto = backend(32, 16, "auto");
+        assert!(differences(&backend(32, 16, "on"), &auto, true).is_empty());
+        let off = [["flash attention", "--flash-attn auto"].map(str::to_owned)];
+        assert_eq!(differences(&backend(32, 16, "off"), &auto, true), off);
+        let mut offloaded = backend(32, 16, "on");
+        offloaded.n_gpu_layers = Some(9);
+        let mut there = auto.clone();
+        there.n_gpu_layers = Some(9);
+        assert_eq!(differences(&offloaded, &there, true).len(), 1);
+    }
+
+    #[test]
+    fn a_model_without_attention_has_no_settings_of_it() {
+        let there = backend(32, 16, "auto");
+        let mut here = backend(32, 16, "off");
+        here.type_k = Some("q8_0".to_owned());
+        assert_eq!(differences(&here, &there, true).len(), 2);
+        assert!(differences(&here, &there, false).is_empty());
+    }
+}

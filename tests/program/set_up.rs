@@ -1,0 +1,99 @@
+//! How a model is run: what it cannot do is refused, and a warning names each setting that moves
+//! results, and no other.
+
+use crate::session::{Run, Session};
+
+/// The line's warnings about settings that differ from the reference's.
+fn differences(session: &Session, line: &str) -> Vec<String> {
+    let json = session.json(line);
+    let warnings = json["warnings"].as_array().unwrap().iter();
+    let differences = warnings.filter(|warning| warning["kind"] == "set_up_differs");
+    differences
+        .map(|warning| warning["message"].to_string())
+        .collect()
+}
+
+#[test]
+fn a_setting_that_moves_results_is_one_warning() {
+    let session = Session::new();
+    session.reference("-b 32");
+    let part = "-m @f16 -r ref.gz -n 64 --no-sidecar";
+    assert!(differences(&session, part).is_empty());
+    for (flags, what) in [
+        ("-b 16", ["the batch is 16", "was 32", "--n-batch 32"]),
+        (
+            "-ub 8",
+            ["the physical batch is 8", "was 32", "--n-ubatch 32"],
+        ),
+        (
+            "-fa off",
+            ["flash attention is off", "was auto", "--flash-attn auto"],
+        ),
+        (
+            "-ctk q8_0",
+            ["keys is q8_0", "was f16", "--cache-type-k f16"],
+        ),
+        (
+            "-ctv f32",
+            ["values is f32", "was f16", "--cache-type-v f16"],
+        ),
+    ] {
+        let found = differences(&session, &format!("{part} {flags}"));
+        assert_eq!(found.len(), 1, "{flags}: {found:?}");
+        for what in what {
+            assert!(found[0].contains(what), "{flags}: {found:?}");
+        }
+    }
+    // Of a flag given twice the last one counts; the session's own is --threads 1.
+    let mut command = session.command(part);
+    let output = command.args(["--threads", "2"]).output().unwrap();
+    Run::from(output).warns(&["threads", "2 here", "1"]);
+}
+
+#[test]
+fn a_setting_without_effect_is_not_a_warning() {
+    let session = Session::new();
+    let moves_nothing = |model: &str, written: &str, flags: &str| {
+        session.reference_of(
+            model,
+            "ref.gz",
+            &format!("--encoding f32 {written} --force"),
+        );
+        let line = format!("-m {model} -r ref.gz {flags} --no-sidecar");
+        assert_eq!(differences(&session, &line), [""; 0], "{line}");
+        assert_eq!(session.result(&line)["kld"]["max"], 0.0, "{line}");
+    };
+    moves_nothing("@f16", "-b 16", "-fa on");
+    // The same tokens are computed at once, in more or fewer calls.
+    moves_nothing("@f16", "-b 16", "-b 64 -ub 16");
+    moves_nothing("@q4", "-b 64 -ub 16", "-b 32 -ub 16");
+    moves_nothing("@mamba", "-b 16", "-fa off -ctk q8_0 -ctv f32");
+}
+
+#[test]
+fn a_window_beyond_the_learned_positions_is_refused() {
+    let session = Session::new();
+    session.write("short.txt", crate::session::short_text());
+    let write = "-m @gpt2 -t short.txt -w ref.gz -q -c";
+    let run = session.fails(
+        &format!("{write} 64"),
+        1,
+        &["gpt2.gguf", "48 learned positions"],
+    );
+    run.warns(&["warning", "tokenizer.ggml.pre"]);
+    assert_eq!(session.files(), ["short.txt"]);
+    session.ok(&format!("{write} 48"));
+    session.ok("-m @gpt2 -r ref.gz -q");
+
+    // The same tokens from a model with room for more, and from a file that does not list its windows.
+    for kind in ["kl", "kl.py"] {
+        session.ok(&format!(
+            "-m @mamba -t short.txt -w long.gz -q -c 64 --force --format {kind}"
+        ));
+        let evaluate = "-m @gpt2 -r long.gz --no-sidecar -q";
+        session.fails(evaluate, 1, &["48 learned positions", "64 tokens"]);
+    }
+    session.write("prompt.txt", "Once upon a time there was a dog.");
+    let generate = "-m @gpt2 --prompts-file prompt.txt -w p.gz -q --generate 30";
+    session.fails(generate, 1, &["48 learned positions", "62 tokens"]);
+}
