@@ -129,12 +129,6 @@ impl ReferenceRows {
         }
     }
 
-    /// Whether the file states how many rows it has.
-    #[must_use]
-    pub fn is_counted(&self) -> bool {
-        self.n_rows.is_some()
-    }
-
     /// Rows that will be scored, where the file states how many it has.
     #[must_use]
     pub fn n_scored(&self) -> Option<u64> {
@@ -142,17 +136,14 @@ impl ReferenceRows {
     }
 
     /// Leaves out the first windows, as long as `records`, which an earlier run over the same rows
-    /// has measured, hold all of their rows. Returns how many records those are: 0 for a stream.
+    /// has measured, hold all of their rows. Returns how many records those are.
     ///
     /// # Errors
     /// Records that are not those of the first windows; a window that cannot be read.
     pub fn resume_after(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
-        let Source::InPlace(rows) = &mut self.source else {
-            return Ok(0);
-        };
         let mut n_kept = 0;
         let mut n_windows = 0;
-        while let Some(spec) = rows.peek()? {
+        while let Some(spec) = self.source.peek()? {
             let n_rows = u64::from(spec.n_rows).min(self.max_rows - n_kept as u64) as usize;
             let measured = records.get(n_kept..).unwrap_or_default();
             let Some(measured) = measured.get(..n_rows).filter(|_| n_rows > 0) else {
@@ -169,7 +160,7 @@ impl ReferenceRows {
                 );
                 return Err(Error::Inconsistent { found });
             }
-            rows.skip();
+            self.skip_window()?;
             n_kept += n_rows;
             n_windows += 1;
         }
@@ -182,6 +173,16 @@ impl ReferenceRows {
     /// Whether the rows are log-probabilities with a floor.
     pub(super) fn is_floored(&self) -> bool {
         self.is_floored
+    }
+
+    /// Leaves out the window that comes next.
+    fn skip_window(&mut self) -> Result<(), Error> {
+        if let Source::InPlace(rows) = &mut self.source {
+            rows.skip();
+        } else if let Some(mut window) = self.next_of_file()? {
+            window.skip_rest()?;
+        }
+        Ok(())
     }
 
     /// Whether several windows can be open at once.
@@ -237,6 +238,14 @@ impl ReferenceRows {
 }
 
 impl Source {
+    /// The window that comes next.
+    fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
+        match self {
+            Self::InPlace(rows) => rows.peek(),
+            Self::Stream(stream) => locked(stream).peek(),
+        }
+    }
+
     fn new(reference: Reference, order: Vec<usize>, max_rows: u64) -> Self {
         let rows_per_block = rows_per_piece(Encoding::F32, reference.about().n_vocab) as usize;
         match reference.into_rows() {

@@ -29,6 +29,8 @@ struct Closed;
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream {
     events: Receiver<Item>,
+    /// What was looked at and not handed out: a window, or the end.
+    peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
     /// Rows of the first block that have been used.
     used: usize,
@@ -41,6 +43,7 @@ impl Stream {
         std::thread::spawn(move || send(reader, rows_per_block, max_rows, &sender));
         Self {
             events,
+            peeked: None,
             rows: VecDeque::new(),
             used: 0,
         }
@@ -50,7 +53,17 @@ impl Stream {
         Ok(self.events.recv().map_err(|_| Error::WorkerLost)??)
     }
 
+    /// The window that comes next.
+    pub(super) fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
+        let next = self.next_window()?;
+        self.peeked = Some(next.clone());
+        Ok(next)
+    }
+
     pub(super) fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
+        if let Some(next) = self.peeked.take() {
+            return Ok(next);
+        }
         match self.next_event()? {
             Event::End => Ok(None),
             Event::Window(window) => Ok(Some(window)),

@@ -258,6 +258,33 @@ fn an_evaluation_that_is_killed_again_and_again_gives_the_same_numbers() {
     assert!(session.read(SIDECAR) == sidecar);
 }
 
+/// kl.py's file does not state how many rows it has, so its sidecar's records are counted last.
+#[test]
+fn an_evaluation_against_a_stream_is_resumed() {
+    let session = session();
+    session.ok("-m @f16 -t long.txt -w klpy.gz -c 64 --format kl.py -q");
+    let read = "-m @q8 -r klpy.gz -q";
+    let whole = numbers(session.result(read));
+    let sidecar = session.read(SIDECAR);
+    session.remove(SIDECAR);
+    let n_bytes = sidecar.len() as u64 / 2;
+    cut_off(&session, read, "-KILL", PARTIAL, n_bytes).unwrap();
+    let resumed = with(read, "--resume");
+    let result = session.result(&resumed);
+    assert!(session.read(SIDECAR) == sidecar);
+    assert!(result["n_resumed"].as_u64().unwrap() > 0);
+    assert_eq!(numbers(result), whole);
+    // Cut off within its trailer, it holds every record.
+    session.remove(SIDECAR);
+    session.write(PARTIAL, &sidecar[..sidecar.len() - 3]);
+    let result = session.result(&resumed);
+    assert_eq!(result["n_resumed"], result["n_tokens"]);
+    assert!(session.read(SIDECAR) == sidecar);
+    // A part that was all that was asked for is not taken for the whole.
+    session.ok(&with(read, "-n 70 --force"));
+    assert_eq!(numbers(session.result(&resumed)), whole);
+}
+
 #[test]
 fn an_interrupted_evaluation_reports_on_what_it_has() {
     let session = session_with_reference();

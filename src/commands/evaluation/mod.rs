@@ -159,9 +159,7 @@ impl Evaluation<'_> {
             }
             earlier => earlier,
         };
-        // How many records a stream will give is known only at its end.
-        let writes_at_once = self.is_resumable && rows.is_counted();
-        TokenLog::open(sidecar, earlier, writes_at_once.then_some(header), rows)
+        TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
     }
 
     /// Scores rows until they end, or the observer asks to stop.

@@ -69,7 +69,8 @@ impl SidecarFile {
             check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
             return Ok(Some(Earlier::CutOff(cut_off.records)));
         }
-        if !self.resume || !is_sidecar(&self.path) {
+        // Whether a sidecar of a stream holds all that this run wants, only the stream can show.
+        if !self.resume || header.n_records.is_none() || !is_sidecar(&self.path) {
             return Ok(None);
         }
         // A sidecar of another run, or a damaged one, is replaced.
