@@ -5,6 +5,7 @@ mod numbers;
 mod session;
 
 mod bad_input;
+mod base_files;
 mod chat_templates;
 mod compare;
 mod convert;
@@ -13,6 +14,7 @@ mod gate;
 mod info;
 mod llama_perplexity;
 mod logit_metrics;
+mod masked;
 mod not_finite;
 mod oracle;
 mod outside;

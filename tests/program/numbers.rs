@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use kl_formats::sidecar::{SidecarReader, TokenRecord};
-use kl_formats::{Header, NativeReader, Reference, RowBlock, WindowSpec, Writer};
+use kl_formats::{Encoding, Header, NativeReader, Reference, RowBlock, WindowSpec, Writer};
 use serde_json::Value;
 
 use crate::session::Session;
@@ -63,6 +63,18 @@ impl Session {
     /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index
     /// of a row in it and the row's logits, and returns those to write: as many for every row.
     pub fn rewrite(&self, from: &str, to: &str, change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>) {
+        let encoding = self.header(from).encoding;
+        self.rewrite_as(encoding, from, to, change);
+    }
+
+    /// Does the same in another encoding.
+    pub fn rewrite_as(
+        &self,
+        encoding: Encoding,
+        from: &str,
+        to: &str,
+        change: impl Fn(u32, usize, Vec<f32>) -> Vec<f32>,
+    ) {
         let mut windows = self.windows(from);
         for Window { spec, rows } in &mut windows {
             for (i, row) in rows.iter_mut().enumerate() {
@@ -70,6 +82,7 @@ impl Session {
             }
         }
         let mut header = self.header(from);
+        header.encoding = encoding;
         header.n_vocab = windows[0].rows[0].len() as u32;
         let path = self.path(to);
         let file = File::create(&path).unwrap();

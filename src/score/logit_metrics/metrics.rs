@@ -3,8 +3,8 @@
 /// How two rows compare, besides their [`TokenScore`](crate::score::TokenScore); see the
 /// [module](super).
 ///
-/// If a row holds NaN or an infinity anywhere, every number is NaN: count such a pair and leave it
-/// out, never average it.
+/// If a row holds NaN or +∞ anywhere, or nothing but −∞, every number is NaN; if no entry has a logit
+/// in both rows, the mean difference is. Count such a pair and leave it out, never average it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitMetrics {
     /// The mean over the vocabulary of the logits' absolute differences.
@@ -21,7 +21,7 @@ pub struct LogitMetrics {
 }
 
 impl LogitMetrics {
-    /// The metrics of rows that are not finite.
+    /// The metrics of rows without a softmax.
     pub const EXCLUDED: Self = Self {
         mean_abs_diff: f64::NAN,
         max_abs_diff: f64::NAN,
@@ -30,7 +30,7 @@ impl LogitMetrics {
         smoothed_kld: f64::NAN,
     };
 
-    /// Whether both rows were finite, and the metrics can be averaged.
+    /// Whether the metrics can be averaged.
     pub fn is_finite(&self) -> bool {
         [
             self.mean_abs_diff,

@@ -21,6 +21,13 @@
 //! rows the smoothed KLD is a little below the KLD; do not compare it with one that is not
 //! smoothed.
 //!
+//! # Masked and unknown entries
+//!
+//! A logit of −∞ is a probability of 0. An entry that has one in either row has no difference of
+//! logits: the first three numbers, and their N, are over the others. An entry at the floor of a row
+//! of log-probabilities (see [`floor`](super::floor())) has no known probability: the last two
+//! numbers are over the entries that both rows know, their probabilities renormalised.
+//!
 //! # Zero rows
 //!
 //! A row of zeros has no direction. The cosine distance of two such rows counts as 0, since they

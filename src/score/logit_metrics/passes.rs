@@ -37,25 +37,15 @@ type Lanes = [f64; LANES];
 /// them.
 pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
     pair.check();
-    let (reference, eval) = (pair.reference, pair.eval);
     let mut first = FirstPass::default();
-    let all_finite = chunks(reference, eval, |l, m| {
-        let finite = is_finite(l) && is_finite(m);
-        if finite {
-            first.chunk(l, m);
-        }
-        finite
-    });
-    if !all_finite {
+    let is_sound = chunks(pair, |chunk| first.chunk(chunk));
+    if !is_sound {
         return LogitMetrics::EXCLUDED;
     }
-    let mut second = SecondPass::new(&first, eval.len());
-    chunks(reference, eval, |l, m| {
-        second.chunk(l, m);
-        true
-    });
+    let mut second = SecondPass::new(&first);
+    chunks(pair, |chunk| second.chunk(chunk));
     LogitMetrics {
-        mean_abs_diff: first.abs_diff / eval.len() as f64,
+        mean_abs_diff: first.abs_diff / first.n_logits as f64,
         max_abs_diff: first.max_abs_diff,
         cosine_distance: match (first.reference.squares == 0.0, first.eval.squares == 0.0) {
             (false, false) => second.cosine.min(2.0),
@@ -68,20 +58,72 @@ pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
     }
 }
 
-/// Shows both rows to `accepts`, a chunk at a time, until it returns false; returns whether it
-/// never did.
-fn chunks(
-    reference: Row<'_>,
-    eval: &[f32],
-    mut accepts: impl FnMut(&[f32], &[f32]) -> bool,
-) -> bool {
+/// Some entries of both rows.
+#[derive(Clone, Copy)]
+struct Chunk<'a> {
+    l: &'a [f32],
+    m: &'a [f32],
+    /// Whether one row's logits are −∞, written as the smallest f32: they are no logits to compare.
+    is_masked: bool,
+    /// Entries that both rows know: these, and those that are −∞ in both.
+    n_known: usize,
+}
+
+/// Shows all entries that both rows know to `see`, a chunk at a time, without those that are −∞ in
+/// both. Returns false, at the latest after the last chunk, if a row holds NaN or +∞ or nothing but
+/// −∞.
+fn chunks(pair: &RowPair<'_>, mut see: impl FnMut(Chunk<'_>)) -> bool {
     let mut decoded = [0.0; CHUNK];
-    eval.chunks(CHUNK).enumerate().all(|(number, eval)| {
+    let mut has_logits = [false; 2];
+    let are_sound = pair.eval.chunks(CHUNK).enumerate().all(|(number, m)| {
         let start = number * CHUNK;
-        let decoded = &mut decoded[..eval.len()];
-        part(reference, start..start + eval.len()).decode_into(decoded);
-        accepts(decoded, eval)
-    })
+        let l = &mut decoded[..m.len()];
+        part(pair.reference, start..start + m.len()).decode_into(l);
+        let l = &*l;
+        if is_finite(l) && is_finite(m) && pair.ref_floor.is_none() && pair.eval_floor.is_none() {
+            has_logits = [true; 2];
+            let n_known = m.len();
+            see(Chunk {
+                l,
+                m,
+                is_masked: false,
+                n_known,
+            });
+            return true;
+        }
+        let rows = [l, m];
+        for (has_logits, row) in has_logits.iter_mut().zip(rows) {
+            *has_logits |= row.iter().any(|x| *x > f32::NEG_INFINITY);
+        }
+        // NaN is not at or below anything.
+        let at_floor = |x: f32, floor: Option<f32>| floor.is_some_and(|floor| x <= floor);
+        let is_known = |l, m| !at_floor(l, pair.ref_floor) && !at_floor(m, pair.eval_floor);
+        let n_masks = |l, m| [l, m].iter().filter(|x| **x == f32::NEG_INFINITY).count();
+        let finite = |x| if x == f32::NEG_INFINITY { -f32::MAX } else { x };
+        let entries = || l.iter().zip(m).map(|(l, m)| (*l, *m));
+        let mut n_known = entries().filter(|&(l, m)| is_known(l, m)).count();
+        [false, true].into_iter().all(|is_masked| {
+            let mut kept = [[0.0; CHUNK]; 2];
+            let wanted = usize::from(is_masked);
+            let chosen = entries().filter(|&(l, m)| is_known(l, m) && n_masks(l, m) == wanted);
+            let mut n = 0;
+            for (l, m) in chosen {
+                kept[0][n] = finite(l);
+                kept[1][n] = finite(m);
+                n += 1;
+            }
+            let (l, m) = (&kept[0][..n], &kept[1][..n]);
+            see(Chunk {
+                l,
+                m,
+                is_masked,
+                n_known,
+            });
+            n_known = 0;
+            is_finite(l) && is_finite(m)
+        })
+    });
+    are_sound && has_logits == [true; 2]
 }
 
 /// The entries of a range, as a row.
@@ -163,12 +205,17 @@ struct FirstPass {
     /// Σ |l − m|
     abs_diff: f64,
     max_abs_diff: f64,
+    /// Entries with a logit in both rows.
+    n_logits: usize,
+    n_known: usize,
     reference: Norms,
     eval: Norms,
 }
 
 impl FirstPass {
-    fn chunk(&mut self, l: &[f32], m: &[f32]) {
+    fn chunk(&mut self, chunk: Chunk<'_>) {
+        let Chunk { l, m, .. } = chunk;
+        self.n_known += chunk.n_known;
         self.reference.raise(l);
         self.eval.raise(m);
         let mut sums = FirstSums {
@@ -177,13 +224,19 @@ impl FirstPass {
             ..FirstSums::default()
         };
         add_all(&mut sums, l, m);
+        self.reference.weights += sums.l_weights.iter().sum::<f64>();
+        self.eval.weights += sums.m_weights.iter().sum::<f64>();
+        if chunk.is_masked {
+            return;
+        }
+        self.n_logits += l.len();
+        self.reference.squares += sums.l_squares.iter().sum::<f64>();
+        self.eval.squares += sums.m_squares.iter().sum::<f64>();
         self.abs_diff += sums.abs_diff.iter().sum::<f64>();
         self.max_abs_diff = sums
             .max_abs_diff
             .into_iter()
             .fold(self.max_abs_diff, f64::max);
-        self.reference.add(&sums.l_squares, &sums.l_weights);
-        self.eval.add(&sums.m_squares, &sums.m_weights);
     }
 }
 
@@ -216,11 +269,6 @@ impl Norms {
             self.weights *= (self.max - max).exp();
             self.max = max;
         }
-    }
-
-    fn add(&mut self, squares: &Lanes, weights: &Lanes) {
-        self.squares += squares.iter().sum::<f64>();
-        self.weights += weights.iter().sum::<f64>();
     }
 
     /// 1/‖l‖: infinite for a row of zeros.
@@ -270,8 +318,8 @@ struct SecondPass {
 }
 
 impl SecondPass {
-    /// For rows of `n` entries with what the first pass found.
-    fn new(first: &FirstPass, n: usize) -> Self {
+    /// With what the first pass found.
+    fn new(first: &FirstPass) -> Self {
         let (l, m) = (&first.reference, &first.eval);
         Self {
             cosine: 0.0,
@@ -287,7 +335,7 @@ impl SecondPass {
                 ln_ratio: l.weights.ln() - m.weights.ln(),
                 ref_inverse_norm: l.inverse_norm(),
                 eval_inverse_norm: m.inverse_norm(),
-                kept: 1.0 - n as f64 * SMOOTHING,
+                kept: 1.0 - first.n_known as f64 * SMOOTHING,
                 cosine: [0.0; LANES],
                 jensen_shannon: [0.0; LANES],
                 smoothed_kld: [0.0; LANES],
@@ -295,10 +343,12 @@ impl SecondPass {
         }
     }
 
-    fn chunk(&mut self, l: &[f32], m: &[f32]) {
+    fn chunk(&mut self, chunk: Chunk<'_>) {
         let mut sums = self.start;
-        add_all(&mut sums, l, m);
-        self.cosine += sums.cosine.iter().sum::<f64>();
+        add_all(&mut sums, chunk.l, chunk.m);
+        if !chunk.is_masked {
+            self.cosine += sums.cosine.iter().sum::<f64>();
+        }
         self.jensen_shannon += sums.jensen_shannon.iter().sum::<f64>();
         self.smoothed_kld += sums.smoothed_kld.iter().sum::<f64>();
     }

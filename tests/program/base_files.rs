@@ -1,0 +1,168 @@
+//! Base files of peaked rows with a wide vocabulary, and files converted from them: an entry at the
+//! floor has no known probability, and counts for nothing.
+
+use std::fs::File;
+
+use kl_formats::{About, Encoding, Kind, Target, WindowSpec, Writer, llamacpp, native};
+use serde_json::Value;
+
+use crate::numbers::{kld, log_softmax, mean, number};
+use crate::session::Session;
+
+const N_VOCAB: u32 = 100_352;
+const N_CTX: u32 = 16;
+
+/// Windows, each of 7 rows in a base file: llama-perplexity's block needs 100.
+const N_WINDOWS: u32 = 15;
+
+/// Entries that a base file knows, from token 0 on.
+const N_KNOWN: usize = 50;
+
+/// A token that it does not know, and the window in which it follows a scored position.
+const UNKNOWN: (u32, u32) = (60_000, 3);
+
+/// Uniform in [0, 1): the same for a window, row, entry and seed.
+fn uniform(window: u32, row: u32, entry: usize, seed: u64) -> f32 {
+    let mut x = (u64::from(window) << 40) ^ (u64::from(row) << 32) ^ entry as u64 ^ (seed << 56);
+    // The finaliser of splitmix64.
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x >> 40) as f32 / (1 << 24) as f32
+}
+
+/// A top token with most of the probability, some others, and the rest 17 or more below it.
+fn reference(window: u32, row: u32) -> Vec<f32> {
+    let entry = |i: usize| match i {
+        0 => 20.0,
+        1..N_KNOWN => 17.0 - 12.0 * uniform(window, row, i, 1),
+        _ => 3.0 - 8.0 * uniform(window, row, i, 1),
+    };
+    (0..N_VOCAB as usize).map(entry).collect()
+}
+
+/// The same with noise.
+fn evaluated(window: u32, row: u32) -> Vec<f32> {
+    let mut logits = reference(window, row);
+    for (i, logit) in logits.iter_mut().enumerate() {
+        *logit += 0.3 * (uniform(window, row, i, 2) - 0.5);
+    }
+    logits
+}
+
+fn specs() -> Vec<WindowSpec> {
+    let tokens = |window: u32| {
+        let mut tokens: Vec<u32> = (0..N_CTX).map(|i| (i * 7 + window) % 50).collect();
+        if window == UNKNOWN.1 {
+            tokens[12] = UNKNOWN.0;
+        }
+        tokens
+    };
+    let spec = |window| WindowSpec {
+        window,
+        tokens: tokens(window),
+        first_scored: N_CTX / 2,
+        n_rows: N_CTX / 2 - 1,
+    };
+    (0..N_WINDOWS).map(spec).collect()
+}
+
+fn write(session: &Session, name: &str, kind: Kind, of_row: fn(u32, u32) -> Vec<f32>) {
+    let path = session.path(name);
+    let file = File::create(&path).unwrap();
+    let encoding = (kind == native::KIND).then_some(Encoding::F32);
+    let target = Target::new(kind, encoding).unwrap();
+    let about = About::new(kind, &path, N_CTX, N_VOCAB);
+    let specs = specs();
+    let mut writer = Writer::create(file, &path, target, &about, &specs).unwrap();
+    for spec in &specs {
+        let rows: Vec<Vec<f32>> = (0..spec.n_rows)
+            .map(|row| of_row(spec.window, row))
+            .collect();
+        writer.write_window(spec, &rows).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn mean_kld(result: &Value) -> f64 {
+    number(&result["kld"]["mean"]["value"])
+}
+
+#[track_caller]
+fn near(ours: f64, exact: f64, what: &str) {
+    let bound = (0.02 * exact).max(1e-5);
+    assert!((ours - exact).abs() < bound, "{what}: {ours}, not {exact}");
+}
+
+#[test]
+fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() {
+    let session = Session::new();
+    write(&session, "base.kld", llamacpp::KIND, reference);
+    write(&session, "f16.gz", native::KIND, reference);
+    write(&session, "quant.gz", native::KIND, evaluated);
+
+    let exact: Vec<f64> = (0..N_WINDOWS)
+        .flat_map(|window| (0..N_CTX / 2 - 1).map(move |row| (window, row)))
+        .map(|(window, row)| {
+            let [p, q] = [reference(window, row), evaluated(window, row)];
+            kld(&log_softmax(&p), &log_softmax(&q))
+        })
+        .collect();
+    let exact = mean(&exact);
+    let result = session.result("compare f16.gz quant.gz");
+    assert!((mean_kld(&result) - exact).abs() < 1e-9);
+    assert!(exact > 5e-4, "{exact}");
+
+    let line = "compare base.kld quant.gz --stats llama-perplexity --sidecar out.kls";
+    let of_base = session.result(line);
+    near(mean_kld(&of_base), exact, "against the f32 reference");
+    let theirs = &of_base["llama_perplexity"]["mean_kld"];
+    let theirs = number(theirs.get("value").unwrap_or(theirs));
+    near(mean_kld(&of_base), theirs, "against llama-perplexity's own");
+
+    // At the floor the unknown entries would weigh more than 1 %, and add 0.05 nats.
+    let records = session.records("out.kls");
+    assert_eq!(records.len(), (N_WINDOWS * (N_CTX / 2 - 1)) as usize);
+    for record in &records {
+        assert!(
+            (0.01..0.02).contains(&record.ref_unknown_p),
+            "{}",
+            record.ref_unknown_p
+        );
+        let is_unknown = (record.token, record.window) == UNKNOWN;
+        assert_eq!(record.ref_nll.is_nan(), is_unknown);
+        assert!(record.eval_nll.is_finite() && !record.is_excluded());
+    }
+    let n_unknown = records.iter().filter(|r| r.ref_nll.is_nan()).count();
+    assert_eq!(n_unknown, 1);
+
+    let own = session.result("compare base.kld f16.gz");
+    assert!(mean_kld(&own) < 1e-5, "{}", mean_kld(&own));
+    assert_eq!(number(&own["agreement"]["ref_top1"]["value"]).round(), 1.0);
+    // The other way round, the evaluated rows are the floored ones.
+    let swapped = session.result("compare quant.gz base.kld");
+    let reverse = number(&swapped["reverse_kld"]["mean"]["value"]);
+    near(reverse, exact, "the base file evaluated");
+    let itself = session.result("compare base.kld base.kld");
+    assert_eq!(itself["kld"]["max"], 0.0);
+}
+
+#[test]
+fn files_converted_from_a_base_file_give_its_numbers() {
+    let session = Session::new();
+    write(&session, "base.kld", llamacpp::KIND, reference);
+    write(&session, "quant.gz", native::KIND, evaluated);
+    let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
+    for format in ["kl --encoding f32", "kl --encoding u16", "kl.py"] {
+        session.ok(&format!(
+            "convert base.kld converted.gz --format {format} --bos none -q --force"
+        ));
+        let result = session.result("compare converted.gz quant.gz --sidecar out.kls --force");
+        let converted = mean_kld(&result);
+        assert!((converted / of_base - 1.0).abs() < 1e-6, "{format}");
+        let records = session.records("out.kls");
+        assert!(records.iter().all(|record| record.ref_unknown_p > 0.01));
+        assert_eq!(records.iter().filter(|r| r.ref_nll.is_nan()).count(), 1);
+        let result = session.result("compare converted.gz base.kld --no-sidecar");
+        assert!(number(&result["kld"]["max"]) < 1e-9, "{format}");
+    }
+}
