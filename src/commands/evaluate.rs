@@ -11,7 +11,7 @@ use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::observer::{Observer, Watch};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
-use super::settings::EvaluateSettings;
+use super::settings::{EvaluateSettings, RelativeWidth};
 use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model};
 use crate::pipeline::ReferenceRows;
@@ -148,13 +148,18 @@ impl<E: Engine> ModelRun<'_, E> {
                 about.is_base_file,
                 about.holds_log_probabilities(),
             ),
+            until: settings.until.map(RelativeWidth::get),
             is_resumable: true,
             text: Some(&|tokens| model.text(tokens)),
             not_available: Vec::new(),
             started,
             loaded: started.elapsed(),
         };
-        let rows = ReferenceRows::new(reference, run.max_rows).cut_to(n_compared);
+        let rows = match settings.until {
+            Some(_) => ReferenceRows::sampled(reference, run.max_rows),
+            None => ReferenceRows::new(reference, run.max_rows),
+        };
+        let rows = rows.cut_to(n_compared);
         let n_contexts = match settings.contexts {
             Some(n) => n as usize,
             None if model.is_offloaded() => 2,

@@ -54,6 +54,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         n_vocab_compared: header.n_vocab_compared,
         first_scored: Some(header.first_scored),
         n_rows: Some(n_records),
+        until: header.until,
         backend: header.backend,
         ..Info::default()
     })

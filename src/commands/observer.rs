@@ -88,6 +88,17 @@ impl<'o> Watch<'o> {
         }
     }
 
+    /// Reports a warning about the reference, which one model's numbers are enough for: the next
+    /// models' give it again with other digits.
+    pub fn warn_once(&self, warning: Warning) {
+        let kinds = self.locked();
+        let is_known = kinds.iter().any(|known| known.kind() == warning.kind());
+        drop(kinds);
+        if !is_known {
+            self.warn(warning);
+        }
+    }
+
     /// Reports a line that a person may want to read.
     pub fn note(&self, line: &str) {
         self.event(&Event::Note(line));

@@ -11,7 +11,7 @@ use kl_formats::Target;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::Source;
 use crate::report::Condition;
-use crate::stats::Confidence;
+use crate::stats::{ClusterRule, Confidence};
 
 /// Settings for writing a reference.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct EvaluateSettings {
     pub vocabulary: Vocabulary,
     /// Contexts of a model used in turn, 1 or 2; `None`: what suits the device.
     pub contexts: Option<u32>,
+    /// How narrow the interval of the mean KLD is to be; `None`: all windows are evaluated.
+    pub until: Option<RelativeWidth>,
     pub results: ResultSettings,
     pub run: RunSettings,
 }
@@ -130,8 +132,12 @@ pub struct ResultSettings {
     pub json_tokens: bool,
     /// How many tokens to list: those with the largest KLD.
     pub top_k: Option<u32>,
+    /// What counts as one observation in the clustered intervals.
+    pub clusters: ClusterRule,
     /// A model that meets one of these fails.
     pub conditions: Vec<Condition>,
+    /// Whether a model may pass where tokens are left out or have an infinite KLD.
+    pub allow_excluded: bool,
     pub sidecar: Sidecar,
     /// Whether to overwrite existing outputs.
     pub force: bool,
@@ -204,6 +210,34 @@ impl FromStr for Vocabulary {
             "tokenizer" => Ok(Self::Tokenizer),
             _ => Err("expected same, common or tokenizer"),
         }
+    }
+}
+
+/// Half the width of the mean's interval over the mean, from 0.1 % to 50 %.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RelativeWidth(f64);
+
+impl RelativeWidth {
+    /// As a fraction.
+    #[must_use]
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for RelativeWidth {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| text.trim_end().parse::<f64>().ok();
+        let share = match text.strip_suffix('%') {
+            Some(percent) => number(percent).map(|percent| percent / 100.0),
+            None => number(text),
+        };
+        let in_range = share.filter(|share| (0.001..=0.5).contains(share));
+        in_range
+            .map(Self)
+            .ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
 use crate::input::{ScoreFrom, Source, TextSource, Windowing};
 use crate::report::Report;
-use crate::stats::Confidence;
+use crate::stats::{ClusterRule, Confidence};
 
 /// An observer that notes what it hears, and asks to stop after some windows.
 #[derive(Default)]
@@ -125,6 +125,7 @@ impl Folder {
             n_ctx: None,
             vocabulary: Vocabulary::Same,
             contexts: None,
+            until: None,
             results: results(),
             run: run(),
         }
@@ -163,7 +164,9 @@ fn results() -> ResultSettings {
         json: None,
         json_tokens: false,
         top_k: None,
+        clusters: ClusterRule::default(),
         conditions: Vec::new(),
+        allow_excluded: false,
         sidecar: Sidecar::None,
         force: false,
         resume: None,
@@ -217,6 +220,7 @@ fn an_observer_hears_what_happens_in_order() {
             "report of 0",
             "begin copy",
             "end",
+            "warning few_windows",
             "warning high_perplexity",
             "evaluated",
             "report of 1",
@@ -228,7 +232,8 @@ fn an_observer_hears_what_happens_in_order() {
         .map(str::to_owned)
     );
     assert_eq!((report.models.len(), report.failed.len()), (2, 1));
-    assert_eq!(report.warnings[0].kind(), "high_perplexity");
+    let kinds = report.warnings.iter().map(|warning| warning.kind());
+    assert!(kinds.eq(["few_windows", "high_perplexity"]), "once per run");
 }
 
 #[test]
@@ -294,6 +299,97 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
         "{error}"
     );
     assert!(folder.path("q4.kls.partial").exists());
+}
+
+/// Settings of an evaluation of 100 windows that stops long before its end.
+fn until_settings(folder: &Folder) -> EvaluateSettings {
+    let mut settings = folder.write_settings("ref");
+    let Source::Text(text) = &mut settings.input else {
+        unreachable!("a text");
+    };
+    text.windowing.n_ctx = 9;
+    write(&settings, &FakeEngine::default(), &()).unwrap();
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.until = Some("3%".parse().unwrap());
+    settings
+}
+
+#[test]
+fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
+    let folder = Folder::new();
+    let mut settings = until_settings(&folder);
+    settings.results.sidecar = Sidecar::At(folder.path("one.kls"));
+    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let model = &report.models[0];
+    let until = model.until.unwrap();
+    let n_windows = model.summary.n_windows;
+    assert!(
+        until.reached && (30..95).contains(&n_windows),
+        "{n_windows}"
+    );
+    assert_eq!((until.target, until.of), (0.03, Some(100)));
+    let width = until.relative_half_width.unwrap();
+    assert!(width < 0.03 && width > 0.02, "{width}");
+    assert!(model.timing.is_some() && report.complete);
+
+    // Decoding ahead changes nothing, nor does a window that fails beyond the end.
+    settings.contexts = Some(2);
+    settings.results.sidecar = Sidecar::At(folder.path("two.kls"));
+    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    assert_eq!(folder.bytes("two.kls"), folder.bytes("one.kls"));
+
+    // A width that is never reached.
+    settings.until = Some("0.001".parse().unwrap());
+    settings.results.sidecar = Sidecar::None;
+    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let until = report.models[0].until.unwrap();
+    assert_eq!(report.models[0].summary.n_windows, 100);
+    assert!(!until.reached);
+    let width = until.relative_half_width.unwrap();
+    let needed = until.windows_needed.unwrap() as f64;
+    let expected = 100.0 * (width / 0.001).powi(2);
+    assert!(
+        (0.8..1.2).contains(&(needed / expected)),
+        "{needed} {expected}"
+    );
+
+    // Fewer rows may be asked for as well: whichever comes first.
+    settings.run.max_rows = Some(100);
+    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    assert_eq!(report.models[0].summary.n_tokens, 100);
+}
+
+#[test]
+fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    let mut settings = until_settings(&folder);
+    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    settings.results.resume = Some(false);
+    let whole = evaluate(&settings, &engine, &()).unwrap();
+    let n_windows = whole.models[0].summary.n_windows as usize;
+    // The last part ends where nothing but the file's end is missing.
+    for windows in [1, 31, n_windows] {
+        let name = format!("part{windows}.kls");
+        settings.results.sidecar = Sidecar::At(folder.path(&name));
+        settings.results.resume = Some(false);
+        let part = evaluate(&settings, &engine, &Recorder::stopping_after(windows)).unwrap();
+        if windows < n_windows {
+            assert!(!part.models[0].until.unwrap().reached);
+        }
+        settings.results.resume = Some(true);
+        let resumed = evaluate(&settings, &engine, &()).unwrap();
+        assert_eq!(mean(&resumed, 0), mean(&whole, 0), "{windows}");
+        assert_eq!(folder.bytes(&name), folder.bytes("whole.kls"), "{windows}");
+        assert!(resumed.models[0].until.unwrap().reached);
+    }
+    // What is done is not repeated, as long as it would end in the same place.
+    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    let again = evaluate(&settings, &engine, &()).unwrap();
+    assert!(again.models[0].timing.is_none());
+    settings.results.confidence = Confidence::new(0.99).unwrap();
+    let wider = evaluate(&settings, &engine, &()).unwrap();
+    assert!(wider.models[0].summary.n_windows as usize > n_windows);
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub struct TopP {
 /// pass `|_| ()`, which costs nothing.
 ///
 /// `on_step` is called for every decode call, and with each window's scores, in the reference's
-/// order.
+/// order. With [`Error::Enough`] it ends the evaluation; windows that were decoded ahead are dropped.
 ///
 /// # Errors
 /// Those of the model, of the file and of `on_step`.
@@ -64,7 +64,7 @@ pub fn evaluate<S: LogitSource, M: Send>(
     reference: &ReferenceRows,
     kernel: Kernel,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
-    on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error>
 where
     Error: From<S::Error>,
@@ -80,6 +80,12 @@ where
         Ok::<_, Error>(window.map(|window| (*numbered - 1, window)))
     };
     let failed = AtomicBool::new(false);
+    let has_enough = AtomicBool::new(false);
+    let on_step = |step: Step<&ScoredWindow<M>>| {
+        let done = on_step(step);
+        has_enough.fetch_or(matches!(done, Err(Error::Enough)), Ordering::Relaxed);
+        done
+    };
     // One source is created after the other: if memory is short, the first gets all that it needs.
     let making = Mutex::new(());
     let make = || {
@@ -114,10 +120,18 @@ where
         };
         // Sets `failed` if the work ends early, by a panic too.
         let mut early = SetOnDrop(Some(&failed));
-        while let Some((number, window)) = next_window()? {
-            let on_rows = |n| tell(Report::Rows(n));
-            let scored = evaluate_window(&mut source, window, score, &mut timing, on_rows)?;
-            tell(Report::Window(number, scored))?;
+        let mut work_on = || -> Result<(), Error> {
+            while let Some((number, window)) = next_window()? {
+                let on_rows = |n| tell(Report::Rows(n));
+                let scored = evaluate_window(&mut source, window, score, &mut timing, on_rows)?;
+                tell(Report::Window(number, scored))?;
+            }
+            Ok(())
+        };
+        match work_on() {
+            // Whatever happened at a window beyond the last one that counts.
+            Err(_) if has_enough.load(Ordering::Relaxed) => {}
+            done => done?,
         }
         early.0 = None;
         Ok(Ok(timing))
@@ -135,7 +149,10 @@ where
         let ended = workers.into_iter().map(|worker| worker.join());
         (reported, ended.collect::<Vec<_>>())
     });
-    reported?;
+    match reported {
+        Err(Error::Enough) => {}
+        reported => reported?,
+    }
     let (mut timings, mut refusal) = (Vec::new(), None);
     let mut interrupted = None;
     for ended in ended {

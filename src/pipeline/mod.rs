@@ -62,6 +62,9 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// The caller has all that it needs: an evaluation ends there without an error.
+    #[error("enough")]
+    Enough,
 }
 
 /// What a run reports to its caller, who may stop it with an error.

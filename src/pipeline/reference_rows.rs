@@ -70,8 +70,22 @@ impl ReferenceRows {
         let max_rows = max_rows.unwrap_or(u64::MAX);
         let rows = rows_per_window(&reference);
         let order = choose_windows(&rows, reference.is_shuffled(), max_rows);
+        Self::in_order(reference, &rows, order, max_rows)
+    }
+
+    /// The same in the order of a sample, though all rows may be read: for a caller who may stop
+    /// anywhere.
+    #[must_use]
+    pub fn sampled(reference: Reference, max_rows: Option<u64>) -> Self {
+        let max_rows = max_rows.unwrap_or(u64::MAX);
+        let rows = rows_per_window(&reference);
+        let order = sample(&rows, reference.is_shuffled(), max_rows);
+        Self::in_order(reference, &rows, order, max_rows)
+    }
+
+    fn in_order(reference: Reference, rows: &[u32], order: Vec<usize>, max_rows: u64) -> Self {
         let (n_windows, n_rows) = match reference.windows() {
-            Some(_) => count(&rows, &order),
+            Some(_) => count(rows, &order),
             None => {
                 let n_windows = reference.about().n_windows.map(u64::from);
                 (n_windows.filter(|_| max_rows == u64::MAX), None)
@@ -322,12 +336,16 @@ fn rows_per_window(reference: &Reference) -> Vec<u32> {
 /// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.
 #[must_use]
 pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
-    let in_order = (0..rows.len()).collect();
     if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
-        return in_order;
+        return (0..rows.len()).collect();
     }
+    sample(rows, is_shuffled, max_rows)
+}
+
+/// The first windows with `max_rows` rows, in random order.
+fn sample(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
     let mut order = if is_shuffled {
-        in_order
+        (0..rows.len()).collect()
     } else {
         shuffled(rows.len(), DEFAULT_SEED)
     };

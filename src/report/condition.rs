@@ -5,7 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::named_numbers::{known_names, named_numbers};
-use super::result::{ModelReport, Verdict};
+use super::result::{ModelReport, Reason, Verdict};
 
 /// A comparison of one of a model's numbers with a bound. A model for which it holds fails.
 #[derive(Clone, Debug)]
@@ -97,21 +97,34 @@ impl Condition {
 /// Checks `conditions` against the numbers of `report`.
 ///
 /// A condition on a missing number fails: one on perplexity, for instance, where no token has a
-/// next one.
+/// next one. Unless `allow_excluded`, every condition fails where tokens are left out or have an
+/// infinite KLD: a model that gives NaN where it is worst would pass.
 #[must_use]
-pub fn judge(conditions: &[Condition], report: &ModelReport) -> Vec<Verdict> {
+pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: bool) -> Vec<Verdict> {
     if conditions.is_empty() {
         return Vec::new();
     }
     let numbers = named_numbers(report);
+    let (n_excluded, n_infinite) = (report.summary.n_excluded, report.summary.n_infinite());
+    let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
+    let left_out = Reason::LeftOut {
+        n_excluded,
+        n_infinite,
+    };
     conditions
         .iter()
         .map(|condition| {
             let value = numbers.get(&condition.name).copied().flatten();
+            let reason = match value {
+                None => Some(Reason::NoValue),
+                Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
+                Some(_) => is_partial.then_some(left_out),
+            };
             Verdict {
                 expression: condition.expression.clone(),
                 value,
-                failed: value.is_none_or(|value| (condition.holds)(&value, &condition.bound)),
+                failed: reason.is_some(),
+                reason,
             }
         })
         .collect()

@@ -7,7 +7,7 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, printable};
+use super::number::{bytes, count, printable, short_percent};
 use super::{PromptsInfo, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
@@ -38,6 +38,9 @@ pub struct Info {
     pub n_windows: Option<u32>,
     /// Scored rows; of a sidecar, records.
     pub n_rows: Option<u64>,
+    /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation was
+    /// to stop; null if it was to go on to its end.
+    pub until: Option<f64>,
     pub encoding: Option<String>,
     /// Whether the rows are log-probabilities; null for a sidecar.
     pub log_probabilities: Option<bool>,
@@ -102,6 +105,8 @@ pub fn info_text(info: &Info) -> String {
         "rows"
     };
     put(unit, Some(rows(info)));
+    let until = |until: f64| format!("the mean KLD known to ±{} %", short_percent(until));
+    put("until", info.until.map(until));
     let holds = |holds: bool| if holds { "held" } else { "none" };
     put(
         "token ids",

@@ -20,7 +20,8 @@ pub use info::{Info, Verified, info_text, verified_text};
 pub use json::json_text;
 pub use result::{
     DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport,
-    PromptsInfo, ReferenceInfo, Report, TimingInfo, TokenColumns, TokenContext, TopToken, Verdict,
+    PromptsInfo, Reason, ReferenceInfo, Report, TimingInfo, TokenColumns, TokenContext, TopToken,
+    UntilInfo, Verdict,
 };
 pub use table::summary_table;
 pub use text::text_report;

@@ -7,7 +7,7 @@ use kl_formats::{ModelIdentity, Row, TokenRecord};
 use serde_json::Value;
 
 use super::number::short_percent;
-use super::result::{ModelInfo, ModelReport, TimingInfo};
+use super::result::{ModelInfo, ModelReport, TimingInfo, UntilInfo};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
@@ -109,6 +109,13 @@ pub fn known_names() -> Vec<String> {
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         interrupted: None,
+        until: Some(UntilInfo {
+            target: 0.0,
+            reached: true,
+            relative_half_width: None,
+            of: None,
+            windows_needed: None,
+        }),
         n_resumed: 0,
         timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
         llama_perplexity: LlamaPerplexity::of_records(&records),

@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 use thiserror::Error;
 
-use super::number::count_of;
+use super::number::{count_of, percent};
+use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
 /// Something the user should know before trusting the numbers. In JSON: `kind` and `message`.
@@ -83,9 +84,24 @@ pub enum Warning {
     HighPerplexity(f64),
     /// Rows were not finite.
     #[error(
-        "{0} tokens are left out of every statistic: their rows hold NaN or infinite logits (--json locates them)"
+        "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", tokens_are(*.0)
     )]
     Excluded(u64),
+    /// The model excludes what the reference does not.
+    #[error(
+        "the KLD of {} infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave them out", tokens_are(*.0)
+    )]
+    Infinite(u64),
+    /// Two models that should differ give the same rows.
+    #[error(
+        "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: is it the same model twice?"
+    )]
+    Identical { path: String },
+    /// A base file does not know the probability of all entries.
+    #[error(
+        "the reference's base file does not know the probability of its least probable entries, which together could have up to {} of a row on average: statistics are over the others", percent(*.0)
+    )]
+    UnknownProbability(f64),
     /// Vocabularies of two sizes are compared in part.
     #[error(
         "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
@@ -123,9 +139,13 @@ pub enum Warning {
         "{unused} of {of} windows of the other file are not in the reference: they are left out"
     )]
     UnusedWindows { unused: usize, of: usize },
-    /// One window is too few for a clustered interval.
-    #[error("only one window: no interval can allow for correlated tokens; use more text")]
-    OneWindow,
+    /// There are too few clusters for their intervals.
+    #[error("{}", few_clusters(*.n, .unit))]
+    FewClusters {
+        n: u64,
+        /// What a cluster is.
+        unit: &'static str,
+    },
     /// Too few tokens for llama-perplexity's statistics.
     #[error(
         "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one: --stats llama-perplexity has no effect"
@@ -160,6 +180,9 @@ impl Warning {
             Self::SetUpDiffers { .. } => "set_up_differs",
             Self::HighPerplexity(_) => "high_perplexity",
             Self::Excluded(_) => "excluded_tokens",
+            Self::Infinite(_) => "infinite_kld",
+            Self::Identical { .. } => "identical_rows",
+            Self::UnknownProbability(_) => "unknown_probability",
             Self::TokenizerCut { .. } => "vocabulary_cut",
             Self::Overlap { .. } => "overlapping_windows",
             Self::OtherBos { .. } => "other_bos",
@@ -167,9 +190,25 @@ impl Warning {
             Self::TokensUnchecked => "tokens_unchecked",
             Self::MissingWindows { .. } => "missing_windows",
             Self::UnusedWindows { .. } => "unused_windows",
-            Self::OneWindow => "few_windows",
+            Self::FewClusters { .. } => "few_windows",
             Self::NoLlamaPerplexity => "no_llama_perplexity",
         }
+    }
+}
+
+/// How many tokens, with their verb.
+fn tokens_are(n: u64) -> String {
+    let verb = if n == 1 { "is" } else { "are" };
+    format!("{} {verb}", count_of(n, "token"))
+}
+
+fn few_clusters(n: u64, unit: &str) -> String {
+    match n {
+        1 => format!("only one {unit}: no interval can allow for correlated tokens; use more text"),
+        n => format!(
+            "the intervals rest on {}: from fewer than {MIN_CLUSTERS} they are often too narrow, and the true mean is more often above than below them; use more text",
+            count_of(n, unit)
+        ),
     }
 }
 

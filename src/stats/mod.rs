@@ -34,7 +34,7 @@ mod running;
 pub mod student;
 pub mod summary;
 pub mod tail;
-mod text_length;
+pub mod text_length;
 pub mod unknown;
 
 pub use cluster::{ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS};

@@ -69,10 +69,33 @@ fn stored_rows_give_what_their_model_gives() {
     assert!(session.exists("q2.gz.kls") && session.exists("tiny-q2_K.gguf.kls"));
 
     fs::copy(session.path("ref.gz"), session.path("copy.gz")).unwrap();
-    let json = session.json("compare ref.gz copy.gz q2.gz");
+    let run = session.ok("compare ref.gz copy.gz q2.gz -q --json -");
+    assert!(!run.stderr.contains("exactly 0"), "{}", run.stderr);
+    let json = run.json();
     assert_eq!(json["models"][0]["is_reference_model"], true);
     assert_eq!(json["models"][0]["kld"]["max"], 0.0);
     assert_eq!(json["models"][1]["is_reference_model"], false);
+}
+
+#[test]
+fn the_same_file_twice_is_warned_of() {
+    let session = Session::new();
+    let run = session.ok("compare @npz @npz -q");
+    run.warns(&["mlx-kld-f16.npz", "exactly 0", "twice"]);
+    let run = session.ok("compare @npz @peers/mlx-kld-q2_K.npz -q");
+    assert!(!run.stderr.contains("exactly 0"), "{}", run.stderr);
+
+    // A model whose header differs in its name alone.
+    session.reference("--encoding f32");
+    let mut model = fs::read(fixture("f16")).unwrap();
+    let name = b"tiny stories";
+    let mut texts = model.windows(name.len());
+    let at = texts.position(|text| text == name).unwrap();
+    model[at] = b'T';
+    session.write("renamed.gguf", model);
+    let run = session.ok("-m renamed.gguf -m @f16 -m @q8 -r ref.gz -q");
+    run.warns(&["renamed.gguf", "exactly 0", "twice"]);
+    assert_eq!(run.stderr.matches("exactly 0").count(), 1, "{}", run.stderr);
 }
 
 #[test]

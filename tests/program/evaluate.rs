@@ -200,7 +200,7 @@ fn part_of_a_reference_gives_the_same_numbers_as_the_whole() {
 #[test]
 fn quiet_prints_no_log_and_verbose_prints_llama_cpps() {
     let session = Session::new();
-    session.reference("");
+    session.reference("-c 16");
     assert_eq!(session.ok("-m @q8 -r ref.gz -q").stderr, "");
     let verbose = session.ok("-m @q8 -r ref.gz -v");
     verbose.warns(&["model buffer size"]);

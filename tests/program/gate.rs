@@ -43,8 +43,9 @@ fn conditions_decide_the_exit_code() {
          --json fail.json",
     );
     assert_eq!(fails.code, 3, "{}", fails.stderr);
-    let n_lines = fails.stderr.lines().count();
-    assert_eq!(n_lines, 1, "with -q only what failed: {}", fails.stderr);
+    let lines = fails.stderr.lines();
+    let n_outcomes = lines.filter(|line| !line.contains("warning")).count();
+    assert_eq!(n_outcomes, 1, "with -q only what failed: {}", fails.stderr);
     fails.warns(&["tiny-q2_K.gguf", "failed", "kld.mean > 0.003", ": 0.00"]);
     fails.prints(&["* best in its column"]);
     let json = session.read_json("fail.json");
@@ -108,6 +109,34 @@ fn a_condition_on_a_missing_number_has_failed() {
     let condition = &session.read_json("out.json")["models"][0]["conditions"][0];
     assert_eq!(condition["value"], Value::Null);
     assert_eq!(condition["failed"], true);
+}
+
+#[test]
+fn tokens_that_are_left_out_fail_every_condition() {
+    let session = Session::new();
+    session.reference("--encoding f32");
+    session.rewrite("ref.gz", "bad.gz", |window, row, mut logits| {
+        if (window, row) == (1, 7) {
+            logits[500] = f32::NAN;
+        }
+        logits
+    });
+    let line = "-m @q8 -r bad.gz -q --fail-if 'kld.mean > 1'";
+    assert_eq!(session.kl(&line.replace("bad", "ref")).code, 0);
+    let run = session.kl(&format!("{line} --json fail.json"));
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    let what = "does not hold, but 1 token that is not finite is left out";
+    run.warns(&["kld.mean > 1", what, "--allow-excluded"]);
+    let verdict = session.read_json("fail.json")["models"][0]["conditions"][0].take();
+    assert_eq!(verdict["failed"], true);
+    assert_eq!(verdict["reason"], "left_out");
+    assert!(number(&verdict["value"]) < 1.0);
+    session.ok(&format!("{line} --allow-excluded"));
+    // What holds, holds.
+    let holds = line.replace("> 1", "< 1");
+    assert_eq!(session.kl(&format!("{holds} --allow-excluded")).code, 3);
+    let alone = "-m @q8 -r bad.gz --allow-excluded";
+    session.fails(alone, 2, &["--fail-if"]);
 }
 
 #[test]

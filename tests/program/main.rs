@@ -24,5 +24,6 @@ mod readme;
 #[cfg(unix)]
 mod resume;
 mod set_up;
+mod until;
 mod vocabulary;
 mod windows;

@@ -184,7 +184,7 @@ fn no_output_is_an_input_or_written_twice() {
 #[test]
 fn a_closed_pipe_is_not_an_error() {
     let session = Session::new();
-    session.reference("");
+    session.reference("-c 16");
     let mut child = session.spawn("-m @q8 -r ref.gz -q --json -");
     drop(child.stdout.take());
     let run = Run::from(child.wait_with_output().unwrap());

@@ -8,7 +8,7 @@ use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
 use super::values::{file, gpu_layers, n_tokens, tensor_split, written_kind};
 use super::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
-use crate::commands::settings::{MAX_THREADS, Vocabulary};
+use crate::commands::settings::{MAX_THREADS, RelativeWidth, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, SplitMode};
 use crate::input::ScoreFrom;
 
@@ -185,6 +185,13 @@ pub struct EvaluateArgs {
         verbatim_doc_comment
     )]
     pub vocab: Option<Vocabulary>,
+
+    /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%
+    ///
+    /// Windows are taken in a seeded random order, and at least 30 clusters. Each model stops where
+    /// its own interval is narrow enough.
+    #[arg(long, value_name = "REL", hide_short_help = true)]
+    pub until: Option<RelativeWidth>,
 
     /// Contexts of the model to use in turn
     ///

@@ -8,7 +8,7 @@ use super::RESULTS;
 use super::values::file;
 use crate::commands::settings::Stats;
 use crate::report::Condition;
-use crate::stats::Confidence;
+use crate::stats::{ClusterRule, Confidence};
 
 /// The flags that `kl -r` and `kl compare` share.
 #[derive(clap::Args, Debug)]
@@ -17,6 +17,20 @@ pub struct ResultArgs {
     /// Confidence level of every interval
     #[arg(long, value_name = "P", hide_short_help = true, default_value = "0.95")]
     pub confidence: Confidence,
+
+    /// What counts as one observation in the clustered intervals
+    ///
+    /// - window: each window, or prompt
+    /// - block:  each block of contiguous windows
+    /// - auto:   blocks where neighbouring windows resemble each other
+    #[arg(
+        long,
+        value_name = "window|block|auto",
+        hide_short_help = true,
+        default_value = "auto",
+        verbatim_doc_comment
+    )]
+    pub cluster: ClusterRule,
 
     /// Statistics to report in addition to kl's own, comma-separated
     ///
@@ -50,8 +64,15 @@ pub struct ResultArgs {
     pub top_k: Option<u32>,
 
     /// Exit with code 3 if the condition holds, as in 'kld.mean > 0.01'; may repeat
+    ///
+    /// A condition also fails if it cannot be checked, or if tokens are left out or have an
+    /// infinite KLD.
     #[arg(long, value_name = "CONDITION", hide_short_help = true)]
     pub fail_if: Vec<Condition>,
+
+    /// With --fail-if, accept that tokens are left out or have an infinite KLD
+    #[arg(long, hide_short_help = true, requires = "fail_if")]
+    pub allow_excluded: bool,
 
     /// Per-token file to write [default: FILE-NAME.kls in the current folder]
     #[arg(

@@ -31,6 +31,7 @@ pub(super) fn evaluate_settings(
         n_ctx: args.n_ctx,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
         contexts: args.evaluate.contexts,
+        until: args.evaluate.until,
         results,
         run,
     })
@@ -93,7 +94,9 @@ fn result_settings(
         json: args.json,
         json_tokens: args.json_tokens,
         top_k: args.top_k,
+        clusters: args.cluster,
         conditions: args.fail_if,
+        allow_excluded: args.allow_excluded,
         sidecar,
         force,
         resume: None,

@@ -107,6 +107,7 @@ impl FileRun<'_> {
                 about.is_base_file,
                 about.holds_log_probabilities() || other_about.holds_log_probabilities(),
             ),
+            until: None,
             is_resumable: false,
             text: None,
             not_available: match has_tokens {

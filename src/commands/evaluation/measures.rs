@@ -100,6 +100,7 @@ impl Measures {
         records: &[TokenRecord],
         measured: &[Measured],
         confidence: Confidence,
+        rule: ClusterRule,
     ) -> Option<LogitSummary> {
         if !self.logits {
             return None;
@@ -110,7 +111,7 @@ impl Measures {
             Some((metrics, TokenLocation::of(record)))
         });
         let (metrics, locations): (Vec<_>, Vec<_>) = scored.unzip();
-        let clusters = Clusters::of_records(records, ClusterRule::default());
+        let clusters = Clusters::of_records(records, rule);
         let summary = LogitSummary::from_metrics(&metrics, &locations, &clusters, confidence);
         Some(match self.only_log_probabilities {
             true => summary.without_logits(LogitsNotAvailable::LogProbabilitiesOnly),

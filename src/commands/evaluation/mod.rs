@@ -4,6 +4,7 @@ mod measures;
 mod models;
 mod sidecar;
 mod token_log;
+mod until;
 
 pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each, one_line};
@@ -25,12 +26,19 @@ use crate::report::{
     TimingInfo, TokenColumns, TokenContext, Warning, judge,
 };
 use crate::score::{Kernel, RowPair};
-use crate::stats::{ClusterRule, MostDivergent, PromptStats, RunningMean, Summary};
+use crate::stats::{
+    ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean, Summary,
+};
 use measures::Measured;
 use token_log::TokenLog;
+use until::Until;
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+
+/// The probability that entries of a base file could have, unknown, from which `kl` says so: far
+/// more than its 16 bits cost a KLD.
+const NOTABLE_UNKNOWN: f64 = 0.001;
 
 /// Turns tokens into their text.
 pub type TextOf<'t> = dyn Fn(&[u32]) -> String + 't;
@@ -55,6 +63,8 @@ pub struct Evaluation<'e> {
     /// The labels of the reference's prompts, if its windows are prompts.
     pub prompts: Option<Vec<String>>,
     pub measures: Measures,
+    /// Half the width of the mean's interval over the mean, at which to stop.
+    pub until: Option<f64>,
     /// Whether `--resume` can continue this evaluation if it is cut off.
     pub is_resumable: bool,
     /// Turns tokens into text, if there is a tokenizer.
@@ -94,8 +104,12 @@ impl Evaluation<'_> {
     {
         let header = self.sidecar_header(&rows);
         let n_windows = rows.n_windows;
-        let mut log = self.open_log(sidecar, &header, &mut rows)?;
-        let outcome = match self.score(&rows, &mut log, n_sources, make) {
+        let mut until = self.until.map(|target| Until::new(target, self.settings));
+        let mut log = self.open_log(sidecar, &header, &mut rows, until.clone())?;
+        if let Some(until) = &mut until {
+            until.replay(&log.records);
+        }
+        let outcome = match self.score(&rows, &mut log, until.as_mut(), n_sources, make) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
             // reference stays bad.
@@ -119,7 +133,7 @@ impl Evaluation<'_> {
                 Err(error) => unwritten = Some(error),
             }
         }
-        let mut report = self.report(outcome, &log, n_windows);
+        let mut report = self.report(outcome, &log, until.as_ref(), n_windows);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated { report, unwritten })
     }
@@ -137,6 +151,7 @@ impl Evaluation<'_> {
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
+        header.until = self.until;
         header
     }
 
@@ -147,6 +162,7 @@ impl Evaluation<'_> {
         sidecar: Option<SidecarFile>,
         header: &SidecarHeader,
         rows: &mut ReferenceRows,
+        until: Option<Until>,
     ) -> Result<TokenLog> {
         let Some(sidecar) = sidecar else {
             return Ok(TokenLog::without_sidecar());
@@ -159,6 +175,10 @@ impl Evaluation<'_> {
             }
             earlier => earlier,
         };
+        let earlier = match until {
+            Some(until) => earlier.and_then(|earlier| earlier.needed(until, header.n_records)),
+            None => earlier,
+        };
         TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
     }
 
@@ -167,6 +187,7 @@ impl Evaluation<'_> {
         &self,
         rows: &ReferenceRows,
         log: &mut TokenLog,
+        mut until: Option<&mut Until>,
         n_sources: usize,
         make: impl Fn() -> Result<S, Error> + Sync,
     ) -> Result<Outcome, Error>
@@ -180,7 +201,7 @@ impl Evaluation<'_> {
             timing: None,
             is_interrupted: false,
         };
-        if log.is_whole {
+        if log.is_whole || until.as_ref().is_some_and(|until| until.is_reached()) {
             return Ok(outcome);
         }
         let label = self.model.file_name.as_deref().unwrap_or_default();
@@ -208,8 +229,11 @@ impl Evaluation<'_> {
                             outcome.measured.push(row.measured);
                         }
                     }
-                    log.push(window.rows.iter().map(|row| row.record));
+                    let new = log.push(window.rows.iter().map(|row| row.record));
                     phase.window(mean.mean());
+                    if until.as_mut().is_some_and(|until| until.push(new)) {
+                        return Err(Error::Enough);
+                    }
                 }
             }
             self.watch.check()
@@ -228,10 +252,16 @@ impl Evaluation<'_> {
     }
 
     /// Makes the report. `n_windows`: how many windows were to be evaluated, if known.
-    fn report(&self, outcome: Outcome, log: &TokenLog, n_windows: Option<u64>) -> ModelReport {
+    fn report(
+        &self,
+        outcome: Outcome,
+        log: &TokenLog,
+        until: Option<&Until>,
+        n_windows: Option<u64>,
+    ) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
-        let summary =
-            Summary::from_records(records, self.settings.confidence, ClusterRule::default());
+        let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
+        let summary = Summary::from_records(records, confidence, clusters);
         self.warn_of(&summary);
         let text = |tokens: &[u32]| match self.text {
             Some(text) => text(tokens),
@@ -252,12 +282,13 @@ impl Evaluation<'_> {
                 n_windows: summary.n_windows,
                 of: n_windows,
             }),
+            until: until.map(|until| until.info(records, &summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
             llama_perplexity,
             logits: self
                 .measures
-                .logits(records, measured, self.settings.confidence),
+                .logits(records, measured, confidence, clusters),
             summary,
             not_available: self.not_available.clone(),
             conditions: Vec::new(),
@@ -266,7 +297,11 @@ impl Evaluation<'_> {
             tokens: None,
         };
         // Conditions are about the numbers above.
-        report.conditions = judge(&self.settings.conditions, &report);
+        report.conditions = judge(
+            &self.settings.conditions,
+            &report,
+            self.settings.allow_excluded,
+        );
         report.prompts = self.prompts.as_ref().map(|labels| {
             let metrics = self.measures.logit_metrics(measured);
             PromptReport::of_each(labels, PromptStats::of_each(records, metrics.as_deref()))
@@ -296,17 +331,35 @@ impl Evaluation<'_> {
     }
 
     fn warn_of(&self, summary: &Summary) {
+        let watch = self.watch;
         if summary.n_excluded > 0 {
-            self.watch.warn(Warning::Excluded(summary.n_excluded));
+            watch.warn(Warning::Excluded(summary.n_excluded));
         }
-        if summary.n_windows == 1 {
-            self.watch.warn(Warning::OneWindow);
+        if summary.n_tokens > 0 && summary.n_infinite() > 0 {
+            watch.warn(Warning::Infinite(summary.n_infinite()));
+        }
+        let is_identical = |kld: &Distribution| kld.max == 0.0 && kld.n_infinite == 0;
+        if !self.is_reference_model && summary.kld.as_ref().is_some_and(is_identical) {
+            let path = self.path.display().to_string();
+            watch.warn(Warning::Identical { path });
+        }
+        let clusters = summary.clusters;
+        if (1..MIN_CLUSTERS as u64).contains(&clusters.n) {
+            let unit = match (clusters.kind, &self.prompts) {
+                (ClusterKind::Block, _) => "block",
+                (ClusterKind::Window, None) => "window",
+                (ClusterKind::Window, Some(_)) => "prompt",
+            };
+            let n = clusters.n;
+            watch.warn(Warning::FewClusters { n, unit });
+        }
+        if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
+            watch.warn_once(Warning::UnknownProbability(unknown.mean));
         }
         if let Some(perplexity) = &summary.perplexity
             && perplexity.reference >= DOUBTFUL_PERPLEXITY
         {
-            let warning = Warning::HighPerplexity(perplexity.reference);
-            self.watch.warn(warning);
+            watch.warn_once(Warning::HighPerplexity(perplexity.reference));
         }
     }
 }

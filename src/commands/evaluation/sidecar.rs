@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, is_sidecar};
 
+use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
 use crate::commands::resume::{check_same_run, first_difference, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
@@ -30,6 +31,26 @@ pub enum Earlier {
     Whole(Vec<TokenRecord>),
     /// The first records.
     CutOff(Vec<TokenRecord>),
+}
+
+impl Earlier {
+    /// What a run needs of these records that stops where `until`, which has seen none, says.
+    /// `n_most`: the most records that it can have, if known. `None`: the earlier run stopped where
+    /// this one does not, as with another `--confidence`.
+    pub fn needed(self, mut until: Until, n_most: Option<u64>) -> Option<Self> {
+        match self {
+            Self::Whole(records) => {
+                let n_needed = until.replay(&records);
+                let is_all = until.is_reached() || n_most.is_none_or(|n| n == n_needed as u64);
+                let is_needed = n_needed == records.len() && is_all;
+                is_needed.then_some(Self::Whole(records))
+            }
+            Self::CutOff(mut records) => {
+                records.truncate(until.replay(&records));
+                Some(Self::CutOff(records))
+            }
+        }
+    }
 }
 
 impl SidecarFile {

@@ -72,8 +72,8 @@ impl TokenLog {
         Ok(log)
     }
 
-    /// Adds the records of the next window.
-    pub fn push(&mut self, records: impl Iterator<Item = TokenRecord>) {
+    /// Adds the records of the next window, and returns them.
+    pub fn push(&mut self, records: impl Iterator<Item = TokenRecord>) -> &[TokenRecord] {
         let n_before = self.records.len();
         self.records.extend(records);
         let started = Instant::now();
@@ -85,6 +85,7 @@ impl TokenLog {
             }
         }
         self.in_writing += started.elapsed();
+        self.records.split_at(n_before).1
     }
 
     /// Gives up on the sidecar; the records stay in memory, so the numbers are not lost.

@@ -13,12 +13,12 @@ use serde::Serialize;
 use super::warning::Warning;
 
 pub use divergent::{DivergentToken, TokenContext, TopToken};
-pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable};
+pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable, UntilInfo};
 pub use prompts::PromptReport;
 pub use reference::{PromptsInfo, ReferenceInfo};
 pub use timing::TimingInfo;
 pub use tokens::TokenColumns;
-pub use verdict::Verdict;
+pub use verdict::{Reason, Verdict};
 
 /// One run: a reference, and the models evaluated against it.
 #[derive(Serialize, Debug)]

@@ -73,6 +73,9 @@ pub struct ModelReport {
     /// How far the evaluation got before it was interrupted: the statistics cover that part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
+    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<UntilInfo>,
     /// Tokens that an earlier run measured and this one resumed from.
     #[serde(skip_serializing_if = "is_zero")]
     pub n_resumed: u64,
@@ -94,6 +97,21 @@ pub struct ModelReport {
     /// The values of every token; absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenColumns>,
+}
+
+/// How an evaluation ended that was to stop where the interval of the mean KLD is narrow enough.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct UntilInfo {
+    /// Half the interval's width over the mean, as asked for.
+    pub target: f64,
+    /// Whether the evaluation stopped because the interval is that narrow.
+    pub reached: bool,
+    /// Half the width of the clustered interval over the mean; null if there is no interval.
+    pub relative_half_width: Option<f64>,
+    /// Windows that there were to evaluate, if the reference records how many it has.
+    pub of: Option<u64>,
+    /// About how many windows would have been enough; null if it was reached, or cannot be told.
+    pub windows_needed: Option<u64>,
 }
 
 /// How far an interrupted evaluation got.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::report::number::count_of;
+
 /// The outcome of one condition for one model.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -11,32 +13,95 @@ pub struct Verdict {
     pub expression: String,
     /// The number that it names; null if the result has none.
     pub value: Option<f64>,
-    /// Whether the condition holds, or cannot be checked for want of a number.
+    /// Whether the model fails.
     pub failed: bool,
+    /// Why it fails; absent if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+}
+
+/// Why a model fails a condition. In the JSON it is `holds`, `no_value` or `left_out`.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(into = "ReasonKind")]
+pub enum Reason {
+    /// The condition holds.
+    Holds,
+    /// The result has no such number.
+    NoValue,
+    /// The condition does not hold, but its number may leave out what is worst.
+    LeftOut {
+        /// Scored tokens that no statistic counts.
+        n_excluded: u64,
+        /// Tokens whose KLD is infinite, which no mean counts.
+        n_infinite: u64,
+    },
+}
+
+/// A [`Reason`] without its numbers, which the JSON has elsewhere.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum ReasonKind {
+    Holds,
+    NoValue,
+    LeftOut,
+}
+
+impl From<Reason> for ReasonKind {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::Holds => Self::Holds,
+            Reason::NoValue => Self::NoValue,
+            Reason::LeftOut { .. } => Self::LeftOut,
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            expression, value, ..
-        } = self;
-        let Some(value) = value else {
-            return write!(
+        let (outcome, expression) = (
+            if self.failed { "failed" } else { "passed" },
+            &self.expression,
+        );
+        write!(f, "{outcome}: {expression} ")?;
+        match self.reason {
+            Some(Reason::NoValue) => {
+                return f.write_str("cannot be checked: this result has no such value");
+            }
+            Some(Reason::Holds) => f.write_str("holds")?,
+            None => f.write_str("does not hold")?,
+            Some(Reason::LeftOut {
+                n_excluded,
+                n_infinite,
+            }) => write!(
                 f,
-                "failed: {expression} cannot be checked: this result has no such value"
-            );
-        };
-        if self.failed {
-            write!(f, "failed: {expression} holds: ")?;
-        } else {
-            write!(f, "passed: {expression} does not hold: ")?;
+                "does not hold, but {} left out (--allow-excluded accepts that)",
+                left_out(n_excluded, n_infinite)
+            )?,
         }
         // All digits, because six may look equal to the bound.
-        if *value != 0.0 && value.abs() < 1e-5 {
-            write!(f, "{value:e}")
-        } else {
-            write!(f, "{value}")
+        match self.value {
+            Some(value) if value != 0.0 && value.abs() < 1e-5 => write!(f, ": {value:e}"),
+            Some(value) => write!(f, ": {value}"),
+            None => Ok(()),
         }
+    }
+}
+
+/// The tokens that the numbers leave out, as the subject of a sentence with its verb.
+fn left_out(n_excluded: u64, n_infinite: u64) -> String {
+    let verb = |n| if n == 1 { "is" } else { "are" };
+    let excluded = || {
+        format!(
+            "{} that {} not finite",
+            count_of(n_excluded, "token"),
+            verb(n_excluded)
+        )
+    };
+    let infinite = || format!("{} with an infinite KLD", count_of(n_infinite, "token"));
+    match (n_excluded, n_infinite) {
+        (_, 0) => format!("{} {}", excluded(), verb(n_excluded)),
+        (0, _) => format!("{} {}", infinite(), verb(n_infinite)),
+        _ => format!("{} and {} are", excluded(), infinite()),
     }
 }
 
@@ -44,27 +109,51 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
+    fn shown(value: Option<f64>, reason: Option<Reason>) -> String {
+        let verdict = Verdict {
+            expression: "kld.mean > 0.01".to_owned(),
+            value,
+            failed: reason.is_some(),
+            reason,
+        };
+        verdict.to_string()
+    }
+
     #[test]
     fn every_digit_is_shown() {
-        let shown = |value, failed| {
-            Verdict {
-                expression: "kld.mean > 0.01".to_owned(),
-                value,
-                failed,
-            }
-            .to_string()
-        };
         assert_eq!(
-            shown(Some(0.010_000_000_000_1), true),
+            shown(Some(0.010_000_000_000_1), Some(Reason::Holds)),
             "failed: kld.mean > 0.01 holds: 0.0100000000001"
         );
         assert_eq!(
-            shown(Some(7.9e-10), false),
+            shown(Some(7.9e-10), None),
             "passed: kld.mean > 0.01 does not hold: 7.9e-10"
         );
         assert_eq!(
-            shown(None, true),
+            shown(None, Some(Reason::NoValue)),
             "failed: kld.mean > 0.01 cannot be checked: this result has no such value"
         );
+    }
+
+    #[test]
+    fn what_the_numbers_leave_out_is_said() {
+        let said = |n_excluded, n_infinite| {
+            let reason = Reason::LeftOut {
+                n_excluded,
+                n_infinite,
+            };
+            let shown = shown(Some(0.5), Some(reason));
+            let (_, said) = shown.split_once("but ").unwrap();
+            said.split(" left out").next().unwrap().to_owned()
+        };
+        assert_eq!(said(1, 0), "1 token that is not finite is");
+        assert_eq!(said(0, 2), "2 tokens with an infinite KLD are");
+        let both = "3 tokens that are not finite and 1 token with an infinite KLD are";
+        assert_eq!(said(3, 1), both);
+        let json = serde_json::to_value(Reason::LeftOut {
+            n_excluded: 1,
+            n_infinite: 0,
+        });
+        assert_eq!(json.unwrap(), "left_out");
     }
 }

@@ -111,13 +111,20 @@ fn keys_of_the_json() {
     let condition: Condition = "kld.mean > 0.01".parse().unwrap();
     let mut report = ModelReport {
         interrupted: interrupted(2, Some(9)),
+        until: Some(UntilInfo {
+            target: 0.05,
+            reached: false,
+            relative_half_width: Some(0.08),
+            of: Some(9),
+            windows_needed: Some(40),
+        }),
         n_resumed: 7,
         not_available: vec![NotAvailable::without_token_ids()],
         prompts: Some(made_up::prompts(&records)),
         tokens: Some(made_up::tokens(&records)),
         ..full("q4.gguf", &records)
     };
-    report.conditions = judge(&[condition], &report);
+    report.conditions = judge(&[condition], &report, false);
     let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
     let without_logits = ModelReport {
         logits: Some(logits),

@@ -23,6 +23,7 @@ use super::number::{
 };
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
+    UntilInfo,
 };
 use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, Perplexity, Summary};
 
@@ -101,6 +102,13 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
             windows(summary.n_windows, reference),
         ),
     );
+    if let Some(until) = &report.until {
+        let is_over = report.interrupted.is_none();
+        out.line(
+            "until",
+            &until_line(until, summary.n_windows, is_over, reference),
+        );
+    }
     if report.n_resumed > 0 {
         let resumed = count(report.n_resumed);
         out.line(
@@ -142,6 +150,35 @@ fn partial(interrupted: &Interrupted) -> String {
         None => count_of(interrupted.n_windows, "window"),
     };
     format!("interrupted after {done}: the numbers below cover only that part")
+}
+
+/// How near the mean's interval came to what `--until` asks for.
+fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInfo) -> String {
+    let unit = match reference.prompts {
+        Some(_) => "prompt",
+        None => "window",
+    };
+    let target = short_percent(until.target);
+    let known = match until.relative_half_width {
+        Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
+        None => "nothing tells how well the mean is known".to_owned(),
+    };
+    if until.reached {
+        let done = match until.of {
+            Some(of) => format!("{} of {}", count(n), count_of(of, unit)),
+            None => count_of(n, unit),
+        };
+        return format!("{known}: stopped at --until {target}% after {done}");
+    }
+    if !is_over {
+        return format!("{known} so far; --until {target}%");
+    }
+    let needed = match until.windows_needed {
+        Some(needed) => format!("; about {} would be enough", count_of(needed, unit)),
+        None => String::new(),
+    };
+    let all = count_of(n, unit);
+    format!("{known}: --until {target}% is not reached after all {all}{needed}")
 }
 
 /// The windows that the tokens are in, or the prompts.

@@ -1,0 +1,82 @@
+//! Decides when an evaluation has seen enough text.
+
+use kl_formats::TokenRecord;
+
+use crate::commands::settings::ResultSettings;
+use crate::report::UntilInfo;
+use crate::stats::text_length::windows_for;
+use crate::stats::{ClusterRule, Clusters, Confidence, RunningInterval, Summary, summary};
+
+/// Watches the interval of the mean KLD as windows come.
+#[derive(Clone)]
+pub struct Until {
+    /// Half the interval's width over the mean, at which the evaluation stops.
+    target: f64,
+    confidence: Confidence,
+    clusters: ClusterRule,
+    interval: RunningInterval,
+    is_reached: bool,
+}
+
+impl Until {
+    pub fn new(target: f64, settings: &ResultSettings) -> Self {
+        Self {
+            target,
+            confidence: settings.confidence,
+            clusters: settings.clusters,
+            interval: RunningInterval::default(),
+            is_reached: false,
+        }
+    }
+
+    /// Adds the records of the next window. Returns whether that is enough.
+    pub fn push(&mut self, window: &[TokenRecord]) -> bool {
+        for record in window.iter().filter(|record| summary::is_counted(record)) {
+            self.interval.push(record.window, record.kld);
+        }
+        let width = self
+            .interval
+            .relative_half_width(self.confidence, self.clusters);
+        self.is_reached = width.is_some_and(|width| width < self.target);
+        self.is_reached
+    }
+
+    /// Adds the records of an earlier run, window by window, until that is enough. Returns how many
+    /// they are.
+    pub fn replay(&mut self, records: &[TokenRecord]) -> usize {
+        let mut n_needed = 0;
+        for window in records.chunk_by(|one, next| one.window == next.window) {
+            n_needed += window.len();
+            if self.push(window) {
+                break;
+            }
+        }
+        n_needed
+    }
+
+    pub fn is_reached(&self) -> bool {
+        self.is_reached
+    }
+
+    /// How far the evaluation got, whose numbers are `summary`. `of`: how many windows there were to
+    /// evaluate, if known.
+    pub fn info(&self, records: &[TokenRecord], summary: &Summary, of: Option<u64>) -> UntilInfo {
+        let mean = summary.kld.as_ref().map(|kld| &kld.mean);
+        let relative_half_width = mean.and_then(|mean| {
+            let (lo, hi) = mean.clustered.ends()?;
+            let width = 0.5 * (hi - lo) / mean.estimate.value;
+            width.is_finite().then_some(width)
+        });
+        let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
+            let clusters = Clusters::of_records(records, self.clusters);
+            windows_for(self.target, mean, &clusters)
+        });
+        UntilInfo {
+            target: self.target,
+            reached: self.is_reached,
+            relative_half_width,
+            of,
+            windows_needed,
+        }
+    }
+}

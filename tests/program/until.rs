@@ -1,0 +1,85 @@
+//! `--until`: an evaluation stops where the mean is known well enough.
+
+use crate::numbers::number;
+use crate::session::Session;
+
+/// A reference of enough short windows for an interval.
+fn session() -> Session {
+    let session = Session::new();
+    session.ok("-m @f16 -t @eval -w ref.gz -c 24 -q");
+    session
+}
+
+#[test]
+fn each_model_stops_where_its_own_interval_is_narrow_enough() {
+    let session = session();
+    let run = session.ok("-m @q4 -m @q8 -r ref.gz --until 20% --json until.json -q");
+    run.prints(&["the mean is known to ±", "stopped at --until 20% after "]);
+    let json = session.read_json("until.json");
+    let n_windows = |model: usize| json["models"][model]["n_windows"].as_u64().unwrap();
+    for model in 0..2 {
+        let until = &json["models"][model]["until"];
+        assert_eq!(
+            (&until["target"], &until["reached"]),
+            (&0.2.into(), &true.into())
+        );
+        let mean = &json["models"][model]["kld"]["mean"];
+        let ends = ["cluster_hi", "cluster_lo"].map(|end| number(&mean[end]));
+        let width = (ends[0] - ends[1]) / 2.0 / number(&mean["value"]);
+        assert!((width - number(&until["relative_half_width"])).abs() < 1e-9);
+        assert!(width < 0.2, "{width}");
+        assert!((30..until["of"].as_u64().unwrap()).contains(&n_windows(model)));
+    }
+    assert_ne!(n_windows(0), n_windows(1));
+
+    let records = session.records("tiny-q4_K_M.gguf.kls");
+    let windows: Vec<u32> = records
+        .iter()
+        .step_by(23)
+        .map(|record| record.window)
+        .collect();
+    assert!(!windows.is_sorted(), "a sample, not the start of the text");
+    let info = session.info("tiny-q4_K_M.gguf.kls");
+    assert_eq!(
+        (&info["until"], &info["n_rows"]),
+        (&0.2.into(), &records.len().into())
+    );
+    session
+        .ok("info tiny-q4_K_M.gguf.kls")
+        .prints(&["until", "±20 %"]);
+    session.ok("info tiny-q4_K_M.gguf.kls --verify -q");
+
+    // What is done is not repeated, and another target is another run.
+    let resumed = session.json("-m @q4 -r ref.gz --until 20% --resume");
+    assert_eq!(resumed["models"][0]["n_resumed"], records.len());
+    let other = session.json("-m @q4 -r ref.gz --until 15% --resume");
+    assert!(other["models"][0]["n_tokens"].as_u64().unwrap() > records.len() as u64);
+}
+
+#[test]
+fn a_text_that_is_too_short_says_how_much_would_do() {
+    let session = session();
+    let run = session.ok("-m @q4 -r ref.gz --until 0.5% --json until.json -q");
+    run.prints(&["--until 0.5% is not reached after all 182 windows; about "]);
+    let until = session.read_json("until.json")["models"][0]["until"].take();
+    assert_eq!(until["reached"], false);
+    assert!(until["windows_needed"].as_u64().unwrap() > 1000);
+
+    session.reference("--force");
+    let run = session.ok("-m @q4 -r ref.gz --until 50% -q");
+    run.prints(&["is not reached after all 8 windows"]);
+    session
+        .ok("-m @q4 -r @klpy --until 50% -q")
+        .prints(&["is not reached after all"]);
+}
+
+#[test]
+fn widths_are_shares_of_the_mean() {
+    let session = Session::new();
+    for width in ["5", "0", "60%", "0.01%", "-5%", "5%%", "nan", "five"] {
+        let line = format!("-m none.gguf -r none.gz --until={width}");
+        session.fails(&line, 2, &["--until", "0.1% to 50%", "5%"]);
+    }
+    let write = "-m none.gguf -t none.txt -w ref.gz --until 5%";
+    session.fails(write, 2, &["--until", "cannot be used with"]);
+}
