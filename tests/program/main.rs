@@ -11,6 +11,7 @@ mod compare;
 mod convert;
 mod evaluate;
 mod gate;
+mod infinite;
 mod info;
 mod llama_perplexity;
 mod logit_metrics;

@@ -1,144 +1,174 @@
-//! Logits of −∞, and the large finite ones that some programs write in their place.
+//! Masked logits, in `u16` and in other kinds of file, and base files without a floor.
 
-use std::fs;
+use crate::numbers::{Window, close, log_softmax, max, number};
+use crate::session::Session;
 
-use kl_formats::Encoding;
-
-use crate::numbers::{accurate, close, kld, log_softmax, mean, number};
-use crate::session::{Session, fixture};
-
-const MASK: f32 = f32::NEG_INFINITY;
-
-/// CRC-32 as zip uses it (ISO 3309), bit by bit.
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);
-    !bytes.iter().fold(!0, byte)
-}
-
-/// Copies an npz of mlx-kld, stored by numpy, with `token` masked in every row.
-fn mask_npz(session: &Session, from: &str, to: &str, token: usize) {
-    const N_VOCAB: usize = 1024;
-    const HEADER: usize = 128;
-    let mut bytes = fs::read(fixture(from)).unwrap();
-    let starts: Vec<usize> = (0..bytes.len())
-        .filter(|&at| bytes[at..].starts_with(b"\x93NUMPY"))
-        .collect();
-    // The first array is the metadata.
-    for &start in &starts[1..] {
-        let end = start + HEADER + 32 * N_VOCAB * 4;
-        let old = crc32(&bytes[start..end]).to_le_bytes();
-        for row in bytes[start + HEADER..end].chunks_exact_mut(4 * N_VOCAB) {
-            row[4 * token..][..4].copy_from_slice(&MASK.to_le_bytes());
-        }
-        let new = crc32(&bytes[start..end]).to_le_bytes();
-        // In the zip's local header and in its directory.
-        let stated: Vec<usize> = (0..bytes.len() - 3)
-            .filter(|&at| bytes[at..at + 4] == old)
-            .collect();
-        assert_eq!(stated.len(), 2);
-        for at in stated {
-            bytes[at..at + 4].copy_from_slice(&new);
-        }
-    }
-    session.write(to, bytes);
-}
-
-/// Without the entries that are masked.
-fn unmasked(row: &[f32]) -> Vec<f32> {
-    row.iter().copied().filter(|x| *x > MASK).collect()
-}
-
-#[test]
-fn a_column_masked_on_both_sides_leaves_statistics_over_all_rows() {
-    let session = Session::new();
-    mask_npz(&session, "npz", "ref.npz", 700);
-    mask_npz(&session, "peers/mlx-kld-q2_K.npz", "q2.npz", 700);
-    let result = session.result("compare ref.npz q2.npz");
-    assert_eq!(
-        (&result["n_tokens"], &result["n_excluded"]),
-        (&64.into(), &0.into())
-    );
-    let rows = session
-        .rows("ref.npz")
-        .into_iter()
-        .zip(session.rows("q2.npz"));
-    let klds: Vec<f64> = rows
-        .map(|(p, q)| kld(&log_softmax(&unmasked(&p)), &log_softmax(&unmasked(&q))))
-        .collect();
-    accurate(number(&result["kld"]["mean"]["value"]), mean(&klds), "mean");
-    // The same as without the column.
-    let whole = session.result("compare @npz @peers/mlx-kld-q2_K.npz");
-    let whole = number(&whole["kld"]["mean"]["value"]);
-    assert!((mean(&klds) / whole - 1.0).abs() < 0.1, "{whole}");
-
-    let metrics = session.result("compare ref.npz q2.npz --stats logits --no-sidecar");
-    let smoothed = number(&metrics["smoothed_kld"]["mean"]["value"]);
-    assert!((smoothed / mean(&klds) - 1.0).abs() < 1e-3, "{smoothed}");
-    assert!(number(&metrics["jensen_shannon"]["mean"]["value"]) > 0.0);
-}
-
-#[test]
-fn a_token_that_only_one_model_excludes_is_infinitely_far() {
-    let session = Session::new();
-    session.reference("--encoding f32");
-    let is_masked = |window, row| window == 1 && [7, 8].contains(&row);
-    session.rewrite("ref.gz", "masked.gz", |window, row, mut logits| {
-        if is_masked(window, row) {
-            logits[500] = MASK;
-        }
+/// Writes `masked.gz`: the logits of `ref.gz`, each row changed by `mask`, as f32.
+fn masked(session: &Session, mask: impl Fn(usize, &mut [f32])) {
+    session.reference("--encoding f32 --score all");
+    session.rewrite("ref.gz", "masked.gz", |_, row, mut logits| {
+        mask(row, &mut logits);
         logits
     });
-    session.kl("compare ref.gz masked.gz -q --sidecar out.kls");
-    session.kl("compare masked.gz ref.gz -q --sidecar swapped.kls");
-    let records = session.records("out.kls").into_iter();
-    for (record, swapped) in records.zip(session.records("swapped.kls")) {
-        let infinite = is_masked(record.window, record.position as usize);
-        assert!(!record.is_excluded() && !swapped.is_excluded());
-        assert_eq!(record.kld == f64::INFINITY, infinite);
-        assert_eq!(swapped.reverse_kld == f64::INFINITY, infinite);
-        assert!(record.reverse_kld < 0.1 && swapped.kld < 0.1, "{record:?}");
+}
+
+#[test]
+fn u16_costs_no_more_than_a_millionth_of_a_nat_whatever_the_mask() {
+    let session = Session::new();
+    let mean = |reference: &str| {
+        let result = session.result(&format!("-m @q8 -r {reference} --no-sidecar"));
+        assert_eq!(result["n_excluded"], 0);
+        number(&result["kld"]["mean"]["value"])
+    };
+    for mask in [-1e4, -65504.0, f32::MIN] {
+        masked(&session, |_, logits| logits[700..764].fill(mask));
+        let run = session.ok("convert masked.gz u16.gz --format kl --force");
+        assert!(!run.stderr.contains("stored exactly"), "{}", run.stderr);
+        session.ok("info u16.gz --verify -q");
+        close(mean("u16.gz"), mean("masked.gz"), 1e-6, "mean KLD");
+        session.remove("ref.gz");
     }
 }
 
 #[test]
-fn a_finite_mask_costs_nothing_in_u16() {
+fn rows_that_u16_cannot_hold_are_exact_and_said_so() {
     let session = Session::new();
-    session.reference("--encoding f32");
-    session.reference_of("@q8", "q8.gz", "--encoding f32");
-    for mask in [-1e4, -65504.0, -f32::MAX, MASK] {
-        let masked = |_, _, mut logits: Vec<f32>| {
-            logits
-                .iter_mut()
-                .skip(3)
-                .step_by(16)
-                .for_each(|x| *x = mask);
-            logits
-        };
-        session.rewrite("ref.gz", "f32.gz", masked);
-        session.rewrite("q8.gz", "eval.gz", masked);
-        session.rewrite_as(Encoding::U16, "ref.gz", "u16.gz", masked);
-        assert!(session.length("u16.gz") < session.length("f32.gz") * 6 / 10);
-        let mean = |reference: &str| {
-            let line = format!("compare {reference} eval.gz --no-sidecar");
-            let result = session.result(&line);
-            assert_eq!(result["n_excluded"], 0);
-            number(&result["kld"]["mean"]["value"])
-        };
-        let (exact, coded) = (mean("f32.gz"), mean("u16.gz"));
-        close(coded, exact, 1e-6, &format!("{mask}"));
-        let rows = session
-            .rows("f32.gz")
-            .into_iter()
-            .zip(session.rows("eval.gz"));
-        let klds: Vec<f64> = rows
-            .map(|(p, q)| {
-                let kept = |row: Vec<f32>| -> Vec<f32> {
-                    row.into_iter().filter(|x| *x != mask).collect()
-                };
-                kld(&log_softmax(&kept(p)), &log_softmax(&kept(q)))
-            })
-            .collect();
-        accurate(exact, crate::numbers::mean(&klds), "mean");
+    masked(&session, |row, logits| match row {
+        3 => (logits[8], logits[9]) = (-1e4, -2e4),
+        5 => logits[8] = f32::NAN,
+        _ => {}
+    });
+    let n_windows = session.specs("ref.gz").len();
+    let run = session.ok("convert masked.gz u16.gz --format kl");
+    let what = format!("{} of ", 2 * n_windows);
+    run.warns(&[&what, "stored exactly", "--encoding f32"]);
+    session.ok("info u16.gz --verify -q");
+    let bits = |name: &str| {
+        let rows = session.windows(name).into_iter().flat_map(|window| {
+            let kept = [window.rows[3].clone(), window.rows[5].clone()];
+            kept.concat().into_iter().map(f32::to_bits)
+        });
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(bits("u16.gz"), bits("masked.gz"));
+}
+
+#[test]
+fn minus_infinity_is_kept_where_a_file_can_hold_it() {
+    let session = Session::new();
+    masked(&session, |_, logits| {
+        logits[700..764].fill(f32::NEG_INFINITY)
+    });
+    session.ok("convert masked.gz u16.gz --format kl -q");
+    session.ok("convert u16.gz klpy.gz --format kl.py -q");
+    let coded = session.rows("u16.gz");
+    assert_eq!(coded, session.rows("klpy.gz"));
+    let is_kept = |row: &Vec<f32>| row[700..764] == [f32::NEG_INFINITY; 64] && row[764].is_finite();
+    assert!(coded.iter().all(is_kept));
+    // A base file raises it to the floor, as llama-perplexity does.
+    session.ok("convert u16.gz base.kld --format llama.cpp -q");
+    session.ok("info base.kld --verify -q");
+    for row in session.rows("base.kld") {
+        let least = row.iter().copied().fold(f32::MAX, f32::min);
+        assert_eq!(row[700..764], [least; 64]);
     }
+}
+
+/// A row of beellama.cpp, as LLAMACPP.md describes it.
+fn logits2_row(row: &[f32]) -> Vec<u8> {
+    let finite = || row.iter().copied().filter(|x| x.is_finite());
+    let (least, most) = (
+        finite().fold(f32::MAX, f32::min),
+        finite().fold(f32::MIN, f32::max),
+    );
+    let sum: f64 = finite().map(|x| f64::from(x - most).exp()).sum();
+    let scale = (most - least) / 65534.0;
+    let code = |x: &f32| match x.is_finite() {
+        true => 1 + ((x - least) * (1.0 / scale)).round() as u16,
+        false => 0,
+    };
+    let min_log_prob = least - most - sum.ln() as f32;
+    let mut bytes = [scale, min_log_prob].map(f32::to_le_bytes).concat();
+    bytes.extend(row.iter().flat_map(|x| code(x).to_le_bytes()));
+    bytes
+}
+
+/// A `_logits2` file of windows of 64 tokens, with the rows of positions 32 to 62.
+fn logits2(windows: &[Window], n_vocab: u32) -> Vec<u8> {
+    let mut bytes = b"_logits2".to_vec();
+    bytes.extend(
+        [64, n_vocab, windows.len() as u32]
+            .map(u32::to_le_bytes)
+            .concat(),
+    );
+    let tokens = windows.iter().flat_map(|window| &window.spec.tokens);
+    bytes.extend(tokens.flat_map(|token| token.to_le_bytes()));
+    let rows = windows.iter().flat_map(|window| &window.rows[32..63]);
+    bytes.extend(rows.flat_map(|row| logits2_row(row)));
+    bytes
+}
+
+#[test]
+fn a_base_file_of_beellama_cpp_is_described_evaluated_converted_and_compared() {
+    let session = Session::new();
+    session.reference("--encoding f32 --score all");
+    let mut windows = session.windows("ref.gz");
+    windows.retain(|window| window.spec.tokens.len() == 64);
+    windows[0].rows[32][9] = f32::NEG_INFINITY;
+    let n_vocab = session.header("ref.gz").n_vocab;
+    session.write("bee.kld", logits2(&windows, n_vocab));
+
+    let info = session.info("bee.kld --verify");
+    assert_eq!(
+        (&info["kind"], &info["log_probabilities"]),
+        (&"llama.cpp".into(), &true.into())
+    );
+    for (window, found) in windows.iter().zip(session.windows("bee.kld")) {
+        assert_eq!(found.spec.tokens, window.spec.tokens);
+        assert_eq!((found.spec.first_scored, found.rows.len()), (32, 31));
+        for (row, found) in window.rows[32..].iter().zip(&found.rows) {
+            let expected = log_softmax(row);
+            let least = expected
+                .iter()
+                .copied()
+                .filter(|x| x.is_finite())
+                .fold(0.0, f64::min);
+            let half_a_step = (max(&expected) - least) / 131_068.0;
+            for (expected, &found) in expected.iter().zip(found) {
+                let is_close = (f64::from(found) - expected).abs() < half_a_step + 2e-5;
+                assert!(
+                    is_close || f64::from(found) == *expected,
+                    "{found} {expected}"
+                );
+            }
+        }
+    }
+    // Nothing is floored, so the model's KLD is the one against its logits.
+    session.ok("-m @q2 -fa off -r ref.gz -q --sidecar ref.kls");
+    session.ok("-m @q2 -fa off -r bee.kld -q --sidecar bee.kls");
+    let all = session.records("ref.kls");
+    let found = session.records("bee.kls");
+    assert_eq!(found.len(), 31 * windows.len());
+    for record in &found[1..] {
+        let at = |other: &&_| {
+            let other: &kl_formats::TokenRecord = other;
+            (other.window, other.position) == (record.window, record.position)
+        };
+        let expected = all.iter().find(at).unwrap();
+        // Half a step is 2.5e-4 nats.
+        close(record.kld, expected.kld, 1e-4, "KLD");
+        close(record.ref_nll, expected.ref_nll, 1e-3, "NLL");
+    }
+
+    let run = session.ok("convert bee.kld f32.gz --format kl --encoding f32");
+    run.warns(&["the rows stay log-probabilities"]);
+    assert_eq!(session.rows("f32.gz"), session.rows("bee.kld"));
+    assert!(session.header("f32.gz").log_probabilities && !session.header("f32.gz").floored);
+    session.ok("convert bee.kld u16.gz --format kl -q");
+    assert_eq!(session.rows("u16.gz")[0][9], f32::NEG_INFINITY);
+    session.ok("compare bee.kld f32.gz -q");
+    session.ok("convert bee.kld base.kld --format llama.cpp -q");
+    assert!(session.read("base.kld").starts_with(b"_logits_"));
+    session.ok("convert base.kld floored.gz --format kl -q");
+    assert!(session.header("floored.gz").floored);
 }
