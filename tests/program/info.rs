@@ -102,7 +102,7 @@ fn a_flipped_bit_is_found_with_its_window() {
     session.ok("-m @q8 -r ref.gz -q");
     let mut sidecar = session.read("tiny-q8_0.gguf.kls");
     let len = sidecar.len();
-    sidecar[len - 29] ^= 4;
+    sidecar[len / 2] ^= 4;
     session.write("bad.kls", &sidecar);
     session.fails("info bad.kls --verify", 1, &["record", "byte"]);
 
