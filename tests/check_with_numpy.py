@@ -42,12 +42,16 @@ def rows(path):
             n_tokens, n_rows = counts[1:3] if native else counts[:2]
             f.read(4 * n_tokens)
             for _ in range(n_rows):
-                if u16:
-                    low, step = np.frombuffer(f.read(8), "<f4")
-                    codes = np.frombuffer(f.read(2 * n_vocab), "<u2")
-                    yield (low + step * codes.astype("<f4")).astype("f8")
-                else:
+                form = struct.unpack("<I", f.read(4))[0] if u16 else 2
+                if form == 2:
                     yield np.frombuffer(f.read(4 * n_vocab), "<f4").astype("f8")
+                    continue
+                masked, low, step = np.frombuffer(f.read(12), "<f4")
+                codes = np.frombuffer(f.read(2 * (n_vocab + n_vocab % 2)), "<u2")[:n_vocab]
+                row = low + step * (codes.astype("<f4") - form)
+                if form == 1:
+                    row[codes == 0] = masked
+                yield row.astype("f8")
             if native:
                 f.read(4)
             windows = None if windows is None else windows - 1
