@@ -34,12 +34,13 @@ pub struct DeltaP {
 impl DeltaP {
     /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`. `None` without any.
     pub fn of(clusters: &[u32], changes: &[f64], confidence: Confidence) -> Option<Self> {
+        let sorted = quantile::sorted(changes);
         Some(Self {
             mean: ClusteredMean::of(clusters, changes, confidence)?,
             rms: root_mean_square(clusters, changes, confidence)?,
-            min: changes.iter().copied().min_by(f64::total_cmp)?,
-            max: changes.iter().copied().max_by(f64::total_cmp)?,
-            quantiles: quantile::estimates(clusters, changes, &QUANTILES, confidence),
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+            quantiles: quantile::estimates(clusters, changes, &sorted, &QUANTILES, confidence),
         })
     }
 }

@@ -83,15 +83,16 @@ impl Distribution {
                 .total_cmp(&divergence(b))
                 .then_with(|| location(b).cmp(&location(a)))
         })?;
+        let sorted = quantile::sorted(&samples);
         Some(Self {
             n_infinite: (n - samples.len()) as u64,
             mean,
             std: Moments::of(&samples)?.std().and_then(finite),
-            min: samples.iter().copied().min_by(f64::total_cmp)?,
+            min: *sorted.first()?,
             max: divergence(max_at),
             max_at: TokenLocation::of(max_at),
-            quantiles: quantile::estimates(&numbers, &samples, &QUANTILES, confidence),
-            tail: Tail::of(&samples),
+            quantiles: quantile::estimates(&numbers, &samples, &sorted, &QUANTILES, confidence),
+            tail: Tail::of(&sorted),
             windows_for_5_percent: text_length::windows_for(0.05, &mean, clusters),
         })
     }

@@ -138,11 +138,12 @@ impl Metric {
             let order = |at: &TokenLocation| (at.window, at.position);
             a.total_cmp(b).then_with(|| order(bt).cmp(&order(at)))
         })?;
+        let sorted = quantile::sorted(samples);
         Some(Self {
             mean: ClusteredMean::of_non_negative(&numbers, samples, confidence)?,
             max: *max,
             max_at: *max_at,
-            quantiles: quantile::estimates(&numbers, samples, &QUANTILES, confidence),
+            quantiles: quantile::estimates(&numbers, samples, &sorted, &QUANTILES, confidence),
         })
     }
 }

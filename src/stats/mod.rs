@@ -14,6 +14,8 @@ mod beta;
 pub mod cluster;
 pub mod clustered_error;
 pub mod clustered_mean;
+#[cfg(test)]
+mod coverage_tests;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;

@@ -22,7 +22,7 @@ pub struct QuantileEstimate {
 }
 
 /// Estimates several quantiles of finite samples, where `samples[i]` is in cluster `clusters[i]`;
-/// empty without samples. `ps` ascend.
+/// empty without samples. `sorted` are the same samples, and ascend; so do `ps`.
 ///
 /// The value is [`linear`]. The interval is of the order statistics that hold the quantile with the
 /// asked confidence, by the binomial distribution of how many samples are below it. Samples of a
@@ -33,19 +33,18 @@ pub struct QuantileEstimate {
 pub fn estimates(
     clusters: &[u32],
     samples: &[f64],
+    sorted: &[f64],
     ps: &[f64],
     confidence: Confidence,
 ) -> Vec<QuantileEstimate> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
     let mut quantiles: Vec<QuantileEstimate> = ps
         .iter()
         .filter_map(|&p| {
-            let value = linear(&sorted, p)?;
+            let value = linear(sorted, p)?;
             let n_effective = n_effective(clusters, samples, value, confidence);
             let (lo, hi) = order_statistics::ranks(sorted.len(), n_effective, p, confidence);
             let at = |rank: usize| sorted.get(rank - 1).copied();
-            let mj = maritz_jarrett::interval(&sorted, p, confidence);
+            let mj = maritz_jarrett::interval(sorted, p, confidence);
             Some(QuantileEstimate {
                 p,
                 estimate: Estimate {
@@ -78,6 +77,13 @@ fn n_effective(clusters: &[u32], samples: &[f64], value: f64, confidence: Confid
     let below = |x: &f64| if *x <= value { 1.0 } else { 0.0 };
     let share = samples.iter().map(below).sum::<f64>() / samples.len() as f64;
     Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_for_share(confidence)
+}
+
+/// The samples in ascending order.
+pub fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
 }
 
 /// Interpolates linearly between the samples around index `p (n−1)`; `None` without samples.

@@ -17,25 +17,26 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Computes them from finite samples that are not negative.
-    pub fn of(samples: &[f64]) -> Self {
-        let mut falling = samples.to_vec();
-        falling.sort_unstable_by(|a, b| b.total_cmp(a));
+    /// Computes them from finite samples in ascending order that are not negative.
+    pub fn of(sorted: &[f64]) -> Self {
         let sum = |samples: &[f64]| samples.iter().copied().collect::<Sum>().value();
-        let total = sum(&falling);
-        let n = falling.len() as f64;
+        let total = sum(sorted);
+        let n = sorted.len() as f64;
         let top = |one_of: f64| {
             // What is over of the last sample's share is counted in proportion.
             let count = n / one_of;
-            let whole = count as usize;
-            let next = falling.get(whole).map_or(0.0, |x| x * count.fract());
-            let share = (sum(&falling[..whole]) + next) / total;
-            (whole >= 1 && share.is_finite()).then_some(share)
+            let (rest, largest) = sorted.split_at(sorted.len() - count as usize);
+            let next = rest.last().map_or(0.0, |x| x * count.fract());
+            let share = (sum(largest) + next) / total;
+            (!largest.is_empty() && share.is_finite()).then_some(share)
         };
         Self {
             top_0_1_percent: top(1000.0),
             top_1_percent: top(100.0),
-            mean_without_max: (n >= 2.0).then(|| sum(&falling[1..]) / (n - 1.0)),
+            mean_without_max: match sorted.split_last() {
+                Some((_, rest)) if !rest.is_empty() => Some(sum(rest) / (n - 1.0)),
+                _ => None,
+            },
         }
     }
 }
@@ -47,7 +48,7 @@ mod tests {
     #[test]
     fn shares_of_the_largest() {
         let mut samples = vec![1.0; 2000];
-        (samples[7], samples[9]) = (2002.0, 1001.0);
+        (samples[1998], samples[1999]) = (1001.0, 2002.0);
         let tail = Tail::of(&samples);
         // 2 of 2,000, and 20 of them; the sum is 5,001.
         assert_eq!(tail.top_0_1_percent, Some(3003.0 / 5001.0));
@@ -58,8 +59,7 @@ mod tests {
     #[test]
     fn part_of_a_token_counts_in_proportion() {
         let mut samples = vec![1.0; 1500];
-        samples[0] = 11.0;
-        samples[1] = 5.0;
+        (samples[1498], samples[1499]) = (5.0, 11.0);
         assert_eq!(Tail::of(&samples).top_0_1_percent, Some(13.5 / 1514.0));
     }
 

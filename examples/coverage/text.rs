@@ -1,0 +1,143 @@
+//! Made-up evaluations whose true means are known: tokens with a long tail of KLDs, in windows, in
+//! articles.
+
+use kl_formats::TokenRecord;
+
+/// Scored tokens in a window of 512 with a BOS.
+const TOKENS: u32 = 511;
+
+/// How the KLD of a token is distributed, as pairs of a share of tokens and the KLD that it stays
+/// below. Between two of them the KLD's logarithm is linear.
+///
+/// Of these quants of the fixtures' model on 1,522 windows of its corpus (`corpus.py --seed 99`).
+/// Windows of tokens drawn from them, with [`Text::window_sd`], have the coefficient of variation,
+/// skewness and design effect of the real windows (q4_K_M: 0.32, 3.9, 1.08; real: 0.31, 3.6, 1.08).
+#[rustfmt::skip]
+pub const Q4_K_M: [(f64, f64); 21] = [
+    (0.0, 1.11e-8), (0.001, 6.37e-8), (0.01, 1.34e-7), (0.1, 9.6e-7), (0.25, 5.27e-6),
+    (0.5, 1.16e-4), (0.75, 4.56e-4), (0.9, 0.00106), (0.95, 0.00182), (0.98, 0.0036),
+    (0.99, 0.00601), (0.995, 0.00956), (0.998, 0.0173), (0.999, 0.0266), (0.9995, 0.042),
+    (0.9998, 0.0829), (0.9999, 0.13), (0.99995, 0.202), (0.99998, 0.327), (0.99999, 0.449),
+    (1.0, 0.937),
+];
+#[rustfmt::skip]
+pub const Q2_K: [(f64, f64); 21] = [
+    (0.0, 2.33e-7), (0.001, 7.19e-7), (0.01, 1.61e-6), (0.1, 1.23e-5), (0.25, 8.05e-5),
+    (0.5, 0.00113), (0.75, 0.00388), (0.9, 0.0103), (0.95, 0.0202), (0.98, 0.0465),
+    (0.99, 0.081), (0.995, 0.133), (0.998, 0.249), (0.999, 0.417), (0.9995, 0.722),
+    (0.9998, 1.35), (0.9999, 2.0), (0.99995, 3.06), (0.99998, 4.03), (0.99999, 4.62),
+    (1.0, 7.87),
+];
+/// Within a factor of 4, all tokens alike.
+pub const LIGHT: [(f64, f64); 2] = [(0.0, 2.5e-4), (1.0, 1e-3)];
+
+/// A kind of text, and a quant evaluated on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    /// How the KLD of a token is distributed, at a difficulty of 1.
+    pub klds: &'static [(f64, f64)],
+    /// The standard deviation of the logarithm of a window's difficulty.
+    pub window_sd: f64,
+    /// That of an article's; 0: windows are independent.
+    pub article_sd: f64,
+}
+
+/// Windows in an article.
+const ARTICLE: u32 = 8;
+
+impl Text {
+    /// The true mean KLD.
+    pub fn mean_kld(&self) -> f64 {
+        let pieces = self.klds.windows(2).map(|ends| {
+            let [(p, a), (q, b)] = [ends[0], ends[1]];
+            (q - p) * (b - a) / (b / a).ln()
+        });
+        pieces.sum()
+    }
+
+    /// The records of `n_windows` contiguous windows, which depend on the seed.
+    pub fn records(&self, n_windows: u32, seed: u64) -> Vec<TokenRecord> {
+        let mut random = Random(seed);
+        let mut records = Vec::with_capacity((n_windows * TOKENS) as usize);
+        let offset = (random.uniform() * f64::from(ARTICLE)) as u32;
+        let mut article = random.difficulty(self.article_sd);
+        for window in 0..n_windows {
+            if (window + offset).is_multiple_of(ARTICLE) {
+                article = random.difficulty(self.article_sd);
+            }
+            let difficulty = article * random.difficulty(self.window_sd);
+            for position in 0..TOKENS {
+                records.push(self.record(window, position, difficulty, &mut random));
+            }
+        }
+        records
+    }
+
+    fn record(
+        &self,
+        window: u32,
+        position: u32,
+        difficulty: f64,
+        random: &mut Random,
+    ) -> TokenRecord {
+        let kld = difficulty * self.kld(random.uniform());
+        let ref_nll = -difficulty * random.uniform().ln();
+        // The NLLs of distributions that are so far apart differ by about this much.
+        let eval_nll = ref_nll + (2.0 * kld).sqrt() * random.normal();
+        let same_top = random.uniform() >= 0.02 * difficulty;
+        TokenRecord {
+            window,
+            position,
+            token: 0,
+            flags: 0,
+            ref_top: 0,
+            eval_top: u32::from(!same_top),
+            ref_top_rank: if same_top { 1 } else { 2 },
+            eval_top_rank: 1,
+            kld,
+            reverse_kld: kld * (0.5 + random.uniform()),
+            ref_nll,
+            eval_nll: eval_nll.max(0.0),
+            ref_entropy: 1.0,
+            ref_top_p: 0.5,
+            eval_top_p: 0.5,
+            ref_unknown_p: 0.0,
+        }
+    }
+
+    /// The KLD that this share of tokens stays below.
+    fn kld(&self, share: f64) -> f64 {
+        let above = self.klds.partition_point(|(p, _)| *p <= share);
+        let above = above.clamp(1, self.klds.len() - 1);
+        let [(p, a), (q, b)] = [self.klds[above - 1], self.klds[above]];
+        a * ((share - p) / (q - p) * (b / a).ln()).exp()
+    }
+}
+
+/// Random numbers by splitmix64.
+struct Random(u64);
+
+impl Random {
+    /// Above 0, below 1.
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Standard normal, by Box and Muller's method.
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// Log-normal with a mean of 1.
+    fn difficulty(&mut self, sd: f64) -> f64 {
+        match sd > 0.0 {
+            true => (sd * self.normal() - 0.5 * sd * sd).exp(),
+            false => 1.0,
+        }
+    }
+}

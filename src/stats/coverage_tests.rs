@@ -1,0 +1,58 @@
+//! How often the intervals of mean KLDs hold the true mean. `examples/coverage` has all intervals.
+
+use rayon::prelude::*;
+
+use super::{ClusterRule, ClusteredMean, Clusters, Confidence};
+
+#[path = "../../examples/coverage/text.rs"]
+mod text;
+
+use text::{Q4_K_M, Text};
+
+/// The share of `texts` made-up texts whose interval at 95 % holds the true mean, by each rule.
+fn coverage<const N: usize>(
+    text: &Text,
+    n_windows: u32,
+    texts: u64,
+    rules: [ClusterRule; N],
+) -> [f64; N] {
+    let of_text = |seed| {
+        let records = text.records(n_windows, seed);
+        let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
+        rules.map(|rule| {
+            let clusters = Clusters::of_records(&records, rule);
+            let of_window = |window| clusters.of_window(window);
+            let numbers: Vec<u32> = records.iter().map(|r| of_window(r.window)).collect();
+            let mean = ClusteredMean::of(&numbers, &klds, Confidence::default()).unwrap();
+            let (lo, hi) = mean.clustered.ends().unwrap();
+            (lo..=hi).contains(&text.mean_kld())
+        })
+    };
+    let holds: Vec<[bool; N]> = (0..texts).into_par_iter().map(of_text).collect();
+    std::array::from_fn(|i| holds.iter().filter(|by| by[i]).count() as f64 / texts as f64)
+}
+
+#[test]
+fn intervals_cover_with_the_tail_of_a_real_quant() {
+    let text = Text {
+        klds: &Q4_K_M,
+        window_sd: 0.08,
+        article_sd: 0.0,
+    };
+    for (n_windows, at_least) in [(30, 0.915), (100, 0.94)] {
+        let [got] = coverage(&text, n_windows, 200, [ClusterRule::Auto]);
+        assert!((at_least..0.99).contains(&got), "{n_windows}: {got}");
+    }
+}
+
+#[test]
+fn blocks_cover_where_articles_span_windows() {
+    let text = Text {
+        klds: &Q4_K_M,
+        window_sd: 0.08,
+        article_sd: 0.4,
+    };
+    let [window, auto] = coverage(&text, 200, 50, [ClusterRule::Window, ClusterRule::Auto]);
+    assert!(window < 0.75, "by window: {window}");
+    assert!(auto > 0.88, "by block: {auto}");
+}
