@@ -3,7 +3,9 @@
 
 use std::fs::File;
 
-use kl_formats::{About, Encoding, Kind, Target, WindowSpec, Writer, llamacpp, native};
+use kl_formats::{
+    About, Encoding, Kind, Target, Values, WindowSpec, Writer, klpy, llamacpp, native,
+};
 use serde_json::Value;
 
 use crate::numbers::{kld, log_softmax, mean, number};
@@ -67,18 +69,30 @@ fn specs() -> Vec<WindowSpec> {
 }
 
 fn write(session: &Session, name: &str, kind: Kind, of_row: fn(u32, u32) -> Vec<f32>) {
+    let rows = |spec: &WindowSpec| -> Vec<Vec<f32>> {
+        let rows = 0..spec.n_rows;
+        rows.map(|row| of_row(spec.window, row)).collect()
+    };
+    write_windows(session, name, kind, Values::Logits, &specs(), rows);
+}
+
+fn write_windows(
+    session: &Session,
+    name: &str,
+    kind: Kind,
+    values: Values,
+    specs: &[WindowSpec],
+    rows: impl Fn(&WindowSpec) -> Vec<Vec<f32>>,
+) {
     let path = session.path(name);
     let file = File::create(&path).unwrap();
     let encoding = (kind == native::KIND).then_some(Encoding::F32);
     let target = Target::new(kind, encoding).unwrap();
-    let about = About::new(kind, &path, N_CTX, N_VOCAB);
-    let specs = specs();
-    let mut writer = Writer::create(file, &path, target, &about, &specs).unwrap();
-    for spec in &specs {
-        let rows: Vec<Vec<f32>> = (0..spec.n_rows)
-            .map(|row| of_row(spec.window, row))
-            .collect();
-        writer.write_window(spec, &rows).unwrap();
+    let mut about = About::new(kind, &path, N_CTX, N_VOCAB);
+    about.values = values;
+    let mut writer = Writer::create(file, &path, target, &about, specs).unwrap();
+    for spec in specs {
+        writer.write_window(spec, rows(spec)).unwrap();
     }
     writer.finish().unwrap();
 }
@@ -152,9 +166,9 @@ fn files_converted_from_a_base_file_give_its_numbers() {
     write(&session, "base.kld", llamacpp::KIND, reference);
     write(&session, "quant.gz", native::KIND, evaluated);
     let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
-    for format in ["kl --encoding f32", "kl --encoding u16", "kl.py"] {
+    for format in ["f32", "u16"] {
         session.ok(&format!(
-            "convert base.kld converted.gz --format {format} --bos none -q --force"
+            "convert base.kld converted.gz --format kl --encoding {format} --bos none -q --force"
         ));
         let result = session.result("compare converted.gz quant.gz --sidecar out.kls --force");
         let converted = mean_kld(&result);
@@ -165,4 +179,37 @@ fn files_converted_from_a_base_file_give_its_numbers() {
         let result = session.result("compare converted.gz base.kld --no-sidecar");
         assert!(number(&result["kld"]["max"]) < 1e-9, "{format}");
     }
+}
+
+/// kl.py's file needs a row for each token, which a base file does not have: this one is made of the
+/// rows that a base file holds.
+#[test]
+fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
+    let session = Session::new();
+    write(&session, "base.kld", llamacpp::KIND, reference);
+    write(&session, "quant.gz", native::KIND, evaluated);
+    let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
+    let specs: Vec<WindowSpec> = specs()
+        .into_iter()
+        .map(|spec| WindowSpec {
+            tokens: spec.tokens[8..15].to_vec(),
+            first_scored: 0,
+            ..spec
+        })
+        .collect();
+    for (from, to, kind, values) in [
+        (
+            "base.kld",
+            "klpy.gz",
+            klpy::KIND,
+            Values::FlooredLogProbabilities,
+        ),
+        ("quant.gz", "short.gz", native::KIND, Values::Logits),
+    ] {
+        let windows = session.windows(from);
+        let rows = |spec: &WindowSpec| windows[spec.window as usize].rows.clone();
+        write_windows(&session, to, kind, values, &specs, rows);
+    }
+    let klpy = mean_kld(&session.result("compare klpy.gz short.gz --no-sidecar"));
+    assert!((klpy / of_base - 1.0).abs() < 1e-9, "{klpy} {of_base}");
 }
