@@ -5,7 +5,7 @@ use kl_formats::Row;
 /// Two rows of the same length at one position, to be compared.
 ///
 /// A logit of −∞ is a probability of 0. Where a row has a floor, its values are log-probabilities,
-/// and an entry at the floor has one that is not known: see [`floor`](super::floor).
+/// and an entry at the floor has one that is not known: see [`floor`](super::floor()).
 #[derive(Clone, Copy, Debug)]
 pub struct RowPair<'a> {
     /// The reference's row.
@@ -37,7 +37,7 @@ impl<'a> RowPair<'a> {
     /// # Panics
     ///
     /// If the rows are empty or of different length, or a floor is not one of
-    /// [`floor`](super::floor)'s.
+    /// [`floor`](super::floor())'s.
     pub(super) fn check(&self) {
         let n = self.eval.len();
         assert!(n > 0, "a row of logits has at least one entry");

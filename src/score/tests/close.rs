@@ -7,10 +7,11 @@ const RELATIVE_IF_CLOSE: f64 = 1e-6;
 
 /// Entries; step and base of the logits; noise of the evaluated row and what is added to all of it;
 /// the logit of a top token, if not 0; whether an entry is masked in both rows.
-type Shape = (usize, f32, f32, f32, f32, f32, bool);
+type Shape = (usize, f64, f64, f64, f64, f64, bool);
 
 /// Rows that numpy reproduces to the bit.
 fn rows((n, step, base, noise, offset, peak, masked): Shape) -> (Vec<f32>, Vec<f32>) {
+    let [step, base, noise, offset, peak] = [step, base, noise, offset, peak].map(|x| x as f32);
     let logit = |i| (i * 7919 % 1024) as f32 * step - base;
     let shift = |i| noise * ((i * 104_729 % 256) as f32 / 256.0 - 0.5);
     let mut reference: Vec<f32> = (0..n as u64).map(logit).collect();
