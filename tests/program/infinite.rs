@@ -87,7 +87,7 @@ fn a_column_masked_on_both_sides_leaves_statistics_over_all_rows() {
 #[test]
 fn a_token_that_only_one_model_excludes_is_infinitely_far() {
     let session = Session::new();
-    session.reference("--encoding f32");
+    session.reference("--encoding f32 --score all");
     let is_masked = |window, row| window == 1 && [7, 8].contains(&row);
     session.rewrite("ref.gz", "masked.gz", |window, row, mut logits| {
         if is_masked(window, row) {
