@@ -12,7 +12,19 @@ use kl::stats::student::student_two_sided;
 use kl::stats::{ClusterRule, ClusteredInterval, ClusteredMean, Confidence, Estimate, Summary};
 use rayon::prelude::*;
 
-use text::{LIGHT, Q2_K, Q4_K_M, Text};
+use text::{Q4_K_M, Text};
+
+/// tiny-q2_K on the same windows as `Q4_K_M`.
+#[rustfmt::skip]
+const Q2_K: [(f64, f64); 21] = [
+    (0.0, 2.33e-7), (0.001, 7.19e-7), (0.01, 1.61e-6), (0.1, 1.23e-5), (0.25, 8.05e-5),
+    (0.5, 0.00113), (0.75, 0.00388), (0.9, 0.0103), (0.95, 0.0202), (0.98, 0.0465),
+    (0.99, 0.081), (0.995, 0.133), (0.998, 0.249), (0.999, 0.417), (0.9995, 0.722),
+    (0.9998, 1.35), (0.9999, 2.0), (0.99995, 3.06), (0.99998, 4.03), (0.99999, 4.62),
+    (1.0, 7.87),
+];
+/// Within a factor of 4, all tokens alike.
+const LIGHT: [(f64, f64); 2] = [(0.0, 2.5e-4), (1.0, 1e-3)];
 
 /// Longest first: its values, averaged, are the true ones.
 const N_WINDOWS: [u32; 4] = [500, 100, 30, 10];

@@ -38,7 +38,8 @@ pub enum ClusterRule {
     Window,
     /// Each block of contiguous windows is a cluster.
     Block,
-    /// Blocks if neighbouring windows resemble each other, else windows.
+    /// Blocks if neighbouring windows resemble each other and there are enough for 10 blocks, else
+    /// windows.
     #[default]
     Auto,
 }
@@ -128,7 +129,9 @@ impl Clusters {
             ClusterRule::Window => false,
             ClusterRule::Block => true,
             ClusterRule::Auto => {
-                autocorrelation.is_some_and(|r| r * (windows.len() as f64).sqrt() >= AUTOCORRELATED)
+                let errors = autocorrelation.map(|r| r * (windows.len() as f64).sqrt());
+                windows.len() >= BLOCKS.start() * MIN_WINDOWS_PER_BLOCK
+                    && errors.is_some_and(|errors| errors >= AUTOCORRELATED)
             }
         };
         let windows_per_block = match in_blocks {
@@ -314,6 +317,8 @@ mod tests {
         let alternating = of(&windows((0..100).map(|i| f64::from(i % 2))));
         assert_eq!(alternating.kind, ClusterKind::Window);
         assert_eq!((alternating.windows_per_block, alternating.n), (1, 100));
+        let few = of(&windows((0..19).map(|i| f64::from(i / 5 % 2))));
+        assert!(few.kind == ClusterKind::Window && few.autocorrelation.unwrap() > 0.5);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Spread {
     n: f64,
     /// The standard error with samples as independent; `None` for fewer than two.
     pub se: Option<f64>,
+    /// The skewness of the samples over the square root of their number: that of the mean.
+    skewness: f64,
     /// With clusters as independent; `None` for fewer than two.
     pub clustered: Option<ClusteredError>,
 }
@@ -72,7 +74,7 @@ impl Spread {
     /// linearised variance of a ratio of cluster totals to cluster sizes, Cochran 1977, ch. 6).
     /// With one sample per cluster it is the ordinary standard error.
     pub fn of(clusters: &[u32], residuals: impl IntoIterator<Item = f64>) -> Self {
-        let (mut n, mut squares) = (0.0, Sum::default());
+        let (mut n, mut squares, mut cubes) = (0.0, Sum::default(), Sum::default());
         let mut totals = BTreeMap::<u32, Sum>::new();
         let mut rest = clusters.iter().zip(residuals).peekable();
         // Adjacent samples mostly share a cluster: one look-up for each run of them.
@@ -81,19 +83,21 @@ impl Spread {
             while let Some((_, residual)) = rest.next_if(|(c, _)| **c == cluster) {
                 n += 1.0;
                 squares.add(residual * residual);
+                cubes.add(residual.powi(3));
                 total.add(residual);
             }
         }
         let totals: Vec<f64> = totals.values().map(Sum::value).collect();
-        Self::of_totals(n, squares.value(), &totals)
+        Self::of_totals(n, squares.value(), cubes.value(), &totals)
     }
 
-    /// The same from the number of samples, the sum of their squared residuals and each cluster's
-    /// sum of residuals.
-    pub(super) fn of_totals(n: f64, squares: f64, totals: &[f64]) -> Self {
+    /// The same from the number of samples, the sums of their residuals' squares and cubes, and
+    /// each cluster's sum of residuals.
+    pub(super) fn of_totals(n: f64, squares: f64, cubes: f64, totals: &[f64]) -> Self {
         Self {
             n,
             se: (n >= 2.0).then(|| (squares / n / (n - 1.0)).sqrt()),
+            skewness: finite(cubes / squares.powf(1.5)).unwrap_or(0.0),
             clustered: ClusteredError::of_totals(n, totals),
         }
     }
@@ -123,18 +127,18 @@ impl Spread {
     }
 
     /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
-    /// the two standard errors.
+    /// the two standard errors and the skewness that belongs to it.
     ///
-    /// From few clusters skewness cannot be estimated: below [`MIN_CLUSTERS_FOR_SKEWNESS`] the
-    /// interval is Student's t alone.
+    /// Few clusters cannot show how skewed they are: below [`MIN_CLUSTERS_FOR_SKEWNESS`], theirs is
+    /// left at 0.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.clustered.and_then(|clustered| {
-            let se = clustered.se.max(self.se.unwrap_or(0.0));
-            let t = student_two_sided(confidence, clustered.degrees);
-            let skewness = match clustered.clusters >= MIN_CLUSTERS_FOR_SKEWNESS {
-                true => clustered.skewness,
-                false => 0.0,
+            let (se, skewness) = match self.se {
+                Some(se) if se > clustered.se => (se, self.skewness),
+                _ if clustered.clusters < MIN_CLUSTERS_FOR_SKEWNESS => (clustered.se, 0.0),
+                _ => (clustered.se, clustered.skewness),
             };
+            let t = student_two_sided(confidence, clustered.degrees);
             let (below, above) = hall::reach(t, skewness);
             let (lo, hi) = (value - below * se, value + above * se);
             (lo.is_finite() && hi.is_finite()).then_some((lo, hi))

@@ -152,7 +152,8 @@ class Clustered:
         self.n_for_share = n / max(1, self.design_effect * t_over_z**2)
         kurtosis = (totals**4).mean() / (totals**2).mean() ** 2
         t = stats.t.ppf(0.975, min(g - 1, 2 * g / (kurtosis - 1)))
-        k = stats.skew(totals) / np.sqrt(g)
+        k = (stats.skew(totals) / np.sqrt(g) if self.cluster_se >= self.se
+             else stats.skew(residuals) / np.sqrt(n))
         inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
         se = max(self.se, self.cluster_se)
         self.lo, self.hi = value - se * inverse(t), value - se * inverse(-t)

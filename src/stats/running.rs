@@ -16,6 +16,7 @@ pub struct RunningInterval {
     n: u64,
     sum: Sum,
     squares: Sum,
+    cubes: Sum,
 }
 
 impl RunningInterval {
@@ -26,6 +27,7 @@ impl RunningInterval {
             self.n += 1;
             self.sum.add(kld);
             self.squares.add(kld * kld);
+            self.cubes.add(kld.powi(3));
         }
     }
 
@@ -52,8 +54,11 @@ impl RunningInterval {
             }
         }
         let n = self.n as f64;
-        let squares = self.squares.value() - n * mean * mean;
-        let spread = Spread::of_totals(n, squares.max(0.0), &totals);
+        // About the mean.
+        let (squares, cubes) = (self.squares.value(), self.cubes.value());
+        let cubes = cubes - 3.0 * mean * squares + 2.0 * n * mean.powi(3);
+        let squares = (squares - n * mean * mean).max(0.0);
+        let spread = Spread::of_totals(n, squares, cubes, &totals);
         let (lo, hi) = spread.interval(mean, confidence).not_below_0().ends()?;
         Some(0.5 * (hi - lo) / mean)
     }
