@@ -218,11 +218,11 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
 /// How the numbers of llama-perplexity's block differ from those above.
 fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
     if reference.is_base_file {
-        "the KLD above renormalises the base's rows and counts every entry, while this one uses \
-         them as stored and skips ln p <= -16"
+        "the KLD above renormalises the entries that the base knows, while this one uses them as \
+         stored and skips ln p <= -16"
     } else if reference.values == Values::FlooredLogProbabilities {
-        "from a base file's floored log-probabilities, renormalised, at the positions above that \
-         have a next token"
+        "from the entries that a base file knows, renormalised, at the positions above that have \
+         a next token"
     } else {
         "from true log-probabilities, at the positions above that have a next token"
     }
