@@ -129,7 +129,7 @@ impl Spread {
     /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
     /// the two standard errors and the skewness that belongs to it.
     ///
-    /// Few clusters cannot show how skewed they are: below [`MIN_CLUSTERS_FOR_SKEWNESS`], theirs is
+    /// Few clusters cannot show how skewed they are: below `MIN_CLUSTERS_FOR_SKEWNESS`, theirs is
     /// left at 0.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
         let ends = self.clustered.and_then(|clustered| {

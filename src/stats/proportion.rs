@@ -22,7 +22,7 @@ pub struct Share {
 impl Share {
     /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
     ///
-    /// Its interval is that of [`estimate`] for [`Spread::n_for_share`] tokens. `None` without
+    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens. `None` without
     /// tokens.
     pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
         let n = hits.len() as f64;
