@@ -105,7 +105,12 @@ pub fn info_text(info: &Info) -> String {
         "rows"
     };
     put(unit, Some(rows(info)));
-    let until = |until: f64| format!("the mean KLD known to ±{} %", short_percent(until));
+    let until = |until: f64| {
+        format!(
+            "to stop where the mean KLD is known to ±{} %",
+            short_percent(until)
+        )
+    };
     put("until", info.until.map(until));
     let holds = |holds: bool| if holds { "held" } else { "none" };
     put(
