@@ -28,19 +28,8 @@ pub struct ScoredWindow<M = ()> {
 pub struct ScoredRow<M = ()> {
     /// The numbers that a sidecar keeps.
     pub record: TokenRecord,
-    /// The top tokens' probabilities, which the record does not hold.
-    pub top_p: TopP,
     /// What else the caller measured.
     pub measured: M,
-}
-
-/// The probabilities of both models' top tokens at one position, each under its own model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TopP {
-    /// p(`ref_top`); NaN where a row is not finite.
-    pub reference: f64,
-    /// q(`eval_top`); NaN where a row is not finite.
-    pub evaluated: f64,
 }
 
 /// Runs sources of one model over the windows of a reference and scores every row.
@@ -262,10 +251,6 @@ where
             let position = (first + i) as u32;
             scored.rows.push(ScoredRow {
                 record: record(spec.window, position, next, &score),
-                top_p: TopP {
-                    reference: score.ref_top_p,
-                    evaluated: score.eval_top_p,
-                },
                 measured,
             });
         }

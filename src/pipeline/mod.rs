@@ -17,7 +17,7 @@ mod stream;
 mod write;
 
 pub use convert::convert_reference;
-pub use evaluate::{ScoredRow, ScoredWindow, TopP, evaluate};
+pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
 pub use reference_rows::{ReferenceRows, choose_windows};
 pub use stored::Stored;
 pub use write::{Written, write_reference};

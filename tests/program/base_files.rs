@@ -133,12 +133,12 @@ fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() 
     let theirs = number(theirs.get("value").unwrap_or(theirs));
     near(mean_kld(&of_base), theirs, "against llama-perplexity's own");
 
-    // At the floor the unknown entries would weigh more than 1 %, and add 0.05 nats.
+    // At the floor the unknown entries would weigh about 1 %, and add 0.05 nats.
     let records = session.records("out.kls");
     assert_eq!(records.len(), (N_WINDOWS * (N_CTX / 2 - 1)) as usize);
     for record in &records {
         assert!(
-            (0.01..0.02).contains(&record.ref_unknown_p),
+            (0.005..0.02).contains(&record.ref_unknown_p),
             "{}",
             record.ref_unknown_p
         );
@@ -174,7 +174,7 @@ fn files_converted_from_a_base_file_give_its_numbers() {
         let converted = mean_kld(&result);
         assert!((converted / of_base - 1.0).abs() < 1e-6, "{format}");
         let records = session.records("out.kls");
-        assert!(records.iter().all(|record| record.ref_unknown_p > 0.01));
+        assert!(records.iter().all(|record| record.ref_unknown_p > 0.005));
         assert_eq!(records.iter().filter(|r| r.ref_nll.is_nan()).count(), 1);
         let result = session.result("compare converted.gz base.kld --no-sidecar");
         assert!(number(&result["kld"]["max"]) < 1e-9, "{format}");

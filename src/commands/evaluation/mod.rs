@@ -222,7 +222,7 @@ impl Evaluation<'_> {
                         }
                         if let Some(most_divergent) = &mut outcome.most_divergent {
                             let (tokens, position) = (&window.tokens, record.position);
-                            let context = || TokenContext::new(tokens, position, row.top_p);
+                            let context = || TokenContext::new(tokens, position);
                             most_divergent.push(record, context);
                         }
                         if measures.any() {

@@ -41,7 +41,7 @@ impl Earlier {
         match self {
             Self::Whole(records) => {
                 let n_needed = until.replay(&records);
-                let is_all = until.is_reached() || n_most.is_none_or(|n| n == n_needed as u64);
+                let is_all = until.is_reached() || n_most == Some(n_needed as u64);
                 let is_needed = n_needed == records.len() && is_all;
                 is_needed.then_some(Self::Whole(records))
             }
@@ -90,8 +90,10 @@ impl SidecarFile {
             check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
             return Ok(Some(Earlier::CutOff(cut_off.records)));
         }
-        // Whether a sidecar of a stream holds all that this run wants, only the stream can show.
-        if !self.resume || header.n_records.is_none() || !is_sidecar(&self.path) {
+        // Whether a sidecar of a stream holds all that this run wants, only the stream can show, unless
+        // its records say that they are enough.
+        let is_undecided = header.n_records.is_none() && header.until.is_none();
+        if !self.resume || is_undecided || !is_sidecar(&self.path) {
             return Ok(None);
         }
         // A sidecar of another run, or a damaged one, is replaced.

@@ -3,8 +3,6 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use crate::pipeline::TopP;
-
 /// How many characters of context are shown.
 const CONTEXT_CHARS: usize = 40;
 
@@ -12,24 +10,18 @@ const CONTEXT_CHARS: usize = 40;
 /// most 4.
 const CONTEXT_TOKENS: usize = 4 * CONTEXT_CHARS;
 
-/// What is needed to show a token, besides its record.
+/// What is needed to show a token, besides its record: the tokens up to and including its position,
+/// at most [`CONTEXT_TOKENS`] of them.
 #[derive(Debug)]
-pub struct TokenContext {
-    /// The tokens up to and including its position, at most [`CONTEXT_TOKENS`] of them.
-    before: Vec<u32>,
-    top_p: TopP,
-}
+pub struct TokenContext(Vec<u32>);
 
 impl TokenContext {
     /// Copies the context of a position in the window of `tokens`.
     #[must_use]
-    pub fn new(tokens: &[u32], position: u32, top_p: TopP) -> Self {
+    pub fn new(tokens: &[u32], position: u32) -> Self {
         let end = tokens.len().min(position as usize + 1);
         let start = end.saturating_sub(CONTEXT_TOKENS);
-        Self {
-            before: tokens.get(start..end).unwrap_or_default().to_vec(),
-            top_p,
-        }
+        Self(tokens.get(start..end).unwrap_or_default().to_vec())
     }
 }
 
@@ -40,7 +32,7 @@ pub struct DivergentToken {
     pub window: u32,
     /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
-    /// KL(reference ‖ model), in nats.
+    /// KL(reference ‖ model), in nats; null if it is infinite.
     pub kld: f64,
     /// The last characters up to the position, which both models have seen.
     pub context: String,
@@ -83,11 +75,11 @@ impl DivergentToken {
             window: record.window,
             position: record.position,
             kld: record.kld,
-            context: last_chars(&text(&context.before), CONTEXT_CHARS).to_owned(),
+            context: last_chars(&text(&context.0), CONTEXT_CHARS).to_owned(),
             token,
             token_text: token.map(|token| text(&[token])),
-            ref_top: top(record.ref_top, context.top_p.reference),
-            eval_top: top(record.eval_top, context.top_p.evaluated),
+            ref_top: top(record.ref_top, record.ref_top_p),
+            eval_top: top(record.eval_top, record.eval_top_p),
         }
     }
 }
@@ -103,12 +95,8 @@ mod tests {
 
     #[test]
     fn the_context_ends_with_the_position_itself() {
-        let top_p = TopP {
-            reference: 0.5,
-            evaluated: 0.25,
-        };
         let window: Vec<u32> = (0..1000).collect();
-        let before = |position| TokenContext::new(&window, position, top_p).before;
+        let before = |position| TokenContext::new(&window, position).0;
         assert_eq!(before(0), [0]);
         assert_eq!(before(2), [0, 1, 2]);
         assert_eq!(before(999), (840..1000).collect::<Vec<_>>());
