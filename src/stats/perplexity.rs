@@ -87,8 +87,13 @@ impl Perplexity {
             }
         };
         let (ref_ppl, eval_ppl) = (reference.mean.exp(), evaluated.mean.exp());
-        let of_ref = with_interval(reference.mean, &|(r, _)| r).exp();
-        let of_eval = with_interval(evaluated.mean, &|(_, e)| e).exp();
+        // A mean NLL is never negative, so that no perplexity is below 1.
+        let perplexity = |nll: ClusteredValue| {
+            let clustered = nll.clustered.not_below_0();
+            ClusteredValue { clustered, ..nll }.exp()
+        };
+        let of_ref = perplexity(with_interval(reference.mean, &|(r, _)| r));
+        let of_eval = perplexity(with_interval(evaluated.mean, &|(_, e)| e));
         let ln_ratio = with_interval(evaluated.mean - reference.mean, &|(r, e)| e - r);
         let product: Sum = residuals().map(|(r, e)| r * e).collect();
         let n = ref_nll.len() as f64;
