@@ -46,9 +46,13 @@ def main():
             "kl -r, quant": [kl, "-m", quant, "-r", "ref.gz", "-q", "--threads", threads],
         }
         if old:
+            # Each version has its own files: an earlier one may not know the formats of today.
             for name, command in list(commands.items()):
                 if command[0] == kl:
-                    commands[f"old {name}"] = [old, *command[1:]]
+                    arguments = ["old.gz" if word == "ref.gz" else word for word in command[1:]]
+                    commands[f"old {name}"] = [old, *arguments]
+            commands["old kl -r, quant"] += ["--sidecar", "old.kls"]
+            run([old, "-m", f16, "-w", "old.gz", *score])
         run([kl, "-m", f16, "-w", "ref.gz", *score])
         if peer and os.path.exists(peer):
             common = ["-c", str(n_ctx), "--chunks", str(chunks), "-t", threads]
