@@ -8,8 +8,8 @@ use kl_formats::sidecar::TokenRecord;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::exclusion::is_counted;
 use super::mean::Sum;
-use super::summary::is_counted;
 
 /// From this many clusters on, the clustered intervals cover about what they promise: see
 /// docs/INTERVALS.md.

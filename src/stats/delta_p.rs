@@ -1,5 +1,6 @@
 //! The change in the probability of the actual next token.
 
+use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::clustered_error::Spread;
@@ -29,6 +30,11 @@ pub struct DeltaP {
     pub max: f64,
     /// The quantiles from 0.1 % to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
+}
+
+/// `q(next) − p(next)`; NaN where there is no next token, or a probability is not known.
+pub(super) fn delta_p(record: &TokenRecord) -> f64 {
+    (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }
 
 impl DeltaP {

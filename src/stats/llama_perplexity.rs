@@ -12,8 +12,9 @@ use std::ops::{Add, Mul, Sub};
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::delta_p::delta_p;
 use super::estimate::finite_or_null;
-use super::summary::{delta_p, is_counted};
+use super::exclusion::is_counted;
 use crate::score::LlamaPerplexityToken;
 
 /// llama-perplexity prints no statistics for fewer positions.
@@ -152,11 +153,14 @@ impl LlamaPerplexity {
     }
 
     /// Computes them from exact scores: those of counted positions that have a next token, as all
-    /// positions do that llama-perplexity scores.
+    /// positions do that llama-perplexity scores. Positions with an infinite or unknown score, which
+    /// it does not have, are left out.
     pub fn of_records(records: &[TokenRecord]) -> Option<Self> {
+        let is_finite =
+            |r: &TokenRecord| [r.kld, r.ref_nll, r.eval_nll].iter().all(|x| x.is_finite());
         let counted = records
             .iter()
-            .filter(|record| is_counted(record) && record.next_token().is_some());
+            .filter(|record| is_counted(record) && is_finite(record));
         Self::of(counted.map(|record| LlamaPerplexityToken {
             kld: record.kld,
             base_nll: record.ref_nll,

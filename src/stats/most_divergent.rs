@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use kl_formats::sidecar::TokenRecord;
 
-use super::summary::is_counted;
+use super::exclusion::is_counted;
 
 /// Keeps the `n` records with the largest KLD, each with a note, in memory for `2n`.
 ///

@@ -3,8 +3,8 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::exclusion::is_counted;
 use super::mean::Sum;
-use super::summary::is_counted;
 use crate::score::LogitMetrics;
 
 /// The statistics of one prompt; the fields are the JSON's keys.

@@ -4,9 +4,10 @@ use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::cluster::{ClusterRule, Clustering, Clusters};
-use super::delta_p::DeltaP;
+use super::delta_p::{DeltaP, delta_p};
 use super::distribution::Distribution;
 use super::estimate::Confidence;
+use super::exclusion::{ExcludedToken, ExclusionReason};
 use super::perplexity::Perplexity;
 use super::proportion::Share;
 use super::unknown::UnknownP;
@@ -60,73 +61,6 @@ pub struct Agreement {
     pub eval_top5: Share,
     /// The evaluated model's top token is among the reference's top 10.
     pub eval_top10: Share,
-}
-
-/// A scored token that was left out, and why.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExcludedToken {
-    /// The window, in text order.
-    pub window: u32,
-    /// The position in the window.
-    pub position: u32,
-    /// Why it was left out.
-    pub which: ExclusionReason,
-}
-
-/// Why a scored token is left out: what is not finite.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum ExclusionReason {
-    /// The reference's row.
-    Ref,
-    /// The evaluated model's row.
-    Eval,
-    /// Both rows.
-    Both,
-    /// A score, though both rows are finite.
-    Score,
-}
-
-impl ExclusionReason {
-    /// Why `record` is left out; `None` if it is counted.
-    pub fn of(record: &TokenRecord) -> Option<Self> {
-        let flag = |bit| record.flags & bit != 0;
-        match (
-            flag(TokenRecord::REF_NOT_FINITE),
-            flag(TokenRecord::EVAL_NOT_FINITE),
-        ) {
-            (true, true) => Some(Self::Both),
-            (true, false) => Some(Self::Ref),
-            (false, true) => Some(Self::Eval),
-            (false, false) => {
-                let next = !record.eval_nll.is_nan() && is_change(delta_p(record));
-                let complete = is_divergence(record.kld)
-                    && is_divergence(record.reverse_kld)
-                    && (next || record.next_token().is_none());
-                (!complete).then_some(Self::Score)
-            }
-        }
-    }
-}
-
-/// Whether a score can be a divergence, which may be infinite.
-fn is_divergence(x: f64) -> bool {
-    x > f64::NEG_INFINITY
-}
-
-/// Whether a score can be a change of probability, which is NaN where the reference's is unknown.
-fn is_change(x: f64) -> bool {
-    !x.is_infinite()
-}
-
-/// Whether the statistics count `record`: its rows are finite, and its scores are no errors.
-pub fn is_counted(record: &TokenRecord) -> bool {
-    ExclusionReason::of(record).is_none()
-}
-
-/// `q(next) − p(next)`.
-pub(super) fn delta_p(record: &TokenRecord) -> f64 {
-    (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }
 
 impl Summary {
@@ -206,7 +140,8 @@ fn next_token(
     confidence: Confidence,
 ) -> (Option<Perplexity>, Option<DeltaP>) {
     let with_next = || counted.iter().filter(|r| r.next_token().is_some());
-    let n_unknown = with_next().filter(|r| r.ref_nll.is_nan()).count();
+    let is_unknown = |r: &TokenRecord| r.ref_nll.is_nan() || r.eval_nll.is_nan();
+    let n_unknown = with_next().filter(|r| is_unknown(r)).count();
     let known: Vec<&TokenRecord> = with_next()
         .filter(|r| r.ref_nll.is_finite() && r.eval_nll.is_finite())
         .copied()

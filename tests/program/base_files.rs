@@ -156,6 +156,8 @@ fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() 
     let swapped = session.result("compare quant.gz base.kld");
     let reverse = number(&swapped["reverse_kld"]["mean"]["value"]);
     near(reverse, exact, "the base file evaluated");
+    assert_eq!(swapped["n_excluded"], 0);
+    assert_eq!(swapped["perplexity"]["n_unknown"], 1);
     let itself = session.result("compare base.kld base.kld");
     assert_eq!(itself["kld"]["max"], 0.0);
 }

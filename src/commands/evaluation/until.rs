@@ -5,7 +5,7 @@ use kl_formats::TokenRecord;
 use crate::commands::settings::ResultSettings;
 use crate::report::UntilInfo;
 use crate::stats::text_length::windows_for;
-use crate::stats::{ClusterRule, Clusters, Confidence, RunningInterval, Summary, summary};
+use crate::stats::{ClusterRule, Clusters, Confidence, RunningInterval, Summary, exclusion};
 
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ impl Until {
 
     /// Adds the records of the next window. Returns whether that is enough.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
-        for record in window.iter().filter(|record| summary::is_counted(record)) {
+        for record in window.iter().filter(|record| exclusion::is_counted(record)) {
             self.interval.push(record.window, record.kld);
         }
         let width = self

@@ -1,0 +1,61 @@
+//! Which scored tokens the statistics leave out.
+
+use kl_formats::sidecar::TokenRecord;
+use serde::Serialize;
+
+use super::delta_p::delta_p;
+
+/// A scored token that was left out, and why.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExcludedToken {
+    /// The window, in text order.
+    pub window: u32,
+    /// The position in the window.
+    pub position: u32,
+    /// Why it was left out.
+    pub which: ExclusionReason,
+}
+
+/// Why a scored token is left out.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum ExclusionReason {
+    /// The reference's row has a NaN or +∞, or no finite logit.
+    Ref,
+    /// The evaluated model's row has.
+    Eval,
+    /// Both rows have.
+    Both,
+    /// A score cannot be right, though neither row has.
+    Score,
+}
+
+impl ExclusionReason {
+    /// Why `record` is left out; `None` if it is counted.
+    ///
+    /// An infinite divergence or NLL is a result: one model finds impossible what the other does
+    /// not. So is an NLL of NaN: it is not known, as in llama.cpp's base file.
+    pub fn of(record: &TokenRecord) -> Option<Self> {
+        let flag = |bit| record.flags & bit != 0;
+        match (
+            flag(TokenRecord::REF_NOT_FINITE),
+            flag(TokenRecord::EVAL_NOT_FINITE),
+        ) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::Ref),
+            (false, true) => Some(Self::Eval),
+            (false, false) => {
+                let is_divergence = |x: f64| x > f64::NEG_INFINITY;
+                let is_right = is_divergence(record.kld)
+                    && is_divergence(record.reverse_kld)
+                    && !delta_p(record).is_infinite();
+                (!is_right).then_some(Self::Score)
+            }
+        }
+    }
+}
+
+/// Whether the statistics count `record`.
+pub fn is_counted(record: &TokenRecord) -> bool {
+    ExclusionReason::of(record).is_none()
+}
