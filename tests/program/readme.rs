@@ -141,6 +141,7 @@ fn readme_shows_the_report_and_the_table_that_the_program_prints() {
         .position(|pair| pair[0].is_empty() && pair[1].contains("against"));
     let report = &report[..end.unwrap()];
     assert_eq!(shapes(block(title)), shapes(report.iter().copied()));
-    let table = run.stdout.lines().filter(|line| line.starts_with('|'));
+    let in_table = |line: &&str| line.starts_with('|') || line.starts_with("± is ");
+    let table = run.stdout.lines().filter(in_table);
     assert_eq!(shapes(block("| model ")), shapes(table));
 }
