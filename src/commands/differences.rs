@@ -1,5 +1,4 @@
-//! Where this run computes rows in another way than the reference's were, as far as that changes
-//! them.
+//! Settings in which this run differs from the one that wrote the reference, if they change rows.
 
 use kl_formats::BackendIdentity;
 
@@ -116,7 +115,7 @@ impl Run<'_> {
         let (here, there) = (self.here, self.there);
         let (batch, batch_there) = (here.n_batch?, there.n_batch?.min(self.n_ctx));
         let ubatch = here.n_ubatch?;
-        // Where the reference does not record it, it is taken for this run's.
+        // If the reference does not record it, it counts as this run's.
         let ubatch_there = there.n_ubatch.unwrap_or(ubatch).min(batch_there);
         let starts = starts(self.n_ctx, batch, ubatch);
         if starts.eq(self::starts(self.n_ctx, batch_there, ubatch_there)) {

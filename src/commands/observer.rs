@@ -88,8 +88,8 @@ impl<'o> Watch<'o> {
         }
     }
 
-    /// Reports a warning about the reference, which one model's numbers are enough for: the next
-    /// models' give it again with other digits.
+    /// Reports a warning about the reference for the first model alone: the others would repeat it
+    /// with other digits.
     pub fn warn_once(&self, warning: Warning) {
         let kinds = self.locked();
         let is_known = kinds.iter().any(|known| known.kind() == warning.kind());

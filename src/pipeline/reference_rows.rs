@@ -74,7 +74,7 @@ impl ReferenceRows {
     }
 
     /// The same in the order of a sample, though all rows may be read: for a caller who may stop
-    /// anywhere.
+    /// anywhere. A stream keeps its own order.
     #[must_use]
     pub fn sampled(reference: Reference, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);

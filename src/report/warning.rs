@@ -41,9 +41,9 @@ pub enum Warning {
         "the model has no chat template: prompts are used as they are (--chat-template-file gives one; --no-chat-template silences this)"
     )]
     NoChatTemplate,
-    /// A BPE tokenizer does not say how it splits a text.
+    /// The file of a BPE tokenizer does not record how it splits a text.
     #[error(
-        "the model does not say how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again"
+        "the model's file does not record how its tokenizer splits a text (tokenizer.ggml.pre is missing): llama.cpp uses a default, and the tokens may not be those that the model was trained on; convert the model again"
     )]
     NoPreTokenizer,
     /// Tokens at the end of the text do not fill a chunk of llama-perplexity.
@@ -59,7 +59,7 @@ pub enum Warning {
     Conversion(String),
     /// Rows could not be stored in codes.
     #[error(
-        "{exact} of {} are stored exactly, at twice the size: u16 would have moved their divergences by more than 1e-6 nats, or they hold NaN or infinite logits; where most rows are, --encoding f32 is as small", count_of(*.of, "row")
+        "{exact} of {} are stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small", count_of(*.of, "row")
     )]
     ExactRows { exact: u64, of: u64 },
     /// The reference does not identify its tokenizer.
@@ -89,17 +89,17 @@ pub enum Warning {
     Excluded(u64),
     /// The model excludes what the reference does not.
     #[error(
-        "the KLD of {} infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave them out", tokens_are(*.0)
+        "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens", count_of(*.0, "token")
     )]
     Infinite(u64),
     /// Two models that should differ give the same rows.
     #[error(
-        "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: is it the same model twice?"
+        "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: did you pass the same model twice?"
     )]
     Identical { path: String },
-    /// A base file does not know the probability of all entries.
+    /// A base file does not record the probability of all entries.
     #[error(
-        "the reference's base file does not know the probability of its least probable entries, which together could have up to {} of a row on average: statistics are over the others", percent(*.0)
+        "the reference's base file does not record the probability of its least probable entries, which together could have up to {} on average: statistics are over the others", percent(*.0)
     )]
     UnknownProbability(f64),
     /// Vocabularies of two sizes are compared in part.

@@ -1,4 +1,4 @@
-//! Finds the entries whose probability a row of llama.cpp's base file does not know.
+//! Finds the entries whose probability a row of llama.cpp's base file does not record.
 
 use kl_formats::Row;
 
@@ -6,13 +6,13 @@ use kl_formats::Row;
 /// largest, and stores the span in f32.
 const SPAN: f32 = 15.99;
 
-/// Floors are log-probabilities, far nearer to 0 than this. Within it, a floor is told from the
-/// next f32 above it without overflow.
+/// Floors are log-probabilities, far nearer to 0 than this. Up to this size, the kernels tell a
+/// floor from the next f32 above it without overflow.
 const FARTHEST: f32 = 1e6;
 
 /// The floor of a row of floored log-probabilities, as llama.cpp's base file holds: entries with
-/// this value have a log-probability at or below it, which one is not known. `None` if all entries
-/// are known: then the row spans less than 16, or is not finite.
+/// this value have a log-probability at or below it, and which one is not known. `None` if all
+/// entries are known: then the row spans less than 16, or is not finite.
 ///
 /// Look for it in the whole row: a part of a row may lack its largest entry.
 pub fn floor(row: Row<'_>) -> Option<f32> {

@@ -15,7 +15,7 @@ use super::mean::Sum;
 /// docs/INTERVALS.md.
 pub const MIN_CLUSTERS: usize = 30;
 
-/// How many windows one block more is worth, from the fewest blocks to the most.
+/// There is one more block for each of this many windows, from the fewest blocks to the most.
 ///
 /// Longer blocks cut fewer articles in two, more blocks leave more observations. These cover best
 /// in the simulation of docs/INTERVALS.md, with articles of 8 windows.
@@ -44,7 +44,7 @@ pub enum ClusterRule {
     Auto,
 }
 
-/// The text names no rule.
+/// A text that does not name a rule.
 #[derive(Error, Clone, Debug, PartialEq, Eq)]
 #[error("clusters are 'window', 'block' or 'auto'; got '{0}'")]
 pub struct ClusterRuleError(String);
@@ -174,7 +174,7 @@ impl Clusters {
 
     /// The number of a window's cluster, from 0.
     ///
-    /// A window without counted records is put to the one that follows it.
+    /// A window without counted records belongs with the one that follows it.
     pub fn of_window(&self, window: u32) -> u32 {
         let index = self.windows.partition_point(|&w| w < window);
         // There are at most as many clusters as window numbers.
@@ -217,7 +217,7 @@ impl WindowMeans {
     }
 }
 
-/// How many windows a block has, of this many.
+/// How many windows each block has, if there are `windows` in all; the last may have fewer.
 fn windows_per_block(windows: usize) -> usize {
     let blocks = (windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
     windows.div_ceil(blocks).max(MIN_WINDOWS_PER_BLOCK)
@@ -225,8 +225,8 @@ fn windows_per_block(windows: usize) -> usize {
 
 /// The rank of each value among all, from 1; equal values share their mean rank.
 ///
-/// A few windows with large KLDs would hide from the values' own autocorrelation that the others
-/// resemble their neighbours.
+/// A few windows with large KLDs dominate the autocorrelation of the values themselves, and would
+/// hide that the others resemble their neighbours.
 fn ranks(series: &[f64]) -> Vec<f64> {
     let mut rising: Vec<(usize, f64)> = series.iter().copied().enumerate().collect();
     rising.sort_unstable_by(|(_, a), (_, b)| a.total_cmp(b));

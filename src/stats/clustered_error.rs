@@ -9,14 +9,14 @@ use super::hall;
 use super::mean::Sum;
 use super::student::{normal_two_sided, student_two_sided};
 
-/// Below, Hall's correction makes intervals up to 80 % wider and covers 1 % more: see
-/// docs/INTERVALS.md.
+/// With fewer clusters, Hall's correction makes intervals up to 80 % wider and covers only 1 %
+/// more: see docs/INTERVALS.md.
 const MIN_CLUSTERS_FOR_SKEWNESS: usize = 6;
 
 /// How uncertain a mean is, with its samples as independent and with its clusters as independent.
 ///
-/// Also of any smooth function of means: its residuals are then those of its linearisation, the
-/// gradient times the residuals of the means.
+/// It serves any smooth function of means too: the residuals are then those of its linearisation,
+/// the gradient times the residuals of the means.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     n: f64,

@@ -5,7 +5,7 @@
 //! order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
-//! from one sample, a clustered interval from one window.
+//! from one sample, a clustered interval from one cluster.
 //!
 //! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
 //! them.

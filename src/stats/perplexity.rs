@@ -10,19 +10,20 @@ use super::mean::{Moments, Sum};
 /// The perplexities of both models, as llama-perplexity defines them, and their ratio.
 ///
 /// They come from the negative log-likelihoods (NLL, nats) of the same tokens under both models.
-/// Each `se` is one sigma, with tokens as independent, by first-order propagation; those of ratio
-/// and difference include the covariance of the two models, which see the same tokens. They are
-/// `None` for fewer than two tokens. (llama-perplexity prints 0 up to ten.)
+/// Each `se` is one standard error, with tokens as independent, by first-order propagation; those
+/// of ratio and difference include the covariance of the two models, which see the same tokens.
+/// They are `None` for fewer than two tokens. (llama-perplexity prints 0 up to ten.)
 ///
 /// The clustered intervals are to be believed. Those of a perplexity and of the ratio are the
 /// exponentials of the intervals of a mean NLL and of `ln_ratio`.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Perplexity {
-    /// How many tokens the numbers are from: those with a next token, but for the next two.
+    /// How many tokens the numbers are from: those with a next token, less `n_infinite` and
+    /// `n_unknown`.
     pub n_tokens: u64,
     /// Tokens whose NLL is infinite under one of the models, which are left out.
     pub n_infinite: u64,
-    /// Tokens whose probability the reference does not know, which are left out.
+    /// Tokens whose probability the reference does not record, which are left out.
     pub n_unknown: u64,
     /// `exp(mean NLL)` under the reference; infinite (null in JSON) if that overflows.
     #[serde(rename = "ref", serialize_with = "finite_or_null")]

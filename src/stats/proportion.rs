@@ -22,8 +22,7 @@ pub struct Share {
 impl Share {
     /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
     ///
-    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens. `None` without
-    /// tokens.
+    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens. `None` without tokens.
     pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
         let n = hits.len() as f64;
         let share = hits.iter().filter(|hit| **hit).count() as f64 / n;

@@ -37,7 +37,7 @@ impl RunningInterval {
     }
 
     /// Half the width of the interval that [`super::ClusteredMean`] has for the tokens so far, over
-    /// their mean. In time of the order of the number of windows.
+    /// their mean. The time is about proportional to the number of windows.
     ///
     /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
     pub fn relative_half_width(&self, confidence: Confidence, rule: ClusterRule) -> Option<f64> {

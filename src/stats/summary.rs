@@ -24,7 +24,8 @@ const MAX_EXCLUDED_LISTED: usize = 100;
 pub struct Summary {
     /// Counted tokens: the scored ones that the statistics are computed from.
     pub n_tokens: u64,
-    /// Scored tokens that are left out: a row has a NaN or +inf, or a score is NaN.
+    /// Scored tokens that are left out: a row has a NaN or +inf, or no finite logit, or a score is
+    /// NaN.
     pub n_excluded: u64,
     /// Windows that the counted tokens are from.
     pub n_windows: u64,
@@ -42,7 +43,8 @@ pub struct Summary {
     pub perplexity: Option<Perplexity>,
     /// The change in the actual next tokens' probability.
     pub delta_p: Option<DeltaP>,
-    /// The probability that the reference's unknown entries could have; null if it knows all.
+    /// The most probability that the entries that a base file does not record can have; null if the
+    /// reference records all.
     pub unknown_p: Option<UnknownP>,
     /// The first tokens that are left out, at most 100; `n_excluded` counts all.
     pub excluded: Vec<ExcludedToken>,

@@ -1,4 +1,4 @@
-//! What the largest of the tokens add to a mean.
+//! What the largest tokens add to a mean.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ impl Tail {
         let total = sum(sorted);
         let n = sorted.len() as f64;
         let top = |one_of: f64| {
-            // What is over of the last sample's share is counted in proportion.
+            // The share may end within a sample, of which only that part counts.
             let count = n / one_of;
             let (rest, largest) = sorted.split_at(sorted.len() - count as usize);
             let next = rest.last().map_or(0.0, |x| x * count.fract());

@@ -1,4 +1,4 @@
-//! The weight of entries whose probability the reference does not know.
+//! The weight of entries whose probability the reference does not record.
 
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;

@@ -17,10 +17,11 @@ const N_CTX: u32 = 16;
 /// Windows, each of 7 rows in a base file: llama-perplexity's block needs 100.
 const N_WINDOWS: u32 = 15;
 
-/// Entries that a base file knows, from token 0 on.
+/// Entries whose probability a base file records, from token 0 on.
 const N_KNOWN: usize = 50;
 
-/// A token that it does not know, and the window in which it follows a scored position.
+/// A token whose probability it does not record, and the window in which it follows a scored
+/// position.
 const UNKNOWN: (u32, u32) = (60_000, 3);
 
 /// Uniform in [0, 1): the same for a window, row, entry and seed.

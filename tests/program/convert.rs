@@ -101,7 +101,7 @@ fn models_are_evaluated_against_a_converted_base_file() {
         let klds: Vec<f64> = common.map(|record| record.kld).collect();
         numbers::mean(&klds)
     };
-    // The base file does not know the least probable entries.
+    // The base file does not record the least probable entries.
     assert!((mean("a.kld") / mean("ref.gz") - 1.0).abs() < 0.05);
 }
 

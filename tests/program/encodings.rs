@@ -31,7 +31,7 @@ fn u16_costs_no_more_than_a_millionth_of_a_nat_whatever_the_mask() {
 }
 
 #[test]
-fn rows_that_u16_cannot_hold_are_exact_and_said_so() {
+fn rows_that_u16_cannot_hold_are_stored_exactly_with_a_warning() {
     let session = Session::new();
     masked(&session, |row, logits| match row {
         3 => (logits[8], logits[9]) = (-1e4, -2e4),

@@ -125,7 +125,7 @@ fn tokens_that_are_left_out_fail_every_condition() {
     assert_eq!(session.kl(&line.replace("bad", "ref")).code, 0);
     let run = session.kl(&format!("{line} --json fail.json"));
     assert_eq!(run.code, 3, "{}", run.stderr);
-    let what = "does not hold, but 1 token that is not finite is left out";
+    let what = "does not hold, but 1 token with a row that is not finite is left out";
     run.warns(&["kld.mean > 1", what, "--allow-excluded"]);
     let verdict = session.read_json("fail.json")["models"][0]["conditions"][0].take();
     assert_eq!(verdict["failed"], true);

@@ -43,7 +43,7 @@ impl LlamaCppHeader {
             .checked_add(self.rows_start())
     }
 
-    /// Reads the magic.
+    /// Whether the rows of a file that starts so are floored; `None` if it is not a base file.
     pub(super) fn is_floored(magic: [u8; 8]) -> Option<bool> {
         match magic {
             MAGIC => Some(true),

@@ -40,8 +40,8 @@ pub struct RowForms {
     pub linear: u64,
     /// The same, but for entries of probability 0, which all have the same logit.
     pub masked: u64,
-    /// As f32: codes would have moved the row's KL divergence by more than 1e-6 nats, or the row
-    /// holds a NaN or a positive infinity.
+    /// As f32: the row's KL divergence from its coded copy would have been more than 1e-6 nats, or
+    /// the row holds a NaN or a positive infinity, or no finite logit.
     pub exact: u64,
 }
 

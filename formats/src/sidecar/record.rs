@@ -46,8 +46,8 @@ pub struct TokenRecord {
     pub ref_top_p: f64,
     /// q(`eval_top`); NaN in files of version 1.
     pub eval_top_p: f64,
-    /// The most that the entries whose probability the reference does not know can weigh, together
-    /// and beside a weight of 1 for the others; 0 where it knows all.
+    /// The most that the entries whose probability the reference does not record can weigh
+    /// together, if all others weigh 1; 0 where it records all.
     pub ref_unknown_p: f64,
 }
 

@@ -188,7 +188,7 @@ pub struct EvaluateArgs {
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%
     ///
-    /// Windows are taken in a seeded random order, and at least 30 clusters. Each model stops where
+    /// Windows come in a seeded random order, at least 30 clusters of them. Each model stops where
     /// its own interval is narrow enough.
     #[arg(long, value_name = "REL", hide_short_help = true)]
     pub until: Option<RelativeWidth>,

@@ -34,9 +34,9 @@ pub enum Earlier {
 }
 
 impl Earlier {
-    /// What a run needs of these records that stops where `until`, which has seen none, says.
-    /// `n_most`: the most records that it can have, if known. `None`: the earlier run stopped where
-    /// this one does not, as with another `--confidence`.
+    /// The records that a run with this `until`, which has seen none, needs. `n_most` is the most
+    /// records that the run can have, if known. `None` if the earlier run stopped where this one
+    /// does not, as with another `--confidence`.
     pub fn needed(self, mut until: Until, n_most: Option<u64>) -> Option<Self> {
         match self {
             Self::Whole(records) => {
@@ -90,8 +90,8 @@ impl SidecarFile {
             check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
             return Ok(Some(Earlier::CutOff(cut_off.records)));
         }
-        // Whether a sidecar of a stream holds all that this run wants, only the stream can show, unless
-        // its records say that they are enough.
+        // Only the stream shows whether its sidecar holds all that this run wants, unless the run is
+        // to stop early: then the records show it.
         let is_undecided = header.n_records.is_none() && header.until.is_none();
         if !self.resume || is_undecided || !is_sidecar(&self.path) {
             return Ok(None);

@@ -92,9 +92,8 @@ fn left_out(n_excluded: u64, n_infinite: u64) -> String {
     let verb = |n| if n == 1 { "is" } else { "are" };
     let excluded = || {
         format!(
-            "{} that {} not finite",
-            count_of(n_excluded, "token"),
-            verb(n_excluded)
+            "{} with a row that is not finite",
+            count_of(n_excluded, "token")
         )
     };
     let infinite = || format!("{} with an infinite KLD", count_of(n_infinite, "token"));
@@ -146,9 +145,9 @@ mod tests {
             let (_, said) = shown.split_once("but ").unwrap();
             said.split(" left out").next().unwrap().to_owned()
         };
-        assert_eq!(said(1, 0), "1 token that is not finite is");
+        assert_eq!(said(1, 0), "1 token with a row that is not finite is");
         assert_eq!(said(0, 2), "2 tokens with an infinite KLD are");
-        let both = "3 tokens that are not finite and 1 token with an infinite KLD are";
+        let both = "3 tokens with a row that is not finite and 1 token with an infinite KLD are";
         assert_eq!(said(3, 1), both);
         let json = serde_json::to_value(Reason::LeftOut {
             n_excluded: 1,

@@ -7,8 +7,8 @@ use crate::stats::Distribution;
 /// The quantiles that kl.py prints.
 const QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 
-/// Adds kl.py's lines, whose intervals take tokens as independent: the Bayesian one of the mean, and
-/// Maritz and Jarrett's of the quantiles.
+/// Adds kl.py's lines, whose intervals treat tokens as independent: the Bayesian one of the mean,
+/// and Maritz and Jarrett's of the quantiles.
 pub fn kl_py_section(out: &mut Sheet, reverse_kld: &Distribution) {
     out.title("As kl.py computes it: KL(model ‖ reference), tokens as independent");
     let mean = &reverse_kld.mean.estimate;

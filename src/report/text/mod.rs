@@ -161,7 +161,7 @@ fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInf
     let target = short_percent(until.target);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
-        None => "nothing tells how well the mean is known".to_owned(),
+        None => "the mean has no interval".to_owned(),
     };
     if until.reached {
         let done = match until.of {
@@ -218,10 +218,10 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
 /// How the numbers of llama-perplexity's block differ from those above.
 fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
     if reference.is_base_file {
-        "the KLD above renormalises the entries that the base knows, while this one uses them as \
+        "the KLD above renormalises the entries that the base records, while this one uses them as \
          stored and skips ln p <= -16"
     } else if reference.values == Values::FlooredLogProbabilities {
-        "from the entries that a base file knows, renormalised, at the positions above that have \
+        "from the entries that a base file records, renormalised, at the positions above that have \
          a next token"
     } else {
         "from true log-probabilities, at the positions above that have a next token"
