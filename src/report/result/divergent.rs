@@ -11,7 +11,7 @@ const CONTEXT_CHARS: usize = 40;
 const CONTEXT_TOKENS: usize = 4 * CONTEXT_CHARS;
 
 /// What is needed to show a token, besides its record: the tokens up to and including its position,
-/// at most [`CONTEXT_TOKENS`] of them.
+/// at most `CONTEXT_TOKENS` of them.
 #[derive(Debug)]
 pub struct TokenContext(Vec<u32>);
 
