@@ -98,27 +98,36 @@ impl Condition {
 ///
 /// A condition on a missing number fails: one on perplexity, for instance, where no token has a
 /// next one. Unless `allow_excluded`, every condition fails where tokens are left out or have an
-/// infinite KLD: a model that gives NaN where it is worst would pass.
+/// infinite KLD, and one on a number that leaves out infinite values of its own: a model that gives
+/// NaN where it is worst would pass.
 #[must_use]
 pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: bool) -> Vec<Verdict> {
     if conditions.is_empty() {
         return Vec::new();
     }
     let numbers = named_numbers(report);
-    let (n_excluded, n_infinite) = (report.summary.n_excluded, report.summary.n_infinite());
-    let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
-    let left_out = Reason::LeftOut {
-        n_excluded,
-        n_infinite,
+    let summary = &report.summary;
+    let n_infinite = |condition: &Condition| {
+        let of_section = match condition.section() {
+            "reverse_kld" => summary.reverse_kld.as_ref().map(|of| of.n_infinite),
+            "perplexity" | "delta_p" => summary.perplexity.map(|of| of.n_infinite),
+            _ => None,
+        };
+        summary.n_infinite().max(of_section.unwrap_or(0))
     };
     conditions
         .iter()
         .map(|condition| {
             let value = numbers.get(&condition.name).copied().flatten();
+            let (n_excluded, n_infinite) = (summary.n_excluded, n_infinite(condition));
+            let is_partial = !allow_excluded && n_excluded + n_infinite > 0;
             let reason = match value {
                 None => Some(Reason::NoValue),
                 Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
-                Some(_) => is_partial.then_some(left_out),
+                Some(_) => is_partial.then_some(Reason::LeftOut {
+                    n_excluded,
+                    n_infinite,
+                }),
             };
             Verdict {
                 expression: condition.expression.clone(),

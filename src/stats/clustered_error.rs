@@ -113,14 +113,16 @@ impl Spread {
     }
 
     /// How many independent samples would give an interval of a share that is as wide: n over the
-    /// design effect, less what Student's t costs with this number of clusters, and at most n.
+    /// design effect (1 where samples do not differ), less what Student's t costs with this number
+    /// of clusters, and at most n.
     ///
     /// Korn & Graubard 1998, "Confidence intervals for proportions with small expected number of
     /// positive counts estimated from survey data", Survey Methodology 24.
     pub fn n_for_share(&self, confidence: Confidence) -> f64 {
-        let Some((clustered, design_effect)) = self.clustered.zip(self.design_effect()) else {
+        let Some(clustered) = self.clustered else {
             return self.n;
         };
+        let design_effect = self.design_effect().unwrap_or(1.0);
         let z = normal_two_sided(confidence);
         let t = student_two_sided(confidence, clustered.clusters as f64 - 1.0);
         self.n / (design_effect * (t / z).powi(2)).max(1.0)

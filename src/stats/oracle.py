@@ -149,7 +149,8 @@ class Clustered:
         self.design_effect = (self.cluster_se / self.se) ** 2
         self.n_effective = n / max(1, self.design_effect)
         t_over_z = stats.t.ppf(0.975, g - 1) / stats.norm.ppf(0.975)
-        self.n_for_share = n / max(1, self.design_effect * t_over_z**2)
+        # Equal values have no design effect.
+        self.n_for_share = n / max(1, np.nan_to_num(self.design_effect, nan=1) * t_over_z**2)
         kurtosis = (totals**4).mean() / (totals**2).mean() ** 2
         t = stats.t.ppf(0.975, min(g - 1, 2 * g / (kurtosis - 1)))
         k = (stats.skew(totals) / np.sqrt(g) if self.cluster_se >= self.se

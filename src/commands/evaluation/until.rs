@@ -5,7 +5,9 @@ use kl_formats::TokenRecord;
 use crate::commands::settings::ResultSettings;
 use crate::report::UntilInfo;
 use crate::stats::text_length::windows_for;
-use crate::stats::{ClusterRule, Clusters, Confidence, RunningInterval, Summary, exclusion};
+use crate::stats::{
+    ClusterRule, Clusters, Confidence, MIN_CLUSTERS, RunningInterval, Summary, exclusion,
+};
 
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
@@ -15,6 +17,9 @@ pub struct Until {
     confidence: Confidence,
     clusters: ClusterRule,
     interval: RunningInterval,
+    n_windows: usize,
+    /// How many windows there are when the interval is computed next.
+    next_look: usize,
     is_reached: bool,
 }
 
@@ -25,15 +30,25 @@ impl Until {
             confidence: settings.confidence,
             clusters: settings.clusters,
             interval: RunningInterval::default(),
+            n_windows: 0,
+            next_look: MIN_CLUSTERS,
             is_reached: false,
         }
     }
 
     /// Adds the records of the next window. Returns whether that is enough.
+    ///
+    /// The interval takes a pass over all windows so far. So it is computed each time that they are
+    /// a hundredth more: after every window of the first two hundred.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
         for record in window.iter().filter(|record| exclusion::is_counted(record)) {
             self.interval.push(record.window, record.kld);
         }
+        self.n_windows += 1;
+        if self.n_windows < self.next_look {
+            return false;
+        }
+        self.next_look = self.n_windows + (self.n_windows / 100).max(1);
         let width = self
             .interval
             .relative_half_width(self.confidence, self.clusters);

@@ -4,14 +4,15 @@ use super::sheet::Sheet;
 use crate::report::number::{count, kld, percent, significant};
 use crate::stats::{Distribution, Summary};
 
-/// Adds the section; `max_at_text`: the text of the token after the largest divergence.
-pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>) {
+/// Adds the section. `unit`: what a window is called; `max_at_text`: the text of the token after the
+/// largest divergence.
+pub fn divergence(out: &mut Sheet, summary: &Summary, unit: &str, max_at_text: Option<&str>) {
     if summary.n_tokens == 0 {
         return;
     }
     out.title("KL divergence, nats");
     if let Some(kld) = &summary.kld {
-        mean(out, kld, summary);
+        mean(out, kld, summary, unit);
         distribution(out, kld, max_at_text);
     }
     infinite(out, "infinite", summary.n_infinite());
@@ -22,7 +23,7 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>)
 }
 
 /// The mean, and below it how far to trust it.
-fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
+fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary, unit: &str) {
     let mean = &distribution.mean;
     out.mean("mean", mean);
     if let (Some(n), Some(deff)) = (mean.clustered.n_effective, mean.clustered.design_effect) {
@@ -32,7 +33,8 @@ fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
     if let (Some(n), Some((lo, hi))) = (distribution.windows_for_5_percent, mean.clustered.ends()) {
         let here = percent((hi - lo) / 2.0 / mean.estimate.value);
         let here = format!("these {}: ± {here}", count(summary.n_windows));
-        out.value_and("  windows for ± 5 %", &format!("about {}", count(n)), &here);
+        let name = format!("  {unit}s for ± 5 %");
+        out.value_and(&name, &format!("about {}", count(n)), &here);
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {

@@ -33,7 +33,8 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1);
     heading(&mut out, report, reference);
-    divergence(&mut out, summary, report.max_at_text.as_deref());
+    let unit = unit(reference);
+    divergence(&mut out, summary, unit, report.max_at_text.as_deref());
     if let Some(agreement) = &summary.agreement {
         agreements(&mut out, agreement);
     }
@@ -181,6 +182,14 @@ fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInf
     format!("{known}: --until {target}% is not reached after all {all}{needed}")
 }
 
+/// What a window is called.
+fn unit(reference: &ReferenceInfo) -> &'static str {
+    match &reference.prompts {
+        Some(_) => "prompt",
+        None => "window",
+    }
+}
+
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
     let n_ctx = reference.n_ctx;
@@ -199,10 +208,7 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
 /// What the intervals allow for.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let clusters = &summary.clusters;
-    let what = match &reference.prompts {
-        Some(_) => "prompt",
-        None => "window",
-    };
+    let what = unit(reference);
     if clusters.n < 2 {
         return format!("none, from one {what}");
     }

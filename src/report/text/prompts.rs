@@ -20,7 +20,11 @@ const LABEL_CHARS: usize = 45;
 pub fn prompt_table(prompts: &[PromptReport]) -> String {
     let mut rows: Vec<&PromptReport> = prompts.iter().collect();
     if rows.len() > MAX_PRINTED {
-        let mean = |prompt: &PromptReport| prompt.stats.kld.map_or(-1.0, |kld| kld.mean);
+        // An infinite KLD is the largest there is, though means leave it out.
+        let mean = |prompt: &PromptReport| match &prompt.stats {
+            stats if stats.n_infinite > 0 => f64::INFINITY,
+            stats => stats.kld.map_or(-1.0, |kld| kld.mean),
+        };
         rows.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
         rows.truncate(MAX_PRINTED);
     }
