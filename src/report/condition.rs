@@ -110,7 +110,7 @@ pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: boo
     let n_infinite = |condition: &Condition| {
         let of_section = match condition.section() {
             "reverse_kld" => summary.reverse_kld.as_ref().map(|of| of.n_infinite),
-            "perplexity" | "delta_p" => summary.perplexity.map(|of| of.n_infinite),
+            "perplexity" | "delta_p" => summary.perplexity.map(|of| of.n_infinite + of.n_unknown),
             _ => None,
         };
         summary.n_infinite().max(of_section.unwrap_or(0))

@@ -102,6 +102,11 @@ pub enum Warning {
         "the reference's base file does not record the probability of its least probable entries, which together could have up to {} on average: statistics are over the others", percent(*.0)
     )]
     UnknownProbability(f64),
+    /// A base file does not know the probability of some actual tokens.
+    #[error(
+        "perplexity and the change in the actual token's probability leave out {}, the least probable ones, which the base file does not know: both perplexities are too low, and llama-perplexity's differ", count_of(*.0, "token")
+    )]
+    UnknownTokens(u64),
     /// Vocabularies of two sizes are compared in part.
     #[error(
         "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
@@ -148,7 +153,7 @@ pub enum Warning {
     },
     /// Too few tokens for llama-perplexity's statistics.
     #[error(
-        "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one: --stats llama-perplexity has no effect"
+        "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
     )]
     NoLlamaPerplexity,
 }
@@ -183,6 +188,7 @@ impl Warning {
             Self::Infinite(_) => "infinite_kld",
             Self::Identical { .. } => "identical_rows",
             Self::UnknownProbability(_) => "unknown_probability",
+            Self::UnknownTokens(_) => "unknown_tokens",
             Self::TokenizerCut { .. } => "vocabulary_cut",
             Self::Overlap { .. } => "overlapping_windows",
             Self::OtherBos { .. } => "other_bos",

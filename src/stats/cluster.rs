@@ -22,6 +22,9 @@ pub const MIN_CLUSTERS: usize = 30;
 const WINDOWS_FOR_A_BLOCK: usize = 15;
 const BLOCKS: std::ops::RangeInclusive<usize> = 10..=MIN_CLUSTERS;
 
+/// From this many windows on, blocks are [`MIN_CLUSTERS`].
+pub const MIN_WINDOWS_IN_BLOCKS: usize = WINDOWS_FOR_A_BLOCK * MIN_CLUSTERS;
+
 /// The fewest windows in a block.
 const MIN_WINDOWS_PER_BLOCK: usize = 2;
 

@@ -114,18 +114,16 @@ impl Spread {
 
     /// How many independent samples would give an interval of a share that is as wide: n over the
     /// design effect (1 where samples do not differ), less what Student's t costs with this number
-    /// of clusters, and at most n.
+    /// of clusters, and at most n. `None` for fewer than two clusters.
     ///
     /// Korn & Graubard 1998, "Confidence intervals for proportions with small expected number of
     /// positive counts estimated from survey data", Survey Methodology 24.
-    pub fn n_for_share(&self, confidence: Confidence) -> f64 {
-        let Some(clustered) = self.clustered else {
-            return self.n;
-        };
+    pub fn n_for_share(&self, confidence: Confidence) -> Option<f64> {
+        let clustered = self.clustered?;
         let design_effect = self.design_effect().unwrap_or(1.0);
         let z = normal_two_sided(confidence);
         let t = student_two_sided(confidence, clustered.clusters as f64 - 1.0);
-        self.n / (design_effect * (t / z).powi(2)).max(1.0)
+        Some(self.n / (design_effect * (t / z).powi(2)).max(1.0))
     }
 
     /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
@@ -290,10 +288,10 @@ mod tests {
         let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
         // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
         assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
-        let got = spread.n_for_share(Confidence::default());
+        let got = spread.n_for_share(Confidence::default()).unwrap();
         assert_close(got, 4.0 / (3.0 * factor), 1e-12);
         let cancelling = Spread::of(&[0, 0, 1, 1], [1.0, -1.0, 1.0, -1.0]);
-        assert_eq!(cancelling.n_for_share(Confidence::default()), 4.0);
+        assert_eq!(cancelling.n_for_share(Confidence::default()), Some(4.0));
     }
 
     #[test]

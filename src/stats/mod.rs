@@ -40,7 +40,10 @@ pub mod tail;
 pub mod text_length;
 pub mod unknown;
 
-pub use cluster::{ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS};
+pub use cluster::{
+    ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
+    MIN_WINDOWS_IN_BLOCKS,
+};
 pub use clustered_error::ClusteredInterval;
 pub use clustered_mean::{ClusteredMean, ClusteredValue};
 pub use delta_p::DeltaP;

@@ -22,14 +22,20 @@ pub struct Share {
 impl Share {
     /// Estimates the share of tokens that are hits, where `hits[i]` is in cluster `clusters[i]`.
     ///
-    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens. `None` without tokens.
+    /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
+    /// without tokens.
     pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
         let n = hits.len() as f64;
         let share = hits.iter().filter(|hit| **hit).count() as f64 / n;
         let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);
         let spread = Spread::of(clusters, residuals);
+        let estimate = match spread.n_for_share(confidence) {
+            Some(n) => estimate(share, n, confidence)?,
+            None if hits.is_empty() => return None,
+            None => Estimate::point(share),
+        };
         Some(Self {
-            estimate: estimate(share, spread.n_for_share(confidence), confidence)?,
+            estimate,
             design_effect: spread.design_effect(),
             n_effective: spread.n_effective(),
         })

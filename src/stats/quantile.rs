@@ -29,7 +29,8 @@ pub struct QuantileEstimate {
 /// cluster resemble each other: the number of samples in that distribution is the effective one
 /// for the share of samples below the quantile (Woodruff 1952, J. Am. Stat. Assoc. 47).
 ///
-/// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it.
+/// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it. One
+/// cluster gives no ends.
 pub fn estimates(
     clusters: &[u32],
     samples: &[f64],
@@ -42,15 +43,17 @@ pub fn estimates(
         .filter_map(|&p| {
             let value = linear(sorted, p)?;
             let n_effective = n_effective(clusters, samples, value, confidence);
-            let (lo, hi) = order_statistics::ranks(sorted.len(), n_effective, p, confidence);
+            let ranks = |n| order_statistics::ranks(sorted.len(), n, p, confidence);
+            let (lo, hi) = n_effective.map_or((None, None), ranks);
             let at = |rank: usize| sorted.get(rank - 1).copied();
             let mj = maritz_jarrett::interval(sorted, p, confidence);
             Some(QuantileEstimate {
                 p,
                 estimate: Estimate {
                     value,
-                    lo: lo.and_then(at),
-                    hi: hi.and_then(at),
+                    // The value may lie between two samples, beyond the last that is an end.
+                    lo: lo.and_then(at).map(|lo| lo.min(value)),
+                    hi: hi.and_then(at).map(|hi| hi.max(value)),
                 },
                 mj_lo: mj.map(|(lo, _)| lo),
                 mj_hi: mj.map(|(_, hi)| hi),
@@ -73,7 +76,12 @@ pub fn estimates(
 }
 
 /// How many independent samples would determine the share of samples up to `value` as well.
-fn n_effective(clusters: &[u32], samples: &[f64], value: f64, confidence: Confidence) -> f64 {
+fn n_effective(
+    clusters: &[u32],
+    samples: &[f64],
+    value: f64,
+    confidence: Confidence,
+) -> Option<f64> {
     let below = |x: &f64| if *x <= value { 1.0 } else { 0.0 };
     let share = samples.iter().map(below).sum::<f64>() / samples.len() as f64;
     Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_for_share(confidence)

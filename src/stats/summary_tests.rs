@@ -100,7 +100,7 @@ fn one_record_has_values_and_no_intervals() {
     }
     assert!(json["kld"]["std"].is_null());
     assert!(json["perplexity"]["ln_ratio"]["se"].is_null());
-    assert!(json["agreement"]["ref_top1"]["lo"].is_f64());
+    assert!(json["agreement"]["ref_top1"]["lo"].is_null());
 }
 
 #[test]

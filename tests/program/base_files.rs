@@ -176,6 +176,8 @@ fn files_converted_from_a_base_file_give_its_numbers() {
         let result = session.result("compare converted.gz quant.gz --sidecar out.kls --force");
         let converted = mean_kld(&result);
         assert!((converted / of_base - 1.0).abs() < 1e-6, "{format}");
+        let again = "convert converted.gz again.kld --format llama.cpp -q";
+        session.fails(again, 1, &["floored", "use the original"]);
         let records = session.records("out.kls");
         assert!(records.iter().all(|record| record.ref_unknown_p > 0.005));
         assert_eq!(records.iter().filter(|r| r.ref_nll.is_nan()).count(), 1);

@@ -217,6 +217,12 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
     if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
     }
+    if about.values == Values::FlooredLogProbabilities && target.is_base_file() {
+        bail!(
+            "{path}: holds the floored log-probabilities of a base file, and a base file of those \
+             would have another floor: use the original"
+        );
+    }
     Ok(())
 }
 

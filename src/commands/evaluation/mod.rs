@@ -356,6 +356,12 @@ impl Evaluation<'_> {
         if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
             watch.warn_once(Warning::UnknownProbability(unknown.mean));
         }
+        let n_unknown = summary
+            .perplexity
+            .map_or(0, |perplexity| perplexity.n_unknown);
+        if n_unknown > 0 {
+            watch.warn_once(Warning::UnknownTokens(n_unknown));
+        }
         if let Some(perplexity) = &summary.perplexity
             && perplexity.reference >= DOUBTFUL_PERPLEXITY
         {

@@ -6,7 +6,8 @@ use crate::commands::settings::ResultSettings;
 use crate::report::UntilInfo;
 use crate::stats::text_length::windows_for;
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, MIN_CLUSTERS, RunningInterval, Summary, exclusion,
+    ClusterKind, ClusterRule, Clusters, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
+    RunningInterval, Summary, exclusion,
 };
 
 /// Watches the interval of the mean KLD as windows come.
@@ -84,7 +85,11 @@ impl Until {
         });
         let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
             let clusters = Clusters::of_records(records, self.clusters);
-            windows_for(self.target, mean, &clusters)
+            let least = match clusters.clustering().kind {
+                ClusterKind::Window => MIN_CLUSTERS,
+                ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
+            };
+            Some(windows_for(self.target, mean, &clusters)?.max(least as u64))
         });
         UntilInfo {
             target: self.target,

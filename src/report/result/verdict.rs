@@ -96,7 +96,12 @@ fn left_out(n_excluded: u64, n_infinite: u64) -> String {
             count_of(n_excluded, "token")
         )
     };
-    let infinite = || format!("{} with an infinite value", count_of(n_infinite, "token"));
+    let infinite = || {
+        format!(
+            "{} with an infinite or unknown value",
+            count_of(n_infinite, "token")
+        )
+    };
     match (n_excluded, n_infinite) {
         (_, 0) => format!("{} {}", excluded(), verb(n_excluded)),
         (0, _) => format!("{} {}", infinite(), verb(n_infinite)),
@@ -146,8 +151,8 @@ mod tests {
             said.split(" left out").next().unwrap().to_owned()
         };
         assert_eq!(said(1, 0), "1 token with a row that is not finite is");
-        assert_eq!(said(0, 2), "2 tokens with an infinite value are");
-        let both = "3 tokens with a row that is not finite and 1 token with an infinite value are";
+        assert_eq!(said(0, 2), "2 tokens with an infinite or unknown value are");
+        let both = "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are";
         assert_eq!(said(3, 1), both);
         let json = serde_json::to_value(Reason::LeftOut {
             n_excluded: 1,

@@ -25,7 +25,7 @@ use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
     UntilInfo,
 };
-use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, Perplexity, Summary};
+use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, MIN_CLUSTERS, Perplexity, Summary};
 
 /// The report of one model: its numbers with their intervals, a section for each subject.
 #[must_use]
@@ -105,10 +105,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     );
     if let Some(until) = &report.until {
         let is_over = report.interrupted.is_none();
-        out.line(
-            "until",
-            &until_line(until, summary.n_windows, is_over, reference),
-        );
+        out.line("until", &until_line(until, summary, is_over, reference));
     }
     if report.n_resumed > 0 {
         let resumed = count(report.n_resumed);
@@ -133,6 +130,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("not in the base file", &weight);
     }
     out.line("intervals", &intervals(summary, reference));
+    if summary.clusters.n > 1 {
+        out.line("", "± is half of an interval");
+    }
     for missing in &report.not_available {
         out.line(
             "not available",
@@ -154,11 +154,13 @@ fn partial(interrupted: &Interrupted) -> String {
 }
 
 /// How near the mean's interval came to what `--until` asks for.
-fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInfo) -> String {
-    let unit = match reference.prompts {
-        Some(_) => "prompt",
-        None => "window",
-    };
+fn until_line(
+    until: &UntilInfo,
+    summary: &Summary,
+    is_over: bool,
+    reference: &ReferenceInfo,
+) -> String {
+    let unit = unit(reference);
     let target = short_percent(until.target);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
@@ -166,8 +168,8 @@ fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInf
     };
     if until.reached {
         let done = match until.of {
-            Some(of) => format!("{} of {}", count(n), count_of(of, unit)),
-            None => count_of(n, unit),
+            Some(of) => format!("{} of {}", count(summary.n_windows), count_of(of, unit)),
+            None => count_of(summary.n_windows, unit),
         };
         return format!("{known}: stopped at --until {target}% after {done}");
     }
@@ -178,8 +180,12 @@ fn until_line(until: &UntilInfo, n: u64, is_over: bool, reference: &ReferenceInf
         Some(needed) => format!("; about {} would be enough", count_of(needed, unit)),
         None => String::new(),
     };
-    let all = count_of(n, unit);
-    format!("{known}: --until {target}% is not reached after all {all}{needed}")
+    let all = count_of(summary.n_windows, unit);
+    let why = match summary.clusters.n < MIN_CLUSTERS as u64 {
+        true => format!(", from fewer than {MIN_CLUSTERS} clusters"),
+        false => String::new(),
+    };
+    format!("{known}{why}: --until {target}% is not reached after all {all}{needed}")
 }
 
 /// What a window is called.
@@ -210,7 +216,7 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let clusters = &summary.clusters;
     let what = unit(reference);
     if clusters.n < 2 {
-        return format!("none, from one {what}");
+        return format!("none: too few {what}s");
     }
     let level = short_percent(summary.confidence.level());
     let by = match clusters.kind {
@@ -218,7 +224,7 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
         ClusterKind::Block => format!("by {} {what}s in a row", clusters.windows_per_block),
     };
     let n = count_of(clusters.n, "cluster");
-    format!("at {level} %, {by} ({n}); ± is half of one")
+    format!("at {level} %, {by} ({n})")
 }
 
 /// How the numbers of llama-perplexity's block differ from those above.
