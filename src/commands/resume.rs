@@ -60,6 +60,10 @@ pub fn check_same_run(
     input: &str,
 ) -> Result<()> {
     match first_difference(there, here) {
+        Some(difference) if is_version(&difference) => bail!(
+            "{}: was begun by another version of kl ({difference}): finish it with that one, or start over with --force",
+            path.display()
+        ),
         Some(difference) => bail!(
             "{}: belongs to another run ({difference}): use the same model, {input} and settings, or start over with --force",
             path.display()
@@ -95,8 +99,15 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     found.into_iter().min_by_key(|found| {
         let given = ["model", "text", "reference", "n_ctx"];
         let is_given = given.iter().any(|key| found.starts_with(key));
-        (!is_given, found.starts_with("n_"))
+        (!is_version(found), !is_given, found.starts_with("n_"))
     })
+}
+
+/// Whether a difference is in the version of the file's format.
+fn is_version(difference: &str) -> bool {
+    ["version:", "format_version:"]
+        .iter()
+        .any(|key| difference.starts_with(key))
 }
 
 fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
@@ -150,6 +161,9 @@ mod tests {
                 .unwrap()
                 .starts_with("text")
         );
+        other["format_version"] = json!(3);
+        let difference = first_difference(&header, &other).unwrap();
+        assert!(is_version(&difference), "{difference}");
         let (long, longer) = (json!({"a": "é".repeat(90)}), json!({"a": "é".repeat(91)}));
         let begins = format!("\"{}...", "é".repeat(79));
         assert_eq!(
