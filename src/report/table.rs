@@ -42,10 +42,7 @@ const COLUMNS: [Column; 9] = [
     },
     Column {
         title: "±",
-        value: |report| {
-            let mean = &report.summary.kld.as_ref()?.mean;
-            Some((mean.clustered.hi? - mean.clustered.lo?) / 2.0)
-        },
+        value: |report| report.summary.kld.as_ref()?.mean.clustered.half_width(),
         show: |half_width| significant(half_width, 2),
         best: Best::Unranked,
     },

@@ -209,6 +209,12 @@ impl ClusteredInterval {
         }
     }
 
+    /// Half its width, if there are two clusters or more.
+    pub fn half_width(&self) -> Option<f64> {
+        let (lo, hi) = self.ends()?;
+        Some(0.5 * (hi - lo))
+    }
+
     /// Both ends, if there are two clusters or more.
     pub fn ends(&self) -> Option<(f64, f64)> {
         self.lo.zip(self.hi)

@@ -62,6 +62,12 @@ impl ClusteredMean {
             ..mean
         })
     }
+
+    /// Half the width of the clustered interval, over the mean; `None` for fewer than two clusters,
+    /// and for a mean of 0.
+    pub fn relative_half_width(&self) -> Option<f64> {
+        finite(self.clustered.half_width()? / self.estimate.value)
+    }
 }
 
 impl ClusteredValue {

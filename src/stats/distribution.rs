@@ -93,7 +93,11 @@ impl Distribution {
             max_at: TokenLocation::of(max_at),
             quantiles: quantile::estimates(&numbers, &samples, &sorted, &QUANTILES, confidence),
             tail: Tail::of(&sorted),
-            windows_for_5_percent: text_length::windows_for(0.05, &mean, clusters),
+            windows_for_5_percent: text_length::windows_for(
+                0.05,
+                &mean,
+                clusters.n_windows() as u64,
+            ),
         })
     }
 }

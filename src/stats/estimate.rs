@@ -47,11 +47,6 @@ impl Estimate {
             hi: None,
         }
     }
-
-    /// Both ends of the interval, if it has one.
-    pub fn interval(&self) -> Option<(f64, f64)> {
-        self.lo.zip(self.hi)
-    }
 }
 
 /// `Some(x)` if `x` is finite, which JSON can hold.

@@ -59,8 +59,8 @@ impl RunningInterval {
         let cubes = cubes - 3.0 * mean * squares + 2.0 * n * mean.powi(3);
         let squares = (squares - n * mean * mean).max(0.0);
         let spread = Spread::of_totals(n, squares, cubes, &totals);
-        let (lo, hi) = spread.interval(mean, confidence).not_below_0().ends()?;
-        Some(0.5 * (hi - lo) / mean)
+        let interval = spread.interval(mean, confidence).not_below_0();
+        Some(interval.half_width()? / mean)
     }
 }
 

@@ -7,6 +7,8 @@ mod layout;
 pub(crate) mod llama_cpp;
 mod u16;
 
+use std::ops::Range;
+
 pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encoding::Encoding;
@@ -50,12 +52,21 @@ pub enum Row<'a> {
 impl<'a> Row<'a> {
     /// The row's first `n` entries, or all if it has fewer.
     pub fn first(self, n: usize) -> Row<'a> {
+        self.part(0..n.min(self.len()))
+    }
+
+    /// The entries of a range, as a row.
+    ///
+    /// # Panics
+    /// If the range does not lie within the row.
+    #[expect(clippy::indexing_slicing, reason = "the caller's range, as documented")]
+    pub fn part(self, range: Range<usize>) -> Row<'a> {
         match self {
-            Row::F32(logits) => Row::F32(logits.get(..n).unwrap_or(logits)),
+            Row::F32(logits) => Row::F32(&logits[range]),
             Row::U16 { min, step, codes } => Row::U16 {
                 min,
                 step,
-                codes: codes.get(..n).unwrap_or(codes),
+                codes: &codes[range],
             },
             Row::U16Masked {
                 masked,
@@ -66,7 +77,7 @@ impl<'a> Row<'a> {
                 masked,
                 min,
                 step,
-                codes: codes.get(..n).unwrap_or(codes),
+                codes: &codes[range],
             },
         }
     }

@@ -282,7 +282,7 @@ impl Evaluation<'_> {
                 n_windows: summary.n_windows,
                 of: n_windows,
             }),
-            until: until.map(|until| until.info(records, &summary, n_windows)),
+            until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
             llama_perplexity,

@@ -6,7 +6,7 @@ use crate::commands::settings::ResultSettings;
 use crate::report::UntilInfo;
 use crate::stats::text_length::windows_for;
 use crate::stats::{
-    ClusterKind, ClusterRule, Clusters, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
+    ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
     RunningInterval, Summary, exclusion,
 };
 
@@ -76,25 +76,19 @@ impl Until {
 
     /// How far the evaluation got, whose numbers are `summary`. `of`: how many windows there were to
     /// evaluate, if known.
-    pub fn info(&self, records: &[TokenRecord], summary: &Summary, of: Option<u64>) -> UntilInfo {
+    pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
-        let relative_half_width = mean.and_then(|mean| {
-            let (lo, hi) = mean.clustered.ends()?;
-            let width = 0.5 * (hi - lo) / mean.estimate.value;
-            width.is_finite().then_some(width)
-        });
         let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
-            let clusters = Clusters::of_records(records, self.clusters);
-            let least = match clusters.clustering().kind {
+            let least = match summary.clusters.kind {
                 ClusterKind::Window => MIN_CLUSTERS,
                 ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
             };
-            Some(windows_for(self.target, mean, &clusters)?.max(least as u64))
+            Some(windows_for(self.target, mean, summary.n_windows)?.max(least as u64))
         });
         UntilInfo {
             target: self.target,
             reached: self.is_reached,
-            relative_half_width,
+            relative_half_width: mean.and_then(ClusteredMean::relative_half_width),
             of,
             windows_needed,
         }

@@ -30,8 +30,11 @@ fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary, unit: &
         let effect = format!("design effect {}", significant(deff, 3));
         out.value_and("  effective tokens", &count(n as u64), &effect);
     }
-    if let (Some(n), Some((lo, hi))) = (distribution.windows_for_5_percent, mean.clustered.ends()) {
-        let here = percent((hi - lo) / 2.0 / mean.estimate.value);
+    if let (Some(n), Some(here)) = (
+        distribution.windows_for_5_percent,
+        mean.relative_half_width(),
+    ) {
+        let here = percent(here);
         let here = format!("these {}: ± {here}", count(summary.n_windows));
         let name = format!("  {unit}s for ± 5 %");
         out.value_and(&name, &format!("about {}", count(n)), &here);

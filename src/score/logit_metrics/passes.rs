@@ -4,9 +4,6 @@
 //! own, the first one took 1.5 times as long.
 
 use std::f64::consts::LN_2;
-use std::ops::Range;
-
-use kl_formats::Row;
 
 use super::super::ln::ln;
 use super::super::pair::RowPair;
@@ -63,7 +60,7 @@ pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
 struct Chunk<'a> {
     l: &'a [f32],
     m: &'a [f32],
-    /// Whether one row's logits are −∞, written as the smallest f32: they are no logits to compare.
+    /// Whether one row's logits are −∞, written as the smallest f32: then there is nothing to subtract.
     is_masked: bool,
     /// Entries that both rows know: these, and those that are −∞ in both.
     n_known: usize,
@@ -78,7 +75,7 @@ fn chunks(pair: &RowPair<'_>, mut see: impl FnMut(Chunk<'_>)) -> bool {
     let are_sound = pair.eval.chunks(CHUNK).enumerate().all(|(number, m)| {
         let start = number * CHUNK;
         let l = &mut decoded[..m.len()];
-        part(pair.reference, start..start + m.len()).decode_into(l);
+        pair.reference.part(start..start + m.len()).decode_into(l);
         let l = &*l;
         if is_finite(l) && is_finite(m) && pair.ref_floor.is_none() && pair.eval_floor.is_none() {
             has_logits = [true; 2];
@@ -124,29 +121,6 @@ fn chunks(pair: &RowPair<'_>, mut see: impl FnMut(Chunk<'_>)) -> bool {
         })
     });
     are_sound && has_logits == [true; 2]
-}
-
-/// The entries of a range, as a row.
-fn part(row: Row<'_>, range: Range<usize>) -> Row<'_> {
-    match row {
-        Row::F32(logits) => Row::F32(&logits[range]),
-        Row::U16 { min, step, codes } => Row::U16 {
-            min,
-            step,
-            codes: &codes[range],
-        },
-        Row::U16Masked {
-            masked,
-            min,
-            step,
-            codes,
-        } => Row::U16Masked {
-            masked,
-            min,
-            step,
-            codes: &codes[range],
-        },
-    }
 }
 
 fn is_finite(logits: &[f32]) -> bool {
