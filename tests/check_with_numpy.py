@@ -22,7 +22,7 @@ RECORD = np.dtype([
     ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
     ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
     ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"), ("crc32", "<u4"),
+    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("crc32", "<u4"),
 ])
 
 
@@ -64,10 +64,12 @@ def ln_softmax(row):
 
 def main():
     with open(sys.argv[3], "rb") as f:
-        assert f.readline() == b"kl_sidecar_v2\n"
+        assert f.readline() == b"kl_sidecar_v3\n"
         f.readline()
         f.read(4)
-        records = np.frombuffer(f.read()[:-20], RECORD)
+        rest = f.read()
+        n_records = int.from_bytes(rest[-24:-16], "little")
+        records = np.frombuffer(rest, RECORD, count=n_records)
     worst = {"kld": 0.0, "reverse_kld": 0.0}
     n = 0
     for record, ref, evaluated in zip(records, rows(sys.argv[1]), rows(sys.argv[2])):

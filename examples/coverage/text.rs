@@ -92,6 +92,7 @@ impl Text {
             ref_top_p: 0.5,
             eval_top_p: 0.5,
             ref_unknown_p: 0.0,
+            group: 0,
         }
     }
 

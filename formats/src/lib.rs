@@ -132,8 +132,8 @@ pub use reference::{
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use safetensors::SafetensorsReader;
 pub use sidecar::{
-    CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
-    is_sidecar,
+    CutOffSidecar, ReferenceSummary, Shard, SidecarHeader, SidecarReader, SidecarWriter,
+    TokenRecord, TokenTexts, is_sidecar,
 };
 pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};

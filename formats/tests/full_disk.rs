@@ -85,9 +85,10 @@ fn sidecar(disk: Disk) -> Result<Disk> {
             ref_top_p: 0.5,
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
+            group: 0,
         })?;
     }
-    writer.finish()
+    writer.finish(&[(1, b"a")].into_iter().collect())
 }
 
 #[test]

@@ -247,13 +247,18 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
 fn the_reader_in_sidecar_md_reads_sidecars() {
     let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 5, Some(4));
     header.model = Some(common::model());
+    header.groups = vec!["wiki".into(), "code".into()];
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = SidecarWriter::create(&file, file.path(), &header).unwrap();
-    for (kld, flags) in [(0.5, 0), (100.0, TokenRecord::REF_NOT_FINITE), (0.25, 0)] {
+    for (kld, flags) in [
+        (0.5, TokenRecord::NEXT_IS_SPECIAL),
+        (100.0, TokenRecord::REF_NOT_FINITE),
+        (0.25, 0),
+    ] {
         let record = TokenRecord {
             window: 1,
             position: 2,
-            token: u32::MAX,
+            token: 4 * flags,
             flags,
             ref_top: 3,
             eval_top: 4,
@@ -267,37 +272,51 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
             ref_top_p: 0.5,
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
+            group: 1,
         };
         writer.push(&record).unwrap();
     }
-    writer.finish().unwrap();
+    let texts = [(0, "a"), (3, " longer"), (16, "<|end|>")];
+    writer.finish(&texts.into_iter().collect()).unwrap();
     let script = reader_of(include_str!("../SIDECAR.md"));
     if let Some(printed) = python(script, file.path()) {
-        assert_eq!(printed, "2 0.375\n");
+        assert_eq!(printed, "2 0.375\n<|end|>\n");
     }
-    std::fs::write(file.path(), sidecar_version_1(&[0.5, 0.25])).unwrap();
-    assert_eq!(SidecarReader::open(file.path()).unwrap().n_records(), 2);
-    if let Some(printed) = python(script, file.path()) {
-        assert_eq!(printed, "2 0.375\n");
+    for version in [1, 2] {
+        std::fs::write(file.path(), earlier_sidecar(version, &[0.5, 0.25])).unwrap();
+        assert_eq!(SidecarReader::open(file.path()).unwrap().n_records(), 2);
+        if let Some(printed) = python(script, file.path()) {
+            assert_eq!(printed, "2 0.375\n");
+        }
     }
 }
 
-/// A sidecar of version 1, spelled out, whose records have these KLDs.
-fn sidecar_version_1(klds: &[f64]) -> Vec<u8> {
+/// A sidecar of version 1 or 2, spelled out, whose records have these KLDs.
+fn earlier_sidecar(version: u32, klds: &[f64]) -> Vec<u8> {
     let json = serde_json::json!({
-        "version": 1, "writer": "kl", "model": null, "model_path": "m.gguf", "n_ctx": 3,
+        "version": version, "writer": "kl", "model": null, "model_path": "m.gguf", "n_ctx": 3,
         "reference": {"file_name": null, "kind": null, "model": null, "text": null},
         "n_vocab": 5, "first_scored": 0, "n_records": klds.len(),
     });
-    let mut bytes = format!("kl_sidecar_v1\n{json}\n").into_bytes();
+    let mut bytes = format!("kl_sidecar_v{version}\n{json}\n").into_bytes();
     let header_crc = crc32fast::hash(&bytes).to_le_bytes();
     bytes.extend(header_crc);
     for (i, kld) in (0u64..).zip(klds) {
         let numbers = [0u32, 1, u32::MAX, 0, 1, 1, 1, 1].map(u32::to_le_bytes);
-        let values = [*kld, 0.5, f64::NAN, f64::NAN, 1.0].map(f64::to_le_bytes);
-        let fields = [numbers.concat(), values.concat()].concat();
+        let mut values = vec![*kld, 0.5, f64::NAN, f64::NAN, 1.0];
+        if version == 2 {
+            values.extend([0.5, 0.25, 0.0]);
+        }
+        let values: Vec<u8> = values.into_iter().flat_map(f64::to_le_bytes).collect();
+        let fields = [numbers.concat(), values].concat();
         let covered = [&header_crc[..], &i.to_le_bytes(), &fields].concat();
         bytes.extend(fields);
+        bytes.extend(crc32fast::hash(&covered).to_le_bytes());
+    }
+    if version == 2 {
+        let trailer = [b"kls_end\n", &(klds.len() as u64).to_le_bytes()[..]].concat();
+        let covered = [&header_crc[..], &trailer].concat();
+        bytes.extend(trailer);
         bytes.extend(crc32fast::hash(&covered).to_le_bytes());
     }
     bytes

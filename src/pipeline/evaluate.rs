@@ -305,5 +305,6 @@ pub(super) fn record(
         ref_top_p: score.ref_top_p,
         eval_top_p: score.eval_top_p,
         ref_unknown_p: score.ref_unknown_p,
+        group: 0,
     }
 }

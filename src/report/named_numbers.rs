@@ -95,6 +95,7 @@ pub fn known_names() -> Vec<String> {
         ref_top_p: 0.5,
         eval_top_p: 0.25,
         ref_unknown_p: 0.25,
+        group: 0,
     };
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));

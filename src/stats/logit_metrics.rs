@@ -160,7 +160,7 @@ mod tests {
     fn sample() -> (Vec<LogitMetrics>, Vec<TokenLocation>) {
         let records = records();
         let metrics = records.iter().map(|record| {
-            if record.flags != 0 {
+            if record.is_excluded() {
                 return LogitMetrics::EXCLUDED;
             }
             LogitMetrics {

@@ -84,6 +84,7 @@ mod tests {
             ref_top_p: 0.5,
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
+            group: 0,
         }
     }
 

@@ -77,7 +77,7 @@ mod tests {
         let confidence = Confidence::default();
         for rule in [ClusterRule::Window, ClusterRule::Auto] {
             let mut running = RunningInterval::default();
-            for record in records.iter().rev().filter(|r| r.flags == 0) {
+            for record in records.iter().rev().filter(|r| !r.is_excluded()) {
                 running.push(record.window, record.kld);
             }
             running.push(17, f64::INFINITY);

@@ -9,14 +9,14 @@ use crate::identity;
 use crate::reference::Reference;
 use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
 
-/// The version of the sidecar that this crate writes. It reads version 1 too.
-pub const SIDECAR_VERSION: u32 = 2;
+/// The version of the sidecar that this crate writes. It reads earlier ones too.
+pub const SIDECAR_VERSION: u32 = 3;
 
 /// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SidecarHeader {
-    /// [`SIDECAR_VERSION`], or 1.
+    /// [`SIDECAR_VERSION`], or an earlier one.
     pub version: u32,
     /// The program that wrote the file, with its version.
     pub writer: String,
@@ -25,6 +25,9 @@ pub struct SidecarHeader {
     pub model: Option<ModelIdentity>,
     /// Its path, as it was given.
     pub model_path: String,
+    /// What the user calls the evaluation; `None` if no name was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// What it was compared with.
     pub reference: ReferenceSummary,
     /// Most tokens in a window.
@@ -33,6 +36,13 @@ pub struct SidecarHeader {
     pub n_vocab: u32,
     /// First scored position of a full window.
     pub first_scored: u32,
+    /// The names of the windows' groups: [`super::TokenRecord::group`] is an index into them. Empty
+    /// without groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// Which part of an evaluation the file holds; `None` for a whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// The most records that the evaluation has; `None` where that is known only at its end, as for
     /// a stream. [`super::SidecarReader::n_records`] is what the file holds.
     pub n_records: Option<u64>,
@@ -50,6 +60,18 @@ pub struct SidecarHeader {
         deserialize_with = "identity::read"
     )]
     pub backend: Option<BackendIdentity>,
+}
+
+/// One part of an evaluation whose windows were shared out.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shard {
+    /// Which part, from 0.
+    pub index: u32,
+    /// How many parts there are.
+    pub count: u32,
+    /// The most records that the whole evaluation has; `None` where that is not known.
+    pub n_records: Option<u64>,
 }
 
 /// What a sidecar records about its reference.
@@ -86,10 +108,13 @@ impl SidecarHeader {
             writer: String::new(),
             model: None,
             model_path: String::new(),
+            label: None,
             reference,
             n_ctx,
             n_vocab,
             first_scored: 0,
+            groups: Vec::new(),
+            shard: None,
             n_records,
             until: None,
             n_vocab_compared: None,
@@ -132,6 +157,11 @@ impl SidecarHeader {
         }
     }
 
+    /// How many groups records may be of: 1 without groups.
+    pub(super) fn n_groups(&self) -> usize {
+        self.groups.len().max(1)
+    }
+
     fn fault(&self, version: u32) -> Option<String> {
         if self.version != version {
             Some(format!("version {}, not {version}", self.version))
@@ -141,6 +171,9 @@ impl SidecarHeader {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
         } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
             Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
+        } else if let Some(shard) = self.shard.filter(|shard| shard.index >= shard.count) {
+            let Shard { index, count, .. } = shard;
+            Some(format!("shard {index} of {count}"))
         } else {
             None
         }

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::record::record_bytes;
-use super::trailer::{self, Ending};
+use super::trailer::{self, Ending, Trailer, trailer_bytes};
 use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
-    version_of,
+    TokenTexts, version_of,
 };
 use crate::checksum;
 use crate::error::{Error, Named, Result};
@@ -25,8 +25,9 @@ pub struct SidecarReader {
     start: u64,
     /// Bytes of the file.
     len: u64,
-    /// Records in the file; of one that was cut off, more than it can hold.
-    n_records: u64,
+    /// What follows the records, and how many there are; of a file that was cut off, more than it
+    /// can hold.
+    trailer: Trailer,
     /// Records read.
     i: u64,
 }
@@ -57,14 +58,15 @@ impl SidecarReader {
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::open_header(path)?;
         let most = reader.header.n_records;
-        reader.n_records = match reader.header.version {
-            1 => most.unwrap_or(0),
+        reader.trailer = match reader.header.version {
+            1 => Trailer::new(most.unwrap_or(0), &[]),
             _ => reader.read_trailer()?,
         };
-        let (n_records, len) = (reader.n_records, reader.len);
+        let (n_records, len) = (reader.n_records(), reader.len);
         let end = n_records
             .checked_mul(reader.record_bytes())
             .and_then(|n| n.checked_add(reader.start))
+            .and_then(|n| n.checked_add(reader.trailer.texts_bytes))
             .and_then(|n| n.checked_add(reader.trailer_bytes()));
         let name = &reader.name;
         match end {
@@ -74,29 +76,30 @@ impl SidecarReader {
                 Err(name.corrupt(None, len, what))
             }
             Some(end) if end < len => {
-                let what = format!("{} bytes after the last record", len - end);
+                let what = format!("{} bytes that the trailer does not count", len - end);
                 Err(name.corrupt(None, end, what))
             }
             _ => Err(reader.cut_off(&format!(" of {n_records}"))),
         }
     }
 
-    /// The number of records that the trailer states.
-    fn read_trailer(&mut self) -> Result<u64> {
+    /// What the trailer states.
+    fn read_trailer(&mut self) -> Result<Trailer> {
         let len = self.len;
-        let at = len.checked_sub(TRAILER_BYTES as u64);
+        let at = len.checked_sub(self.trailer_bytes());
         let Some(at) = at.filter(|&at| at >= self.start) else {
             return Err(self.cut_off(""));
         };
-        let mut bytes = [0; TRAILER_BYTES];
+        let mut memory = [0; TRAILER_BYTES];
+        let (bytes, _) = memory.split_at_mut(trailer_bytes(self.header.version));
         let stream = &mut self.stream;
         let read = stream
             .seek(SeekFrom::Start(at))
-            .and_then(|_| stream.read_exact(&mut bytes))
+            .and_then(|_| stream.read_exact(bytes))
             .and_then(|()| stream.seek(SeekFrom::Start(self.start)));
         read.map_err(|source| self.name.io("read", source))?;
-        match trailer::from_bytes(&bytes, self.header_crc) {
-            Ending::Whole(n_records) => Ok(n_records),
+        match trailer::from_bytes(bytes, self.header_crc) {
+            Ending::Whole(trailer) => Ok(trailer),
             Ending::Damaged => {
                 let what = "the trailer's checksum does not match";
                 Err(self.name.corrupt(None, at, what))
@@ -178,7 +181,10 @@ impl SidecarReader {
             header_crc,
             start,
             len,
-            n_records: u64::MAX,
+            trailer: Trailer {
+                n_records: u64::MAX,
+                ..Trailer::default()
+            },
             i: 0,
         })
     }
@@ -195,7 +201,7 @@ impl SidecarReader {
 
     /// Records in the file.
     pub fn n_records(&self) -> u64 {
-        self.n_records
+        self.trailer.n_records
     }
 
     fn record_bytes(&self) -> u64 {
@@ -203,10 +209,7 @@ impl SidecarReader {
     }
 
     fn trailer_bytes(&self) -> u64 {
-        match self.header.version {
-            1 => 0,
-            _ => TRAILER_BYTES as u64,
-        }
+        trailer_bytes(self.header.version) as u64
     }
 
     /// The header.
@@ -222,9 +225,43 @@ impl SidecarReader {
         self.collect()
     }
 
+    /// Reads the texts of the tokens that occur, at any time; empty where the file has none, as one
+    /// of an earlier version. At most as large as the file.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`], [`crate::Error::Truncated`], [`crate::Error::Io`].
+    pub fn texts(&mut self) -> Result<TokenTexts> {
+        // Within the file: `open` has compared its length.
+        let at = self.start + self.n_records() * self.record_bytes();
+        let (next, n_bytes) = (self.offset(), self.trailer.texts_bytes);
+        let stream = &mut self.stream;
+        let mut section = Vec::new();
+        let read = stream
+            .seek(SeekFrom::Start(at))
+            .and_then(|_| stream.take(n_bytes).read_to_end(&mut section))
+            .and_then(|_| stream.seek(SeekFrom::Start(next)));
+        read.map_err(|source| self.name.io("read", source))?;
+        if (section.len() as u64) < n_bytes {
+            let what = "the file has become shorter";
+            return Err(self.name.truncated(None, at, what));
+        }
+        if !checksum::matches(crc32fast::hash(&section), self.trailer.texts_crc) {
+            let what = "the checksum of the tokens' texts does not match";
+            return Err(self.name.corrupt(None, at, what));
+        }
+        TokenTexts::from_bytes(&section).ok_or_else(|| {
+            let what = "the tokens' texts are out of order";
+            self.name.corrupt(None, at, what)
+        })
+    }
+
+    /// Where the next record starts. Every record before it was read.
+    fn offset(&self) -> u64 {
+        self.start + self.i * self.record_bytes()
+    }
+
     fn read(&mut self) -> Result<TokenRecord> {
-        // Every record before this one was read.
-        let offset = self.start + self.i * self.record_bytes();
+        let offset = self.offset();
         let mut memory = [0; RECORD_BYTES];
         let (bytes, _) = memory.split_at_mut(record_bytes(self.header.version));
         self.stream
@@ -236,10 +273,15 @@ impl SidecarReader {
                 }
                 _ => self.name.io("read", source),
             })?;
-        TokenRecord::from_bytes(bytes, self.i, self.header_crc).ok_or_else(|| {
+        let record = TokenRecord::from_bytes(bytes, self.i, self.header_crc).ok_or_else(|| {
             let what = format!("the checksum of record {} does not match", self.i);
             self.name.corrupt(None, offset, what)
-        })
+        })?;
+        if record.group as usize >= self.header.n_groups() {
+            let what = format!("record {} is of a group without a name", self.i);
+            return Err(self.name.corrupt(None, offset, what));
+        }
+        Ok(record)
     }
 }
 
@@ -248,13 +290,13 @@ impl Iterator for SidecarReader {
 
     /// The next record; `None` after an error.
     fn next(&mut self) -> Option<Self::Item> {
-        if self.i >= self.n_records {
+        if self.i >= self.n_records() {
             return None;
         }
         let record = self.read();
         self.i = match record {
             Ok(_) => self.i + 1,
-            Err(_) => self.n_records,
+            Err(_) => self.n_records(),
         };
         Some(record)
     }

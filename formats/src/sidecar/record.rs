@@ -5,10 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum;
 
-/// Bytes of a record: 96 of fields, 4 of checksum.
+/// Bytes of a record: 100 of fields, 4 of checksum.
 pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
-const FIELD_BYTES: usize = 96;
+const FIELD_BYTES: usize = 100;
+
+/// Bytes of the fields of version 2, which ends with `ref_unknown_p`.
+const FIELD_BYTES_V2: usize = 96;
 
 /// Bytes of the fields of version 1, which ends with `ref_entropy`.
 const FIELD_BYTES_V1: usize = 72;
@@ -22,7 +25,8 @@ pub struct TokenRecord {
     pub position: u32,
     /// The actual next token; `u32::MAX` at a window's last position, which has none.
     pub token: u32,
-    /// [`TokenRecord::REF_NOT_FINITE`], [`TokenRecord::EVAL_NOT_FINITE`].
+    /// [`TokenRecord::REF_NOT_FINITE`], [`TokenRecord::EVAL_NOT_FINITE`],
+    /// [`TokenRecord::NEXT_IS_SPECIAL`].
     pub flags: u32,
     /// The token with the reference's largest logit, the first of equals.
     pub ref_top: u32,
@@ -49,6 +53,8 @@ pub struct TokenRecord {
     /// The most that the entries whose probability the reference does not record can weigh
     /// together, if all others weigh 1; 0 where it records all.
     pub ref_unknown_p: f64,
+    /// The group of the window: an index into [`super::SidecarHeader::groups`]; 0 without groups.
+    pub group: u32,
 }
 
 impl TokenRecord {
@@ -56,10 +62,17 @@ impl TokenRecord {
     pub const REF_NOT_FINITE: u32 = 1;
     /// The evaluated row holds a NaN or a positive infinity, or no finite logit.
     pub const EVAL_NOT_FINITE: u32 = 2;
+    /// The next token is a control or a user-defined token of the evaluated model's vocabulary.
+    pub const NEXT_IS_SPECIAL: u32 = 4;
 
     /// Whether the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
         self.flags & (Self::REF_NOT_FINITE | Self::EVAL_NOT_FINITE) != 0
+    }
+
+    /// Whether the next token is known to be a control or a user-defined one.
+    pub fn is_special(&self) -> bool {
+        self.flags & Self::NEXT_IS_SPECIAL != 0
     }
 
     /// The actual next token, if there is one.
@@ -84,14 +97,16 @@ impl TokenRecord {
         if !checksum::matches(crc_of(fields, i, header_crc), stated) {
             return None;
         }
-        match fields.len() {
-            FIELD_BYTES_V1 => {
-                let missing: [f64; 3] = [f64::NAN, f64::NAN, 0.0];
-                let missing = missing.map(f64::to_le_bytes).concat();
-                options().deserialize(&[fields, &missing].concat()).ok()
-            }
-            _ => options().deserialize(fields).ok(),
+        // What an earlier version lacks is 0, but for two probabilities that are not known.
+        let mut all = [0; FIELD_BYTES];
+        let (stated, missing) = all.split_at_mut_checked(fields.len())?;
+        stated.copy_from_slice(fields);
+        if fields.len() == FIELD_BYTES_V1 {
+            let unknown = [f64::NAN.to_le_bytes(); 2];
+            let fields = missing.iter_mut().zip(unknown.as_flattened());
+            fields.for_each(|(to, from)| *to = *from);
         }
+        options().deserialize(&all).ok()
     }
 }
 
@@ -99,6 +114,7 @@ impl TokenRecord {
 pub(super) fn record_bytes(version: u32) -> usize {
     match version {
         1 => FIELD_BYTES_V1 + 4,
+        2 => FIELD_BYTES_V2 + 4,
         _ => RECORD_BYTES,
     }
 }

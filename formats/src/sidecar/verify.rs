@@ -17,12 +17,14 @@ pub struct VerifyReport {
     pub file_bytes: u64,
 }
 
-/// Reads the whole file and checks each byte: header, length, and every record's checksum.
+/// Reads the whole file and checks each byte: header, length, and every record's checksum,
+/// and the texts.
 ///
 /// # Errors
-/// The first fault, with its byte: those of [`SidecarReader::open`] and of its records.
+/// The first fault, with its byte: those of [`SidecarReader::open`], of its texts and its records.
 pub fn verify(path: &Path) -> Result<VerifyReport> {
     let mut reader = SidecarReader::open(path)?;
+    reader.texts()?;
     let mut report = VerifyReport {
         file_bytes: reader.file_bytes(),
         ..Default::default()

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::{RECORD_BYTES, SidecarHeader, TokenRecord, trailer};
+use super::trailer::{self, Trailer};
+use super::{RECORD_BYTES, SidecarHeader, TokenRecord, TokenTexts};
 use crate::error::{Named, Result};
 
 /// Writes a sidecar to anything that accepts bytes. Records are small: give it a buffered output.
@@ -17,6 +18,7 @@ pub struct SidecarWriter<W: Write> {
     /// The most records that there may be.
     n_most: u64,
     n_records: u64,
+    n_groups: usize,
 }
 
 impl<W: Write> SidecarWriter<W> {
@@ -60,6 +62,7 @@ impl<W: Write> SidecarWriter<W> {
             header_crc: crc32fast::hash(&lines),
             n_most: header.n_records.unwrap_or(u64::MAX),
             n_records: 0,
+            n_groups: header.n_groups(),
         };
         Ok((writer, lines))
     }
@@ -67,12 +70,17 @@ impl<W: Write> SidecarWriter<W> {
     /// Writes the next record.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] past the header's count, [`crate::Error::Io`].
+    /// [`crate::Error::Unwritable`] past the header's count, or of a group that the header does not
+    /// name, [`crate::Error::Io`].
     pub fn push(&mut self, record: &TokenRecord) -> Result<()> {
         if self.n_records == self.n_most {
             return Err(self
                 .name
                 .unwritable(format!("more records than the header's {}", self.n_most)));
+        }
+        if record.group as usize >= self.n_groups {
+            let fault = format!("a record of group {} of {}", record.group, self.n_groups);
+            return Err(self.name.unwritable(fault));
         }
         let bytes = record
             .to_bytes(self.n_records, self.header_crc)
@@ -91,12 +99,15 @@ impl<W: Write> SidecarWriter<W> {
         flushed.map_err(|source| self.name.io("write", source))
     }
 
-    /// Writes the trailer, flushes, and returns the output.
+    /// Writes the texts of tokens and the trailer, flushes, and returns the output.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
-    pub fn finish(mut self) -> Result<W> {
-        self.put(&trailer::to_bytes(self.n_records, self.header_crc))?;
+    pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
+        let section = texts.to_bytes();
+        self.put(&section)?;
+        let trailer = Trailer::new(self.n_records, &section);
+        self.put(&trailer::to_bytes(&trailer, self.header_crc))?;
         self.flush()?;
         Ok(self.out)
     }

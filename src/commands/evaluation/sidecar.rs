@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_formats::sidecar::TokenRecord;
-use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, is_sidecar};
+use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, TokenTexts, is_sidecar};
 
 use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
@@ -150,7 +150,7 @@ impl SidecarFile {
     /// Completes the file, gives it its name, and returns the name.
     pub fn finish(self) -> Result<PathBuf> {
         if let Some(writer) = self.writer {
-            flushed(writer.finish()?, &self.path)?;
+            flushed(writer.finish(&TokenTexts::default())?, &self.path)?;
             self.output.commit()?;
         }
         Ok(self.path)

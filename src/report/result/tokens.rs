@@ -91,6 +91,7 @@ mod tests {
             ref_top_p: 0.5,
             eval_top_p: 0.25,
             ref_unknown_p: 0.0,
+            group: 0,
         };
         let at_the_end = TokenRecord {
             token: u32::MAX,

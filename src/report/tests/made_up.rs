@@ -41,6 +41,7 @@ pub fn records(n_windows: u32, n_rows: u32) -> Vec<TokenRecord> {
                 ref_top_p: 0.5,
                 eval_top_p: 0.25,
                 ref_unknown_p: 0.0,
+                group: 0,
             });
         }
     }

@@ -1,0 +1,157 @@
+//! The texts of tokens, so that what a sidecar holds can be shown in context without a model.
+
+use std::collections::BTreeMap;
+
+/// The texts of some tokens, as the bytes that the model's tokenizer gives for each: one token may be
+/// part of a character. At most 65,535 bytes a token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenTexts {
+    /// The tokens' ids, ascending.
+    ids: Vec<u32>,
+    /// Where each token's bytes end.
+    ends: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl TokenTexts {
+    /// The bytes of a token, if they are known.
+    pub fn get(&self, id: u32) -> Option<&[u8]> {
+        self.nth(self.ids.binary_search(&id).ok()?)
+    }
+
+    /// The text of tokens in sequence. What is not UTF-8 becomes U+FFFD, and a token without a text
+    /// its id in angle brackets.
+    pub fn text(&self, tokens: &[u32]) -> String {
+        let mut joined = Vec::new();
+        for &token in tokens {
+            match self.get(token) {
+                Some(bytes) => joined.extend_from_slice(bytes),
+                None => joined.extend(format!("<{token}>").into_bytes()),
+            }
+        }
+        String::from_utf8_lossy(&joined).into_owned()
+    }
+
+    /// Each token's id and bytes, by ascending id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let ids = self.ids.iter().enumerate();
+        ids.filter_map(|(n, &id)| Some((id, self.nth(n)?)))
+    }
+
+    /// Whether no text is known.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The bytes of the `n`-th token.
+    fn nth(&self, n: usize) -> Option<&[u8]> {
+        let before = n.checked_sub(1).and_then(|n| self.ends.get(n));
+        let start = before.copied().unwrap_or(0);
+        self.bytes.get(start..*self.ends.get(n)?)
+    }
+
+    /// Adds a token whose id is above all others'.
+    fn push(&mut self, id: u32, bytes: &[u8]) {
+        self.ids.push(id);
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// The bytes of a file's section: of each token its id (u32), the number of its bytes (u16) and
+    /// these.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut section = Vec::new();
+        for (id, bytes) in self.iter() {
+            // No text is longer: see `from_iter`.
+            let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+            section.extend(id.to_le_bytes());
+            section.extend(len.to_le_bytes());
+            section.extend_from_slice(bytes);
+        }
+        section
+    }
+
+    /// Reads a file's section; `None` if it ends within a text, or if the ids do not ascend.
+    pub(super) fn from_bytes(mut section: &[u8]) -> Option<Self> {
+        let mut texts = Self::default();
+        while !section.is_empty() {
+            let (id, rest) = section.split_first_chunk()?;
+            let (len, rest) = rest.split_first_chunk()?;
+            let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+            let id = u32::from_le_bytes(*id);
+            if texts.ids.last().is_some_and(|&last| last >= id) {
+                return None;
+            }
+            texts.push(id, bytes);
+            section = rest;
+        }
+        Some(texts)
+    }
+}
+
+/// In any order; of one token's texts the last is kept. A longer text than a file can hold is cut.
+impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
+    fn from_iter<I: IntoIterator<Item = (u32, B)>>(texts: I) -> Self {
+        let by_id: BTreeMap<u32, B> = texts.into_iter().collect();
+        let mut all = Self::default();
+        for (id, bytes) in &by_id {
+            let bytes = bytes.as_ref();
+            all.push(*id, bytes.get(..u16::MAX.into()).unwrap_or(bytes));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts() -> TokenTexts {
+        let pieces: [(u32, &[u8]); 4] = [(7, b" caf\xc3"), (2, b"<s>"), (9, b""), (8, b"\xa9")];
+        pieces.into_iter().collect()
+    }
+
+    #[test]
+    fn a_character_of_two_tokens_is_whole() {
+        let texts = texts();
+        assert_eq!(texts.text(&[2, 7, 8, 9]), "<s> caf\u{e9}");
+        assert_eq!(texts.text(&[8, 3]), "\u{fffd}<3>");
+        assert_eq!(texts.get(9), Some(&[][..]));
+        assert_eq!(texts.get(3), None);
+        assert!(!texts.is_empty() && TokenTexts::default().is_empty());
+    }
+
+    #[test]
+    fn a_section_spelled_out() {
+        #[rustfmt::skip]
+        let section = [
+            2, 0, 0, 0, 3, 0, b'<', b's', b'>', // id, length, text
+            7, 0, 0, 0, 5, 0, b' ', b'c', b'a', b'f', 0xc3,
+            8, 0, 0, 0, 1, 0, 0xa9,
+            9, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(texts().to_bytes(), section);
+        assert_eq!(TokenTexts::from_bytes(&section), Some(texts()));
+        assert_eq!(TokenTexts::from_bytes(&[]), Some(TokenTexts::default()));
+        let whole = [9, 20, 27, 33];
+        for n in 1..section.len() {
+            let read = TokenTexts::from_bytes(&section[..n]);
+            assert_eq!(read.is_some(), whole.contains(&n), "{n}");
+        }
+        for doubled in [&section[..9], &section[20..27]] {
+            assert_eq!(
+                TokenTexts::from_bytes(&[&section[..], doubled].concat()),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_that_no_file_can_hold_is_cut() {
+        let texts: TokenTexts = [(1, vec![b'a'; 70_000]), (2, vec![b'b'])]
+            .into_iter()
+            .collect();
+        assert_eq!(texts.get(1).unwrap().len(), 65_535);
+        assert_eq!(TokenTexts::from_bytes(&texts.to_bytes()), Some(texts));
+    }
+}
