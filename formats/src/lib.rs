@@ -85,6 +85,7 @@ compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts 
 mod checksum;
 mod deflate;
 mod error;
+mod groups;
 mod gzip;
 mod header_lines;
 mod identity;
@@ -119,6 +120,7 @@ pub mod safetensors;
 pub mod sidecar;
 
 pub use error::{Error, Found, Result};
+pub use groups::Groups;
 pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};
 pub use klpy::{KlPyHeader, KlPyReader};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader};

@@ -25,6 +25,7 @@ fn about(reader: &NativeReader) -> About {
         encoding,
         rows_per_piece: _,
         text,
+        texts,
         backend,
         seed,
         stride,
@@ -32,6 +33,8 @@ fn about(reader: &NativeReader) -> About {
         floored: _,
         prompts,
         chat_template,
+        groups: _,
+        window_groups: _,
         generated,
     } = reader.header().clone();
     About {
@@ -46,9 +49,11 @@ fn about(reader: &NativeReader) -> About {
         model,
         tokenizer,
         text,
+        texts,
         backend,
         seed,
         stride,
+        groups: reader.header().groups(),
         prompts: prompts.map(|list| Prompts {
             list,
             chat_template,

@@ -14,7 +14,7 @@ use crate::row::StoredLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    BackendIdentity, Encoding, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, TextIdentity,
+    BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, TextIdentity,
     TokenizerIdentity, WindowSpec,
 };
 
@@ -60,6 +60,9 @@ pub struct Header {
     /// The text.
     #[serde(deserialize_with = "identity::read")]
     pub text: Option<TextIdentity>,
+    /// Where the windows are cut from several texts: each of them, in the order of their windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<TextIdentity>,
     /// How the rows were computed.
     #[serde(deserialize_with = "identity::read")]
     pub backend: Option<BackendIdentity>,
@@ -83,6 +86,12 @@ pub struct Header {
     /// SHA-256 (hex) of the chat template that was applied to the prompts; `None`: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// The names of the windows' groups; empty without groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// How many windows in sequence are of which group: see [`Groups::window_groups`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub window_groups: Vec<(u32, u32)>,
     /// Tokens at each window's end that the model itself generated after its prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
@@ -100,7 +109,7 @@ impl Header {
         };
         let model = || about.model_path.as_deref().map(file_name);
         let text = || about.text_path.as_deref().map(file_name);
-        let prompts = about.prompts.as_ref();
+        let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
         Self {
             format_version: FORMAT_VERSION,
             writer: about.writer.clone(),
@@ -124,6 +133,7 @@ impl Header {
                 .text
                 .clone()
                 .or_else(|| text().map(TextIdentity::named)),
+            texts: about.texts.clone(),
             backend: about.backend.clone(),
             seed: about.seed,
             stride: about.stride,
@@ -131,7 +141,29 @@ impl Header {
             floored: about.values == Values::FlooredLogProbabilities,
             prompts: prompts.map(|prompts| prompts.list.clone()),
             chat_template: prompts.and_then(|prompts| prompts.chat_template.clone()),
+            groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
+            window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
             generated: prompts.and_then(|prompts| prompts.generated),
+        }
+    }
+
+    /// Which group each window belongs to, if there are groups.
+    pub(crate) fn groups(&self) -> Option<Groups> {
+        self.checked_groups().ok().flatten()
+    }
+
+    fn checked_groups(&self) -> std::result::Result<Option<Groups>, String> {
+        if self.groups.is_empty() && self.window_groups.is_empty() {
+            return Ok(None);
+        }
+        let groups = Groups::new(self.groups.clone(), self.window_groups.clone())?;
+        match groups.n_windows() < self.n_windows {
+            true => Err(format!(
+                "n_windows {}, more than the {} that have a group",
+                self.n_windows,
+                groups.n_windows()
+            )),
+            false => Ok(Some(groups)),
         }
     }
 
@@ -232,7 +264,7 @@ impl Header {
                 prompts.len()
             ))
         } else {
-            None
+            self.checked_groups().err()
         }
     }
 }
@@ -243,13 +275,15 @@ fn file_name(path: &str) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What is read first, without copying: another version may have other fields, and only prompts may
-/// make a header long.
+/// What is read first, without copying: another version may have other fields, and only what there is of
+/// each prompt may make a header long.
 #[derive(Deserialize)]
 struct Preview<'a> {
     format_version: u32,
     #[serde(borrow, default)]
     prompts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    window_groups: Option<&'a RawValue>,
 }
 
 impl<'a> Preview<'a> {
@@ -259,10 +293,11 @@ impl<'a> Preview<'a> {
 
     /// What is too large in a header whose lines have `bytes`, if anything.
     fn too_large(&self, bytes: usize) -> Option<&'static str> {
-        let prompts = self.prompts.map_or(0, |prompts| prompts.get().len());
+        let of_each = [self.prompts, self.window_groups].into_iter().flatten();
+        let of_each: usize = of_each.map(|value| value.get().len()).sum();
         if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
             Some("a header of more than 64 MiB: give fewer prompts")
-        } else if bytes.saturating_sub(prompts) > MAX_HEADER_BYTES {
+        } else if bytes.saturating_sub(of_each) > MAX_HEADER_BYTES {
             Some("a header of more than 1 MiB")
         } else {
             None

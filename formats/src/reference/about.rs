@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Kind;
-use crate::{BackendIdentity, ModelIdentity, Prompt, TextIdentity, TokenizerIdentity};
+use crate::{BackendIdentity, Groups, ModelIdentity, Prompt, TextIdentity, TokenizerIdentity};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
 /// file, or any file of its kind, does not record it.
@@ -52,6 +52,8 @@ pub struct About {
     pub tokenizer: Option<TokenizerIdentity>,
     /// The text that the windows are cut from.
     pub text: Option<TextIdentity>,
+    /// Where the windows are cut from several texts: each of them, in the order of their windows.
+    pub texts: Vec<TextIdentity>,
     /// The text's path, as it was given.
     pub text_path: Option<String>,
     /// How the rows were computed.
@@ -60,6 +62,8 @@ pub struct About {
     pub seed: Option<u64>,
     /// Tokens of text from the start of a window to that of the next, where windows overlap.
     pub stride: Option<u32>,
+    /// Which group each window belongs to, where there are groups.
+    pub groups: Option<Groups>,
     /// The prompts, where the windows are prompts and not parts of a text.
     pub prompts: Option<Prompts>,
     /// Whether it holds token ids; `None` where every file of its kind does.
@@ -163,10 +167,12 @@ impl About {
             model_path: None,
             tokenizer: None,
             text: None,
+            texts: Vec::new(),
             text_path: None,
             backend: None,
             seed: None,
             stride: None,
+            groups: None,
             prompts: None,
             holds_tokens: None,
             numbers_are_of_the_text: true,

@@ -59,7 +59,8 @@ fn hostile_headers_are_refused() {
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
 }
 
-/// A short JSON can make large values in memory, so only prompts may be long.
+/// A short JSON can make large values in memory, so only what there is of each
+/// prompt may be long.
 #[test]
 fn nothing_but_prompts_makes_a_header_long() {
     let scratch = Scratch::new();
@@ -88,6 +89,30 @@ fn prompts_that_are_not_prompts_are_refused() {
         let member = header_member(|json| json["prompts"] = prompts.clone());
         let error = NativeReader::open(scratch.file(&member)).unwrap_err();
         assert!(matches!(error, Error::Header { .. }), "{prompts}: {error}");
+    }
+}
+
+#[test]
+fn groups_that_do_not_cover_the_windows_are_refused() {
+    let scratch = Scratch::new();
+    for (groups, runs) in [
+        (serde_json::json!(["a"]), serde_json::json!([])),
+        (serde_json::json!([]), serde_json::json!([[0, 9]])),
+        (serde_json::json!(["a"]), serde_json::json!([[0, 2]])),
+        (serde_json::json!(["a"]), serde_json::json!([[1, 9]])),
+        (serde_json::json!(["a", "a"]), serde_json::json!([[0, 9]])),
+        (serde_json::json!(["a"]), serde_json::json!([[0, 9, 1]])),
+        (serde_json::json!("a"), serde_json::json!([[0, 9]])),
+    ] {
+        let member = header_member(|json| {
+            json["groups"] = groups.clone();
+            json["window_groups"] = runs.clone();
+        });
+        let error = NativeReader::open(scratch.file(&member)).unwrap_err();
+        assert!(
+            matches!(error, Error::Header { .. }),
+            "{groups} {runs}: {error}"
+        );
     }
 }
 

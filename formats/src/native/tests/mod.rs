@@ -12,7 +12,8 @@ use super::*;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
 use crate::{
-    Encoding, Prompt, PromptContent, Result, RowBlock, RowForms, WindowSpec, Writer, rows_per_piece,
+    Encoding, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, WindowSpec, Writer,
+    rows_per_piece,
 };
 
 const N_VOCAB: u32 = 5;
@@ -95,6 +96,29 @@ fn prompts_may_be_longer_than_the_rest_of_the_header() {
         error.to_string().contains("64 MiB: give fewer prompts"),
         "{error}"
     );
+}
+
+#[test]
+fn groups_are_kept() {
+    let (mut header, windows) = sample();
+    header.groups = vec!["wiki".into(), "code".into()];
+    header.window_groups = vec![(0, 2), (1, 40)];
+    header.texts = vec![crate::common::text(), crate::common::text()];
+    let scratch = Scratch::new();
+    let path = scratch.file(&write(&header, &windows, 9));
+    assert_eq!(read(path).unwrap().0, header);
+    let about = Reference::open(path).unwrap().about().clone();
+    assert_eq!(about.texts, header.texts);
+    let groups = about.groups.clone().unwrap();
+    assert_eq!(groups.names(), header.groups);
+    assert_eq!([1, 2].map(|window: u32| groups.of_window(window)), [0, 1]);
+    // What a converted file records.
+    let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
+    let converted = Header::new(&about, Encoding::F32, &specs);
+    assert_eq!(converted.window_groups, header.window_groups);
+    // Without groups, no key is written.
+    let json = serde_json::to_string(&sample().0).unwrap();
+    assert!(!json.contains("group") && !json.contains("texts"), "{json}");
 }
 
 #[test]
