@@ -142,6 +142,7 @@ impl<E: Engine> ModelRun<'_, E> {
             n_vocab_compared: n_compared,
             backend: Some(backend),
             reference_summary,
+            groups: about.groups.clone(),
             prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
             measures: Measures::new(
                 &settings.results.stats,
@@ -150,7 +151,7 @@ impl<E: Engine> ModelRun<'_, E> {
             ),
             until: settings.until.map(RelativeWidth::get),
             is_resumable: true,
-            text: Some(&|tokens| model.text(tokens)),
+            tokens: Some(&model),
             not_available: Vec::new(),
             started,
             loaded: started.elapsed(),

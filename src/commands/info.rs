@@ -9,7 +9,7 @@ use kl_formats::{About, Reference, SidecarReader, is_sidecar};
 use super::observer::{Event, Observer, Watch};
 use super::settings::InfoSettings;
 use super::verify::{verify_reference, verify_sidecar};
-use crate::report::{Info, PromptsInfo};
+use crate::report::{GroupInfo, Info, PromptsInfo};
 
 /// Describes the file, and then reads it whole if the settings ask for it. The observer gets the
 /// description first.
@@ -46,6 +46,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         kind: "sidecar".to_owned(),
         file_bytes: metadata.len(),
         writer: Some(header.writer),
+        label: header.label,
         model: header.model,
         model_path: Some(header.model_path),
         reference: Some(header.reference),
@@ -54,6 +55,14 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         n_vocab_compared: header.n_vocab_compared,
         first_scored: Some(header.first_scored),
         n_rows: Some(n_records),
+        groups: header
+            .groups
+            .into_iter()
+            .map(|name| GroupInfo {
+                name,
+                n_windows: None,
+            })
+            .collect(),
         until: header.until,
         backend: header.backend,
         ..Info::default()
@@ -66,6 +75,10 @@ fn of_reference(about: &About) -> Info {
     Info {
         kind: about.kind.to_string(),
         file_bytes: about.file_bytes,
+        groups: about
+            .groups
+            .as_ref()
+            .map_or_else(Vec::new, GroupInfo::of_each),
         prompts: about.prompts.as_ref().map(PromptsInfo::new),
         writer: about.writer,
         model: about.model,

@@ -3,6 +3,7 @@
 //! [`cli`](crate::cli) makes them from flags. Code that fills them in without it must keep the
 //! rules stated here.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -124,6 +125,8 @@ pub struct InfoSettings {
 #[derive(Debug)]
 pub struct ResultSettings {
     pub confidence: Confidence,
+    /// What the user calls the evaluation, of which there is only one then.
+    pub label: Option<Label>,
     /// Statistics in addition to kl's own.
     pub stats: Vec<Stats>,
     /// The JSON to write; `-` is stdout.
@@ -155,10 +158,46 @@ impl ResultSettings {
             Sidecar::None => None,
             Sidecar::At(path) => Some(path.clone()),
             Sidecar::ByModel => {
-                let mut name = model.file_name()?.to_owned();
+                let mut name = match &self.label {
+                    Some(label) => label.0.clone().into(),
+                    None => model.file_name()?.to_owned(),
+                };
                 name.push(".kls");
                 Some(name.into())
             }
+        }
+    }
+}
+
+/// What the user calls an evaluation: a name that a file can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label(String);
+
+impl Label {
+    /// The longest label, in bytes: most file systems end a file's name at 255.
+    const MAX_BYTES: usize = 200;
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_unsafe = |c: char| matches!(c, '/' | '\\') || c.is_control();
+        if text.trim().is_empty() || text.starts_with('.') || text.contains(is_unsafe) {
+            Err(
+                "a label names a file: use no /, \\ or control character, and no dot in front"
+                    .into(),
+            )
+        } else if text.len() > Self::MAX_BYTES {
+            Err(format!("a label has at most {} bytes", Self::MAX_BYTES))
+        } else {
+            Ok(Self(text.to_owned()))
         }
     }
 }
@@ -244,7 +283,7 @@ impl FromStr for RelativeWidth {
 /// Where the per-token file goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sidecar {
-    /// To `<model file name>.kls` in the current folder.
+    /// To `<label>.kls` in the current folder, or without a label to `<model file name>.kls`.
     ByModel,
     /// To this path, which needs a single model.
     At(PathBuf),

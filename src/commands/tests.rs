@@ -1,5 +1,7 @@
 //! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
 
+mod recorded;
+
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -160,6 +162,7 @@ fn run() -> RunSettings {
 fn results() -> ResultSettings {
     ResultSettings {
         confidence: Confidence::default(),
+        label: None,
         stats: Vec::new(),
         json: None,
         json_tokens: false,

@@ -52,9 +52,9 @@ pub fn write<E: Engine>(
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let raw = RawInput::read(&settings.input)?;
-    if let Some(invalid) = raw.invalid_utf8() {
+    for (name, invalid) in raw.invalid_utf8() {
         watch.warn(Warning::NotUtf8 {
-            name: settings.input.path().display().to_string(),
+            name,
             n: invalid.n,
             first: invalid.first,
         });
@@ -236,13 +236,15 @@ fn describe<M: Model>(
     about.model_path = Some(settings.model.display().to_string());
     about.tokenizer = model.tokenizer().cloned();
     about.text = Some(input.text.clone());
-    about.text_path = Some(settings.input.path().display().to_string());
+    about.texts.clone_from(&input.texts);
+    about.text_path = Some(settings.input.to_string());
     about.add_bos = Some(input.add_bos);
     about.first_scored = Some(input.first_scored);
     about.n_windows = Some(input.plan.windows.len() as u32);
     about.n_rows = Some(input.plan.n_rows());
     about.seed = input.plan.seed;
     about.stride = input.stride;
+    about.groups.clone_from(&input.groups);
     about.backend = Some(backend);
     about.prompts = input.prompts.clone().map(|list| {
         let mut prompts = Prompts::new(list);
@@ -302,7 +304,6 @@ fn describe_input(
     source: &Source,
     target: Target,
 ) -> [(&'static str, String); 2] {
-    let path = source.path().display();
     let n_tokens = count_of(input.text.n_tokens.unwrap_or(0), "token");
     let n_rows = count_of(input.plan.n_rows(), "scored position");
     let n_windows = count(input.plan.windows.len() as u64);
@@ -316,7 +317,7 @@ fn describe_input(
         let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
         let n_ctx = input.n_ctx;
         return [
-            ("text", format!("{path}, {n_tokens}")),
+            ("text", format!("{source}, {n_tokens}")),
             (
                 "windows",
                 format!("{n_windows} of {n_ctx} tokens{stride}{bos}, {n_rows}"),
@@ -334,7 +335,7 @@ fn describe_input(
     [
         (
             "prompts",
-            format!("{path}, {n_prompts} {template}, {n_tokens}"),
+            format!("{source}, {n_prompts} {template}, {n_tokens}"),
         ),
         (
             "windows",

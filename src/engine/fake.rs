@@ -7,7 +7,8 @@ use kl_formats::{ModelIdentity, TokenizerIdentity, WindowSpec, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ContextOptions, Decoder, Engine, EngineError, LogitSource, Model, ModelOptions, top_token,
+    ContextOptions, Decoder, Engine, EngineError, LogitSource, Model, ModelOptions, Tokens,
+    top_token,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -97,6 +98,18 @@ pub struct FakeModel {
     tokenizer: TokenizerIdentity,
 }
 
+impl Tokens for FakeModel {
+    fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let text = char::from_u32(token).filter(|_| token < self.engine.n_vocab)?;
+        Some(text.to_string().into_bytes())
+    }
+
+    /// The BOS, and the line feed, so that texts hold special tokens too.
+    fn is_special(&self, token: u32) -> bool {
+        token == 0 || token == u32::from(b'\n')
+    }
+}
+
 impl Model for FakeModel {
     type Decoder<'m> = FakeDecoder;
 
@@ -169,11 +182,6 @@ impl Model for FakeModel {
     fn tokenize(&self, text: &str, _parse_special: bool) -> Result<Vec<u32>, EngineError> {
         let token = |byte: u8| u32::from(byte) % self.engine.n_vocab;
         Ok(text.bytes().map(token).collect())
-    }
-
-    fn text(&self, tokens: &[u32]) -> String {
-        let text = |&token: &u32| char::from_u32(token).unwrap_or(char::REPLACEMENT_CHARACTER);
-        tokens.iter().map(text).collect()
     }
 
     fn is_offloaded(&self) -> bool {

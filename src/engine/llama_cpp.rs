@@ -11,12 +11,13 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
 
 use super::gguf::{self, GgufSummary};
 use super::{
     ContextOptions, Engine, EngineError, LLAMA_CPP_VERSION, LlamaCppDecoder, Model, ModelOptions,
-    last_log_errors,
+    Tokens, last_log_errors,
 };
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -148,6 +149,20 @@ impl<'b> LlamaCppModel<'b> {
     }
 }
 
+impl Tokens for LlamaCppModel<'_> {
+    fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let vocab = self.inner.vocab();
+        let piece = || vocab.token_to_piece(LlamaToken(token as i32), true, None);
+        (token < self.n_vocab()).then(piece)
+    }
+
+    fn is_special(&self, token: u32) -> bool {
+        let special = LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined;
+        let attributes = || self.inner.vocab().attr(LlamaToken(token as i32));
+        token < self.n_vocab() && attributes().intersects(special)
+    }
+}
+
 impl Model for LlamaCppModel<'_> {
     type Decoder<'m>
         = LlamaCppDecoder<'m>
@@ -227,19 +242,6 @@ impl Model for LlamaCppModel<'_> {
         let vocab = self.inner.vocab();
         let tokens = vocab.tokenize(text.as_bytes(), false, parse_special);
         Ok(tokens.into_iter().map(|LlamaToken(id)| id as u32).collect())
-    }
-
-    fn text(&self, tokens: &[u32]) -> String {
-        let vocab = self.inner.vocab();
-        let mut bytes = Vec::new();
-        for &token in tokens {
-            if token < self.n_vocab() {
-                bytes.extend(vocab.token_to_piece(LlamaToken(token as i32), true, None));
-            } else {
-                bytes.extend(format!("<{token}>").into_bytes());
-            }
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     fn is_offloaded(&self) -> bool {

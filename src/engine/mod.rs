@@ -25,7 +25,7 @@ pub use options::{
 
 use std::path::Path;
 
-use kl_formats::{ModelIdentity, TokenizerIdentity, WindowSpec};
+use kl_formats::{ModelIdentity, TokenTexts, TokenizerIdentity, WindowSpec};
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
@@ -62,8 +62,27 @@ pub trait Engine {
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
 }
 
+/// The tokens of a vocabulary, one by one.
+pub trait Tokens {
+    /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
+    fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
+
+    /// Whether a token is a control or a user-defined one.
+    fn is_special(&self, token: u32) -> bool;
+
+    /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
+    /// their ids. Bytes that are not UTF-8 become U+FFFD; a character that spans several tokens
+    /// stays whole.
+    fn text(&self, tokens: &[u32]) -> String {
+        let texts = tokens
+            .iter()
+            .filter_map(|&token| Some((token, self.token_bytes(token)?)));
+        texts.collect::<TokenTexts>().text(tokens)
+    }
+}
+
 /// A loaded model: its vocabulary, its identity, and decoders that run it.
-pub trait Model {
+pub trait Model: Tokens {
     /// What runs this model: one of its contexts.
     type Decoder<'m>: Decoder
     where
@@ -117,10 +136,6 @@ pub trait Model {
     /// # Errors
     /// A text that is too long to tokenize at once.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError>;
-
-    /// The text of consecutive tokens, special tokens by name. Bytes that are not UTF-8 become
-    /// U+FFFD; a character that spans several tokens stays whole.
-    fn text(&self, tokens: &[u32]) -> String;
 
     /// Whether an accelerator computes all layers, so that the CPU is idle while it decodes.
     fn is_offloaded(&self) -> bool;

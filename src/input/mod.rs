@@ -17,6 +17,7 @@
 )]
 
 pub mod chat_template;
+mod grouped;
 mod prepared;
 mod prompt_file;
 mod prompts;
@@ -28,7 +29,10 @@ mod windows;
 pub use prepared::PreparedInput;
 pub use prompts::{Generation, GenerationStep};
 pub use raw::RawInput;
-pub use source::{PromptSource, Source, TemplateChoice, TextSource};
+pub use source::{
+    GROUP_NAMES, GroupedSource, NamedText, PromptSource, Source, TemplateChoice, TextSource,
+    is_group_name,
+};
 pub use text::InvalidUtf8;
 pub use windows::{
     DEFAULT_SEED, Plan, ScoreFrom, Windowing, longest_window, n_rows, n_tokens, shuffled,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kl_formats::{Prompt, TextIdentity, WindowSpec};
+use kl_formats::{Groups, Prompt, TextIdentity, WindowSpec};
 
 use super::Plan;
 
@@ -18,8 +18,12 @@ pub struct PreparedInput {
     pub stride: Option<u32>,
     /// Whether each window starts with an inserted BOS.
     pub add_bos: bool,
-    /// The file that was read.
+    /// The file that was read, or all of them together.
     pub text: TextIdentity,
+    /// Each of several texts; else empty.
+    pub texts: Vec<TextIdentity>,
+    /// Which group each window belongs to, if there are groups.
+    pub groups: Option<Groups>,
     /// For a text cut into llama-perplexity's chunks, the text's own tokens in all windows; else
     /// empty.
     pub text_tokens: Vec<u32>,

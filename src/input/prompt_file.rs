@@ -5,8 +5,10 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
 use kl_formats::{PromptContent, TextIdentity};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::source::{GROUP_NAMES, is_group_name};
 use super::text::{self, InvalidUtf8};
 
 /// A prompt, and its line in the file, from 1.
@@ -14,6 +16,8 @@ use super::text::{self, InvalidUtf8};
 pub struct PromptLine {
     pub number: usize,
     pub content: PromptContent,
+    /// The name of its group; either all prompts of a file have one, or none.
+    pub group: Option<String>,
 }
 
 /// The prompts of a file, and what identifies it; `identity.n_tokens` is not known yet.
@@ -72,12 +76,40 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
                 (line_number, what)
             }),
         };
-        content.map(|content| PromptLine {
+        let group = match is_json {
+            false => Ok(None),
+            true => group(line).map_err(|what| (line_number, what)),
+        };
+        Ok(PromptLine {
             number: line_number,
-            content,
+            content: content?,
+            group: group?,
         })
     });
-    prompts.collect()
+    let prompts: Vec<PromptLine> = prompts.collect::<Result<_, _>>()?;
+    let has_group = |line: &&PromptLine| line.group.is_some();
+    let without = prompts.iter().find(|line| line.group.is_none());
+    match prompts.iter().find(has_group).zip(without) {
+        Some((with, without)) => {
+            let with = with.number;
+            let what = format!("has no group, but line {with} has one: give every prompt a group");
+            Err((without.number, what))
+        }
+        None => Ok(prompts),
+    }
+}
+
+/// The group that a line's JSON object names, if it names one.
+fn group(json: &str) -> Result<Option<String>, String> {
+    #[derive(Deserialize)]
+    struct Line {
+        group: Option<String>,
+    }
+    let line: Line = serde_json::from_str(json).map_err(|_| "group must be a string".to_owned())?;
+    match &line.group {
+        Some(group) if !is_group_name(group) => Err(format!("group {group:?}: {GROUP_NAMES}")),
+        _ => Ok(line.group),
+    }
 }
 
 /// Whether a first line makes the file JSONL. A line that starts like JSON and is not valid JSON is
@@ -117,6 +149,25 @@ mod tests {
         assert_eq!(texts(lines, Some(2)), expected[..2]);
         assert_eq!(texts("[a] b\n", None), [(1, "[a] b".to_owned())]);
         assert_eq!(texts(" \n\n", None), []);
+    }
+
+    #[test]
+    fn all_prompts_have_a_group_or_none_has() {
+        let with = r#"{"prompt": "a", "group": "chat"}"#;
+        let lines = parse(&format!("{with}\n{with}"), None).unwrap();
+        assert_eq!(lines[1].group.as_deref(), Some("chat"));
+        for (second, what) in [
+            (r#"{"prompt": "a"}"#, "line 1 has one"),
+            (r#"{"prompt": "a", "group": 5}"#, "must be a string"),
+            (r#"{"prompt": "a", "group": ""}"#, "group"),
+            (r#"{"prompt": "a", "group": "a\nb"}"#, "group"),
+        ] {
+            let (line, found) = parse(&format!("{with}\n{second}"), None).unwrap_err();
+            assert!(found.contains(what) && !found.contains('\n'), "{found}");
+            assert_eq!(line, 2);
+        }
+        let null = r#"{"prompt": "a", "group": null}"#;
+        assert_eq!(parse(null, None).unwrap()[0].group, None);
     }
 
     #[test]

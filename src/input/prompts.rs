@@ -3,9 +3,10 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec};
+use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec};
 
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
@@ -82,6 +83,11 @@ impl<'s> RawPrompts<'s> {
         })
     }
 
+    /// The file that they were read from.
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+
     /// How many prompts were read.
     pub fn n_prompts(&self) -> u64 {
         self.lines.len() as u64
@@ -105,6 +111,7 @@ impl<'s> RawPrompts<'s> {
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
+        let groups = self.groups();
         let mut prompts = Vec::with_capacity(self.lines.len());
         for line in std::mem::take(&mut self.lines) {
             (generation.on_step)(GenerationStep::Prompt)?;
@@ -134,6 +141,8 @@ impl<'s> RawPrompts<'s> {
             stride: None,
             add_bos,
             text: self.identity,
+            texts: Vec::new(),
+            groups,
             text_tokens: Vec::new(),
             n_left_out: 0,
             plan: plan.limited(max_rows),
@@ -144,6 +153,16 @@ impl<'s> RawPrompts<'s> {
             },
             generated: source.generate,
         })
+    }
+
+    /// Which group each prompt belongs to, if the file names groups.
+    fn groups(&self) -> Option<Groups> {
+        let names: Option<Vec<&str>> = self
+            .lines
+            .iter()
+            .map(|line| line.group.as_deref())
+            .collect();
+        names.map(Groups::of_each)
     }
 
     /// Compiles the template that is applied to each prompt.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use super::grouped::RawTexts;
 use super::prompts::{Generation, RawPrompts};
 use super::text::{self, InvalidUtf8, Text};
 use super::windows::with_bos;
@@ -14,6 +15,8 @@ use crate::engine::Model;
 pub enum RawInput<'s> {
     /// A text.
     Text(RawText<'s>),
+    /// Several texts.
+    Texts(RawTexts<'s>),
     /// Prompts.
     Prompts(RawPrompts<'s>),
 }
@@ -32,6 +35,7 @@ impl<'s> RawInput<'s> {
     pub fn read(source: &'s Source) -> Result<Self> {
         Ok(match source {
             Source::Prompts(source) => Self::Prompts(RawPrompts::read(source)?),
+            Source::Texts(source) => Self::Texts(RawTexts::read(source)?),
             Source::Text(source) => Self::Text(RawText {
                 source,
                 text: text::read(&source.path)?,
@@ -39,12 +43,17 @@ impl<'s> RawInput<'s> {
         })
     }
 
-    /// Which bytes were not UTF-8, if any were.
+    /// The files that hold bytes that are not UTF-8, and which those are.
     #[must_use]
-    pub fn invalid_utf8(&self) -> Option<InvalidUtf8> {
+    pub fn invalid_utf8(&self) -> Vec<(String, InvalidUtf8)> {
+        let of = |path: &Path, found: Option<InvalidUtf8>| {
+            let named = found.map(|invalid| (path.display().to_string(), invalid));
+            named.into_iter().collect()
+        };
         match self {
-            Self::Text(raw) => raw.text.invalid_utf8,
-            Self::Prompts(raw) => raw.invalid_utf8,
+            Self::Text(raw) => of(raw.path(), raw.text.invalid_utf8),
+            Self::Texts(raw) => raw.invalid_utf8(),
+            Self::Prompts(raw) => of(raw.path(), raw.invalid_utf8),
         }
     }
 
@@ -52,7 +61,7 @@ impl<'s> RawInput<'s> {
     #[must_use]
     pub fn to_generate(&self) -> Option<(u64, u32)> {
         match self {
-            Self::Text(_) => None,
+            Self::Text(_) | Self::Texts(_) => None,
             Self::Prompts(raw) => Some((raw.n_prompts(), raw.generate()?)),
         }
     }
@@ -61,7 +70,7 @@ impl<'s> RawInput<'s> {
     #[must_use]
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
         match self {
-            Self::Text(_) => false,
+            Self::Text(_) | Self::Texts(_) => false,
             Self::Prompts(raw) => raw.lacks_chat_template(model),
         }
     }
@@ -84,6 +93,7 @@ impl<'s> RawInput<'s> {
         match self {
             Self::Text(raw) if in_chunks => raw.in_chunks(model),
             Self::Text(raw) => raw.in_windows(model, max_rows),
+            Self::Texts(raw) => raw.in_windows(model, max_rows),
             Self::Prompts(raw) => raw.prepare(model, max_rows, generation),
         }
     }
@@ -130,14 +140,12 @@ impl RawText<'_> {
     }
 
     fn tokens<M: Model>(&self, model: &M) -> Result<Vec<u32>> {
-        let tokens = model.tokenize(&self.text.text, self.source.parse_special)?;
-        if tokens.len() < 2 {
-            bail!(
-                "{}: has fewer than two tokens: use a longer text",
-                self.path().display()
-            );
-        }
-        Ok(tokens)
+        tokenize(
+            model,
+            &self.text.text,
+            self.path(),
+            self.source.parse_special,
+        )
     }
 
     fn prepared(&self, plan: Plan, n_tokens: usize, bos: Option<u32>) -> PreparedInput {
@@ -150,6 +158,8 @@ impl RawText<'_> {
             stride: windowing.stride,
             add_bos: bos.is_some(),
             text: identity,
+            texts: Vec::new(),
+            groups: None,
             text_tokens: Vec::new(),
             n_left_out: 0,
             plan,
@@ -164,8 +174,25 @@ impl RawText<'_> {
     }
 }
 
+/// Tokenizes the text of a file.
+pub(super) fn tokenize<M: Model>(
+    model: &M,
+    text: &str,
+    path: &Path,
+    parse_special: bool,
+) -> Result<Vec<u32>> {
+    let tokens = model.tokenize(text, parse_special)?;
+    if tokens.len() < 2 {
+        bail!(
+            "{}: has fewer than two tokens: use a longer text",
+            path.display()
+        );
+    }
+    Ok(tokens)
+}
+
 /// Refuses a stride that would skip tokens.
-fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
+pub(super) fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
     let longest = windowing.longest_stride(bos);
     match windowing.stride {
         Some(stride) if stride > longest => bail!(

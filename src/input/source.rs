@@ -1,5 +1,6 @@
 //! What a reference is written from, as the user names it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::{ScoreFrom, Windowing};
@@ -9,17 +10,37 @@ use super::{ScoreFrom, Windowing};
 pub enum Source {
     /// A text, cut into windows.
     Text(TextSource),
+    /// Several texts, each under the name of its group.
+    Texts(GroupedSource),
     /// Prompts, one window each.
     Prompts(PromptSource),
 }
 
 impl Source {
-    /// The file, or `-` for standard input.
+    /// The files, `-` for standard input.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub fn paths(&self) -> Vec<&Path> {
         match self {
-            Self::Text(text) => &text.path,
-            Self::Prompts(prompts) => &prompts.path,
+            Self::Text(text) => vec![&text.path],
+            Self::Texts(grouped) => grouped.texts.iter().map(|text| &*text.path).collect(),
+            Self::Prompts(prompts) => vec![&prompts.path],
+        }
+    }
+}
+
+/// The files, each after the name of its group if it has one.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{}", text.path.display()),
+            Self::Prompts(prompts) => write!(f, "{}", prompts.path.display()),
+            Self::Texts(grouped) => {
+                for (index, text) in grouped.texts.iter().enumerate() {
+                    let comma = if index > 0 { ", " } else { "" };
+                    write!(f, "{comma}{}={}", text.group, text.path.display())?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -33,6 +54,35 @@ pub struct TextSource {
     pub windowing: Windowing,
     /// Whether special tokens in the text are read as such.
     pub parse_special: bool,
+}
+
+/// How texts of several groups become windows.
+#[derive(Debug)]
+pub struct GroupedSource {
+    /// The texts, of which several may be of one group.
+    pub texts: Vec<NamedText>,
+    /// How each is cut.
+    pub windowing: Windowing,
+    /// Whether special tokens in the texts are read as such.
+    pub parse_special: bool,
+}
+
+/// One text of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedText {
+    /// The name of its group.
+    pub group: String,
+    /// The file, or `-`.
+    pub path: PathBuf,
+}
+
+/// What a group's name has to be.
+pub const GROUP_NAMES: &str = "use 1 to 100 characters, none of them a control character";
+
+/// Whether a group can have this name.
+#[must_use]
+pub fn is_group_name(name: &str) -> bool {
+    (1..=100).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
 
 /// How prompts become windows.

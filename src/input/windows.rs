@@ -161,6 +161,16 @@ impl Plan {
         }
     }
 
+    /// Adds the windows of another text, whose numbers continue this one's.
+    pub fn append(&mut self, mut other: Self) {
+        let n_cut = (self.windows.len() + self.n_unscored) as u32;
+        for window in &mut other.windows {
+            window.window += n_cut;
+        }
+        self.windows.append(&mut other.windows);
+        self.n_unscored += other.n_unscored;
+    }
+
     /// Cuts a plan of more than `max_rows` rows down to a sample of exactly `max_rows`: windows in
     /// a seeded random order, the last one cut short.
     #[must_use]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use kl_formats::{
-    BackendIdentity, Checks, ModelIdentity, ReferenceSummary, TextIdentity, TokenizerIdentity,
+    BackendIdentity, Checks, Groups, ModelIdentity, ReferenceSummary, TextIdentity,
+    TokenizerIdentity,
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, printable, short_percent};
+use super::number::{bytes, count, count_of, printable, short_percent};
 use super::{PromptsInfo, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
@@ -17,6 +18,9 @@ pub struct Info {
     pub path: String,
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, or `sidecar`.
     pub kind: String,
+    /// Of a sidecar: what the user calls the evaluation; absent without a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The program that wrote it.
     pub writer: Option<String>,
     pub file_bytes: u64,
@@ -49,6 +53,9 @@ pub struct Info {
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
     pub stride: Option<u32>,
+    /// The groups that the windows are of; absent without groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupInfo>,
     /// Null where the windows are not prompts.
     pub prompts: Option<PromptsInfo>,
     pub backend: Option<BackendIdentity>,
@@ -57,6 +64,34 @@ pub struct Info {
     /// Null unless `--verify` was given.
     pub verified: Option<Verified>,
     pub warnings: Vec<Warning>,
+}
+
+/// One group of windows.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+pub struct GroupInfo {
+    /// Its name.
+    pub name: String,
+    /// Windows of it that the text was cut into, all of which the file holds unless it is a sample;
+    /// null for a sidecar.
+    pub n_windows: Option<u32>,
+}
+
+impl GroupInfo {
+    /// Collects the groups of a reference.
+    #[must_use]
+    pub fn of_each(groups: &Groups) -> Vec<Self> {
+        let of_group = |group: u32| {
+            let runs = groups.window_groups().iter();
+            let n_windows = runs.filter(move |run| run.0 == group).map(|run| run.1);
+            Some(n_windows.sum())
+        };
+        let named = groups.names().iter().zip(0..);
+        let info = named.map(|(name, group)| Self {
+            name: name.clone(),
+            n_windows: of_group(group),
+        });
+        info.collect()
+    }
 }
 
 /// What `--verify` read, and found to be undamaged.
@@ -84,6 +119,7 @@ pub fn info_text(info: &Info) -> String {
         }
     };
     put("kind", Some(kind(&info.kind).to_owned()));
+    put("label", info.label.clone());
     put("written by", info.writer.clone());
     put("size", Some(bytes(info.file_bytes)));
     put("model", info.model.as_ref().map(model));
@@ -97,6 +133,7 @@ pub fn info_text(info: &Info) -> String {
         put("  its text", reference.text.as_ref().map(text_identity));
     }
     put("prompts", info.prompts.as_ref().map(prompts));
+    put("groups", groups(&info.groups));
     put("window", Some(window(info)));
     put("windows", info.n_windows.map(|n| windows(n, info)));
     let unit = if info.kind == "sidecar" {
@@ -177,6 +214,15 @@ fn summary(reference: &ReferenceSummary) -> String {
         Some(kind) => format!("{name} ({kind})"),
         None => name.to_owned(),
     }
+}
+
+fn groups(groups: &[GroupInfo]) -> Option<String> {
+    let group = |group: &GroupInfo| match group.n_windows {
+        Some(n) => format!("{} ({})", group.name, count_of(n.into(), "window")),
+        None => group.name.clone(),
+    };
+    let shown: Vec<String> = groups.iter().map(group).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 fn window(info: &Info) -> String {

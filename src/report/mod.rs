@@ -16,7 +16,7 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, ConditionError, judge};
-pub use info::{Info, Verified, info_text, verified_text};
+pub use info::{GroupInfo, Info, Verified, info_text, verified_text};
 pub use json::json_text;
 pub use result::{
     DivergentToken, Failure, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport,

@@ -103,6 +103,7 @@ pub fn known_names() -> Vec<String> {
     // More tokens than llama-perplexity needs, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     let report = ModelReport {
+        label: String::new(),
         model: ModelInfo::new(Path::new(""), &identity),
         n_vocab_compared: 1,
         is_reference_model: false,

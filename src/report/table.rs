@@ -85,13 +85,9 @@ pub fn summary_table(reports: &[ModelReport]) -> String {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(std::iter::once("model").chain(COLUMNS.iter().map(|column| column.title)));
     for report in reports {
-        let name = file_name(&report.model.path);
-        let is_unique = reports
-            .iter()
-            .filter(|other| file_name(&other.model.path) == name)
-            .count()
-            == 1;
-        let mut row = vec![if is_unique { name } else { &report.model.path }.to_owned()];
+        let label = &report.label;
+        let is_unique = reports.iter().filter(|other| other.label == *label).count() == 1;
+        let mut row = vec![if is_unique { label } else { &report.model.path }.to_owned()];
         row.extend(COLUMNS.iter().map(|column| cell(column, report, reports)));
         table.add_row(row);
     }
@@ -123,8 +119,4 @@ fn quantile(report: &ModelReport, p: f64) -> Option<f64> {
             .estimate
             .value,
     )
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit(['/', '\\']).next().unwrap_or(path)
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use kl_formats::sidecar::{SidecarReader, TokenRecord};
+use kl_formats::sidecar::{SidecarHeader, SidecarReader, TokenRecord};
 use kl_formats::{Encoding, Header, NativeReader, Reference, RowBlock, WindowSpec, Writer};
 use serde_json::Value;
 
@@ -56,8 +56,13 @@ impl Session {
 
     /// All records of a sidecar.
     pub fn records(&self, name: &str) -> Vec<TokenRecord> {
+        self.sidecar(name).1
+    }
+
+    /// The header and all records of a sidecar.
+    pub fn sidecar(&self, name: &str) -> (SidecarHeader, Vec<TokenRecord>) {
         let reader = SidecarReader::open(&self.path(name)).unwrap();
-        reader.read_all().unwrap()
+        (reader.header().clone(), reader.read_all().unwrap())
     }
 
     /// Writes the native reference `from` again as `to`. `change` gets a window's number, the index

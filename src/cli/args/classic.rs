@@ -78,12 +78,16 @@ pub struct Args {
 #[command(next_help_heading = INPUT)]
 pub struct WriteArgs {
     /// Text to write a reference for; '-' reads stdin
+    ///
+    /// As NAME=PATH it may repeat: a reference of several texts, whose groups of these names are
+    /// reported apart. No window holds parts of two texts. A file that is named so is a path.
     #[arg(short, long, value_name = "PATH")]
-    pub text_path: Option<PathBuf>,
+    pub text_path: Vec<PathBuf>,
 
     /// Prompts to write a reference for, instead of a text; '-' reads stdin
     ///
-    /// One prompt per line, or JSONL with "prompt" or "messages" in each line.
+    /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
+    /// "group".
     #[arg(
         long, value_name = "PATH", hide_short_help = true,
         conflicts_with_all = ["text_path", "stride"]
@@ -121,6 +125,8 @@ pub struct WriteArgs {
     pub stride: Option<u32>,
 
     /// Use only the first N windows, or prompts [default: all]
+    ///
+    /// With several texts, the first N windows of each.
     #[arg(
         long, value_name = "N", hide_short_help = true,
         value_parser = value_parser!(u32).range(1..)

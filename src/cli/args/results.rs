@@ -6,7 +6,7 @@ use clap::value_parser;
 
 use super::RESULTS;
 use super::values::file;
-use crate::commands::settings::Stats;
+use crate::commands::settings::{Label, Stats};
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -73,6 +73,13 @@ pub struct ResultArgs {
     /// With --fail-if, accept that tokens are left out or have an infinite KLD
     #[arg(long, hide_short_help = true, requires = "fail_if")]
     pub allow_excluded: bool,
+
+    /// Name of this evaluation in reports [default: the file's name without .gguf]
+    ///
+    /// The per-token file gets it too: LABEL.kls. So one model evaluated in two ways, as with
+    /// another -ctk, is two rows.
+    #[arg(long, value_name = "LABEL", hide_short_help = true)]
+    pub label: Option<Label>,
 
     /// Per-token file to write [default: FILE-NAME.kls in the current folder]
     #[arg(

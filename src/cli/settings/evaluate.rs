@@ -67,6 +67,12 @@ fn result_settings(
             evaluated.len()
         ));
     }
+    if args.label.is_some() && evaluated.len() > 1 {
+        return wrong(format!(
+            "--label names one evaluation, but {} are evaluated: omit it, or evaluate one at a time",
+            evaluated.len()
+        ));
+    }
     if args.json_tokens && args.json.is_none() {
         return wrong("--json-tokens needs --json PATH to write the tokens to");
     }
@@ -90,6 +96,7 @@ fn result_settings(
     };
     let settings = ResultSettings {
         confidence: args.confidence,
+        label: args.label,
         stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,

@@ -1,6 +1,6 @@
 //! The flags of write mode.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kl_formats::{Encoding, Kind, Target, native};
 
@@ -9,7 +9,10 @@ use super::run::run_settings;
 use super::usage_error::{UsageError, wrong};
 use crate::cli::args::{Args, WriteArgs};
 use crate::commands::settings::{DEFAULT_N_CTX, WriteSettings};
-use crate::input::{PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing};
+use crate::input::{
+    GROUP_NAMES, GroupedSource, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice,
+    TextSource, Windowing, is_group_name,
+};
 
 /// The text or prompts to write a reference for, if any are given.
 pub(super) fn input(
@@ -24,17 +27,69 @@ pub(super) fn input(
             "--no-chat-template, --chat-template-file and --generate need --prompts-file",
         );
     }
-    Ok(args.text_path.take().map(|path| {
-        Source::Text(TextSource {
-            path,
-            windowing: Windowing {
-                n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
-                stride: args.stride,
-                score: args.score.unwrap_or(default_score(args.format)),
-                max_windows: args.max_windows,
-            },
-            parse_special: args.parse_special,
-        })
+    let windowing = Windowing {
+        n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
+        stride: args.stride,
+        score: args.score.unwrap_or(default_score(args.format)),
+        max_windows: args.max_windows,
+    };
+    let parse_special = args.parse_special;
+    let mut paths = std::mem::take(&mut args.text_path);
+    if let [path] = &paths[..]
+        && named_text(path)?.is_none()
+    {
+        return Ok(paths.pop().map(|path| {
+            Source::Text(TextSource {
+                path,
+                windowing,
+                parse_special,
+            })
+        }));
+    }
+    let texts = paths.iter().map(|path| match named_text(path)? {
+        Some(named) => Ok(named),
+        None => wrong(format!(
+            "-t {}: several texts each need a name: use -t NAME=PATH",
+            path.display()
+        )),
+    });
+    let texts: Vec<NamedText> = texts.collect::<Result<_, _>>()?;
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    if args.format != native::KIND {
+        return wrong("-t NAME=PATH needs --format kl: no other format can hold groups");
+    }
+    let from_stdin = texts.iter().filter(|text| text.path.as_os_str() == "-");
+    if from_stdin.count() > 1 {
+        return wrong("-t: standard input can be read once only: name a file for the other text");
+    }
+    Ok(Some(Source::Texts(GroupedSource {
+        texts,
+        windowing,
+        parse_special,
+    })))
+}
+
+/// The group and the path of a text given as `NAME=PATH`. What exists as a file, or has a folder
+/// before its `=`, is a path.
+fn named_text(given: &Path) -> Result<Option<NamedText>, UsageError> {
+    let parts = given.to_str().and_then(|text| text.split_once('='));
+    let Some((group, path)) = parts.filter(|_| !given.exists()) else {
+        return Ok(None);
+    };
+    if group.contains(['/', '\\']) {
+        return Ok(None);
+    }
+    if path.is_empty() || !is_group_name(group) {
+        return wrong(format!(
+            "-t {}: expected PATH or NAME=PATH; for NAME {GROUP_NAMES}",
+            given.display()
+        ));
+    }
+    Ok(Some(NamedText {
+        group: group.to_owned(),
+        path: path.into(),
     }))
 }
 
@@ -112,10 +167,16 @@ pub(super) fn write_settings(
     }
     let target = target(format, encoding)?;
     let run = run_settings(&args);
-    if let Source::Text(text) = &input {
-        check_windowing(&text.windowing, target, score, run.max_rows)?;
+    let windowing = match &input {
+        Source::Text(text) => Some(&text.windowing),
+        Source::Texts(texts) => Some(&texts.windowing),
+        Source::Prompts(_) => None,
+    };
+    if let Some(windowing) = windowing {
+        check_windowing(windowing, target, score, run.max_rows)?;
     }
-    let mut inputs = vec![model.clone(), input.path().to_owned()];
+    let mut inputs = vec![model.clone()];
+    inputs.extend(input.paths().into_iter().map(Path::to_owned));
     if let Source::Prompts(prompts) = &input
         && let TemplateChoice::File(template) = &prompts.template
     {

@@ -101,6 +101,7 @@ impl FileRun<'_> {
             n_vocab_compared: n_compared,
             backend: other_about.backend.clone(),
             reference_summary,
+            groups: about.groups.clone(),
             prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
             measures: Measures::new(
                 &settings.results.stats,
@@ -109,7 +110,7 @@ impl FileRun<'_> {
             ),
             until: None,
             is_resumable: false,
-            text: None,
+            tokens: None,
             not_available: match has_tokens {
                 true => Vec::new(),
                 false => vec![NotAvailable::without_token_ids()],

@@ -171,8 +171,11 @@ impl Conversion {
         Ok(())
     }
 
-    /// Notes the loss of the prompts, where the windows are prompts.
+    /// Notes the loss of the prompts, where the windows are prompts, and of groups.
     fn lose_prompts(&mut self, about: &About) {
+        if about.groups.is_some() {
+            self.lose("the groups: which window is of which text or kind of prompt");
+        }
         if about.prompts.is_some() {
             self.lose(
                 "the prompts, and which tokens were generated: only the windows' tokens stay",

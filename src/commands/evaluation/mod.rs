@@ -10,16 +10,20 @@ pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each, one_line};
 pub use sidecar::SidecarFile;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{BackendIdentity, ModelIdentity, ReferenceSummary, SidecarHeader};
+use kl_formats::{
+    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, SidecarHeader, TokenRecord,
+    TokenTexts,
+};
 
 use super::context::writer;
 use super::observer::Watch;
 use super::settings::ResultSettings;
-use crate::engine::LogitSource;
+use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
 use crate::report::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport, ReferenceInfo,
@@ -40,9 +44,6 @@ const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 /// more than its 16 bits cost a KLD.
 const NOTABLE_UNKNOWN: f64 = 0.001;
 
-/// Turns tokens into their text.
-pub type TextOf<'t> = dyn Fn(&[u32]) -> String + 't;
-
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
     /// The file evaluated: a model, or stored rows.
@@ -60,6 +61,8 @@ pub struct Evaluation<'e> {
     pub backend: Option<BackendIdentity>,
     /// What the sidecar records of the reference.
     pub reference_summary: ReferenceSummary,
+    /// Which group each window of the reference belongs to, if it has groups.
+    pub groups: Option<Groups>,
     /// The labels of the reference's prompts, if its windows are prompts.
     pub prompts: Option<Vec<String>>,
     pub measures: Measures,
@@ -67,8 +70,8 @@ pub struct Evaluation<'e> {
     pub until: Option<f64>,
     /// Whether `--resume` can continue this evaluation if it is cut off.
     pub is_resumable: bool,
-    /// Turns tokens into text, if there is a tokenizer.
-    pub text: Option<&'e TextOf<'e>>,
+    /// The evaluated model's vocabulary, if there is a model.
+    pub tokens: Option<&'e dyn Tokens>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
     /// When loading began, and how long it took.
@@ -128,7 +131,8 @@ impl Evaluation<'_> {
                 self.watch.note(&kept);
             }
         } else {
-            match log.finish(&header) {
+            let texts = self.texts(&log.records);
+            match log.finish(&header, &texts) {
                 Ok(path) => sidecar = path,
                 Err(error) => unwritten = Some(error),
             }
@@ -148,6 +152,11 @@ impl Evaluation<'_> {
         header.writer = writer();
         header.model = Some(self.model.clone());
         header.model_path = self.path.display().to_string();
+        header.label = self.settings.label.as_ref().map(ToString::to_string);
+        header.groups = match &self.groups {
+            Some(groups) => groups.names().to_vec(),
+            None => Vec::new(),
+        };
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
@@ -215,8 +224,12 @@ impl Evaluation<'_> {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(window) => {
-                    for row in &window.rows {
-                        let record = &row.record;
+                    let records: Vec<_> = window
+                        .rows
+                        .iter()
+                        .map(|row| self.in_context(row.record))
+                        .collect();
+                    for (row, record) in window.rows.iter().zip(&records) {
                         if !record.is_excluded() {
                             mean.push(record.kld);
                         }
@@ -229,7 +242,7 @@ impl Evaluation<'_> {
                             outcome.measured.push(row.measured);
                         }
                     }
-                    let new = log.push(window.rows.iter().map(|row| row.record));
+                    let new = log.push(records.into_iter());
                     phase.window(mean.mean());
                     if until.as_mut().is_some_and(|until| until.push(new)) {
                         return Err(Error::Enough);
@@ -251,6 +264,30 @@ impl Evaluation<'_> {
         Ok(outcome)
     }
 
+    /// Adds to a record what its rows do not show: the group of its window, and whether its next
+    /// token is a special one.
+    fn in_context(&self, mut record: TokenRecord) -> TokenRecord {
+        if let Some(groups) = &self.groups {
+            record.group = groups.of_window(record.window);
+        }
+        let next = self.tokens.zip(record.next_token());
+        if next.is_some_and(|(vocabulary, next)| vocabulary.is_special(next)) {
+            record.flags |= TokenRecord::NEXT_IS_SPECIAL;
+        }
+        record
+    }
+
+    /// The texts of all tokens that records name.
+    fn texts(&self, records: &[TokenRecord]) -> TokenTexts {
+        let Some(vocabulary) = self.tokens else {
+            return TokenTexts::default();
+        };
+        let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
+        let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
+        let text = |token| Some((token, vocabulary.token_bytes(token)?));
+        tokens.into_iter().filter_map(text).collect()
+    }
+
     /// Makes the report. `n_windows`: how many windows were to be evaluated, if known.
     fn report(
         &self,
@@ -263,20 +300,25 @@ impl Evaluation<'_> {
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
         let summary = Summary::from_records(records, confidence, clusters);
         self.warn_of(&summary);
-        let text = |tokens: &[u32]| match self.text {
-            Some(text) => text(tokens),
-            None => tokens.iter().map(|token| format!("<{token}>")).collect(),
+        let text = |tokens: &[u32]| match self.tokens {
+            Some(vocabulary) => vocabulary.text(tokens),
+            None => TokenTexts::default().text(tokens),
         };
         let llama_perplexity = self.measures.llama_perplexity(records, measured);
         if self.measures.wants_llama_perplexity() && llama_perplexity.is_none() {
             self.watch.warn(Warning::NoLlamaPerplexity);
         }
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
+        let model = ModelInfo::new(self.path, &self.model);
         let mut report = ModelReport {
-            model: ModelInfo::new(self.path, &self.model),
+            label: match &self.settings.label {
+                Some(label) => label.to_string(),
+                None => model.default_label().to_owned(),
+            },
+            model,
             is_reference_model: self.is_reference_model,
             n_vocab_compared: self.n_vocab_compared,
-            max_at_text: max_token.and_then(|token| Some(self.text?(&[token]))),
+            max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             sidecar: None,
             interrupted: outcome.is_interrupted.then_some(Interrupted {
                 n_windows: summary.n_windows,

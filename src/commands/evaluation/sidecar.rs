@@ -5,8 +5,9 @@ use std::io::{BufWriter, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_formats::sidecar::TokenRecord;
-use kl_formats::{Error, SidecarHeader, SidecarReader, SidecarWriter, TokenTexts, is_sidecar};
+use kl_formats::{
+    Error, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
+};
 
 use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
@@ -148,9 +149,9 @@ impl SidecarFile {
     }
 
     /// Completes the file, gives it its name, and returns the name.
-    pub fn finish(self) -> Result<PathBuf> {
+    pub fn finish(self, texts: &TokenTexts) -> Result<PathBuf> {
         if let Some(writer) = self.writer {
-            flushed(writer.finish(&TokenTexts::default())?, &self.path)?;
+            flushed(writer.finish(texts)?, &self.path)?;
             self.output.commit()?;
         }
         Ok(self.path)

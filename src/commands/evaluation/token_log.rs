@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
-use kl_formats::SidecarHeader;
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use super::sidecar::{Earlier, SidecarFile};
 use crate::pipeline::ReferenceRows;
@@ -94,11 +93,15 @@ impl TokenLog {
         self.failure = Some(error);
     }
 
-    /// Completes the sidecar, if there is one, and returns its path.
+    /// Completes the sidecar, if there is one, with the texts of its tokens, and returns its path.
     ///
     /// # Errors
     /// Why it could not be written.
-    pub fn finish(&mut self, header: &SidecarHeader) -> Result<Option<PathBuf>> {
+    pub fn finish(
+        &mut self,
+        header: &SidecarHeader,
+        texts: &TokenTexts,
+    ) -> Result<Option<PathBuf>> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
@@ -110,7 +113,7 @@ impl TokenLog {
             sidecar.begin(header, 0)?;
             sidecar.push(&self.records)?;
         }
-        let path = sidecar.finish()?;
+        let path = sidecar.finish(texts)?;
         self.in_writing += started.elapsed();
         Ok(Some(path))
     }

@@ -30,6 +30,13 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// What an evaluation of the model is called where the user has not named it.
+    #[must_use]
+    pub fn default_label(&self) -> &str {
+        let name = file_name(&self.path);
+        name.strip_suffix(".gguf").unwrap_or(name)
+    }
+
     /// Describes the model that a file identifies.
     #[must_use]
     pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
@@ -50,6 +57,8 @@ impl ModelInfo {
 /// Everything measured of one model.
 #[derive(Serialize, Debug)]
 pub struct ModelReport {
+    /// What the user calls the evaluation; the file's name without `.gguf` if no name was given.
+    pub label: String,
     /// The evaluated model.
     pub model: ModelInfo,
     /// Whether the reference was written with this very model, by the metadata and tensor infos in
@@ -121,6 +130,10 @@ pub struct Interrupted {
     pub n_windows: u64,
     /// Windows that were to be evaluated, if the reference records how many it has.
     pub of: Option<u64>,
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde calls.

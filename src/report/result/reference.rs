@@ -34,6 +34,9 @@ pub struct ReferenceInfo {
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, if windows overlap.
     pub stride: Option<u32>,
+    /// The names of the windows' groups; absent without groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<String>>,
     /// The prompts; absent if the reference is of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<PromptsInfo>,
@@ -80,6 +83,7 @@ impl ReferenceInfo {
             backend: about.backend.clone(),
             seed: about.seed,
             stride: about.stride,
+            groups: about.groups.as_ref().map(|groups| groups.names().to_vec()),
             prompts: about.prompts.as_ref().map(PromptsInfo::new),
             log_probabilities: about.holds_log_probabilities(),
             values: about.values,

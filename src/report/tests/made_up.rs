@@ -98,8 +98,10 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
 
 /// A report with the statistics of `records` and nothing optional.
 pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
+    let model = model(path, 1_250_000);
     ModelReport {
-        model: model(path, 1_250_000),
+        label: model.default_label().to_owned(),
+        model,
         is_reference_model: false,
         n_vocab_compared: 512,
         summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),
@@ -205,6 +207,7 @@ pub fn reference() -> ReferenceInfo {
         backend: serde_json::from_value(backend).unwrap(),
         seed: Some(1),
         stride: Some(40),
+        groups: None,
         prompts: None,
         log_probabilities: false,
         values: Values::Logits,

@@ -79,7 +79,11 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
 /// What was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let summary = &report.summary;
-    out.title(&format!("{} against {}", report.model.path, reference.path));
+    let named = match report.label == report.model.default_label() {
+        true => report.model.path.clone(),
+        false => format!("{} ({})", report.label, report.model.path),
+    };
+    out.title(&format!("{named} against {}", reference.path));
     if let Some(interrupted) = &report.interrupted {
         out.line("PARTIAL", &partial(interrupted));
     }

@@ -1,0 +1,147 @@
+//! What an evaluation records of its tokens: groups, special tokens and texts.
+
+use kl_formats::{Reference, SidecarReader, TokenRecord, TokenTexts};
+
+use super::*;
+use crate::input::{GroupedSource, NamedText};
+
+impl Folder {
+    /// Settings for a reference of two texts, one of which has lines.
+    fn grouped_settings(&self, name: &str) -> WriteSettings {
+        fs::write(self.path("lines"), "one line\nand another\n".repeat(9)).unwrap();
+        let texts = [("prose", "text"), ("lines", "lines")].map(|(group, name)| NamedText {
+            group: group.to_owned(),
+            path: self.path(name),
+        });
+        let Source::Text(text) = self.write_settings(name).input else {
+            panic!("a text");
+        };
+        WriteSettings {
+            input: Source::Texts(GroupedSource {
+                texts: texts.into(),
+                windowing: text.windowing,
+                parse_special: false,
+            }),
+            ..self.write_settings(name)
+        }
+    }
+
+    /// The sidecar of one evaluation.
+    fn sidecar(&self, settings: &mut EvaluateSettings, name: &str) -> SidecarReader {
+        settings.results.sidecar = Sidecar::At(self.path(name));
+        let report = evaluate(settings, &FakeEngine::default(), &()).unwrap();
+        assert!(report.failed.is_empty());
+        SidecarReader::open(&self.path(name)).unwrap()
+    }
+}
+
+#[test]
+fn a_record_holds_its_windows_group_and_whether_its_token_is_special() {
+    let folder = Folder::new();
+    write(&folder.grouped_settings("ref"), &FakeEngine::default(), &()).unwrap();
+    let reference = Reference::open(&folder.path("ref")).unwrap();
+    let groups = reference.about().groups.clone().unwrap();
+    assert_eq!(groups.names(), ["prose", "lines"]);
+    let sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
+    assert_eq!(sidecar.header().groups, groups.names());
+    let records = sidecar.read_all().unwrap();
+    for record in &records {
+        assert_eq!(record.group, groups.of_window(record.window));
+        let is_line_feed = record.next_token() == Some(u32::from(b'\n'));
+        assert_eq!(record.is_special(), is_line_feed);
+        assert!(!record.is_excluded());
+    }
+    for group in [0, 1] {
+        assert!(records.iter().any(|record| record.group == group));
+    }
+    assert!(records.iter().any(TokenRecord::is_special));
+}
+
+#[test]
+fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
+    let texts = sidecar.texts().unwrap();
+    let records = sidecar.read_all().unwrap();
+    let mut tokens: Vec<u32> = records
+        .iter()
+        .flat_map(|record| [record.token, record.ref_top, record.eval_top])
+        .filter(|&token| token != u32::MAX)
+        .collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert!(texts.iter().map(|(id, _)| id).eq(tokens.iter().copied()));
+    let word = "some".bytes().map(u32::from).collect::<Vec<_>>();
+    assert_eq!(texts.text(&word), "some");
+    // Rows that were stored have no vocabulary.
+    let settings = CompareSettings {
+        reference: folder.path("ref"),
+        others: vec![folder.path("ref")],
+        max_rows: None,
+        vocabulary: Vocabulary::Same,
+        results: ResultSettings {
+            sidecar: Sidecar::At(folder.path("rows.kls")),
+            ..results()
+        },
+    };
+    compare(&settings, &()).unwrap();
+    let mut rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
+    assert_eq!(rows.texts().unwrap(), TokenTexts::default());
+}
+
+#[test]
+fn compared_rows_are_of_the_references_groups() {
+    let folder = Folder::new();
+    write(&folder.grouped_settings("ref"), &FakeEngine::default(), &()).unwrap();
+    let settings = WriteSettings {
+        model: folder.path("q4"),
+        ..folder.grouped_settings("other")
+    };
+    write(&settings, &FakeEngine::default(), &()).unwrap();
+    let settings = CompareSettings {
+        reference: folder.path("ref"),
+        others: vec![folder.path("other")],
+        max_rows: None,
+        vocabulary: Vocabulary::Same,
+        results: ResultSettings {
+            sidecar: Sidecar::At(folder.path("rows.kls")),
+            ..results()
+        },
+    };
+    compare(&settings, &()).unwrap();
+    let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
+    let whole = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
+    assert_eq!(rows.header().groups, whole.header().groups);
+    let groups = |sidecar: SidecarReader| -> Vec<u32> {
+        let records = sidecar.read_all().unwrap();
+        records.iter().map(|record| record.group).collect()
+    };
+    assert_eq!(groups(rows), groups(whole));
+}
+
+#[test]
+fn an_evaluation_is_resumed_under_its_own_label_only() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.label = Some("small".parse().unwrap());
+    let sidecar = folder.sidecar(&mut settings, "q4.kls");
+    assert_eq!(sidecar.header().label.as_deref(), Some("small"));
+    let whole = folder.bytes("q4.kls");
+    let cut = whole.len() / 2;
+    settings.results.resume = Some(true);
+    let engine = FakeEngine::default();
+    for label in [None, Some("other".parse().unwrap())] {
+        fs::remove_file(folder.path("q4.kls")).ok();
+        fs::write(folder.path("q4.kls.partial"), &whole[..cut]).unwrap();
+        settings.results.label = label;
+        let report = evaluate(&settings, &engine, &()).unwrap();
+        let error = &report.failed[0].error;
+        assert!(error.contains("label: \"small\" there"), "{error}");
+    }
+    settings.results.label = Some("small".parse().unwrap());
+    let report = evaluate(&settings, &engine, &()).unwrap();
+    assert!(report.models[0].n_resumed > 0);
+    assert!(folder.bytes("q4.kls") == whole, "the same bytes");
+}

@@ -1,0 +1,224 @@
+//! Several texts, each under the name of its group, cut into the windows of one reference.
+
+use anyhow::{Result, bail};
+use kl_formats::{Groups, TextIdentity, hex};
+use sha2::{Digest, Sha256};
+
+use super::raw::{check_stride, tokenize};
+use super::text::{self, InvalidUtf8, Text};
+use super::{GroupedSource, Plan, PreparedInput};
+use crate::engine::Model;
+
+/// Texts that were read, not yet tokenized.
+pub struct RawTexts<'s> {
+    source: &'s GroupedSource,
+    /// One for each text of the source.
+    texts: Vec<Text>,
+}
+
+impl<'s> RawTexts<'s> {
+    /// Reads every text.
+    pub fn read(source: &'s GroupedSource) -> Result<Self> {
+        let texts = source.texts.iter().map(|named| text::read(&named.path));
+        Ok(Self {
+            source,
+            texts: texts.collect::<Result<_>>()?,
+        })
+    }
+
+    /// The texts that hold bytes that are not UTF-8, as the user names them.
+    pub fn invalid_utf8(&self) -> Vec<(String, InvalidUtf8)> {
+        let texts = self.source.texts.iter().zip(&self.texts);
+        let invalid = texts.filter_map(|(named, text)| {
+            Some((named.path.display().to_string(), text.invalid_utf8?))
+        });
+        invalid.collect()
+    }
+
+    /// Cuts each text into windows of its own, numbered one after the other: none holds parts of
+    /// two texts. The windows are as many as the settings allow of each text.
+    pub fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
+        let (windowing, bos) = (&self.source.windowing, model.bos());
+        check_stride(windowing, bos)?;
+        let mut all = Plan::of(Vec::new());
+        let (mut identities, mut groups) = (Vec::new(), Vec::new());
+        for (named, text) in self.source.texts.iter().zip(self.texts) {
+            let path = &named.path;
+            let tokens = tokenize(model, &text.text, path, self.source.parse_special)?;
+            let plan = Plan::cut(&tokens, windowing, bos);
+            if plan.n_rows() == 0 {
+                bail!(
+                    "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
+                    path.display(),
+                    tokens.len()
+                );
+            }
+            let mut identity = text.identity;
+            identity.n_tokens = Some(tokens.len() as u64);
+            identities.push(identity);
+            let n_windows = plan.windows.len() + plan.n_unscored;
+            groups.extend(std::iter::repeat_n(named.group.as_str(), n_windows));
+            all.append(plan);
+        }
+        Ok(PreparedInput {
+            n_ctx: windowing.n_ctx,
+            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
+            stride: windowing.stride,
+            add_bos: bos.is_some(),
+            text: identity_of_all(self.source, &identities),
+            texts: identities,
+            text_tokens: Vec::new(),
+            n_left_out: 0,
+            plan: all.limited(max_rows),
+            groups: Some(Groups::of_each(groups)),
+            prompts: None,
+            chat_template: None,
+            generated: None,
+        })
+    }
+}
+
+/// What identifies all texts together, as LOGITS.md states it: their names after their groups, and
+/// the hash of their hashes and groups.
+fn identity_of_all(source: &GroupedSource, texts: &[TextIdentity]) -> TextIdentity {
+    let all = || source.texts.iter().zip(texts);
+    let named = all().map(|(named, text)| {
+        let name = text.name.as_deref().unwrap_or_default();
+        format!("{}={name}", named.group)
+    });
+    let lines = all().map(|(named, text)| {
+        let sha256 = text.sha256.as_deref().unwrap_or_default();
+        format!("{sha256}  {}\n", named.group)
+    });
+    let mut identity = TextIdentity::named(named.collect::<Vec<_>>().join(", "));
+    identity.sha256 = Some(hex(&Sha256::digest(lines.collect::<String>())));
+    identity.bytes = texts.iter().map(|text| text.bytes).sum();
+    identity.n_tokens = texts.iter().map(|text| text.n_tokens).sum();
+    identity
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::engine::{Engine as _, FakeEngine, ModelOptions};
+    use crate::input::{NamedText, ScoreFrom, Windowing};
+
+    fn source(folder: &tempfile::TempDir, windowing: Windowing) -> GroupedSource {
+        let texts = [("wiki", "a", 20), ("code", "b", 5), ("wiki", "c", 9)];
+        let texts = texts.map(|(group, name, n_tokens)| {
+            let path = folder.path().join(name);
+            fs::write(&path, name.repeat(n_tokens)).unwrap();
+            let group = group.to_owned();
+            NamedText { group, path }
+        });
+        GroupedSource {
+            texts: texts.into(),
+            windowing,
+            parse_special: false,
+        }
+    }
+
+    fn prepare(source: &GroupedSource, max_rows: Option<u64>) -> PreparedInput {
+        let path = &source.texts[0].path;
+        let engine = FakeEngine::default();
+        let model = engine.load(path, &ModelOptions::default()).unwrap();
+        let raw = RawTexts::read(source).unwrap();
+        raw.in_windows(&model, max_rows).unwrap()
+    }
+
+    const WINDOWING: Windowing = Windowing {
+        n_ctx: 8,
+        stride: None,
+        score: ScoreFrom::Text,
+        max_windows: None,
+    };
+
+    /// Each window's number, the one text that its tokens come from, and how many there are.
+    fn windows(input: &PreparedInput) -> Vec<(u32, char, usize)> {
+        let windows = input.plan.windows.iter().map(|window| {
+            let letter = window.tokens[1];
+            assert!(window.tokens[1..].iter().all(|&token| token == letter));
+            let letter = char::from_u32(letter).unwrap();
+            (window.window, letter, window.tokens.len() - 1)
+        });
+        windows.collect()
+    }
+
+    #[test]
+    fn no_window_holds_parts_of_two_texts() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = prepare(&source(&folder, WINDOWING), None);
+        let expected = [
+            (0, 'a', 7),
+            (1, 'a', 7),
+            (2, 'a', 6),
+            (3, 'b', 5),
+            (4, 'c', 7),
+            (5, 'c', 2),
+        ];
+        assert_eq!(windows(&input), expected);
+        let groups = input.groups.unwrap();
+        assert_eq!(groups.names(), ["wiki", "code"]);
+        assert_eq!(groups.window_groups(), [(0, 3), (1, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn limits_are_of_each_text_and_a_stride_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Windowing {
+            max_windows: Some(1),
+            ..WINDOWING
+        };
+        let input = prepare(&source(&folder, first), None);
+        assert_eq!(windows(&input), [(0, 'a', 7), (1, 'b', 5), (2, 'c', 7)]);
+        let overlapping = Windowing {
+            stride: Some(4),
+            score: ScoreFrom::New,
+            ..WINDOWING
+        };
+        let input = prepare(&source(&folder, overlapping), None);
+        // The first window of each text is scored from its start: nothing has scored it before.
+        let from_the_start = input.plan.windows.iter().filter(|w| w.first_scored == 0);
+        assert_eq!(
+            from_the_start.map(|w| w.window).collect::<Vec<_>>(),
+            [0, 5, 6]
+        );
+        let n_scored: u64 = input.plan.windows.iter().map(|w| u64::from(w.n_rows)).sum();
+        assert!(n_scored >= 34, "{n_scored}");
+    }
+
+    #[test]
+    fn a_sample_is_of_all_texts_and_windows_keep_their_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = prepare(&source(&folder, WINDOWING), None);
+        let some = prepare(&source(&folder, WINDOWING), Some(20));
+        assert!(some.plan.seed.is_some());
+        assert_eq!(some.groups, all.groups);
+        for window in windows(&some) {
+            assert!(windows(&all).contains(&window), "{window:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_identified_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = prepare(&source(&folder, WINDOWING), None);
+        assert_eq!(input.text.name.as_deref(), Some("wiki=a, code=b, wiki=c"));
+        assert_eq!(
+            (input.text.bytes, input.text.n_tokens),
+            (Some(34), Some(34))
+        );
+        let hash = |bytes: &str| hex(&Sha256::digest(bytes));
+        let lines = format!(
+            "{}  wiki\n{}  code\n{}  wiki\n",
+            hash(&"a".repeat(20)),
+            hash(&"b".repeat(5)),
+            hash(&"c".repeat(9))
+        );
+        assert_eq!(input.text.sha256, Some(hash(&lines)));
+        let n_tokens = input.texts.iter().map(|text| text.n_tokens);
+        assert_eq!(n_tokens.collect::<Vec<_>>(), [20, 5, 9].map(Some));
+    }
+}

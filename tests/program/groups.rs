@@ -1,0 +1,165 @@
+//! Texts of several groups in one reference, and prompts with groups.
+
+use serde_json::json;
+
+use crate::session::{Session, short_text};
+
+/// A session with two texts and a reference of both.
+fn session(more: &str) -> Session {
+    let session = Session::new();
+    let text = short_text();
+    session.write("wiki.txt", &text);
+    session.write("code.txt", &text[700..1100]);
+    session.ok(&format!(
+        "-m @f16 -t wiki=wiki.txt -t code=code.txt -w ref.gz -c 64 -q {more}"
+    ));
+    session
+}
+
+#[test]
+fn a_reference_of_two_texts_records_both() {
+    let session = session("");
+    let info = session.info("ref.gz --verify");
+    let groups = info["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    assert_eq!(
+        (&groups[0]["name"], &groups[1]["name"]),
+        (&json!("wiki"), &json!("code"))
+    );
+    let n_windows: u64 = groups
+        .iter()
+        .map(|g| g["n_windows"].as_u64().unwrap())
+        .sum();
+    assert_eq!(n_windows, info["n_windows"].as_u64().unwrap());
+    assert_eq!(info["text"]["name"], "wiki=wiki.txt, code=code.txt");
+    session
+        .ok("info ref.gz")
+        .prints(&["groups", "wiki (", "code ("]);
+
+    let json = session.json("-m @q4 -r ref.gz");
+    assert_eq!(json["reference"]["groups"], json!(["wiki", "code"]));
+    let (header, records) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    assert_eq!(header.groups, ["wiki", "code"]);
+    let first_of_code = groups[0]["n_windows"].as_u64().unwrap() as u32;
+    for record in &records {
+        assert_eq!(record.group, u32::from(record.window >= first_of_code));
+    }
+    let info = session.ok("info tiny-q4_K_M.gguf.kls");
+    info.prints(&["groups", "wiki, code"]);
+}
+
+/// The windows of each text are those of a reference of that text alone.
+#[test]
+fn windows_are_cut_from_each_text_alone() {
+    let session = session("--encoding f32");
+    session.ok("-m @q4 -r ref.gz -q");
+    let (_, both) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    let mut alone = Vec::new();
+    for name in ["wiki.txt", "code.txt"] {
+        session.ok(&format!(
+            "-m @f16 -t {name} -w one.gz -c 64 -q --encoding f32 --force"
+        ));
+        session.ok("-m @q4 -r one.gz -q --sidecar one.kls");
+        alone.extend(session.sidecar("one.kls").1);
+    }
+    assert_eq!(both.len(), alone.len());
+    for (both, alone) in both.iter().zip(&alone) {
+        assert_eq!(both.position, alone.position);
+        assert_eq!(both.kld.to_bits(), alone.kld.to_bits());
+    }
+}
+
+#[test]
+fn a_sample_and_the_first_windows_are_of_every_text() {
+    let sampled = session("-n 150");
+    let info = sampled.info("ref.gz");
+    assert_eq!((&info["n_rows"], &info["seed"]), (&json!(150), &json!(123)));
+    let first = session("--max-windows 1");
+    let info = first.info("ref.gz");
+    assert_eq!(info["n_windows"], 2);
+    let one = json!([{"name": "wiki", "n_windows": 1}, {"name": "code", "n_windows": 1}]);
+    assert_eq!(info["groups"], one);
+}
+
+#[test]
+fn a_write_of_several_texts_is_resumed_with_the_same_texts_only() {
+    let session = session("");
+    let whole = session.read("ref.gz");
+    session.write("ref.gz.partial", &whole[..whole.len() / 2]);
+    session.remove("ref.gz");
+    let write = |texts: &str| format!("-m @f16 {texts} -w ref.gz -c 64 -q --resume");
+    for texts in [
+        "-t code=code.txt -t wiki=wiki.txt",
+        "-t wiki=wiki.txt -t prose=code.txt",
+        "-t wiki.txt",
+    ] {
+        session.fails(&write(texts), 1, &["belongs to another run", "text"]);
+    }
+    session.ok(&write("-t wiki=wiki.txt -t code=code.txt"));
+    assert!(session.read("ref.gz") == whole);
+}
+
+#[test]
+fn prompts_have_groups_too() {
+    let session = Session::new();
+    let prompts = [
+        json!({"prompt": "Once upon a time there was a dog.", "group": "stories"}),
+        json!({"prompt": "She said that it was late.", "group": "speech"}),
+        json!({"prompt": "One day the cat went home.", "group": "stories"}),
+    ];
+    let lines = prompts.map(|prompt| format!("{prompt}\n")).concat();
+    session.write("p.jsonl", &lines);
+    session.ok("-m @f16 --prompts-file p.jsonl -w ref.gz -q");
+    let info = session.info("ref.gz");
+    let groups = json!([{"name": "stories", "n_windows": 2}, {"name": "speech", "n_windows": 1}]);
+    assert_eq!(info["groups"], groups);
+    session.ok("-m @q4 -r ref.gz -q");
+    let (_, records) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    assert!(records.iter().all(|r| r.group == u32::from(r.window == 1)));
+
+    session.write(
+        "p.jsonl",
+        format!("{lines}{}", json!({"prompt": "And one more."})),
+    );
+    let what = &["p.jsonl", "line 4", "has no group"];
+    session.fails("-m @f16 --prompts-file p.jsonl -w other.gz -q", 1, what);
+}
+
+#[test]
+fn a_conversion_keeps_groups_or_says_that_they_are_lost() {
+    let session = session("--score all");
+    session.ok("convert ref.gz f32.gz --format kl --encoding f32 -q");
+    assert_eq!(
+        session.info("f32.gz")["groups"],
+        session.info("ref.gz")["groups"]
+    );
+    assert_eq!(
+        session.info("f32.gz")["text"],
+        session.info("ref.gz")["text"]
+    );
+    for format in ["kl.py", "llama.cpp"] {
+        let run = session.ok(&format!("convert ref.gz other --format {format} --force"));
+        run.warns(&["loses the groups"]);
+        assert!(session.info("other").get("groups").is_none());
+    }
+    session.ok("compare f32.gz ref.gz -q");
+    let (header, _) = session.sidecar("ref.gz.kls");
+    assert_eq!(header.groups, ["wiki", "code"]);
+}
+
+#[test]
+fn a_file_that_is_named_like_a_group_is_a_path() {
+    let session = Session::new();
+    session.write("wiki=a.txt", short_text());
+    session.ok("-m @f16 -t wiki=a.txt -w ref.gz -c 64 -q");
+    let info = session.info("ref.gz");
+    assert!(info.get("groups").is_none());
+    assert_eq!(info["text"]["name"], "wiki=a.txt");
+    session.fails(
+        "-m @f16 -t wiki=none.txt -w b.gz -q",
+        1,
+        &["none.txt: cannot"],
+    );
+    let what = &["folder/a=none.txt: cannot"];
+    session.fails("-m @f16 -t folder/a=none.txt -w b.gz -q", 1, what);
+}

@@ -1,0 +1,41 @@
+//! `--label`: one model evaluated in two ways is two rows.
+
+use crate::session::Session;
+
+#[test]
+fn one_model_with_two_kv_caches_is_two_rows() {
+    let session = Session::new();
+    session.reference("");
+    let plain = session.result("-m @q4 -r ref.gz -n 100");
+    assert_eq!(plain["label"], "tiny-q4_K_M");
+    let labelled = session.result("-m @q4 -r ref.gz -n 100 -ctk q8_0 --label 'q4, q8 keys'");
+    assert_eq!(labelled["label"], "q4, q8 keys");
+    assert_eq!(
+        session.files(),
+        [
+            "q4, q8 keys.kls",
+            "ref.gz",
+            "short.txt",
+            "tiny-q4_K_M.gguf.kls"
+        ]
+    );
+    assert_eq!(session.info("'q4, q8 keys.kls'")["label"], "q4, q8 keys");
+    assert!(session.info("tiny-q4_K_M.gguf.kls").get("label").is_none());
+    let run = session.ok("-m @q4 -r ref.gz -n 100 --label small --no-sidecar");
+    run.prints(&["small (", "tiny-q4_K_M.gguf) against ref.gz"]);
+    let info = session.ok("info 'q4, q8 keys.kls'");
+    info.prints(&["label", "q4, q8 keys"]);
+}
+
+#[test]
+fn a_label_that_no_file_can_have_is_refused() {
+    let session = Session::new();
+    for label in ["a/b", "..", "''", "a\u{7}"] {
+        let line = format!("-m @q4 -r ref.gz --label {label}");
+        session.fails(&line, 2, &["--label"]);
+    }
+    let long = "x".repeat(201);
+    session.fails(&format!("-m @q4 -r ref.gz --label {long}"), 2, &["200"]);
+    session.fails("-m @q4 -m @q8 -r ref.gz --label x", 2, &["--label", "2"]);
+    assert_eq!(session.files(), [""; 0]);
+}
