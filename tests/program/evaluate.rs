@@ -1,6 +1,6 @@
 //! The main job, end to end: a reference is written, models are evaluated against it.
 
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::sidecar::{SidecarReader, TokenRecord};
 
 use crate::numbers::number;
 use crate::session::Session;
@@ -222,4 +222,23 @@ fn the_noise_floor_is_named() {
     model.prints(&["the noise floor"]);
     let quant = session.ok("-m @q8 -r ref.gz -q");
     assert!(!quant.stdout.contains("noise floor"));
+}
+
+#[test]
+fn special_tokens_are_marked_and_every_token_has_its_text() {
+    let session = Session::new();
+    session.write("s.txt", "Once <s> upon a time </s> there was a dog.");
+    session.ok("-m @f16 -t s.txt -w ref.gz -q --parse-special");
+    session.ok("-m @q4 -r ref.gz -q");
+    let reader = SidecarReader::open(&session.path("tiny-q4_K_M.gguf.kls"));
+    let texts = reader.unwrap().texts().unwrap();
+    let records = session.records("tiny-q4_K_M.gguf.kls");
+    let special = records.iter().filter(|record| record.is_special());
+    let special: Vec<String> = special.map(|record| texts.text(&[record.token])).collect();
+    assert_eq!(special, ["<s>", "</s>"]);
+    let next: Vec<u32> = records.iter().filter_map(|r| r.next_token()).collect();
+    assert!(texts.text(&next).ends_with(" there was a dog."));
+    for record in &records {
+        assert!(texts.get(record.ref_top).is_some() && texts.get(record.eval_top).is_some());
+    }
 }

@@ -109,6 +109,7 @@ fn prompts() -> Vec<Prompt> {
 
 fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
     let mut about = about(native::KIND, 3, n_vocab);
+    about.groups = (prompts.is_some()).then(|| Groups::of_each(["a", "b", "a"]));
     about.prompts = prompts.map(Prompts::new);
     let mut header = Header::new(&about, encoding, &windows());
     header.rows_per_piece = 2;
