@@ -22,6 +22,7 @@ mod evaluation;
 mod info;
 mod observer;
 pub mod output;
+mod parts;
 mod reference;
 mod resume;
 pub mod settings;
@@ -35,6 +36,7 @@ pub use evaluate::evaluate;
 pub use evaluation::one_line;
 pub use info::info;
 pub use observer::{Event, Observer};
+pub use parts::{StoredEvaluation, stored_evaluations};
 pub use write::{Written, write};
 
 #[cfg(test)]
