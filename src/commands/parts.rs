@@ -4,7 +4,7 @@ use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kl_formats::{SidecarHeader, SidecarReader, TokenRecord};
+use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
 
 use super::one_line;
 
@@ -70,6 +70,18 @@ impl StoredEvaluation {
             turn: 0,
             window: None,
         })
+    }
+
+    /// Reads the texts of the tokens that occur, if the files hold them.
+    ///
+    /// # Errors
+    /// If a file can no longer be opened, or its texts are damaged.
+    pub fn texts(&self) -> Result<TokenTexts> {
+        let mut parts = Vec::new();
+        for path in &self.paths {
+            parts.push(SidecarReader::open(path)?.texts()?);
+        }
+        Ok(parts.iter().flat_map(TokenTexts::iter).collect())
     }
 }
 
