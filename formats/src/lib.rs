@@ -92,6 +92,7 @@ mod identity;
 mod prompt;
 mod python_literal;
 mod row;
+mod shard;
 mod source;
 mod tensors;
 mod window;
@@ -133,9 +134,10 @@ pub use reference::{
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use safetensors::SafetensorsReader;
+pub use shard::Shard;
 pub use sidecar::{
-    CutOffSidecar, ReferenceSummary, Shard, SidecarHeader, SidecarReader, SidecarWriter,
-    TokenRecord, TokenTexts, is_sidecar,
+    CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
+    TokenTexts, is_sidecar,
 };
 pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};

@@ -36,6 +36,7 @@ fn about(reader: &NativeReader) -> About {
         groups: _,
         window_groups: _,
         generated,
+        shard,
     } = reader.header().clone();
     About {
         file_bytes: reader.file_bytes(),
@@ -59,6 +60,7 @@ fn about(reader: &NativeReader) -> About {
             chat_template,
             generated,
         }),
+        shard,
         checks: Checks::Checksums,
         ..About::new(KIND, reader.path(), n_ctx, n_vocab)
     }

@@ -14,8 +14,8 @@ use crate::row::StoredLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, TextIdentity,
-    TokenizerIdentity, WindowSpec,
+    BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Shard,
+    TextIdentity, TokenizerIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes. It reads version 2 too.
@@ -95,6 +95,9 @@ pub struct Header {
     /// Tokens at each window's end that the model itself generated after its prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
+    /// Which part of a reference the file holds; `None` for a whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
 }
 
 impl Header {
@@ -144,6 +147,7 @@ impl Header {
             groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
             window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
             generated: prompts.and_then(|prompts| prompts.generated),
+            shard: about.shard,
         }
     }
 
@@ -165,6 +169,16 @@ impl Header {
             )),
             false => Ok(Some(groups)),
         }
+    }
+
+    /// The header of the whole reference that this file is a part of; its own if it is no part.
+    #[must_use]
+    pub fn of_whole(&self) -> Self {
+        let mut whole = self.clone();
+        if let Some(shard) = whole.shard.take() {
+            (whole.n_windows, whole.n_rows) = (shard.n_windows, shard.n_rows);
+        }
+        whole
     }
 
     /// How the rows are laid out.
@@ -264,8 +278,18 @@ impl Header {
                 prompts.len()
             ))
         } else {
-            self.checked_groups().err()
+            let groups = self.checked_groups().err();
+            groups.or_else(|| self.shard_fault())
         }
+    }
+
+    /// What is wrong with the part that the file holds, if anything.
+    fn shard_fault(&self) -> Option<String> {
+        let shard = self.shard?;
+        let (own, n_windows) = (shard.n_own_windows(), self.n_windows);
+        let other = || format!("n_windows {n_windows}, not the {own} of the shard");
+        let fault = shard.fault(Some(self.n_rows));
+        fault.or_else(|| (n_windows != own).then(other))
     }
 }
 

@@ -13,6 +13,9 @@ pub(super) const HEAD_BYTES: usize = 44;
 /// Bytes of the whole end member.
 pub(super) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
 
+/// What is wrong with a member whose bytes have changed.
+pub(super) const WRONG_CHECKSUM: &str = "a member's checksum does not match its bytes";
+
 /// Bytes of the shortest member there can be: header, empty body, trailer.
 pub(super) const MIN_BYTES: u64 = (HEAD_BYTES + 2 + TRAILER_BYTES) as u64;
 
@@ -213,6 +216,11 @@ impl MemberHead {
         u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
     }
 
+    /// Whether these bytes are what follows the header.
+    pub(super) fn matches(&self, packed: &[u8]) -> bool {
+        checksum::matches(crc32fast::hash(packed), self.packed_crc)
+    }
+
     /// Unpacks, in place, a member whose rows are stored, as they nearly always are: moves its
     /// contents to the front of its bytes. Returns `false` for any other member, and for a damaged
     /// one.
@@ -240,8 +248,8 @@ impl MemberHead {
     /// # Errors
     /// A phrase that states which length or checksum does not match.
     pub(super) fn unpack(&self, packed: &[u8], plain: &mut [u8]) -> Result<(), &'static str> {
-        if !checksum::matches(crc32fast::hash(packed), self.packed_crc) {
-            return Err("a member's checksum does not match its bytes");
+        if !self.matches(packed) {
+            return Err(WRONG_CHECKSUM);
         }
         let (body, end) = packed
             .split_last_chunk::<TRAILER_BYTES>()

@@ -11,6 +11,7 @@ mod header;
 mod index;
 mod member;
 mod members;
+mod merge;
 mod reader;
 mod walk;
 mod writer;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Kind;
-use crate::{BackendIdentity, Groups, ModelIdentity, Prompt, TextIdentity, TokenizerIdentity};
+use crate::{
+    BackendIdentity, Groups, ModelIdentity, Prompt, Shard, TextIdentity, TokenizerIdentity,
+};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
 /// file, or any file of its kind, does not record it.
@@ -66,6 +68,8 @@ pub struct About {
     pub groups: Option<Groups>,
     /// The prompts, where the windows are prompts and not parts of a text.
     pub prompts: Option<Prompts>,
+    /// Which part of a reference the file holds; `None` for a whole one.
+    pub shard: Option<Shard>,
     /// Whether it holds token ids; `None` where every file of its kind does.
     pub holds_tokens: Option<bool>,
     /// Whether windows are numbered by their order in the text, not in the file.
@@ -174,6 +178,7 @@ impl About {
             stride: None,
             groups: None,
             prompts: None,
+            shard: None,
             holds_tokens: None,
             numbers_are_of_the_text: true,
             is_decodable: true,

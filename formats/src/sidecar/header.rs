@@ -7,7 +7,7 @@ use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::identity;
 use crate::reference::Reference;
-use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, TextIdentity};
+use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Shard, TextIdentity};
 
 /// The version of the sidecar that this crate writes. It reads earlier ones too.
 pub const SIDECAR_VERSION: u32 = 3;
@@ -62,18 +62,6 @@ pub struct SidecarHeader {
     pub backend: Option<BackendIdentity>,
 }
 
-/// One part of an evaluation whose windows were shared out.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Shard {
-    /// Which part, from 0.
-    pub index: u32,
-    /// How many parts there are.
-    pub count: u32,
-    /// The most records that the whole evaluation has; `None` where that is not known.
-    pub n_records: Option<u64>,
-}
-
 /// What a sidecar records about its reference.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -120,6 +108,16 @@ impl SidecarHeader {
             n_vocab_compared: None,
             backend: None,
         }
+    }
+
+    /// The header of the whole evaluation that this file is a part of; its own if it is no part.
+    #[must_use]
+    pub fn of_whole(&self) -> Self {
+        let mut whole = self.clone();
+        if let Some(shard) = whole.shard.take() {
+            whole.n_records = Some(shard.n_rows);
+        }
+        whole
     }
 
     /// The bytes of both lines.
@@ -171,11 +169,8 @@ impl SidecarHeader {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
         } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
             Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
-        } else if let Some(shard) = self.shard.filter(|shard| shard.index >= shard.count) {
-            let Shard { index, count, .. } = shard;
-            Some(format!("shard {index} of {count}"))
         } else {
-            None
+            self.shard.and_then(|shard| shard.fault(self.n_records))
         }
     }
 }

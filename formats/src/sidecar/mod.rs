@@ -15,7 +15,7 @@ mod writer;
 mod tests;
 
 pub use crate::header_lines::MAX_HEADER_BYTES;
-pub use header::{ReferenceSummary, SIDECAR_VERSION, Shard, SidecarHeader};
+pub use header::{ReferenceSummary, SIDECAR_VERSION, SidecarHeader};
 pub use reader::{CutOffSidecar, SidecarReader, is_sidecar};
 pub use record::{RECORD_BYTES, TokenRecord};
 pub use texts::TokenTexts;

@@ -425,7 +425,8 @@ fn hostile_headers_are_refused() {
     }
     for (index, count) in [(0, 0), (1, 1), (u32::MAX, 7)] {
         let mut json = good.clone();
-        json["shard"] = serde_json::json!({"index": index, "count": count, "n_records": null});
+        json["shard"] =
+            serde_json::json!({"index": index, "count": count, "n_windows": 7, "n_rows": 70});
         let error = read(scratch.file(&with_json(&json.to_string()))).unwrap_err();
         assert!(error.to_string().contains("shard"), "{error}");
     }

@@ -90,6 +90,11 @@ impl<W: Write> SidecarWriter<W> {
         Ok(())
     }
 
+    /// Records written so far.
+    pub fn n_records(&self) -> u64 {
+        self.n_records
+    }
+
     /// Flushes `out`, so that the records so far are kept if the writer is cut off.
     ///
     /// # Errors

@@ -80,6 +80,17 @@ impl Piece {
 }
 
 impl Member {
+    /// A member that another file of this kind holds, unchanged.
+    pub(crate) fn copied(bytes: Vec<u8>, part: Part, kind: Kind) -> Self {
+        Self {
+            bytes,
+            spare: Vec::new(),
+            part,
+            kind,
+            is_packed: true,
+        }
+    }
+
     /// Its memory after it is written, if that is worth keeping.
     pub(super) fn into_memory(self) -> Option<PieceMemory> {
         let (plain, packed) = match self.is_packed {

@@ -58,6 +58,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    pub(crate) fn format(&self) -> &WindowFormat {
+        &self.format
+    }
+
     /// How windows become the pieces of this file.
     pub fn window_format(&self) -> WindowFormat {
         self.format.clone()

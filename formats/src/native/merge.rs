@@ -1,0 +1,71 @@
+//! Copies windows from one native file to another, as they are.
+
+use std::io::Write;
+
+use super::member::{HEAD_BYTES, Tag, WRONG_CHECKSUM};
+use super::members::member_at;
+use super::{FORMAT_VERSION, KIND, NativeReader};
+use crate::ReadBlocks as _;
+use crate::error::Result;
+use crate::writing::{Member, Part, Writer};
+
+impl<W: Write> Writer<W> {
+    /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. Both files
+    /// must have rows of the same length, encoding and number in a piece.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] if a member's bytes do not match its checksum,
+    /// [`crate::Error::Unwritable`] if the window is not the next one or belongs to a file of another
+    /// kind of rows, [`crate::Error::Io`].
+    pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
+        let entry = from.entry(i);
+        let window = entry.window;
+        let n_pieces = entry.n_pieces();
+        self.check_fits(from)?;
+        // Reads the window's head, which must agree with the index.
+        from.window(i)?;
+        for m in 0..=n_pieces {
+            let (tag, part) = match m.checked_sub(1) {
+                None => (Tag::head(window.window), Part::Head { window, n_pieces }),
+                Some(piece) => {
+                    let window = window.window;
+                    (Tag::rows(window, piece), Part::Rows { window, piece })
+                }
+            };
+            let bytes = from.member_bytes(i, m as usize, tag)?;
+            self.append(Member::copied(bytes, part, KIND))?;
+        }
+        Ok(())
+    }
+
+    fn check_fits(&self, from: &NativeReader) -> Result<()> {
+        let (header, format) = (from.header(), self.format());
+        let is_alike = header.format_version == FORMAT_VERSION
+            && header.encoding.layout() == format.layout
+            && header.n_vocab == format.n_vocab
+            && header.rows_per_piece == format.rows_per_piece;
+        match is_alike {
+            true => Ok(()),
+            false => Err(from.name().unwritable("windows of another layout")),
+        }
+    }
+}
+
+impl NativeReader {
+    /// All bytes of member `m` of the `i`-th window, whose checksum has been checked.
+    fn member_bytes(&self, i: usize, m: usize, tag: Tag) -> Result<Vec<u8>> {
+        let (offset, end) = self.extent(i, m);
+        let head = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
+        let corrupt = |what| self.name().corrupt(Some(self.number(i)), offset, what);
+        if offset.checked_add(head.member_bytes.into()) != Some(end) {
+            return Err(corrupt("a member is not as long as the index states"));
+        }
+        // No more than the file has: `member_at` has checked it.
+        let mut bytes = vec![0; head.member_bytes as usize];
+        self.source.read_exact_at(&mut bytes, offset)?;
+        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
+            true => Ok(bytes),
+            false => Err(corrupt(WRONG_CHECKSUM)),
+        }
+    }
+}
