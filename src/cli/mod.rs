@@ -38,7 +38,7 @@ use anyhow::{Result, bail};
 use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
 use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log};
-use crate::report::number::{bytes, count, duration};
+use crate::report::number::{bytes, count, count_of, duration};
 use crate::report::{Report, verified_text};
 use results::Results;
 use settings::Command;
@@ -105,6 +105,20 @@ fn run(command: &Command) -> Result<Outcome> {
                     bytes(converted.file_bytes),
                     count(converted.n_rows),
                     duration(converted.wall_s)
+                );
+            }
+        }
+        Command::Merge(settings) => {
+            let terminal = Terminal::new(settings.quiet, Results::as_text());
+            let merged = commands::merge(settings, &terminal)?;
+            if !settings.quiet {
+                say!(
+                    "wrote {}: {}, {} rows of {} in {}",
+                    merged.path,
+                    bytes(merged.file_bytes),
+                    count(merged.n_rows),
+                    count_of(merged.n_parts as u64, "part"),
+                    duration(merged.wall_s)
                 );
             }
         }

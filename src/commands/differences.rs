@@ -21,10 +21,10 @@ pub struct Run<'b> {
 
 /// A setting that differs: what it is, its value here and there, and the flags that make it equal.
 #[derive(Debug, PartialEq, Eq)]
-struct Difference {
-    what: &'static str,
-    here: String,
-    there: String,
+pub struct Difference {
+    pub what: &'static str,
+    pub here: String,
+    pub there: String,
     flags: String,
 }
 
@@ -51,7 +51,8 @@ impl Run<'_> {
         }
     }
 
-    fn differences(self) -> Vec<Difference> {
+    /// The settings that differ and change results.
+    pub fn differences(self) -> Vec<Difference> {
         /// A setting as text, if it is known.
         type Setting = fn(&BackendIdentity) -> Option<String>;
         let everywhere: [(&str, Setting, &str); 4] = [

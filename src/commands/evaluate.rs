@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference};
+use kl_formats::{About, Reference, Shard};
 
 use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
 use super::differences;
@@ -14,8 +14,8 @@ use super::reference::{is_same_model, open_again, warn_of_overlap};
 use super::settings::{EvaluateSettings, RelativeWidth};
 use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model};
-use crate::pipeline::ReferenceRows;
-use crate::report::{ReferenceInfo, Report};
+use crate::pipeline::{ReferenceRows, to_share};
+use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
 ///
@@ -30,6 +30,10 @@ pub fn evaluate<E: Engine>(
     let reference = Reference::open(&settings.reference)?;
     check_reference(settings, reference.about())?;
     warn_of_overlap(&reference, watch);
+    if let Some(shard) = reference.about().shard {
+        watch.warn(Warning::PartOfReference(shard));
+    }
+    let shard = shard(settings, &reference)?;
     let info = ReferenceInfo::new(reference.about());
     let fingerprint = reference.fingerprint()?;
     drop(reference);
@@ -51,11 +55,26 @@ pub fn evaluate<E: Engine>(
                 watch,
                 path,
                 info,
+                shard,
                 is_last,
             };
             run.evaluate(fingerprint.as_deref())
         },
     ))
+}
+
+/// Which part of the reference's windows is to be evaluated; `None`: all.
+fn shard(settings: &EvaluateSettings, reference: &Reference) -> Result<Option<Shard>> {
+    let Some(part) = settings.results.part else {
+        return Ok(None);
+    };
+    let Some((n_windows, n_rows)) = to_share(reference, settings.run.max_rows) else {
+        bail!(
+            "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
+            reference.path().display()
+        );
+    };
+    part.of(n_windows, n_rows).map(Some)
 }
 
 /// Refuses a reference that no model can be run against, or whose windows have another size than
@@ -91,6 +110,7 @@ struct ModelRun<'r, E> {
     watch: &'r Watch<'r>,
     path: &'r Path,
     info: &'r ReferenceInfo,
+    shard: Option<Shard>,
     is_last: bool,
 }
 
@@ -149,6 +169,7 @@ impl<E: Engine> ModelRun<'_, E> {
                 about.is_base_file,
                 about.holds_log_probabilities(),
             ),
+            shard: self.shard,
             until: settings.until.map(RelativeWidth::get),
             is_resumable: true,
             tokens: Some(&model),
@@ -156,9 +177,10 @@ impl<E: Engine> ModelRun<'_, E> {
             started,
             loaded: started.elapsed(),
         };
-        let rows = match settings.until {
-            Some(_) => ReferenceRows::sampled(reference, run.max_rows),
-            None => ReferenceRows::new(reference, run.max_rows),
+        let rows = match (self.shard, settings.until) {
+            (Some(shard), _) => ReferenceRows::part(reference, run.max_rows, shard),
+            (None, Some(_)) => ReferenceRows::sampled(reference, run.max_rows),
+            (None, None) => ReferenceRows::new(reference, run.max_rows),
         };
         let rows = rows.cut_to(n_compared);
         let n_contexts = match settings.contexts {

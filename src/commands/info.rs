@@ -64,6 +64,7 @@ fn of_sidecar(path: &Path) -> Result<Info> {
             })
             .collect(),
         until: header.until,
+        shard: header.shard,
         backend: header.backend,
         ..Info::default()
     })
@@ -95,6 +96,7 @@ fn of_reference(about: &About) -> Info {
         encoding: Some(about.encoding.to_string()),
         log_probabilities,
         holds_tokens: about.holds_tokens,
+        shard: about.shard,
         seed: about.seed,
         stride: about.stride,
         backend: about.backend,

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use kl_formats::Target;
 
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
-use crate::input::Source;
+use crate::input::{Part, Source};
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -25,6 +25,8 @@ pub struct WriteSettings {
     pub output: PathBuf,
     /// Its kind, and how it stores a logit.
     pub target: Target,
+    /// Which part of the windows to write; `None`: all. Needs kl's own kind of file.
+    pub part: Option<Part>,
     /// Whether to resume what an interrupted run left; needs kl's own kind of file.
     pub resume: bool,
     pub run: RunSettings,
@@ -109,6 +111,18 @@ impl FromStr for Bos {
     }
 }
 
+/// Settings for making one file of its parts.
+#[derive(Debug)]
+pub struct MergeSettings {
+    pub output: PathBuf,
+    /// All parts of one reference, or of one evaluation, in any order.
+    pub parts: Vec<PathBuf>,
+    /// Whether to overwrite an existing output.
+    pub force: bool,
+    /// Whether to print warnings and errors only.
+    pub quiet: bool,
+}
+
 /// Settings for describing a file.
 #[derive(Debug)]
 pub struct InfoSettings {
@@ -141,6 +155,8 @@ pub struct ResultSettings {
     pub conditions: Vec<Condition>,
     /// Whether a model may pass where tokens are left out or have an infinite KLD.
     pub allow_excluded: bool,
+    /// Which part of the windows to evaluate; `None`: all.
+    pub part: Option<Part>,
     pub sidecar: Sidecar,
     /// Whether to overwrite existing outputs.
     pub force: bool,
@@ -162,7 +178,10 @@ impl ResultSettings {
                     Some(label) => label.0.clone().into(),
                     None => model.file_name()?.to_owned(),
                 };
-                name.push(".kls");
+                name.push(match &self.part {
+                    None => ".kls".to_owned(),
+                    Some(part) => format!(".{}.kls", part.in_a_file_name()),
+                });
                 Some(name.into())
             }
         }
@@ -283,7 +302,8 @@ impl FromStr for RelativeWidth {
 /// Where the per-token file goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sidecar {
-    /// To `<label>.kls` in the current folder, or without a label to `<model file name>.kls`.
+    /// To `<label>.kls` in the current folder, or without a label to `<model file name>.kls`; of part
+    /// I of N, to `<label or model file name>.I-of-N.kls`.
     ByModel,
     /// To this path, which needs a single model.
     At(PathBuf),

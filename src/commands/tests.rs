@@ -111,6 +111,7 @@ impl Folder {
             }),
             output: self.path(name),
             target: target(native::KIND, Some(Encoding::F32)),
+            part: None,
             resume: false,
             run: run(),
         }
@@ -170,6 +171,7 @@ fn results() -> ResultSettings {
         clusters: ClusterRule::default(),
         conditions: Vec::new(),
         allow_excluded: false,
+        part: None,
         sidecar: Sidecar::None,
         force: false,
         resume: None,

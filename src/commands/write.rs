@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, BackendIdentity, Header, NativeReader, Prompts, Target, Writer};
+use kl_formats::{About, BackendIdentity, Header, NativeReader, Prompts, Shard, Target, Writer};
 use serde::Serialize;
 
 use super::context::{
     Precedent, backend_identity, check_offload, check_windows, context_options, writer,
 };
-use super::observer::{Event, Observer, Watch};
+use super::observer::{Event, Observer, Phase, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, folder_of, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
@@ -73,7 +73,7 @@ pub fn write<E: Engine>(
     let input = prepare(settings, raw, &model, watch)?;
 
     let windows = &input.plan.windows;
-    let longest = input.plan.longest_window();
+    let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
     let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
@@ -184,19 +184,19 @@ fn prepare<M: Model>(
     }
     let run = &settings.run;
     let context = |n_ctx| context_options(run, n_ctx, model.n_vocab(), Precedent::default());
-    let to_generate = raw.to_generate();
-    let mut phase = None;
+    let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
-        if step != GenerationStep::Prompt {
-            let phase = phase.get_or_insert_with(|| {
-                let n_prompts = to_generate.map(|(n_prompts, _)| n_prompts);
-                let n_tokens = to_generate.map(|(n, per_prompt)| n * u64::from(per_prompt));
-                watch.begin("generating", n_prompts, n_tokens)
-            });
-            match step {
-                GenerationStep::Done => phase.window(None),
-                _ => phase.rows(1),
-            }
+        match (step, &phase) {
+            (
+                GenerationStep::Begin {
+                    n_prompts,
+                    n_tokens,
+                },
+                _,
+            ) => phase = Some(watch.begin("generating", Some(n_prompts), Some(n_tokens))),
+            (GenerationStep::Done, Some(phase)) => phase.window(None),
+            (GenerationStep::Token, Some(phase)) => phase.rows(1),
+            _ => {}
         }
         Ok(watch.check()?)
     };
@@ -205,7 +205,7 @@ fn prepare<M: Model>(
         on_step: &mut on_step,
     };
     let is_base_file = settings.target.is_base_file();
-    let input = raw.prepare(model, is_base_file, run.max_rows, generation)?;
+    let input = raw.prepare(model, is_base_file, run.max_rows, settings.part, generation)?;
     drop(phase);
     warn_of_input(&input, watch);
     Ok(input)
@@ -245,6 +245,7 @@ fn describe<M: Model>(
     about.seed = input.plan.seed;
     about.stride = input.stride;
     about.groups.clone_from(&input.groups);
+    about.shard = input.shard;
     about.backend = Some(backend);
     about.prompts = input.prompts.clone().map(|list| {
         let mut prompts = Prompts::new(list);
@@ -282,6 +283,9 @@ fn announce<M: Model>(
     for (name, text) in describe_input(input, &settings.input, settings.target) {
         say(name, text);
     }
+    if let Some(shard) = input.shard {
+        say("part", part_of(shard));
+    }
     say(
         "file",
         format!(
@@ -296,6 +300,15 @@ fn announce<M: Model>(
         let path = output.path().display();
         say("resume", format!("after the {windows} of {path}"));
     }
+}
+
+/// Which part of the windows is written.
+fn part_of(shard: Shard) -> String {
+    let (index, parts) = (shard.index, count_of(shard.count.into(), "part"));
+    format!(
+        "{index} (from 0) of {parts} of {}",
+        count_of(shard.n_windows.into(), "window")
+    )
 }
 
 /// Describes the input and its windows, one line each: a name and a text.

@@ -60,8 +60,11 @@ impl<'s> RawTexts<'s> {
             groups.extend(std::iter::repeat_n(named.group.as_str(), n_windows));
             all.append(plan);
         }
+        let plan = all.limited(max_rows);
         Ok(PreparedInput {
+            shard: None,
             n_ctx: windowing.n_ctx,
+            longest_window: plan.longest_window(),
             first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
             stride: windowing.stride,
             add_bos: bos.is_some(),
@@ -69,7 +72,7 @@ impl<'s> RawTexts<'s> {
             texts: identities,
             text_tokens: Vec::new(),
             n_left_out: 0,
-            plan: all.limited(max_rows),
+            plan,
             groups: Some(Groups::of_each(groups)),
             prompts: None,
             chat_template: None,

@@ -18,6 +18,7 @@
 
 pub mod chat_template;
 mod grouped;
+mod part;
 mod prepared;
 mod prompt_file;
 mod prompts;
@@ -26,6 +27,7 @@ mod source;
 mod text;
 mod windows;
 
+pub use part::Part;
 pub use prepared::PreparedInput;
 pub use prompts::{Generation, GenerationStep};
 pub use raw::RawInput;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kl_formats::{Groups, Prompt, TextIdentity, WindowSpec};
+use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec};
 
 use super::Plan;
 
@@ -10,8 +10,12 @@ use super::Plan;
 pub struct PreparedInput {
     /// The windows, in the order in which they are decoded.
     pub plan: Plan,
+    /// Which part of all windows these are; `None`: all.
+    pub shard: Option<Shard>,
     /// The most tokens in a window.
     pub n_ctx: u32,
+    /// Tokens of the longest window, be it of this part or of another: what a context has to hold.
+    pub longest_window: u32,
     /// First scored position of a full window; for prompts, the lowest of all windows.
     pub first_scored: u32,
     /// Tokens from the start of a window to the start of the next, where windows overlap.

@@ -11,7 +11,7 @@ use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowS
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
 use super::text::InvalidUtf8;
-use super::{Plan, PreparedInput, PromptSource, ScoreFrom, TemplateChoice};
+use super::{Part, Plan, PreparedInput, PromptSource, ScoreFrom, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
@@ -37,6 +37,13 @@ pub struct Generation<'g> {
 pub enum GenerationStep {
     /// A prompt is about to be tokenized.
     Prompt,
+    /// So many prompts are about to be continued, by so many tokens in all.
+    Begin {
+        /// The prompts.
+        n_prompts: u64,
+        /// The tokens.
+        n_tokens: u64,
+    },
     /// A token was generated.
     Token,
     /// A prompt has all its tokens.
@@ -54,10 +61,8 @@ enum Template {
 /// A prompt and its tokens.
 struct TokenizedPrompt {
     content: PromptContent,
-    /// The tokens of the prompt, with the BOS if one was inserted, and then the generated ones.
+    /// Its tokens, with the BOS if one was inserted.
     tokens: Vec<u32>,
-    /// How many of them come before the generated ones.
-    n_prompt: u32,
     has_inserted_bos: bool,
     /// Whether the first token is a BOS, whether inserted or written by a chat template.
     begins_with_bos: bool,
@@ -88,16 +93,6 @@ impl<'s> RawPrompts<'s> {
         &self.source.path
     }
 
-    /// How many prompts were read.
-    pub fn n_prompts(&self) -> u64 {
-        self.lines.len() as u64
-    }
-
-    /// How many tokens to generate after each prompt.
-    pub fn generate(&self) -> Option<u32> {
-        self.source.generate
-    }
-
     /// Whether the prompts stay as they are because `model` has no chat template.
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
         self.source.template == TemplateChoice::OfModel && model.chat_template().is_none()
@@ -108,6 +103,7 @@ impl<'s> RawPrompts<'s> {
         mut self,
         model: &M,
         max_rows: Option<u64>,
+        part: Option<Part>,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
@@ -120,9 +116,6 @@ impl<'s> RawPrompts<'s> {
         self.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
         let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
         let source = self.source;
-        if let Some(n) = source.generate {
-            generate(&mut prompts, n, model, &mut generation)?;
-        }
         let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
             .zip(prompts)
             .map(|(window, prompt)| prompt.into_window(window, source))
@@ -135,8 +128,18 @@ impl<'s> RawPrompts<'s> {
             );
         }
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
+        let longest_of_all = plan.longest_window();
+        let mut plan = plan.limited(max_rows);
+        let longest_window = plan.longest_window();
+        let shard = plan.keep(part)?;
+        if source.generate.is_some() {
+            let windows = &mut plan.windows;
+            generate(windows, &prompts, longest_of_all, model, &mut generation)?;
+        }
         Ok(PreparedInput {
-            n_ctx: source.n_ctx.unwrap_or(plan.longest_window()),
+            shard,
+            n_ctx: source.n_ctx.unwrap_or(longest_of_all),
+            longest_window,
             first_scored: first_scored.unwrap_or(0),
             stride: None,
             add_bos,
@@ -145,7 +148,7 @@ impl<'s> RawPrompts<'s> {
             groups,
             text_tokens: Vec::new(),
             n_left_out: 0,
-            plan: plan.limited(max_rows),
+            plan,
             prompts: Some(prompts),
             chat_template: match template {
                 Template::Chat(template) => Some(template.sha256().to_owned()),
@@ -230,7 +233,6 @@ impl<'s> RawPrompts<'s> {
         self.check_length(&line, tokens.len())?;
         Ok(TokenizedPrompt {
             content: line.content,
-            n_prompt: tokens.len() as u32,
             tokens,
             has_inserted_bos: bos.is_some(),
             begins_with_bos,
@@ -268,14 +270,17 @@ impl<'s> RawPrompts<'s> {
 impl TokenizedPrompt {
     /// Tokens of the prompt itself, without an inserted BOS.
     fn n_own(&self) -> u64 {
-        u64::from(self.n_prompt) - u64::from(self.has_inserted_bos)
+        self.tokens.len() as u64 - u64::from(self.has_inserted_bos)
     }
 
-    /// The prompt's window, and what a header records of the prompt. The last row of a prompt is
-    /// scored like that of a text; the row of the last generated token is not.
-    fn into_window(self, window: u32, source: &PromptSource) -> (WindowSpec, Prompt) {
-        let last = self.n_prompt.saturating_sub(1);
-        let n_tokens = self.tokens.len() as u32;
+    /// The prompt's window, and what a header records of the prompt. Tokens that are to be generated
+    /// are 0 in the window. The last row of a prompt is scored like that of a text; the row of the
+    /// last generated token is not.
+    fn into_window(mut self, window: u32, source: &PromptSource) -> (WindowSpec, Prompt) {
+        let n_prompt = self.tokens.len() as u32;
+        let last = n_prompt.saturating_sub(1);
+        let n_tokens = n_prompt + source.generate.unwrap_or(0);
+        self.tokens.resize(n_tokens as usize, 0);
         let first = |score: ScoreFrom| score.first(n_tokens, self.begins_with_bos);
         let first_scored = source.score.map_or(last, first);
         let scored_end = n_tokens - u32::from(source.generate.is_some());
@@ -287,7 +292,7 @@ impl TokenizedPrompt {
         };
         let prompt = Prompt {
             content: self.content,
-            n_tokens: self.n_prompt,
+            n_tokens: n_prompt,
         };
         (window, prompt)
     }
@@ -304,22 +309,36 @@ fn messages(content: &PromptContent) -> Result<String> {
     })
 }
 
-/// Lets the model continue each prompt by `n` tokens.
+/// Lets the model continue the prompts of these windows: replaces the tokens that follow each
+/// prompt. `longest` is the longest window of all, be it one of these or not, so that every part of
+/// the prompts is continued by the same context.
 fn generate<M: Model>(
-    prompts: &mut [TokenizedPrompt],
-    n: u32,
+    windows: &mut [WindowSpec],
+    prompts: &[Prompt],
+    longest: u32,
     model: &M,
     generation: &mut Generation<'_>,
 ) -> Result<()> {
-    let longest = prompts.iter().map(|prompt| prompt.n_prompt).max();
     // The last token is not decoded here, but will be part of a window.
-    let longest = longest.unwrap_or(0) + n;
     model.check_window(longest)?;
     let mut decoder = model.decoder(&(generation.context)(longest))?;
-    for (window, prompt) in (0..).zip(prompts) {
-        decoder.extend(window, &mut prompt.tokens, n, || {
-            (generation.on_step)(GenerationStep::Token).map_err(Stopped::Caller)
-        })?;
+    let n_missing = |window: &WindowSpec| {
+        let n_prompt = prompts.get(window.window as usize)?.n_tokens;
+        (window.tokens.len() as u32).checked_sub(n_prompt)
+    };
+    (generation.on_step)(GenerationStep::Begin {
+        n_prompts: windows.len() as u64,
+        n_tokens: windows.iter().filter_map(n_missing).map(u64::from).sum(),
+    })?;
+    for window in windows {
+        // A window that `-n` has cut may end within its prompt.
+        if let Some(n) = n_missing(window) {
+            let n_prompt = window.tokens.len().saturating_sub(n as usize);
+            window.tokens.truncate(n_prompt);
+            decoder.extend(window.window, &mut window.tokens, n, || {
+                (generation.on_step)(GenerationStep::Token).map_err(Stopped::Caller)
+            })?;
+        }
         (generation.on_step)(GenerationStep::Done)?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use super::grouped::RawTexts;
 use super::prompts::{Generation, RawPrompts};
 use super::text::{self, InvalidUtf8, Text};
 use super::windows::with_bos;
-use super::{Plan, PreparedInput, Source, TextSource, Windowing};
+use super::{Part, Plan, PreparedInput, Source, TextSource, Windowing};
 use crate::engine::Model;
 
 /// A text or prompts, not yet tokenized.
@@ -57,15 +57,6 @@ impl<'s> RawInput<'s> {
         }
     }
 
-    /// The number of prompts, and of tokens to generate after each; `None` if none are generated.
-    #[must_use]
-    pub fn to_generate(&self) -> Option<(u64, u32)> {
-        match self {
-            Self::Text(_) | Self::Texts(_) => None,
-            Self::Prompts(raw) => Some((raw.n_prompts(), raw.generate()?)),
-        }
-    }
-
     /// Whether prompts stay as they are because `model` has no chat template.
     #[must_use]
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
@@ -75,7 +66,8 @@ impl<'s> RawInput<'s> {
         }
     }
 
-    /// Tokenizes the input and cuts it into windows, at most `max_rows` scored positions in all.
+    /// Tokenizes the input and cuts it into windows, at most `max_rows` scored positions in all, of
+    /// which only `part` is kept.
     ///
     /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `generation` runs the
     /// model where prompts are to be continued.
@@ -88,14 +80,17 @@ impl<'s> RawInput<'s> {
         model: &M,
         in_chunks: bool,
         max_rows: Option<u64>,
+        part: Option<Part>,
         generation: Generation<'_>,
     ) -> Result<PreparedInput> {
-        match self {
-            Self::Text(raw) if in_chunks => raw.in_chunks(model),
-            Self::Text(raw) => raw.in_windows(model, max_rows),
-            Self::Texts(raw) => raw.in_windows(model, max_rows),
-            Self::Prompts(raw) => raw.prepare(model, max_rows, generation),
-        }
+        let mut input = match self {
+            Self::Prompts(raw) => return raw.prepare(model, max_rows, part, generation),
+            Self::Text(raw) if in_chunks => raw.in_chunks(model)?,
+            Self::Text(raw) => raw.in_windows(model, max_rows)?,
+            Self::Texts(raw) => raw.in_windows(model, max_rows)?,
+        };
+        input.shard = input.plan.keep(part)?;
+        Ok(input)
     }
 }
 
@@ -153,7 +148,9 @@ impl RawText<'_> {
         let mut identity = self.text.identity.clone();
         identity.n_tokens = Some(n_tokens as u64);
         PreparedInput {
+            shard: None,
             n_ctx: windowing.n_ctx,
+            longest_window: plan.longest_window(),
             first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
             stride: windowing.stride,
             add_bos: bos.is_some(),

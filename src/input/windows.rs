@@ -6,7 +6,10 @@
 
 use std::str::FromStr;
 
-use kl_formats::WindowSpec;
+use anyhow::Result;
+use kl_formats::{Shard, WindowSpec};
+
+use super::Part;
 
 /// The seed of the order in which windows are chosen where not all are wanted.
 pub const DEFAULT_SEED: u64 = 123;
@@ -181,6 +184,20 @@ impl Plan {
             self.take_rows(&order, max_rows);
         }
         self
+    }
+
+    /// Keeps one part of the windows, and returns which part of the whole plan that is; all of them
+    /// without a part.
+    ///
+    /// # Errors
+    /// If there are fewer windows than parts.
+    pub fn keep(&mut self, part: Option<Part>) -> Result<Option<Shard>> {
+        let Some(part) = part else {
+            return Ok(None);
+        };
+        let shard = part.of(self.windows.len(), self.n_rows())?;
+        self.windows = part.keep(std::mem::take(&mut self.windows));
+        Ok(Some(shard))
     }
 
     /// Cuts windows as llama-perplexity does: `text` (after the BOS that `with_bos` puts before

@@ -18,7 +18,7 @@ mod write;
 
 pub use convert::convert_reference;
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
-pub use reference_rows::{ReferenceRows, choose_windows};
+pub use reference_rows::{ReferenceRows, choose_windows, to_share};
 pub use stored::Stored;
 pub use write::{Written, write_reference};
 

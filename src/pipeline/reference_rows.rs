@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Encoding, Reference, Row, Rows, TokenRecord, Values, WindowSpec, rows_per_piece};
+use kl_formats::{
+    Encoding, Reference, Row, Rows, Shard, TokenRecord, Values, WindowSpec, rows_per_piece,
+};
 
 use super::in_place::{BlockRows, InPlace};
 use super::stream::Stream;
 use super::{Error, locked};
-use crate::input::{DEFAULT_SEED, n_rows, shuffled};
+use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
 /// How many bytes of decoded rows are held at once; one row is always allowed.
 const BYTES_AT_ONCE: usize = 16 << 20;
@@ -81,6 +83,28 @@ impl ReferenceRows {
         let rows = rows_per_window(&reference);
         let order = sample(&rows, reference.is_shuffled(), max_rows);
         Self::in_order(reference, &rows, order, max_rows)
+    }
+
+    /// Reads the windows of [`ReferenceRows::new`] that belong to one part of them. A stream cannot
+    /// be shared out: it is read whole.
+    #[must_use]
+    pub fn part(reference: Reference, max_rows: Option<u64>, shard: Shard) -> Self {
+        let rows = rows_per_window(&reference);
+        let all = windows_to_share(&rows, &reference, max_rows);
+        let excess = count(&rows, &all)
+            .1
+            .unwrap_or(0)
+            .saturating_sub(shard.n_rows);
+        let last = all.last().copied();
+        let order = Part::from(shard).keep(all);
+        let n_rows = count(&rows, &order).1.unwrap_or(0);
+        // Only the last window of all is cut short.
+        let excess = if order.last().copied() == last {
+            excess
+        } else {
+            0
+        };
+        Self::in_order(reference, &rows, order, n_rows.saturating_sub(excess))
     }
 
     fn in_order(reference: Reference, rows: &[u32], order: Vec<usize>, max_rows: u64) -> Self {
@@ -319,6 +343,25 @@ impl OpenWindow<'_> {
 
 fn is_floored(reference: &Reference) -> bool {
     reference.about().values == Values::FlooredLogProbabilities
+}
+
+/// Counts the windows with rows, and the rows, that [`ReferenceRows::new`] reads: how many of them
+/// there are to share out; `None` for a stream, which has no list of them.
+#[must_use]
+pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
+    reference.windows()?;
+    let rows = rows_per_window(reference);
+    let order = windows_to_share(&rows, reference, max_rows);
+    let n_rows = count(&rows, &order).1?;
+    Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
+}
+
+/// The windows that [`ReferenceRows::new`] reads, without those that have no rows.
+fn windows_to_share(rows: &[u32], reference: &Reference, max_rows: Option<u64>) -> Vec<usize> {
+    let max_rows = max_rows.unwrap_or(u64::MAX);
+    let mut order = choose_windows(rows, reference.is_shuffled(), max_rows);
+    order.retain(|&i| rows[i] > 0);
+    order
 }
 
 /// How many windows `order` has, and how many rows those have.

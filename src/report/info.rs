@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use kl_formats::{
-    BackendIdentity, Checks, Groups, ModelIdentity, ReferenceSummary, TextIdentity,
+    BackendIdentity, Checks, Groups, ModelIdentity, ReferenceSummary, Shard, TextIdentity,
     TokenizerIdentity,
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, count_of, printable, short_percent};
+use super::number::{bytes, count, count_of, part, printable, short_percent};
 use super::{PromptsInfo, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
@@ -50,6 +50,9 @@ pub struct Info {
     pub log_probabilities: Option<bool>,
     /// Whether it holds token ids; null where the kind always does.
     pub holds_tokens: Option<bool>,
+    /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null for
+    /// a whole one.
+    pub shard: Option<Shard>,
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
     pub stride: Option<u32>,
@@ -134,6 +137,7 @@ pub fn info_text(info: &Info) -> String {
     }
     put("prompts", info.prompts.as_ref().map(prompts));
     put("groups", groups(&info.groups));
+    put("part", info.shard.as_ref().map(part_of));
     put("window", Some(window(info)));
     put("windows", info.n_windows.map(|n| windows(n, info)));
     let unit = if info.kind == "sidecar" {
@@ -160,6 +164,16 @@ pub fn info_text(info: &Info) -> String {
         put(key, Some(value.clone()));
     }
     out
+}
+
+/// Which part of which whole it is.
+fn part_of(shard: &Shard) -> String {
+    let windows = count_of(shard.n_windows.into(), "window");
+    format!(
+        "{}, of {windows} and {} rows in all",
+        part(shard),
+        count(shard.n_rows)
+    )
 }
 
 fn line(name: &str, value: &str) -> String {

@@ -111,6 +111,7 @@ pub fn known_names() -> Vec<String> {
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         interrupted: None,
+        shard: None,
         until: Some(UntilInfo {
             target: 0.0,
             reached: true,

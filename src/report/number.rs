@@ -1,6 +1,7 @@
 //! How numbers are formatted for people, all in one place.
 
 use indicatif::{HumanBytes, HumanCount};
+use kl_formats::Shard;
 
 /// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
 #[must_use]
@@ -75,6 +76,12 @@ pub fn quantile_name(p: f64) -> String {
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
+}
+
+/// Which part of a whole: `part 0 of 3`.
+#[must_use]
+pub fn part(shard: &Shard) -> String {
+    format!("part {} of {} (from 0)", shard.index, shard.count)
 }
 
 /// A count, in groups of three digits: `1,234,567`.

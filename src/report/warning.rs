@@ -1,11 +1,11 @@
 //! Warnings: what is odd but not an error, each with the advice to give.
 
-use kl_formats::RowForms;
+use kl_formats::{RowForms, Shard};
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 use thiserror::Error;
 
-use super::number::{count_of, percent};
+use super::number::{count_of, part, percent};
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -116,6 +116,22 @@ pub enum Warning {
         there: u32,
         here: u32,
     },
+    /// The reference is a part of one.
+    #[error(
+        "the reference is {}: the numbers cover only its windows; kl merge makes the whole of the parts", part(.0)
+    )]
+    PartOfReference(Shard),
+    /// Parts of a whole were not computed alike.
+    #[error(
+        "{what} is {one} in {one_path} and {other} in {other_path}: the parts may differ by more than rounding; the merged file records what the first part states"
+    )]
+    PartsDiffer {
+        what: &'static str,
+        one: String,
+        one_path: String,
+        other: String,
+        other_path: String,
+    },
     /// Windows share scored tokens.
     #[error(
         "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
@@ -190,6 +206,8 @@ impl Warning {
             Self::UnknownProbability(_) => "unknown_probability",
             Self::UnknownTokens(_) => "unknown_tokens",
             Self::TokenizerCut { .. } => "vocabulary_cut",
+            Self::PartOfReference(_) => "part_of_reference",
+            Self::PartsDiffer { .. } => "parts_differ",
             Self::Overlap { .. } => "overlapping_windows",
             Self::OtherBos { .. } => "other_bos",
             Self::FewerContexts => "fewer_contexts",

@@ -10,7 +10,7 @@ use super::values::{file, gpu_layers, n_tokens, tensor_split, written_kind};
 use super::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::{MAX_THREADS, RelativeWidth, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, SplitMode};
-use crate::input::ScoreFrom;
+use crate::input::{Part, ScoreFrom};
 
 /// Every flag of the classic calls.
 #[derive(clap::Args, Debug)]
@@ -40,6 +40,16 @@ pub struct Args {
         default_value = "-1", value_parser = n_tokens, allow_negative_numbers = true
     )]
     pub n_tokens: i64,
+
+    /// Run only part I of N, counted from 0: every N-th window
+    ///
+    /// Each part may run on another machine; kl merge joins what they write. With -r, the sidecar
+    /// of a part is <model file name>.I-of-N.kls.
+    #[arg(
+        long, value_name = "I/N", help_heading = INPUT, hide_short_help = true,
+        conflicts_with = "until"
+    )]
+    pub shard: Option<Part>,
 
     #[command(flatten)]
     pub evaluate: EvaluateArgs,

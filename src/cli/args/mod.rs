@@ -11,7 +11,7 @@ use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 pub use classic::{Args, EvaluateArgs, ModelArgs, WriteArgs};
 pub use results::ResultArgs;
-pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs};
+pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs, MergeArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -39,6 +39,7 @@ pub struct Cli {
 pub enum Subcommand {
     Info(InfoArgs),
     Convert(ConvertArgs),
+    Merge(MergeArgs),
     Compare(CompareArgs),
 }
 
@@ -55,6 +56,7 @@ Examples:
   kl -m fp16.gguf --prompts-file p.jsonl -w ref.gz   prompts, not a text
   kl info ref.gz --verify                            check a file
   kl convert ref.gz base.kld --format llama.cpp      convert a reference
+  kl merge ref.gz ref.*.gz                           join the parts of --shard
   kl compare ref.gz other.npz                        compare without a model
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds";

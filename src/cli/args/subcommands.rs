@@ -1,4 +1,4 @@
-//! The flags of `kl info`, `kl convert` and `kl compare`.
+//! The flags of `kl info`, `kl convert`, `kl merge` and `kl compare`.
 
 use std::path::PathBuf;
 
@@ -57,6 +57,29 @@ pub struct ConvertArgs {
     /// llama.cpp's base files do not record it. With none, the model put no BOS there.
     #[arg(long, value_name = "ID|none")]
     pub bos: Option<Bos>,
+
+    /// Overwrite an existing output file
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print only warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Join the parts that --shard has made of a reference or an evaluation
+///
+/// The result is byte for byte what one run would have written.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct MergeArgs {
+    /// File to write
+    #[arg(value_name = "OUT", value_parser = file())]
+    pub output: PathBuf,
+
+    /// Parts to join, in any order: sidecars (.kls), or references of kl
+    #[arg(value_name = "IN", required = true)]
+    pub parts: Vec<PathBuf>,
 
     /// Overwrite an existing output file
     #[arg(long)]

@@ -9,6 +9,7 @@ use crate::cli::args::{Args, CompareArgs, ResultArgs};
 use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ResultSettings, Sidecar, Stats,
 };
+use crate::input::Part;
 
 pub(super) fn evaluate_settings(
     args: Args,
@@ -21,6 +22,7 @@ pub(super) fn evaluate_settings(
             args.results,
             &args.model,
             &reference,
+            args.shard,
             args.force,
             args.quiet,
         )?
@@ -43,7 +45,14 @@ impl TryFrom<CompareArgs> for CompareSettings {
     fn try_from(args: CompareArgs) -> Result<Self, UsageError> {
         let (results, reference) = (args.results, args.reference);
         Ok(Self {
-            results: result_settings(results, &args.others, &reference, args.force, args.quiet)?,
+            results: result_settings(
+                results,
+                &args.others,
+                &reference,
+                None,
+                args.force,
+                args.quiet,
+            )?,
             reference,
             others: args.others,
             max_rows: max_rows(args.n_tokens),
@@ -58,6 +67,7 @@ fn result_settings(
     args: ResultArgs,
     evaluated: &[PathBuf],
     reference: &Path,
+    part: Option<Part>,
     force: bool,
     quiet: bool,
 ) -> Result<ResultSettings, UsageError> {
@@ -104,6 +114,7 @@ fn result_settings(
         clusters: args.cluster,
         conditions: args.fail_if,
         allow_excluded: args.allow_excluded,
+        part,
         sidecar,
         force,
         resume: None,

@@ -2,6 +2,7 @@
 
 mod convert;
 mod evaluate;
+mod merge;
 mod paths;
 mod run;
 #[cfg(test)]
@@ -13,7 +14,7 @@ pub use usage_error::UsageError;
 
 use super::args::{Args, Cli, InfoArgs, Subcommand};
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings, WriteSettings,
 };
 use evaluate::evaluate_settings;
 use usage_error::wrong;
@@ -26,6 +27,7 @@ pub enum Command {
     Evaluate(EvaluateSettings),
     Info(InfoSettings),
     Convert(ConvertSettings),
+    Merge(MergeSettings),
     Compare(CompareSettings),
 }
 
@@ -37,6 +39,7 @@ impl TryFrom<Cli> for Command {
             None => classic(cli.classic),
             Some(Subcommand::Info(args)) => Ok(Self::Info(args.into())),
             Some(Subcommand::Convert(args)) => args.try_into().map(Self::Convert),
+            Some(Subcommand::Merge(args)) => args.try_into().map(Self::Merge),
             Some(Subcommand::Compare(args)) => args.try_into().map(Self::Compare),
         }
     }

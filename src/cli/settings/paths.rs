@@ -31,6 +31,12 @@ pub fn check(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageError> 
     Ok(())
 }
 
+/// Whether `path` leads to one of these files.
+pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
+    let path = resolved(path);
+    files.iter().any(|file| resolved(file) == path)
+}
+
 /// The file that a path leads to, whether it exists or not.
 fn resolved(path: &Path) -> PathBuf {
     let path = &follow_links(path);

@@ -165,6 +165,12 @@ pub(super) fn write_settings(
              then use kl convert",
         );
     }
+    if args.shard.is_some() && format != native::KIND {
+        return wrong(
+            "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
+             convert",
+        );
+    }
     let target = target(format, encoding)?;
     let run = run_settings(&args);
     let windowing = match &input {
@@ -188,6 +194,7 @@ pub(super) fn write_settings(
         input,
         output,
         target,
+        part: args.shard,
         resume: args.resume,
         run,
     })

@@ -108,6 +108,7 @@ impl FileRun<'_> {
                 about.is_base_file,
                 about.holds_log_probabilities() || other_about.holds_log_probabilities(),
             ),
+            shard: None,
             until: None,
             is_resumable: false,
             tokens: None,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, SidecarHeader, TokenRecord,
+    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, Shard, SidecarHeader, TokenRecord,
     TokenTexts,
 };
 
@@ -66,6 +66,8 @@ pub struct Evaluation<'e> {
     /// The labels of the reference's prompts, if its windows are prompts.
     pub prompts: Option<Vec<String>>,
     pub measures: Measures,
+    /// Which part of the windows is evaluated; `None`: all.
+    pub shard: Option<Shard>,
     /// Half the width of the mean's interval over the mean, at which to stop.
     pub until: Option<f64>,
     /// Whether `--resume` can continue this evaluation if it is cut off.
@@ -161,6 +163,7 @@ impl Evaluation<'_> {
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
         header.until = self.until;
+        header.shard = self.shard;
         header
     }
 
@@ -324,6 +327,7 @@ impl Evaluation<'_> {
                 n_windows: summary.n_windows,
                 of: n_windows,
             }),
+            shard: self.shard,
             until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
@@ -386,7 +390,8 @@ impl Evaluation<'_> {
             watch.warn(Warning::Identical { path });
         }
         let clusters = summary.clusters;
-        if (1..MIN_CLUSTERS as u64).contains(&clusters.n) {
+        // Of a part this goes without saying, and more text is not the answer.
+        if self.shard.is_none() && (1..MIN_CLUSTERS as u64).contains(&clusters.n) {
             let unit = match (clusters.kind, &self.prompts) {
                 (ClusterKind::Block, _) => "block",
                 (ClusterKind::Window, None) => "window",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kl_formats::ModelIdentity;
+use kl_formats::{ModelIdentity, Shard};
 use serde::Serialize;
 
 use super::divergent::DivergentToken;
@@ -82,6 +82,9 @@ pub struct ModelReport {
     /// How far the evaluation got before it was interrupted: the statistics cover that part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
+    /// Which part of an evaluation this is: the statistics cover that part; absent for a whole one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
     /// How an evaluation that was to stop at a narrow interval ended; absent if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilInfo>,

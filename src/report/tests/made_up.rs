@@ -110,6 +110,7 @@ pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
         max_at_text: None,
         sidecar: None,
         interrupted: None,
+        shard: None,
         until: None,
         n_resumed: 0,
         timing: None,

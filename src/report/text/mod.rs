@@ -18,7 +18,7 @@ use self::logit_metrics::logit_sections;
 use self::prompts::prompt_table;
 use self::sheet::Sheet;
 use super::number::{
-    bytes, count, count_of, duration, kld, percent, printable, short_percent, signed_percent,
+    bytes, count, count_of, duration, kld, part, percent, printable, short_percent, signed_percent,
     significant,
 };
 use super::result::{
@@ -86,6 +86,13 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     out.title(&format!("{named} against {}", reference.path));
     if let Some(interrupted) = &report.interrupted {
         out.line("PARTIAL", &partial(interrupted));
+    }
+    if let Some(shard) = &report.shard {
+        let part = format!(
+            "{}: the numbers below cover only that part; kl merge joins the parts' sidecars",
+            part(shard)
+        );
+        out.line("PART", &part);
     }
     out.line("model", &describe(&report.model));
     if report.is_reference_model {

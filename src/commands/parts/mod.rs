@@ -1,0 +1,217 @@
+//! Evaluations as their sidecars hold them: one file each, or several, each a part.
+
+mod whole;
+
+use std::iter::Peekable;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
+
+use super::one_line;
+use crate::report::Warning;
+use crate::report::number::count;
+pub use whole::{Opened, PartHeader, in_order, warnings};
+
+/// An evaluation as its sidecars hold it: one file, or all parts of one.
+#[derive(Debug)]
+pub struct StoredEvaluation {
+    header: SidecarHeader,
+    paths: Vec<PathBuf>,
+    n_records: u64,
+    warnings: Vec<Warning>,
+}
+
+/// A sidecar whose header was read.
+type OpenedSidecar = Opened<SidecarHeader>;
+
+/// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
+/// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
+/// comes twice, or if a file holds the whole.
+#[must_use]
+pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(PathBuf, String)>) {
+    let mut unusable = Vec::new();
+    let mut groups: Vec<Vec<OpenedSidecar>> = Vec::new();
+    for path in paths {
+        match open(path) {
+            Err(error) => unusable.push((path.clone(), one_line(&error))),
+            Ok(opened) if opened.header.shard.is_none() => groups.push(vec![opened]),
+            Ok(opened) => {
+                let is_its = |group: &&mut Vec<OpenedSidecar>| {
+                    let first = group.first();
+                    first.is_some_and(|first| first.identity == opened.identity)
+                };
+                match groups.iter_mut().find(is_its) {
+                    Some(group) => group.push(opened),
+                    None => groups.push(vec![opened]),
+                }
+            }
+        }
+    }
+    let whole_of = |group: &Vec<OpenedSidecar>| {
+        let part = group.first()?;
+        let whole = groups.iter().flatten().find(|file| file.is_whole_of(part));
+        whole.map(|whole| whole.path.display().to_string())
+    };
+    let wholes: Vec<Option<String>> = groups.iter().map(whole_of).collect();
+    let mut evaluations = Vec::new();
+    for (group, whole) in groups.into_iter().zip(wholes) {
+        let paths: Vec<PathBuf> = group.iter().map(|file| file.path.clone()).collect();
+        let evaluation = match whole {
+            Some(whole) => Err(anyhow!("is a part of {whole}, which holds all of it")),
+            None => StoredEvaluation::of(group),
+        };
+        match evaluation {
+            Ok(evaluation) => evaluations.push(evaluation),
+            Err(error) => {
+                let why = one_line(&error);
+                unusable.extend(paths.into_iter().map(|path| (path, why.clone())));
+            }
+        }
+    }
+    (evaluations, unusable)
+}
+
+fn open(path: &Path) -> Result<OpenedSidecar> {
+    let reader = SidecarReader::open(path)?;
+    let (header, n_records) = (reader.header().clone(), reader.n_records());
+    if let (Some(_), Some(n)) = (header.shard, header.n_records)
+        && n_records != n
+    {
+        let path = path.display();
+        bail!(
+            "{path}: holds {} of the {} records of its part",
+            count(n_records),
+            count(n)
+        );
+    }
+    Ok(Opened::new(path, header))
+}
+
+impl StoredEvaluation {
+    /// The evaluation that these sidecars hold all parts of.
+    ///
+    /// # Errors
+    /// A file that is not a sidecar, or no part of the same evaluation as the others; a part that is
+    /// missing or comes twice.
+    pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
+        let mut parts = Vec::new();
+        for path in paths {
+            let part = open(path)?;
+            part.shard()?;
+            parts.push(part);
+        }
+        Self::of(parts)
+    }
+
+    /// The evaluation in one whole file, or in all of its parts.
+    fn of(files: Vec<OpenedSidecar>) -> Result<Self> {
+        if let [whole] = files.as_slice()
+            && whole.header.shard.is_none()
+        {
+            return Ok(Self {
+                n_records: SidecarReader::open(&whole.path)?.n_records(),
+                header: whole.header.clone(),
+                paths: vec![whole.path.clone()],
+                warnings: Vec::new(),
+            });
+        }
+        let parts = in_order(files)?;
+        let Some(first) = parts.first() else {
+            bail!("no sidecars were given");
+        };
+        let of_all: Option<u64> = parts.iter().map(|part| part.header.n_records).sum();
+        let n_records = first.shard()?.n_rows;
+        if of_all != Some(n_records) {
+            bail!(
+                "{}: the parts hold {} records, and the whole has {}: evaluate again",
+                first.path.display(),
+                count(of_all.unwrap_or(0)),
+                count(n_records)
+            );
+        }
+        Ok(Self {
+            header: first.header.of_whole(),
+            paths: parts.iter().map(|part| part.path.clone()).collect(),
+            n_records,
+            warnings: warnings(&parts),
+        })
+    }
+
+    /// The header of the whole evaluation.
+    #[must_use]
+    pub fn header(&self) -> &SidecarHeader {
+        &self.header
+    }
+
+    /// The file, or the files of the parts in the order of their indices.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// Records of the whole evaluation.
+    #[must_use]
+    pub fn n_records(&self) -> u64 {
+        self.n_records
+    }
+
+    /// What was not alike when the parts were computed, as far as it may move results.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// Reads the records one by one, in the order in which one run would have written them.
+    ///
+    /// # Errors
+    /// If a file can no longer be opened. Each record has its own.
+    pub fn records(&self) -> Result<impl Iterator<Item = kl_formats::Result<TokenRecord>>> {
+        let readers = self.paths.iter().map(|path| SidecarReader::open(path));
+        let parts = readers.map(|reader| reader.map(Iterator::peekable));
+        Ok(InTurn {
+            parts: parts.collect::<kl_formats::Result<_>>()?,
+            turn: 0,
+            window: None,
+        })
+    }
+
+    /// Reads the texts of the tokens that occur, if the files hold them.
+    ///
+    /// # Errors
+    /// If a file can no longer be opened, or its texts are damaged.
+    pub fn texts(&self) -> Result<TokenTexts> {
+        let mut parts = Vec::new();
+        for path in &self.paths {
+            parts.push(SidecarReader::open(path)?.texts()?);
+        }
+        Ok(parts.iter().flat_map(TokenTexts::iter).collect())
+    }
+}
+
+/// Takes the windows from the parts in turn.
+struct InTurn {
+    parts: Vec<Peekable<SidecarReader>>,
+    /// The part that is read.
+    turn: usize,
+    /// The window that is read.
+    window: Option<u32>,
+}
+
+impl Iterator for InTurn {
+    type Item = kl_formats::Result<TokenRecord>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let is_same_window = match (self.window, self.parts.get_mut(self.turn)?.peek()) {
+            (None, _) | (_, Some(Err(_))) => true,
+            (Some(window), Some(Ok(next))) => next.window == window,
+            (Some(_), None) => false,
+        };
+        if !is_same_window {
+            self.turn = (self.turn + 1) % self.parts.len();
+        }
+        let next = self.parts.get_mut(self.turn)?.next()?;
+        self.window = next.as_ref().ok().map(|record| record.window);
+        Some(next)
+    }
+}
