@@ -27,6 +27,12 @@ pub fn evaluate<E: Engine>(
     observer: &dyn Observer,
 ) -> Result<Report> {
     let watch = &Watch::new(observer);
+    for (path, what) in &settings.skipped {
+        let path = path.display();
+        watch.note(&format!(
+            "{path}: skipped: holds no language model ({what})"
+        ));
+    }
     let reference = Reference::open(&settings.reference)?;
     check_reference(settings, reference.about())?;
     warn_of_overlap(&reference, watch);

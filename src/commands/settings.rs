@@ -37,6 +37,8 @@ pub struct WriteSettings {
 pub struct EvaluateSettings {
     /// The GGUFs to evaluate, one after another.
     pub models: Vec<PathBuf>,
+    /// GGUFs of a given folder that hold no language model, and what they hold.
+    pub skipped: Vec<(PathBuf, String)>,
     pub reference: PathBuf,
     /// The window size that the reference must have; `None`: any.
     pub n_ctx: Option<u32>,

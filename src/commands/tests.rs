@@ -124,6 +124,7 @@ impl Folder {
     fn evaluate_settings(&self, models: &[&str]) -> EvaluateSettings {
         EvaluateSettings {
             models: models.iter().map(|name| self.path(name)).collect(),
+            skipped: Vec::new(),
             reference: self.path("ref"),
             n_ctx: None,
             vocabulary: Vocabulary::Same,

@@ -68,7 +68,7 @@ impl Engine for LlamaCpp {
 /// A file that is not a whole GGUF, a later part of a split one, or a model that predicts no next
 /// token.
 fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
-    let header = gguf::read(path)?;
+    let header = gguf::read_whole(path)?;
     if let Some((part, parts)) = header.split.filter(|&(part, _)| part > 0) {
         return Err(EngineError::NotFirstPart {
             path: path.to_owned(),

@@ -17,7 +17,8 @@ use crate::input::{Part, ScoreFrom};
 pub struct Args {
     /// Model to run (GGUF); with -r, may repeat
     ///
-    /// Each model is loaded after the one before it is freed.
+    /// Each model is loaded after the one before it is freed. With -r, a folder stands for all of
+    /// its GGUFs in the order of their names, of split ones the first part.
     #[arg(short, long, value_name = "PATH", required = true, help_heading = INPUT)]
     pub model: Vec<PathBuf>,
 

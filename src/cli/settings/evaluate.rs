@@ -9,6 +9,7 @@ use crate::cli::args::{Args, CompareArgs, ResultArgs};
 use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ResultSettings, Sidecar, Stats,
 };
+use crate::commands::{ModelsOfFolder, models_of_folder, one_line};
 use crate::input::Part;
 
 pub(super) fn evaluate_settings(
@@ -16,11 +17,12 @@ pub(super) fn evaluate_settings(
     reference: PathBuf,
 ) -> Result<EvaluateSettings, UsageError> {
     let run = run_settings(&args);
+    let ModelsOfFolder { models, skipped } = models(&args.model)?;
     let results = ResultSettings {
         resume: Some(args.resume),
         ..result_settings(
             args.results,
-            &args.model,
+            &models,
             &reference,
             args.shard,
             args.force,
@@ -28,7 +30,8 @@ pub(super) fn evaluate_settings(
         )?
     };
     Ok(EvaluateSettings {
-        models: args.model,
+        models,
+        skipped,
         reference,
         n_ctx: args.n_ctx,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
@@ -37,6 +40,21 @@ pub(super) fn evaluate_settings(
         results,
         run,
     })
+}
+
+/// The models that are given, and those of the folders that are.
+fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, UsageError> {
+    let mut all = ModelsOfFolder::default();
+    for path in given {
+        if path.is_dir() {
+            let of_folder = models_of_folder(path).or_else(|error| wrong(one_line(&error)))?;
+            all.models.extend(of_folder.models);
+            all.skipped.extend(of_folder.skipped);
+        } else {
+            all.models.push(path.clone());
+        }
+    }
+    Ok(all)
 }
 
 impl TryFrom<CompareArgs> for CompareSettings {

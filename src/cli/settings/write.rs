@@ -159,6 +159,12 @@ pub(super) fn write_settings(
             models.len()
         ))
     })?;
+    if model.is_dir() {
+        return wrong(format!(
+            "{}: is a folder: -w writes the reference of one model, -r evaluates all models of a folder",
+            model.display()
+        ));
+    }
     if args.resume && format != native::KIND {
         return wrong(
             "--resume needs --format kl, whose checksums show which windows are whole: write that, \

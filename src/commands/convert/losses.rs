@@ -190,6 +190,11 @@ impl Conversion {
         if !numbers.eq(0..self.windows.len() as u32) {
             self.lose("the windows' numbers in the text, and the seed of their order");
         }
+        if about.shard.is_some() {
+            self.lose(
+                "the record that these are the windows of one part, so that they cannot be merged",
+            );
+        }
         if about.stride.is_some() {
             self.lose("the record that windows overlap, and by how much");
         }

@@ -26,6 +26,7 @@ mod error;
 mod limits;
 mod metadata;
 mod sample;
+mod split;
 mod tensors;
 mod values;
 mod vocabulary;
@@ -47,7 +48,7 @@ const MAGIC: [u8; 4] = *b"GGUF";
 /// What a model's header states, as far as `kl` needs it before llama.cpp loads the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufSummary {
-    /// Bytes of the file.
+    /// Bytes of the file; of a split model, of this part.
     pub file_bytes: u64,
     /// `general.architecture`.
     pub architecture: Option<String>,
@@ -122,6 +123,8 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
         name: found.name,
     })
 }
+
+pub use split::read_whole;
 
 /// Reads magic and version.
 fn read_start(cursor: &mut Cursor) -> Result<()> {

@@ -1,0 +1,105 @@
+//! The models of a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::engine::gguf;
+
+/// The models that `-m FOLDER` stands for.
+#[derive(Debug, Default)]
+pub struct ModelsOfFolder {
+    /// Every GGUF in the order of the names; of a split one only the first part.
+    pub models: Vec<PathBuf>,
+    /// GGUFs that hold no language model, and what they hold: `clip`, say, for the vision part that
+    /// `mmproj` files are.
+    pub skipped: Vec<(PathBuf, String)>,
+}
+
+/// Lists the models of a folder. A GGUF that cannot be read is among them: running it says why.
+///
+/// # Errors
+/// A folder that cannot be read, or holds no model.
+pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
+    let shown = folder.display();
+    let unreadable = || format!("{shown}: cannot be read");
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).with_context(unreadable)? {
+        let path = entry.with_context(unreadable)?.path();
+        if is_gguf(&path) && !is_later_part(&path) && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut found = ModelsOfFolder::default();
+    for path in paths {
+        match gguf::read(&path) {
+            Ok(header) if header.tokenizer.is_none() => {
+                let what = header
+                    .architecture
+                    .unwrap_or_else(|| "no architecture".to_owned());
+                found.skipped.push((path, what));
+            }
+            _ => found.models.push(path),
+        }
+    }
+    if found.models.is_empty() {
+        bail!("{shown}: holds no model: -m needs a GGUF, or a folder with some");
+    }
+    Ok(found)
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// Whether the file is a later part of a split GGUF, by the name that llama.cpp gives it
+/// (`llama_split_path`): it loads those itself.
+fn is_later_part(path: &Path) -> bool {
+    let name = path.file_stem().and_then(|stem| stem.to_str());
+    let parts = name.and_then(|name| {
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (_, part) = rest.rsplit_once('-')?;
+        Some((part, count))
+    });
+    let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
+    parts.is_some_and(|(part, count)| is_number(part) && is_number(count) && part != "00001")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_parts_are_known_by_their_names() {
+        for (name, expected) in [
+            ("a-00002-of-00003.gguf", true),
+            ("a-00003-of-00003.gguf", true),
+            ("a-00001-of-00003.gguf", false),
+            ("a-2-of-3.gguf", false),
+            ("a-0000x-of-00003.gguf", false),
+            ("00002-of-00003.gguf", false),
+            ("a.gguf", false),
+        ] {
+            assert_eq!(is_later_part(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_listed_by_name_and_one_without_models_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let refused = models_of_folder(path).unwrap_err().to_string();
+        assert!(refused.contains("holds no model"), "{refused}");
+        for name in ["b.gguf", "a.GGUF", "a.txt", "a-00002-of-00002.gguf"] {
+            fs::write(path.join(name), name).unwrap();
+        }
+        fs::create_dir(path.join("c.gguf")).unwrap();
+        let found = models_of_folder(path).unwrap();
+        assert_eq!(found.models, [path.join("a.GGUF"), path.join("b.gguf")]);
+        assert_eq!(found.skipped, []);
+        assert!(models_of_folder(&path.join("none")).is_err());
+    }
+}
