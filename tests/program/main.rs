@@ -11,6 +11,7 @@ mod compare;
 mod convert;
 mod encodings;
 mod evaluate;
+mod folders;
 mod gate;
 mod groups;
 mod infinite;
@@ -27,6 +28,7 @@ mod readme;
 #[cfg(unix)]
 mod resume;
 mod set_up;
+mod shards;
 mod until;
 mod vocabulary;
 mod windows;
