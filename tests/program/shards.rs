@@ -77,6 +77,17 @@ fn parts_of_a_sample_make_the_bytes_of_one_run() {
 }
 
 #[test]
+fn parts_of_groups_make_the_bytes_of_one_run() {
+    let session = session();
+    session.write("code.txt", short_text().to_uppercase());
+    for input in ["", "-n 700"] {
+        let input = format!("-t wiki=short.txt -t code=code.txt -c 64 {input}");
+        check_reference(&session, &input, 3);
+        check_evaluation(&session, "", 3);
+    }
+}
+
+#[test]
 fn parts_of_prompts_make_the_bytes_of_one_run() {
     let session = Session::new();
     for (input, parts) in [

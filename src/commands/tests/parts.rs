@@ -1,0 +1,148 @@
+//! Parts of a reference and of an evaluation, and what belongs together.
+
+use kl_formats::{SidecarReader, TokenRecord};
+
+use super::*;
+use crate::commands::settings::MergeSettings;
+use crate::commands::{merge, stored_evaluations};
+use crate::input::Part;
+
+impl Folder {
+    /// Evaluates `model` against `ref` into the file `name`.
+    fn evaluate_part(&self, model: &str, name: &str, part: Option<Part>) {
+        let mut settings = self.evaluate_settings(&[model]);
+        settings.results.part = part;
+        settings.results.sidecar = Sidecar::At(self.path(name));
+        settings.results.resume = Some(false);
+        evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    }
+
+    /// Evaluates in so many parts, into `<model>.0`, `<model>.1`, ...
+    fn evaluate_parts(&self, model: &str, parts: usize) -> Vec<PathBuf> {
+        let names = (0..parts).map(|index| {
+            let name = format!("{model}.{index}");
+            self.evaluate_part(model, &name, Some(part(index, parts)));
+            self.path(&name)
+        });
+        names.collect()
+    }
+}
+
+fn part(index: usize, count: usize) -> Part {
+    format!("{index}/{count}").parse().unwrap()
+}
+
+fn records(path: PathBuf) -> Vec<TokenRecord> {
+    SidecarReader::open(&path).unwrap().read_all().unwrap()
+}
+
+/// Why each file cannot be used, by its name.
+fn reasons(unusable: &[(PathBuf, String)]) -> Vec<(String, &str)> {
+    let named = unusable.iter().map(|(path, why)| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, why.as_str())
+    });
+    named.collect()
+}
+
+#[test]
+fn parts_are_read_as_the_evaluation_that_they_make() {
+    let folder = Folder::new();
+    folder.write("ref");
+    folder.evaluate_part("q4", "whole", None);
+    let whole = SidecarReader::open(&folder.path("whole")).unwrap();
+    for n_parts in [1, 3, 7] {
+        let mut paths = folder.evaluate_parts("q4", n_parts);
+        paths.reverse();
+        let (evaluations, unusable) = stored_evaluations(&paths);
+        assert_eq!(unusable, []);
+        let [evaluation] = evaluations.as_slice() else {
+            panic!("one evaluation")
+        };
+        paths.reverse();
+        assert_eq!(evaluation.paths(), paths);
+        assert_eq!(evaluation.header(), whole.header());
+        assert_eq!(evaluation.n_records(), whole.n_records());
+        assert_eq!(evaluation.warnings(), []);
+        let read: Vec<TokenRecord> = evaluation.records().unwrap().map(Result::unwrap).collect();
+        let debug = |records: &[TokenRecord]| format!("{records:?}");
+        // NaNs are not equal to themselves.
+        assert_eq!(debug(&read), debug(&records(folder.path("whole"))));
+        for path in paths {
+            fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_many_evaluations_is_sorted_out() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let mut paths = folder.evaluate_parts("q4", 3);
+    paths.extend(folder.evaluate_parts("f16", 2));
+    folder.evaluate_part("f16", "whole", None);
+    paths.push(folder.path("whole"));
+    fs::write(folder.path("q2"), "another quant").unwrap();
+    paths.extend(folder.evaluate_parts("q2", 3));
+    // One part of `q2` is missing; `f16` is there whole; a text is no sidecar.
+    let missing = paths.iter().position(|path| path.ends_with("q2.1"));
+    paths.remove(missing.unwrap());
+    paths.push(folder.path("text"));
+    let (evaluations, unusable) = stored_evaluations(&paths);
+    let found: Vec<usize> = evaluations.iter().map(|one| one.paths().len()).collect();
+    assert_eq!(found, [3, 1]);
+    let reasons = reasons(&unusable);
+    for (name, what) in [
+        ("text", "sidecar"),
+        ("f16.0", "which holds all of it"),
+        ("f16.1", "which holds all of it"),
+        ("q2.0", "part 1 of 3 is missing"),
+        ("q2.2", "part 1 of 3 is missing"),
+    ] {
+        let why = reasons.iter().find(|(unusable, _)| unusable == name);
+        assert!(why.unwrap().1.contains(what), "{name}: {why:?}");
+    }
+    assert_eq!(reasons.len(), 5);
+
+    let twice = [&paths[..3], &paths[1..2]].concat();
+    let (evaluations, unusable) = stored_evaluations(&twice);
+    assert!(evaluations.is_empty() && unusable.len() == 4);
+    assert!(
+        unusable[0].1.contains("both are part 1 of 3"),
+        "{unusable:?}"
+    );
+}
+
+#[test]
+fn an_interrupted_merge_leaves_nothing() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let sidecars = folder.evaluate_parts("q4", 3);
+    let references = (0..3).map(|index| {
+        let name = format!("ref.{index}");
+        let mut settings = folder.write_settings(&name);
+        settings.part = Some(part(index, 3));
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+        folder.path(&name)
+    });
+    let references = references.collect();
+    folder.evaluate_part("q4", "whole", None);
+    for (parts, whole) in [(sidecars, "whole"), (references, "ref")] {
+        let settings = MergeSettings {
+            output: folder.path("joined"),
+            parts,
+            force: false,
+            quiet: true,
+        };
+        let stopped = merge(&settings, &Recorder::stopping_after(2));
+        assert!(stopped.unwrap_err().to_string().contains("interrupted"));
+        assert!(!folder.path("joined").exists() && !folder.path("joined.partial").exists());
+        let recorder = Recorder::default();
+        let merged = merge(&settings, &recorder).unwrap();
+        assert_eq!(merged.n_parts, 3);
+        assert_eq!(merged.file_bytes, folder.bytes(whole).len() as u64);
+        assert!(folder.bytes("joined") == folder.bytes(whole));
+        assert_eq!(recorder.heard(), ["begin merging", "end"]);
+        fs::remove_file(folder.path("joined")).unwrap();
+    }
+}
