@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::estimate::{Confidence, finite};
 use super::hall;
 use super::mean::Sum;
-use super::student::{normal_two_sided, student_two_sided};
+use super::student::{normal_two_sided, student_outside, student_two_sided};
 
 /// With fewer clusters, Hall's correction makes intervals up to 80 % wider and covers only 1 %
 /// more: see docs/INTERVALS.md.
@@ -132,15 +132,10 @@ impl Spread {
     /// Few clusters cannot show how skewed they are: below `MIN_CLUSTERS_FOR_SKEWNESS`, theirs is
     /// left at 0.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
-        let ends = self.clustered.and_then(|clustered| {
-            let (se, skewness) = match self.se {
-                Some(se) if se > clustered.se => (se, self.skewness),
-                _ if clustered.clusters < MIN_CLUSTERS_FOR_SKEWNESS => (clustered.se, 0.0),
-                _ => (clustered.se, clustered.skewness),
-            };
-            let t = student_two_sided(confidence, clustered.degrees);
-            let (below, above) = hall::reach(t, skewness);
-            let (lo, hi) = (value - below * se, value + above * se);
+        let ends = self.studentised().and_then(|by| {
+            let t = student_two_sided(confidence, by.degrees);
+            let (below, above) = hall::reach(t, by.skewness);
+            let (lo, hi) = (value - below * by.se, value + above * by.se);
             (lo.is_finite() && hi.is_finite()).then_some((lo, hi))
         });
         ClusteredInterval {
@@ -151,6 +146,52 @@ impl Spread {
             n_effective: self.clustered.map(|_| self.n_effective()),
         }
     }
+
+    /// The two-sided p-value of the hypothesis that the true value is 0: the largest p so that 0 is
+    /// outside [`Spread::interval`] at every confidence below `1 − p`.
+    ///
+    /// With `T = value/SE` and Hall's g, 0 is below the interval if `g⁻¹(t) < T` and above it if
+    /// `g⁻¹(−t) > T`. g rises, so that the t at which 0 is just at an end is `|g(T)|`, or 0 where
+    /// g(T) and T differ in sign. `None` for fewer than two clusters.
+    pub fn p_of_0(&self, value: f64) -> Option<f64> {
+        let by = self.studentised()?;
+        if value == 0.0 {
+            return Some(1.0);
+        }
+        let studentised = value / by.se;
+        if studentised.is_infinite() {
+            return Some(0.0);
+        }
+        let t = hall::transform(studentised, by.skewness) * value.signum();
+        finite(student_outside(t.max(0.0), by.degrees))
+    }
+
+    /// The larger of the two standard errors: the interval is made from it.
+    pub fn larger_se(&self) -> Option<f64> {
+        finite(self.studentised()?.se)
+    }
+
+    /// What the interval is made of; `None` for fewer than two clusters.
+    fn studentised(&self) -> Option<Studentised> {
+        let clustered = self.clustered?;
+        let (se, skewness) = match self.se {
+            Some(se) if se > clustered.se => (se, self.skewness),
+            _ if clustered.clusters < MIN_CLUSTERS_FOR_SKEWNESS => (clustered.se, 0.0),
+            _ => (clustered.se, clustered.skewness),
+        };
+        Some(Studentised {
+            se,
+            degrees: clustered.degrees,
+            skewness,
+        })
+    }
+}
+
+/// The larger of the two standard errors, with its skewness and the degrees of freedom.
+struct Studentised {
+    se: f64,
+    degrees: f64,
+    skewness: f64,
 }
 
 impl ClusteredError {

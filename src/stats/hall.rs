@@ -20,6 +20,14 @@ pub fn reach(t: f64, skewness: f64) -> (f64, f64) {
     (below.max(0.0), above.max(0.0))
 }
 
+/// The transformation itself: g(T).
+///
+/// Its derivative is `(1 + k T/3)²`: it never falls.
+pub fn transform(t: f64, skewness: f64) -> f64 {
+    let k = skewness;
+    t + k * t.powi(2) / 3.0 + k.powi(2) * t.powi(3) / 27.0 + k / 6.0
+}
+
 fn inverse(x: f64, k: f64) -> f64 {
     if k == 0.0 {
         return x;

@@ -11,6 +11,7 @@
 //! them.
 
 mod beta;
+pub mod breakdown;
 pub mod cluster;
 pub mod clustered_error;
 pub mod clustered_mean;
@@ -21,25 +22,31 @@ pub mod distribution;
 pub mod estimate;
 pub mod exclusion;
 pub mod hall;
+pub mod holm;
 pub mod llama_perplexity;
 pub mod logit_metrics;
 mod maritz_jarrett;
+pub mod mcnemar;
 pub mod mean;
 pub mod most_divergent;
 #[cfg(test)]
 mod oracle;
 mod order_statistics;
+pub mod pair;
+pub mod paired;
 pub mod perplexity;
 pub mod prompts;
 pub mod proportion;
 pub mod quantile;
 mod running;
+pub mod sign_test;
 pub mod student;
 pub mod summary;
 pub mod tail;
 pub mod text_length;
 pub mod unknown;
 
+pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
     ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
     MIN_WINDOWS_IN_BLOCKS,
@@ -50,15 +57,20 @@ pub use delta_p::DeltaP;
 pub use distribution::{Distribution, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate};
 pub use exclusion::{ExcludedToken, ExclusionReason};
+pub use holm::holm;
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitDistances, LogitSummary, LogitsNotAvailable, Metric};
+pub use mcnemar::McNemar;
 pub use mean::RunningMean;
 pub use most_divergent::MostDivergent;
+pub use pair::{EntropyBin, Nearer, PairedComparison, PairedToken};
+pub use paired::{PairedDifference, paired_difference};
 pub use perplexity::Perplexity;
 pub use prompts::{MeanMax, PromptLogits, PromptStats};
 pub use proportion::Share;
 pub use quantile::QuantileEstimate;
 pub use running::RunningInterval;
+pub use sign_test::SignTest;
 pub use summary::{Agreement, Summary};
 pub use tail::Tail;
 pub use unknown::UnknownP;

@@ -25,6 +25,20 @@ pub fn student_two_sided(confidence: Confidence, degrees: f64) -> f64 {
     (degrees * (1.0 - x) / x).sqrt()
 }
 
+/// `P(|T| > t)` for a Student T with ν = `degrees` > 0 degrees of freedom and `t ≥ 0`.
+pub fn student_outside(t: f64, degrees: f64) -> f64 {
+    let square = t * t;
+    if square.is_infinite() {
+        return 0.0;
+    }
+    // T²/(ν + T²) ~ Beta(½, ν/2); the smaller of it and its complement keeps the digits.
+    if square < degrees {
+        beta::tails(0.5, 0.5 * degrees, square / (degrees + square)).1
+    } else {
+        beta::tails(0.5 * degrees, 0.5, degrees / (degrees + square)).0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::delta_p::{DeltaP, delta_p};
 use super::distribution::Distribution;
-use super::estimate::Confidence;
+use super::estimate::{Confidence, Estimate};
 use super::exclusion::{ExcludedToken, ExclusionReason};
 use super::perplexity::Perplexity;
 use super::proportion::Share;
@@ -35,6 +35,10 @@ pub struct Summary {
     pub clusters: Clustering,
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
+    /// The mean of the groups' mean KLDs, with its clustered interval: each group counts the same,
+    /// however many tokens it has. Absent with fewer than two groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
     pub reverse_kld: Option<Distribution>,
     /// How often the top tokens agree.
@@ -100,6 +104,7 @@ impl Summary {
             confidence,
             clusters: clusters.clustering(),
             kld: divergence(|r| r.kld),
+            kld_macro: None,
             reverse_kld: divergence(|r| r.reverse_kld),
             agreement: Agreement::of(&counted, &clusters, confidence),
             perplexity,

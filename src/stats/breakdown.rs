@@ -1,0 +1,160 @@
+//! Where a model's KLD comes from: by the reference's confidence, position, group, special tokens.
+
+use kl_formats::sidecar::TokenRecord;
+use serde::Serialize;
+
+use super::cluster::{ClusterRule, Clusters};
+use super::clustered_mean::ClusteredMean;
+use super::estimate::{Confidence, Estimate, finite};
+use super::exclusion::is_counted;
+use super::mean::Sum;
+
+/// The edges of the bins by the reference's top-1 probability.
+const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
+
+/// The mean KLD of parts of the counted tokens; the fields are the JSON's keys.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct Breakdown {
+    /// By the probability of the reference's top token. Empty where no record has it.
+    pub by_confidence: Vec<Bin>,
+    /// By position in the window, in powers of two: 0, 1, 2–3, 4–7 and so on.
+    pub by_position: Vec<Bin>,
+    /// By group; empty without groups.
+    pub by_group: Vec<Bin>,
+    /// Positions whose next token is a special one, and the others; empty if none is.
+    pub special: Vec<Bin>,
+}
+
+/// Some of the counted tokens.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct Bin {
+    /// What the tokens have in common, in words.
+    pub label: String,
+    /// The smallest value of a token in the bin; `None` where that has no number or no end.
+    pub from: Option<f64>,
+    /// The value that all tokens stay below; `None` where that has no number or no end.
+    pub to: Option<f64>,
+    /// How many tokens.
+    pub n_tokens: u64,
+    /// Those of them whose KLD is infinite, which are left out of the mean.
+    pub n_infinite: u64,
+    /// Their mean KLD with its clustered interval; `None` without tokens.
+    pub kld: Option<Estimate>,
+    /// Their sum of KLDs over that of all tokens; `None` where that is 0.
+    pub share_of_kld: Option<f64>,
+    /// The share of them on which both models have the same top token; `None` without tokens.
+    pub agreement: Option<f64>,
+}
+
+impl Breakdown {
+    /// Sorts the counted ones among `records` into bins. `group_names[i]` is group `i`'s; empty
+    /// without groups.
+    pub fn of(
+        records: &[TokenRecord],
+        group_names: &[String],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Self {
+        let tokens = Tokens {
+            counted: records.iter().filter(|record| is_counted(record)).collect(),
+            clusters: Clusters::of_records(records, rule),
+            confidence,
+        };
+        Self {
+            by_confidence: tokens.by_confidence(),
+            by_position: tokens.by_position(),
+            by_group: tokens.by_group(group_names),
+            special: tokens.special(),
+        }
+    }
+}
+
+/// The tokens that are sorted into bins.
+struct Tokens<'r> {
+    counted: Vec<&'r TokenRecord>,
+    clusters: Clusters,
+    confidence: Confidence,
+}
+
+impl Tokens<'_> {
+    fn by_confidence(&self) -> Vec<Bin> {
+        if self.counted.iter().all(|record| record.ref_top_p.is_nan()) {
+            return Vec::new();
+        }
+        let percent = |p: f64| format!("{:.0}", 100.0 * p);
+        let starts = std::iter::once(None).chain(CONFIDENCE_EDGES.map(Some));
+        let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
+        let bins = starts.zip(ends).map(|(from, to)| {
+            let label = match (from, to) {
+                (Some(from), Some(to)) => format!("{} to {} %", percent(from), percent(to)),
+                (Some(from), None) => format!("{} % and above", percent(from)),
+                (None, to) => format!("below {} %", percent(to.unwrap_or(1.0))),
+            };
+            self.bin(label, (from, to), |record| {
+                from.is_none_or(|from| record.ref_top_p >= from)
+                    && to.is_none_or(|to| record.ref_top_p < to)
+            })
+        });
+        bins.collect()
+    }
+
+    fn by_position(&self) -> Vec<Bin> {
+        let of = |record: &TokenRecord| u32::BITS - record.position.leading_zeros();
+        let bins = (0..=u32::BITS).filter_map(|power| {
+            let (from, to) = match power {
+                0 => (0, 1),
+                power => (1_u64 << (power - 1), 1_u64 << power),
+            };
+            let label = match to - 1 {
+                last if last == from => from.to_string(),
+                last => format!("{from}–{last}"),
+            };
+            let ends = (Some(from as f64), Some(to as f64));
+            let bin = self.bin(label, ends, |record| of(record) == power);
+            (bin.n_tokens > 0).then_some(bin)
+        });
+        bins.collect()
+    }
+
+    fn by_group(&self, _names: &[String]) -> Vec<Bin> {
+        Vec::new()
+    }
+
+    fn special(&self) -> Vec<Bin> {
+        Vec::new()
+    }
+
+    /// The bin of the tokens that `holds` picks.
+    fn bin(
+        &self,
+        label: String,
+        (from, to): (Option<f64>, Option<f64>),
+        holds: impl Fn(&TokenRecord) -> bool,
+    ) -> Bin {
+        let mut inside = self.counted.clone();
+        inside.retain(|record| holds(record));
+        let n_tokens = inside.len();
+        let same_top = inside.iter().filter(|r| r.ref_top == r.eval_top).count();
+        inside.retain(|record| record.kld.is_finite());
+        let klds: Vec<f64> = inside.iter().map(|record| record.kld).collect();
+        let sum = klds.iter().copied().collect::<Sum>().value();
+        let of_all = self.counted.iter().map(|record| record.kld);
+        let of_all = of_all.filter(|kld| kld.is_finite()).collect::<Sum>();
+        let numbers = self.clusters.of_each(&inside);
+        let mean = ClusteredMean::of_non_negative(&numbers, &klds, self.confidence);
+        Bin {
+            label,
+            from,
+            to,
+            n_tokens: n_tokens as u64,
+            n_infinite: (n_tokens - klds.len()) as u64,
+            kld: mean.map(|mean| Estimate {
+                value: mean.estimate.value,
+                lo: mean.clustered.lo,
+                hi: mean.clustered.hi,
+            }),
+            share_of_kld: finite(sum / of_all.value()),
+            agreement: finite(same_top as f64 / n_tokens as f64),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Two models in depth, on the same tokens.
+
+use std::collections::BTreeMap;
+
+use kl_formats::sidecar::TokenRecord;
+use serde::Serialize;
+
+use super::cluster::{ClusterRule, Clusters, WindowMeans};
+use super::distribution::TokenLocation;
+use super::estimate::Confidence;
+use super::exclusion::is_counted;
+use super::mcnemar::McNemar;
+use super::mean::Sum;
+use super::paired::{PairedDifference, paired_difference};
+use super::proportion::Share;
+use super::sign_test::SignTest;
+
+/// Into how many parts tokens are divided by the reference's entropy.
+const ENTROPY_PARTS: usize = 10;
+
+/// How two evaluations against one reference compare, token by token; the fields are the JSON's
+/// keys. Differences are a's less b's.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+pub struct PairedComparison {
+    /// Tokens that are compared.
+    pub n_tokens: u64,
+    /// Tokens that are not: missing or left out in either evaluation, or with an infinite KLD.
+    pub n_left_out: u64,
+    /// The mean difference of the KLDs, in nats.
+    pub difference: PairedDifference,
+    /// On how many tokens each model is nearer to the reference.
+    pub nearer: Nearer,
+    /// The sign test over clusters.
+    pub sign_test: SignTest,
+    /// How often each model has the reference's top token.
+    pub agreement: McNemar,
+    /// The difference by decile of the reference's entropy; empty where no entropy is known.
+    pub by_entropy: Vec<EntropyBin>,
+    /// The tokens on which the KLDs differ most, the largest difference first.
+    pub top: Vec<PairedToken>,
+}
+
+/// On how many tokens each of two models has the smaller KLD.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct Nearer {
+    /// Tokens on which model a is nearer to the reference.
+    pub n_a: u64,
+    /// Tokens on which model b is.
+    pub n_b: u64,
+    /// Tokens on which both have the same KLD.
+    pub n_ties: u64,
+    /// a's share of the tokens that are not ties, with its clustered interval; `None` if all are.
+    pub share_a: Option<Share>,
+}
+
+/// The tokens whose entropy under the reference is in a range, and their mean difference.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct EntropyBin {
+    /// The smallest entropy in the bin, in nats.
+    pub from: f64,
+    /// The largest.
+    pub to: f64,
+    /// The mean difference of the KLDs, in nats.
+    pub difference: PairedDifference,
+}
+
+/// A token under two models.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+pub struct PairedToken {
+    /// Where it is.
+    #[serde(flatten)]
+    pub location: TokenLocation,
+    /// Model a's KLD.
+    pub kld_a: f64,
+    /// Model b's KLD.
+    pub kld_b: f64,
+    /// The reference's top token.
+    pub ref_top: u32,
+    /// Model a's top token.
+    pub top_a: u32,
+    /// Model b's top token.
+    pub top_b: u32,
+}
+
+impl PairedComparison {
+    /// Compares the records of two evaluations, which may be in any order; lists the `n_top` tokens
+    /// on which they differ most. `None` if they have no token in common.
+    pub fn of(
+        a: &[TokenRecord],
+        b: &[TokenRecord],
+        confidence: Confidence,
+        rule: ClusterRule,
+        n_top: usize,
+    ) -> Option<Self> {
+        let pairs = Pairs::of(a, b);
+        let n = pairs.0.len();
+        let difference = pairs.difference(confidence, rule)?;
+        let (windows, groups) = (pairs.windows(), pairs.groups());
+        let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
+        let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
+        let agrees_b = agree(|(_, b)| b.ref_top == b.eval_top);
+        Some(Self {
+            n_tokens: n as u64,
+            n_left_out: (a.len().max(b.len()) - n) as u64,
+            difference,
+            nearer: pairs.nearer(confidence, rule),
+            sign_test: pairs.sign_test(rule),
+            agreement: McNemar::of(&windows, &groups, &agrees_a, &agrees_b, confidence, rule)?,
+            by_entropy: pairs.by_entropy(confidence, rule),
+            top: pairs.top(n_top),
+        })
+    }
+}
+
+/// One token's records under both models.
+type Pair<'r> = (&'r TokenRecord, &'r TokenRecord);
+
+/// The tokens that are compared, in the order of the text.
+struct Pairs<'r>(Vec<Pair<'r>>);
+
+impl<'r> Pairs<'r> {
+    fn of(a: &'r [TokenRecord], b: &'r [TokenRecord]) -> Self {
+        let in_order = |records: &'r [TokenRecord]| {
+            let mut usable: Vec<&TokenRecord> = records.iter().collect();
+            usable.retain(|record| is_counted(record) && record.kld.is_finite());
+            usable.sort_by_key(|record| location(record));
+            usable
+        };
+        let (a, b) = (in_order(a), in_order(b));
+        let mut rest = b.into_iter().peekable();
+        let pairs = a.into_iter().filter_map(|a| {
+            while rest.next_if(|b| location(b) < location(a)).is_some() {}
+            rest.next_if(|b| location(b) == location(a)).map(|b| (a, b))
+        });
+        Self(pairs.collect())
+    }
+
+    fn windows(&self) -> Vec<u32> {
+        self.0.iter().map(|(a, _)| a.window).collect()
+    }
+
+    fn groups(&self) -> Vec<u32> {
+        vec![0; self.0.len()]
+    }
+
+    fn difference(&self, confidence: Confidence, rule: ClusterRule) -> Option<PairedDifference> {
+        let klds = |of: fn(&Pair) -> f64| -> Vec<f64> { self.0.iter().map(of).collect() };
+        let (a, b) = (klds(|pair| pair.0.kld), klds(|pair| pair.1.kld));
+        let (windows, groups) = (self.windows(), self.groups());
+        paired_difference(&windows, &groups, &a, &b, confidence, rule)
+    }
+
+    /// The clusters of the differences.
+    fn clusters(&self, rule: ClusterRule) -> Clusters {
+        let mut means = WindowMeans::default();
+        for (a, b) in &self.0 {
+            means.push(a.window, a.kld - b.kld);
+        }
+        Clusters::of_means(&means, rule)
+    }
+
+    fn nearer(&self, confidence: Confidence, rule: ClusterRule) -> Nearer {
+        let clusters = self.clusters(rule);
+        let untied = self.0.iter().filter(|(a, b)| a.kld != b.kld);
+        let (numbers, a_is): (Vec<u32>, Vec<bool>) = untied
+            .map(|(a, b)| (clusters.of_window(a.window), a.kld < b.kld))
+            .unzip();
+        let n_a = a_is.iter().filter(|is| **is).count();
+        Nearer {
+            n_a: n_a as u64,
+            n_b: (a_is.len() - n_a) as u64,
+            n_ties: (self.0.len() - a_is.len()) as u64,
+            share_a: Share::of(&numbers, &a_is, confidence),
+        }
+    }
+
+    fn sign_test(&self, rule: ClusterRule) -> SignTest {
+        let clusters = self.clusters(rule);
+        let mut sums = BTreeMap::<u32, Sum>::new();
+        for (a, b) in &self.0 {
+            let sum = sums.entry(clusters.of_window(a.window)).or_default();
+            sum.add(a.kld - b.kld);
+        }
+        SignTest::of(sums.values().map(Sum::value))
+    }
+
+    /// Parts of about equally many tokens; tokens of one entropy are in one part.
+    fn by_entropy(&self, confidence: Confidence, rule: ClusterRule) -> Vec<EntropyBin> {
+        let mut rising = self.0.clone();
+        rising.retain(|(a, _)| a.ref_entropy.is_finite());
+        rising.sort_by(|(a, _), (b, _)| a.ref_entropy.total_cmp(&b.ref_entropy));
+        let entropy = |i: usize| rising.get(i).map(|(a, _)| a.ref_entropy);
+        let starts = (0..ENTROPY_PARTS).filter_map(|i| entropy(i * rising.len() / ENTROPY_PARTS));
+        let mut starts: Vec<f64> = starts.collect();
+        starts.dedup();
+        let part = |(a, _): &Pair| starts.partition_point(|start| *start <= a.ref_entropy);
+        let parts = rising.chunk_by(|x, y| part(x) == part(y)).map(|part| {
+            let mut pairs = Self(part.to_vec());
+            pairs.0.sort_by_key(|(a, _)| location(a));
+            Some(EntropyBin {
+                from: part.first()?.0.ref_entropy,
+                to: part.last()?.0.ref_entropy,
+                difference: pairs.difference(confidence, rule)?,
+            })
+        });
+        parts.flatten().collect()
+    }
+
+    fn top(&self, n: usize) -> Vec<PairedToken> {
+        let mut falling = self.0.clone();
+        let distance = |(a, b): &Pair| (a.kld - b.kld).abs();
+        falling.sort_by(|x, y| distance(y).total_cmp(&distance(x)));
+        falling.truncate(n);
+        let token = |(a, b): Pair| PairedToken {
+            location: TokenLocation::of(a),
+            kld_a: a.kld,
+            kld_b: b.kld,
+            ref_top: a.ref_top,
+            top_a: a.eval_top,
+            top_b: b.eval_top,
+        };
+        falling.into_iter().map(token).collect()
+    }
+}
+
+fn location(record: &TokenRecord) -> (u32, u32) {
+    (record.window, record.position)
+}
