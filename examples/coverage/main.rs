@@ -9,7 +9,9 @@
 mod text;
 
 use kl::stats::student::student_two_sided;
-use kl::stats::{ClusterRule, ClusteredInterval, ClusteredMean, Confidence, Estimate, Summary};
+use kl::stats::{
+    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Confidence, Estimate, Summary,
+};
 use rayon::prelude::*;
 
 use text::{Q4_K_M, Text};
@@ -93,7 +95,7 @@ fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> 
     let confidence = Confidence::default();
     let summary = Summary::from_records(&records, confidence, ClusterRule::Auto);
     let kld = summary.kld.as_ref().unwrap().mean;
-    let windows: Vec<u32> = records.iter().map(|record| record.window).collect();
+    let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
     let by_window = ClusteredMean::of(&windows, &klds, confidence).unwrap();
     let student = {

@@ -116,12 +116,23 @@ impl Tokens<'_> {
         bins.collect()
     }
 
-    fn by_group(&self, _names: &[String]) -> Vec<Bin> {
-        Vec::new()
+    fn by_group(&self, names: &[String]) -> Vec<Bin> {
+        let bins = names.iter().zip(0_u32..).map(|(name, group)| {
+            self.bin(name.clone(), (None, None), |record| record.group == group)
+        });
+        bins.collect()
     }
 
     fn special(&self) -> Vec<Bin> {
-        Vec::new()
+        if !self.counted.iter().any(|record| record.is_special()) {
+            return Vec::new();
+        }
+        let bin = |label: &str, special| {
+            self.bin(label.to_owned(), (None, None), |record| {
+                record.is_special() == special
+            })
+        };
+        vec![bin("special tokens", true), bin("other tokens", false)]
     }
 
     /// The bin of the tokens that `holds` picks.

@@ -1,6 +1,5 @@
 //! Which tokens count as one observation: those of a window, or of a block of windows.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::exclusion::is_counted;
-use super::mean::Sum;
+use super::window_means::WindowMeans;
 
 /// From this many clusters on, the clustered intervals cover about what they promise: see
 /// docs/INTERVALS.md.
@@ -105,12 +104,28 @@ pub struct Clustering {
     pub autocorrelation: Option<f64>,
 }
 
+/// One observation: the tokens of a window or of a block of windows, in its stratum.
+///
+/// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
+/// not left to chance. A number makes a cluster of the only stratum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cluster {
+    pub(super) stratum: u32,
+    pub(super) number: u32,
+}
+
+impl From<u32> for Cluster {
+    fn from(number: u32) -> Self {
+        Self { stratum: 0, number }
+    }
+}
+
 /// The cluster of each window, by the number of the window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clusters {
     clustering: Clustering,
-    /// Ascending.
-    windows: Vec<u32>,
+    /// Ascending by window.
+    windows: Vec<(u32, Cluster)>,
 }
 
 impl Clusters {
@@ -119,35 +134,36 @@ impl Clusters {
     pub fn of_records(records: &[TokenRecord], rule: ClusterRule) -> Self {
         let mut means = WindowMeans::default();
         for record in records.iter().filter(|record| is_counted(record)) {
-            means.push(record.window, record.kld);
+            means.push(record.window, record.group, record.kld);
         }
         Self::of_means(&means, rule)
     }
 
     /// Puts windows into clusters.
     pub(super) fn of_means(means: &WindowMeans, rule: ClusterRule) -> Self {
-        let windows: Vec<u32> = means.0.keys().copied().collect();
-        let autocorrelation = autocorrelation(&ranks(&means.finite()));
+        let n_windows = means.n_windows();
+        let autocorrelation = means.autocorrelation();
         let in_blocks = match rule {
             ClusterRule::Window => false,
             ClusterRule::Block => true,
             ClusterRule::Auto => {
-                let errors = autocorrelation.map(|r| r * (windows.len() as f64).sqrt());
-                windows.len() >= BLOCKS.start() * MIN_WINDOWS_PER_BLOCK
+                let errors = autocorrelation.map(|r| r * (n_windows as f64).sqrt());
+                n_windows >= BLOCKS.start() * MIN_WINDOWS_PER_BLOCK
                     && errors.is_some_and(|errors| errors >= AUTOCORRELATED)
             }
         };
         let windows_per_block = match in_blocks {
-            true => windows_per_block(windows.len()),
+            true => windows_per_block(n_windows),
             false => 1,
         };
+        let (windows, n) = in_clusters(means, windows_per_block);
         let clustering = Clustering {
             rule,
             kind: match in_blocks {
                 true => ClusterKind::Block,
                 false => ClusterKind::Window,
             },
-            n: windows.len().div_ceil(windows_per_block) as u64,
+            n: n.into(),
             windows_per_block: windows_per_block as u64,
             autocorrelation,
         };
@@ -167,97 +183,53 @@ impl Clusters {
         self.windows.len()
     }
 
-    /// The number of each record's cluster.
-    pub(super) fn of_each(&self, records: &[&TokenRecord]) -> Vec<u32> {
+    /// Each record's cluster.
+    pub(super) fn of_each(&self, records: &[&TokenRecord]) -> Vec<Cluster> {
         records
             .iter()
             .map(|record| self.of_window(record.window))
             .collect()
     }
 
-    /// The number of a window's cluster, from 0.
+    /// A window's cluster.
     ///
-    /// A window without counted records belongs with the one that follows it.
-    pub fn of_window(&self, window: u32) -> u32 {
-        let index = self.windows.partition_point(|&w| w < window);
-        // There are at most as many clusters as window numbers.
-        (index as u64 / self.clustering.windows_per_block) as u32
+    /// A window without counted records belongs with the one that follows it, the last ones with
+    /// the one before.
+    pub fn of_window(&self, window: u32) -> Cluster {
+        let index = self.windows.partition_point(|(w, _)| *w < window);
+        let found = self.windows.get(index).or(self.windows.last());
+        found.map_or(Cluster::from(0), |(_, cluster)| *cluster)
     }
 }
 
-/// The mean KLD of each window, in the order of the windows' numbers, from tokens in any order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct WindowMeans(BTreeMap<u32, Total>);
-
-/// The tokens of a window with a finite KLD.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Total {
-    pub n: u64,
-    pub sum: Sum,
-}
-
-impl WindowMeans {
-    /// Adds a token. One whose KLD is not finite adds only its window.
-    pub fn push(&mut self, window: u32, kld: f64) {
-        let total = self.0.entry(window).or_default();
-        if kld.is_finite() {
-            total.n += 1;
-            total.sum.add(kld);
+/// Each window's cluster, ascending by window, and how many clusters there are. Blocks are of
+/// contiguous windows of a group, of which a group has at least two if it has two windows.
+fn in_clusters(means: &WindowMeans, windows_per_block: usize) -> (Vec<(u32, Cluster)>, u32) {
+    let mut clusters = Vec::with_capacity(means.n_windows());
+    let mut number = 0;
+    let groups = means.by_group();
+    for (stratum, windows) in &groups {
+        let length = match groups.len() {
+            1 => windows_per_block,
+            _ => windows_per_block.min(windows.len().div_ceil(2)),
+        };
+        for block in windows.chunks(length) {
+            let cluster = Cluster {
+                stratum: *stratum,
+                number,
+            };
+            clusters.extend(block.iter().map(|window| (*window, cluster)));
+            number += 1;
         }
     }
-
-    /// Each window's total, in the order of their numbers.
-    pub fn totals(&self) -> impl Iterator<Item = (u32, Total)> {
-        self.0.iter().map(|(window, total)| (*window, *total))
-    }
-
-    /// The means of windows that have one.
-    fn finite(&self) -> Vec<f64> {
-        self.totals()
-            .filter(|(_, total)| total.n > 0)
-            .map(|(_, total)| total.sum.value() / total.n as f64)
-            .collect()
-    }
+    clusters.sort_unstable();
+    (clusters, number)
 }
 
 /// How many windows each block has, if there are `windows` in all; the last may have fewer.
 fn windows_per_block(windows: usize) -> usize {
     let blocks = (windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
     windows.div_ceil(blocks).max(MIN_WINDOWS_PER_BLOCK)
-}
-
-/// The rank of each value among all, from 1; equal values share their mean rank.
-///
-/// A few windows with large KLDs dominate the autocorrelation of the values themselves, and would
-/// hide that the others resemble their neighbours.
-fn ranks(series: &[f64]) -> Vec<f64> {
-    let mut rising: Vec<(usize, f64)> = series.iter().copied().enumerate().collect();
-    rising.sort_unstable_by(|(_, a), (_, b)| a.total_cmp(b));
-    let mut ranks = vec![0.0; series.len()];
-    let mut before = 0;
-    for equal in rising.chunk_by(|(_, a), (_, b)| a == b) {
-        let rank = before as f64 + 0.5 * (equal.len() as f64 + 1.0);
-        for (index, _) in equal {
-            ranks[*index] = rank;
-        }
-        before += equal.len();
-    }
-    ranks
-}
-
-/// The lag-1 autocorrelation of a series, `Σ (x_i − mean)(x_{i+1} − mean) / Σ (x_i − mean)²`.
-///
-/// `None` for fewer than three values, and for equal ones.
-fn autocorrelation(series: &[f64]) -> Option<f64> {
-    if series.len() < 3 {
-        return None;
-    }
-    let mean = series.iter().copied().collect::<Sum>().value() / series.len() as f64;
-    let from_mean: Vec<f64> = series.iter().map(|x| x - mean).collect();
-    let squares: Sum = from_mean.iter().map(|x| x * x).collect();
-    let products: Sum = from_mean.windows(2).map(|pair| pair[0] * pair[1]).collect();
-    let r = products.value() / squares.value();
-    r.is_finite().then_some(r)
 }
 
 #[cfg(test)]
@@ -268,7 +240,7 @@ mod tests {
     fn windows(means: impl IntoIterator<Item = f64>) -> WindowMeans {
         let mut windows = WindowMeans::default();
         for (window, mean) in means.into_iter().enumerate() {
-            windows.push(window as u32, mean);
+            windows.push(window as u32, 0, mean);
         }
         windows
     }
@@ -288,20 +260,6 @@ mod tests {
         }
         let error = "chapter".parse::<ClusterRule>().unwrap_err().to_string();
         assert!(error.ends_with("got 'chapter'"), "{error}");
-    }
-
-    /// By hand: from the mean 3, −2 −1 0 1 2; (2 + 0 + 0 + 2) / (4 + 1 + 0 + 1 + 4).
-    #[test]
-    fn autocorrelation_is_of_neighbours() {
-        assert_eq!(autocorrelation(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(0.4));
-        assert_eq!(autocorrelation(&[1.0, 2.0]), None);
-        assert_eq!(autocorrelation(&[2.0; 9]), None);
-    }
-
-    #[test]
-    fn equal_values_share_their_rank() {
-        assert_eq!(ranks(&[5.0, 1.0, 5.0, 0.0, 9.0]), [3.5, 2.0, 3.5, 1.0, 5.0]);
-        assert_eq!(ranks(&[]), Vec::<f64>::new());
     }
 
     #[test]
@@ -328,15 +286,42 @@ mod tests {
     fn blocks_are_of_the_windows_that_are_there() {
         let mut means = WindowMeans::default();
         for window in [900, 7, 3, 40, 8] {
-            means.push(window, 1.0);
+            means.push(window, 0, 1.0);
         }
         let clusters = Clusters::of_means(&means, ClusterRule::Block);
         assert_eq!((clusters.n_windows(), clusters.clustering().n), (5, 3));
         assert_eq!(
-            [3, 7, 8, 40, 900].map(|window| clusters.of_window(window)),
+            [3, 7, 8, 40, 900].map(|window| clusters.of_window(window).number),
             [0, 0, 1, 1, 2]
         );
         let windows = Clusters::of_means(&means, ClusterRule::Window);
-        assert_eq!([3, 900].map(|window| windows.of_window(window)), [0, 4]);
+        assert_eq!(
+            [3, 900].map(|window| windows.of_window(window).number),
+            [0, 4]
+        );
+    }
+
+    /// Two groups, whose windows alternate, as prompts' do.
+    #[test]
+    fn blocks_never_straddle_groups() {
+        let mut means = WindowMeans::default();
+        (0..60).for_each(|window| means.push(window, window % 2, 1.0));
+        means.push(60, 7, 1.0);
+        let clusters = Clusters::of_means(&means, ClusterRule::Block);
+        let Clustering {
+            n,
+            windows_per_block,
+            ..
+        } = clusters.clustering();
+        // Of 30, 30 and 1 windows.
+        assert_eq!((windows_per_block, n), (7, 5 + 5 + 1));
+        assert_eq!(clusters.of_window(0), clusters.of_window(12));
+        assert_ne!(clusters.of_window(0), clusters.of_window(1));
+        assert_ne!(clusters.of_window(0), clusters.of_window(14));
+        assert_eq!(clusters.of_window(60).stratum, 7);
+        let mut few = WindowMeans::default();
+        (0..24).for_each(|window| few.push(window, window / 4, 1.0));
+        let clusters = Clusters::of_means(&few, ClusterRule::Block);
+        assert_eq!(clusters.clustering().n, 12);
     }
 }

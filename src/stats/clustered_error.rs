@@ -1,12 +1,12 @@
 //! The standard error of a mean whose samples are correlated within clusters, and its skewness.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::estimate::{Confidence, finite};
 use super::hall;
 use super::mean::Sum;
+use super::strata::Stratum;
 use super::student::{normal_two_sided, student_outside, student_two_sided};
 
 /// With fewer clusters, Hall's correction makes intervals up to 80 % wider and covers only 1 %
@@ -35,8 +35,11 @@ pub struct ClusteredError {
     pub se: f64,
     /// How many clusters there are.
     pub clusters: usize,
-    /// The degrees of freedom that the standard error has: at most the number of clusters less 1.
+    /// The degrees of freedom that the standard error has: at most the number of clusters less that
+    /// of strata.
     pub degrees: f64,
+    /// The number of clusters less that of strata.
+    pub most_degrees: f64,
     /// The skewness of the clusters' totals over the square root of their number: that of the mean.
     pub skewness: f64,
 }
@@ -73,32 +76,44 @@ impl Spread {
     /// over G clusters of any sizes (Liang & Zeger 1986 with the finite-sample factor G/(G−1); the
     /// linearised variance of a ratio of cluster totals to cluster sizes, Cochran 1977, ch. 6).
     /// With one sample per cluster it is the ordinary standard error.
-    pub fn of(clusters: &[u32], residuals: impl IntoIterator<Item = f64>) -> Self {
-        let (mut n, mut squares, mut cubes) = (0.0, Sum::default(), Sum::default());
-        let mut totals = BTreeMap::<u32, Sum>::new();
-        let mut rest = clusters.iter().zip(residuals).peekable();
-        // Adjacent samples mostly share a cluster: one look-up for each run of them.
-        while let Some(&(&cluster, _)) = rest.peek() {
-            let total = totals.entry(cluster).or_default();
-            while let Some((_, residual)) = rest.next_if(|(c, _)| **c == cluster) {
-                n += 1.0;
-                squares.add(residual * residual);
-                cubes.add(residual.powi(3));
-                total.add(residual);
-            }
-        }
-        let totals: Vec<f64> = totals.values().map(Sum::value).collect();
-        Self::of_totals(n, squares.value(), cubes.value(), &totals)
+    ///
+    /// With strata, each has its own mean and its own G, and the variances of their shares of the
+    /// mean add up: `SE² = Σ_h G_h/(G_h−1) · Σ_g T_hg² / n²`, of residuals about the stratum's mean.
+    pub fn of(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
+        Self::of_strata(Stratum::of_each(clusters, residuals))
     }
 
-    /// The same from the number of samples, the sums of their residuals' squares and cubes, and
-    /// each cluster's sum of residuals.
-    pub(super) fn of_totals(n: f64, squares: f64, cubes: f64, totals: &[f64]) -> Self {
+    /// The same from the residuals of each stratum.
+    pub(super) fn of_strata(strata: Vec<Stratum>) -> Self {
+        let mut strata = Stratum::collapse(strata);
+        let n_strata = strata.len();
+        if n_strata > 1 {
+            strata = strata.into_iter().map(Stratum::centred).collect();
+        }
+        // So that the formulas of one stratum give the variance of several.
+        let n: f64 = strata.iter().map(|stratum| stratum.powers.n).sum();
+        let clusters: f64 = strata
+            .iter()
+            .map(|stratum| stratum.clusters.len() as f64)
+            .sum();
+        let factor = |n: f64, all: f64| match n_strata {
+            0 | 1 => 1.0,
+            _ => n / (n - 1.0) * (all - 1.0) / all,
+        };
+        let (mut squares, mut cubes) = (0.0, 0.0);
+        let mut totals = Vec::with_capacity(clusters as usize);
+        for stratum in strata {
+            let powers = stratum.powers;
+            squares += powers.squares * factor(powers.n, n);
+            cubes += powers.cubes;
+            let factor = factor(stratum.clusters.len() as f64, clusters).sqrt();
+            totals.extend(stratum.clusters.iter().map(|(_, total)| total * factor));
+        }
         Self {
             n,
             se: (n >= 2.0).then(|| (squares / n / (n - 1.0)).sqrt()),
             skewness: finite(cubes / squares.powf(1.5)).unwrap_or(0.0),
-            clustered: ClusteredError::of_totals(n, totals),
+            clustered: ClusteredError::of_totals(n, &totals, n_strata),
         }
     }
 
@@ -122,7 +137,7 @@ impl Spread {
         let clustered = self.clustered?;
         let design_effect = self.design_effect().unwrap_or(1.0);
         let z = normal_two_sided(confidence);
-        let t = student_two_sided(confidence, clustered.clusters as f64 - 1.0);
+        let t = student_two_sided(confidence, clustered.most_degrees);
         Some(self.n / (design_effect * (t / z).powi(2)).max(1.0))
     }
 
@@ -195,13 +210,14 @@ struct Studentised {
 }
 
 impl ClusteredError {
-    /// The error from the totals of the clusters' residuals; `None` for fewer than two.
+    /// The error from the totals of the clusters' residuals, whose sum is 0 in each of `n_strata`;
+    /// `None` for fewer than two.
     ///
     /// A standard error from few clusters that differ much is itself uncertain. The degrees of
     /// freedom are those with which a normal sample's would be as uncertain, `2G / (kurtosis − 1)`
     /// (Satterthwaite 1946, Biometrics Bulletin 2): G for normal totals, few where one cluster
     /// stands out.
-    fn of_totals(n: f64, totals: &[f64]) -> Option<Self> {
+    fn of_totals(n: f64, totals: &[f64], n_strata: usize) -> Option<Self> {
         if totals.len() < 2 {
             return None;
         }
@@ -216,10 +232,12 @@ impl ClusteredError {
         };
         // At least 1, but for rounding: then there are as many degrees of freedom as there can be.
         let kurtosis = mean_power(4).unwrap_or(1.0).max(1.0);
+        let most_degrees = clusters - n_strata as f64;
         Some(Self {
             se,
             clusters: totals.len(),
-            degrees: (2.0 * clusters / (kurtosis - 1.0)).min(clusters - 1.0),
+            degrees: (2.0 * clusters / (kurtosis - 1.0)).min(most_degrees),
+            most_degrees,
             skewness: mean_power(3).unwrap_or(0.0) / clusters.sqrt(),
         })
     }
@@ -271,7 +289,7 @@ mod tests {
     #[test]
     fn one_sample_per_cluster_gives_the_ordinary_error() {
         let samples = skewed(500);
-        let clusters: Vec<u32> = (0..500).collect();
+        let clusters: Vec<Cluster> = (0..500).map(Cluster::from).collect();
         let moments = Moments::of(&samples).unwrap();
         let spread = Spread::of(&clusters, samples.iter().map(|x| x - moments.mean));
         let ordinary = moments.standard_error().unwrap();
@@ -286,7 +304,7 @@ mod tests {
     #[test]
     fn matches_the_formula_by_hand() {
         // Residual totals: cluster 7 -> -3, cluster 2 -> +3; 2/1 * (9 + 9) / 4² = 2.25
-        let spread = Spread::of(&[7, 2, 7, 7], [-2.0, 3.0, -1.0, 0.0]);
+        let spread = Spread::of(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
         let error = spread.clustered.unwrap();
         assert_eq!((error.se, error.degrees, error.skewness), (1.5, 1.0, 0.0));
         assert_eq!(error.clusters, 2);
@@ -298,7 +316,10 @@ mod tests {
     /// Where clusters cancel, the interval is that of independent samples.
     #[test]
     fn the_larger_error_is_used() {
-        let spread = Spread::of(&[0, 0, 1, 1, 2, 2], [1.0, -1.0, 1.0, -1.0, 1.0, -1.0]);
+        let spread = Spread::of(
+            &[0, 0, 1, 1, 2, 2].map(Cluster::from),
+            [1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
+        );
         assert_eq!(spread.clustered.unwrap().se, 0.0);
         assert_eq!(
             (spread.design_effect(), spread.n_effective()),
@@ -312,15 +333,18 @@ mod tests {
 
     #[test]
     fn equal_clusters_have_all_degrees_of_freedom() {
-        let spread = Spread::of(&[0, 1, 2, 3], [1e-200, -1e-200, 1e-200, -1e-200]);
+        let spread = Spread::of(
+            &[0, 1, 2, 3].map(Cluster::from),
+            [1e-200, -1e-200, 1e-200, -1e-200],
+        );
         let error = spread.clustered.unwrap();
         assert_eq!((error.degrees, error.skewness), (3.0, 0.0));
         for tenths in 1..100 {
             let total = 0.1 * f64::from(tenths);
-            let two = Spread::of(&[0, 1], [total, -total]);
+            let two = Spread::of(&[0, 1].map(Cluster::from), [total, -total]);
             assert_eq!(two.clustered.unwrap().degrees, 1.0);
         }
-        let zeros = Spread::of(&[0, 1, 2], [0.0; 3]);
+        let zeros = Spread::of(&[0, 1, 2].map(Cluster::from), [0.0; 3]);
         assert_eq!(zeros.clustered.unwrap().degrees, 2.0);
         assert_eq!(
             zeros.interval(7.0, Confidence::default()).ends(),
@@ -331,19 +355,19 @@ mod tests {
     /// By hand, with t(1) = 12.706204736174694 and z = 1.959963984540054 at 95 %.
     #[test]
     fn few_clusters_cost_a_share_more() {
-        let spread = Spread::of(&[0, 0, 1, 1], [1.0, 1.0, -1.0, -1.0]);
+        let spread = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, 1.0, -1.0, -1.0]);
         let factor = (12.706_204_736_174_694 / 1.959_963_984_540_054_f64).powi(2);
         // 2/1 * (4 + 4) / 4² = 1, independent 4 / (4 * 3)
         assert_close(spread.design_effect().unwrap(), 3.0, 1e-14);
         let got = spread.n_for_share(Confidence::default()).unwrap();
         assert_close(got, 4.0 / (3.0 * factor), 1e-12);
-        let cancelling = Spread::of(&[0, 0, 1, 1], [1.0, -1.0, 1.0, -1.0]);
+        let cancelling = Spread::of(&[0, 0, 1, 1].map(Cluster::from), [1.0, -1.0, 1.0, -1.0]);
         assert_eq!(cancelling.n_for_share(Confidence::default()), Some(4.0));
     }
 
     #[test]
     fn one_cluster_has_no_interval() {
-        let spread = Spread::of(&[3; 4], [1.0, -1.0, 2.0, -2.0]);
+        let spread = Spread::of(&[3; 4].map(Cluster::from), [1.0, -1.0, 2.0, -2.0]);
         assert!(spread.se.is_some() && spread.n_effective() == 4.0);
         let interval = spread.interval(5.0, Confidence::default());
         assert_eq!((interval.ends(), interval.n_effective), (None, None));
@@ -352,9 +376,9 @@ mod tests {
 
     #[test]
     fn an_end_beyond_all_numbers_is_none() {
-        let spread = Spread::of(&[0, 1, 2], [1e308, -1e308, 0.0]);
+        let spread = Spread::of(&[0, 1, 2].map(Cluster::from), [1e308, -1e308, 0.0]);
         assert_eq!(spread.interval(0.0, Confidence::default()).ends(), None);
-        let mapped = Spread::of(&[0, 1, 2], [1.0, -1.0, 0.0])
+        let mapped = Spread::of(&[0, 1, 2].map(Cluster::from), [1.0, -1.0, 0.0])
             .interval(710.0, Confidence::default())
             .map(f64::exp, f64::INFINITY);
         assert_eq!((mapped.se, mapped.hi), (None, None));

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::clustered_error::{ClusteredInterval, Spread};
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Moments;
@@ -39,7 +40,7 @@ impl ClusteredMean {
     /// Estimates the mean of `samples`, where `samples[i]` is in cluster `clusters[i]`.
     ///
     /// Both slices have the same length. `None` without samples.
-    pub fn of(clusters: &[u32], samples: &[f64], confidence: Confidence) -> Option<Self> {
+    pub fn of(clusters: &[Cluster], samples: &[f64], confidence: Confidence) -> Option<Self> {
         debug_assert_eq!(clusters.len(), samples.len());
         let moments = Moments::of(samples)?;
         let spread = Spread::of(clusters, samples.iter().map(|x| x - moments.mean));
@@ -52,7 +53,7 @@ impl ClusteredMean {
 
     /// The same for samples that cannot be negative, and so have no mean below 0.
     pub fn of_non_negative(
-        clusters: &[u32],
+        clusters: &[Cluster],
         samples: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
@@ -91,7 +92,8 @@ mod tests {
     #[test]
     fn one_window_has_no_clustered_interval() {
         let samples = [1.0, 2.0, 3.0, 4.0];
-        let mean = ClusteredMean::of(&[3; 4], &samples, Confidence::default()).unwrap();
+        let mean =
+            ClusteredMean::of(&[3; 4].map(Cluster::from), &samples, Confidence::default()).unwrap();
         assert!(mean.estimate.lo.is_some() && mean.se.is_some());
         assert_eq!(mean.clustered.ends(), None);
         assert_eq!(ClusteredMean::of(&[], &[], Confidence::default()), None);
@@ -100,9 +102,18 @@ mod tests {
     #[test]
     fn the_mean_of_what_cannot_be_negative_has_no_end_below_0() {
         let samples = [0.0, 0.1, 3.0];
-        let mean = ClusteredMean::of(&[0, 1, 2], &samples, Confidence::default()).unwrap();
+        let mean = ClusteredMean::of(
+            &[0, 1, 2].map(Cluster::from),
+            &samples,
+            Confidence::default(),
+        )
+        .unwrap();
         assert!(mean.clustered.lo.unwrap() < 0.0);
-        let mean = ClusteredMean::of_non_negative(&[0, 1, 2], &samples, Confidence::default());
+        let mean = ClusteredMean::of_non_negative(
+            &[0, 1, 2].map(Cluster::from),
+            &samples,
+            Confidence::default(),
+        );
         assert_eq!(mean.unwrap().clustered.lo, Some(0.0));
     }
 
@@ -116,12 +127,12 @@ mod tests {
         let mut normal = || normals.next().unwrap();
         let (mut naive, mut clustered) = (0, 0);
         for _ in 0..REPLICATIONS {
-            let (mut windows, mut samples) = (Vec::new(), Vec::new());
+            let (mut windows, mut samples) = (Vec::<Cluster>::new(), Vec::new());
             for window in 0..WINDOWS {
                 let shared = normal() / 3f64.sqrt();
                 // Unequal sizes: the last window of a text is short.
                 for _ in 0..20 + window % 3 * 10 {
-                    windows.push(window);
+                    windows.push(window.into());
                     samples.push(TRUTH + shared + normal());
                 }
             }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{ClusterRule, ClusteredMean, Clusters, Confidence};
+use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence};
 
 #[path = "../../examples/coverage/text.rs"]
 mod text;
@@ -22,7 +22,7 @@ fn coverage<const N: usize>(
         rules.map(|rule| {
             let clusters = Clusters::of_records(&records, rule);
             let of_window = |window| clusters.of_window(window);
-            let numbers: Vec<u32> = records.iter().map(|r| of_window(r.window)).collect();
+            let numbers: Vec<Cluster> = records.iter().map(|r| of_window(r.window)).collect();
             let mean = ClusteredMean::of(&numbers, &klds, Confidence::default()).unwrap();
             let (lo, hi) = mean.clustered.ends().unwrap();
             (lo..=hi).contains(&text.mean_kld())

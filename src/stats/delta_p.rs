@@ -3,6 +3,7 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::clustered_mean::{ClusteredMean, ClusteredValue};
 use super::estimate::{Confidence, finite};
@@ -39,7 +40,7 @@ pub(super) fn delta_p(record: &TokenRecord) -> f64 {
 
 impl DeltaP {
     /// Summarises `changes`, where `changes[i]` is in cluster `clusters[i]`. `None` without any.
-    pub fn of(clusters: &[u32], changes: &[f64], confidence: Confidence) -> Option<Self> {
+    pub fn of(clusters: &[Cluster], changes: &[f64], confidence: Confidence) -> Option<Self> {
         let sorted = quantile::sorted(changes);
         Some(Self {
             mean: ClusteredMean::of(clusters, changes, confidence)?,
@@ -52,7 +53,7 @@ impl DeltaP {
 }
 
 fn root_mean_square(
-    clusters: &[u32],
+    clusters: &[Cluster],
     changes: &[f64],
     confidence: Confidence,
 ) -> Option<ClusteredValue> {
@@ -79,7 +80,12 @@ mod tests {
 
     #[test]
     fn rms_and_its_error() {
-        let got = DeltaP::of(&[0, 0, 1], &[0.1, -0.3, 0.2], Confidence::default()).unwrap();
+        let got = DeltaP::of(
+            &[0, 0, 1].map(Cluster::from),
+            &[0.1, -0.3, 0.2],
+            Confidence::default(),
+        )
+        .unwrap();
         let mean_square: f64 = (0.01 + 0.09 + 0.04) / 3.0;
         let mean_fourth: f64 = (0.0001 + 0.0081 + 0.0016) / 3.0;
         let se = ((mean_fourth - mean_square.powi(2)) / 2.0).sqrt();
@@ -91,7 +97,12 @@ mod tests {
 
     #[test]
     fn no_change_and_no_tokens() {
-        let got = DeltaP::of(&[0, 1], &[0.0, 0.0], Confidence::default()).unwrap();
+        let got = DeltaP::of(
+            &[0, 1].map(Cluster::from),
+            &[0.0, 0.0],
+            Confidence::default(),
+        )
+        .unwrap();
         assert_eq!((got.rms.value, got.rms.se), (0.0, Some(0.0)));
         assert_eq!(DeltaP::of(&[], &[], Confidence::default()), None);
     }

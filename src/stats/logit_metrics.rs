@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cluster::Clusters;
+use super::cluster::{Cluster, Clusters};
 use super::clustered_mean::ClusteredMean;
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
@@ -133,7 +133,7 @@ impl Metric {
         confidence: Confidence,
     ) -> Option<Self> {
         let of_window = |location: &TokenLocation| clusters.of_window(location.window);
-        let numbers: Vec<u32> = locations.iter().map(of_window).collect();
+        let numbers: Vec<Cluster> = locations.iter().map(of_window).collect();
         let (max, max_at) = samples.iter().zip(locations).max_by(|(a, at), (b, bt)| {
             let order = |at: &TokenLocation| (at.window, at.position);
             a.total_cmp(b).then_with(|| order(bt).cmp(&order(at)))

@@ -25,6 +25,7 @@ pub mod hall;
 pub mod holm;
 pub mod llama_perplexity;
 pub mod logit_metrics;
+mod macro_mean;
 mod maritz_jarrett;
 pub mod mcnemar;
 pub mod mean;
@@ -40,15 +41,17 @@ pub mod proportion;
 pub mod quantile;
 mod running;
 pub mod sign_test;
+mod strata;
 pub mod student;
 pub mod summary;
 pub mod tail;
 pub mod text_length;
 pub mod unknown;
+mod window_means;
 
 pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
-    ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
+    Cluster, ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
     MIN_WINDOWS_IN_BLOCKS,
 };
 pub use clustered_error::ClusteredInterval;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clusters, WindowMeans};
+use super::cluster::{Cluster, ClusterRule, Clusters};
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::exclusion::is_counted;
@@ -14,6 +14,7 @@ use super::mean::Sum;
 use super::paired::{PairedDifference, paired_difference};
 use super::proportion::Share;
 use super::sign_test::SignTest;
+use super::window_means::WindowMeans;
 
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
@@ -140,7 +141,7 @@ impl<'r> Pairs<'r> {
     }
 
     fn groups(&self) -> Vec<u32> {
-        vec![0; self.0.len()]
+        self.0.iter().map(|(a, _)| a.group).collect()
     }
 
     fn difference(&self, confidence: Confidence, rule: ClusterRule) -> Option<PairedDifference> {
@@ -154,7 +155,7 @@ impl<'r> Pairs<'r> {
     fn clusters(&self, rule: ClusterRule) -> Clusters {
         let mut means = WindowMeans::default();
         for (a, b) in &self.0 {
-            means.push(a.window, a.kld - b.kld);
+            means.push(a.window, a.group, a.kld - b.kld);
         }
         Clusters::of_means(&means, rule)
     }
@@ -162,7 +163,7 @@ impl<'r> Pairs<'r> {
     fn nearer(&self, confidence: Confidence, rule: ClusterRule) -> Nearer {
         let clusters = self.clusters(rule);
         let untied = self.0.iter().filter(|(a, b)| a.kld != b.kld);
-        let (numbers, a_is): (Vec<u32>, Vec<bool>) = untied
+        let (numbers, a_is): (Vec<Cluster>, Vec<bool>) = untied
             .map(|(a, b)| (clusters.of_window(a.window), a.kld < b.kld))
             .unzip();
         let n_a = a_is.iter().filter(|is| **is).count();
@@ -176,7 +177,7 @@ impl<'r> Pairs<'r> {
 
     fn sign_test(&self, rule: ClusterRule) -> SignTest {
         let clusters = self.clusters(rule);
-        let mut sums = BTreeMap::<u32, Sum>::new();
+        let mut sums = BTreeMap::<Cluster, Sum>::new();
         for (a, b) in &self.0 {
             let sum = sums.entry(clusters.of_window(a.window)).or_default();
             sum.add(a.kld - b.kld);

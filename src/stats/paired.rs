@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clustering, Clusters, WindowMeans};
+use super::cluster::{Cluster, ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Moments;
+use super::window_means::WindowMeans;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.
 ///
@@ -49,11 +50,11 @@ pub fn paired_difference(
     debug_assert_eq!(windows.len(), groups.len());
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
     let mut means = WindowMeans::default();
-    for (window, difference) in windows.iter().zip(&differences) {
-        means.push(*window, *difference);
+    for ((window, group), difference) in windows.iter().zip(groups).zip(&differences) {
+        means.push(*window, *group, *difference);
     }
     let clusters = Clusters::of_means(&means, rule);
-    let numbers: Vec<u32> = windows.iter().map(|w| clusters.of_window(*w)).collect();
+    let numbers: Vec<Cluster> = windows.iter().map(|w| clusters.of_window(*w)).collect();
     let mean = Moments::of(&differences)?.mean;
     let spread = Spread::of(&numbers, differences.iter().map(|x| x - mean));
     let ends = spread.interval(mean, confidence).ends();

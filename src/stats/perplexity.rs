@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::clustered_mean::ClusteredValue;
 use super::estimate::{Confidence, finite, finite_or_null};
@@ -61,7 +62,7 @@ impl Perplexity {
     /// Computes them from the finite NLLs of the same tokens in the same order, which are in these
     /// clusters. `None` without tokens, or if the slices differ in length.
     pub fn of(
-        clusters: &[u32],
+        clusters: &[Cluster],
         ref_nll: &[f64],
         eval_nll: &[f64],
         confidence: Confidence,
@@ -129,7 +130,7 @@ mod tests {
 
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {
-        let clusters: Vec<u32> = (0..ref_nll.len() as u32).collect();
+        let clusters: Vec<Cluster> = (0..ref_nll.len() as u32).map(Cluster::from).collect();
         Perplexity::of(&clusters, ref_nll, eval_nll, Confidence::default())
     }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::beta;
+use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
 
@@ -24,7 +25,7 @@ impl Share {
     ///
     /// Its interval is Jeffreys' for [`Spread::n_for_share`] tokens: none from one cluster. `None`
     /// without tokens.
-    pub fn of(clusters: &[u32], hits: &[bool], confidence: Confidence) -> Option<Self> {
+    pub fn of(clusters: &[Cluster], hits: &[bool], confidence: Confidence) -> Option<Self> {
         let n = hits.len() as f64;
         let share = hits.iter().filter(|hit| **hit).count() as f64 / n;
         let residuals = hits.iter().map(|hit| f64::from(u8::from(*hit)) - share);

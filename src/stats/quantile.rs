@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
 use super::{maritz_jarrett, order_statistics};
@@ -32,7 +33,7 @@ pub struct QuantileEstimate {
 /// Higher quantiles have higher ends: each end is also an end for the quantiles beyond it. One
 /// cluster gives no ends.
 pub fn estimates(
-    clusters: &[u32],
+    clusters: &[Cluster],
     samples: &[f64],
     sorted: &[f64],
     ps: &[f64],
@@ -77,7 +78,7 @@ pub fn estimates(
 
 /// How many independent samples would determine the share of samples up to `value` as well.
 fn n_effective(
-    clusters: &[u32],
+    clusters: &[Cluster],
     samples: &[f64],
     value: f64,
     confidence: Confidence,

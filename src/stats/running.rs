@@ -1,9 +1,13 @@
 //! The interval of a mean that is updated with each token.
 
-use super::cluster::{ClusterRule, Clusters, MIN_CLUSTERS, WindowMeans};
+use std::collections::BTreeMap;
+
+use super::cluster::{ClusterRule, Clusters, MIN_CLUSTERS};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Sum;
+use super::strata::{Powers, Stratum};
+use super::window_means::WindowMeans;
 
 /// The mean KLD so far and the width of its clustered interval, for a run that stops when it is
 /// narrow enough.
@@ -13,6 +17,12 @@ use super::mean::Sum;
 #[derive(Clone, Debug, Default)]
 pub struct RunningInterval {
     means: WindowMeans,
+    groups: BTreeMap<u32, Sums>,
+}
+
+/// The tokens of a group, and the sums of their KLDs' powers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
     n: u64,
     sum: Sum,
     squares: Sum,
@@ -20,20 +30,23 @@ pub struct RunningInterval {
 }
 
 impl RunningInterval {
-    /// Adds a counted token of a window.
-    pub fn push(&mut self, window: u32, kld: f64) {
-        self.means.push(window, kld);
+    /// Adds a counted token of a window; its group is 0 without groups.
+    pub fn push(&mut self, window: u32, group: u32, kld: f64) {
+        self.means.push(window, group, kld);
         if kld.is_finite() {
-            self.n += 1;
-            self.sum.add(kld);
-            self.squares.add(kld * kld);
-            self.cubes.add(kld.powi(3));
+            let sums = self.groups.entry(group).or_default();
+            sums.n += 1;
+            sums.sum.add(kld);
+            sums.squares.add(kld * kld);
+            sums.cubes.add(kld.powi(3));
         }
     }
 
     /// The mean so far; `None` before the first token.
     pub fn mean(&self) -> Option<f64> {
-        (self.n > 0).then(|| self.sum.value() / self.n as f64)
+        let n: u64 = self.groups.values().map(|sums| sums.n).sum();
+        let sum: Sum = self.groups.values().map(|sums| sums.sum.value()).collect();
+        (n > 0).then(|| sum.value() / n as f64)
     }
 
     /// Half the width of the interval that [`super::ClusteredMean`] has for the tokens so far, over
@@ -46,21 +59,33 @@ impl RunningInterval {
         if clusters.clustering().n < MIN_CLUSTERS as u64 {
             return None;
         }
-        let mut totals = vec![0.0; clusters.clustering().n as usize];
-        for (window, total) in self.means.totals() {
-            let residuals = total.sum.value() - total.n as f64 * mean;
-            if let Some(cluster) = totals.get_mut(clusters.of_window(window) as usize) {
-                *cluster += residuals;
-            }
+        let mut totals = BTreeMap::new();
+        for (window, total) in self.means.totals().filter(|(_, total)| total.n > 0) {
+            let (n, residuals) = totals.entry(clusters.of_window(window)).or_default();
+            *n += total.n as f64;
+            *residuals += total.sum.value() - total.n as f64 * mean;
         }
-        let n = self.n as f64;
-        // About the mean.
-        let (squares, cubes) = (self.squares.value(), self.cubes.value());
-        let cubes = cubes - 3.0 * mean * squares + 2.0 * n * mean.powi(3);
-        let squares = (squares - n * mean * mean).max(0.0);
-        let spread = Spread::of_totals(n, squares, cubes, &totals);
-        let interval = spread.interval(mean, confidence).not_below_0();
-        Some(interval.half_width()? / mean)
+        let strata = self.groups.iter().map(|(group, sums)| Stratum {
+            powers: sums.powers().about(mean),
+            clusters: totals
+                .iter()
+                .filter(|(cluster, _)| cluster.stratum == *group)
+                .map(|(_, total)| *total)
+                .collect(),
+        });
+        let interval = Spread::of_strata(strata.collect()).interval(mean, confidence);
+        Some(interval.not_below_0().half_width()? / mean)
+    }
+}
+
+impl Sums {
+    fn powers(&self) -> Powers {
+        Powers {
+            n: self.n as f64,
+            sum: self.sum.value(),
+            squares: self.squares.value(),
+            cubes: self.cubes.value(),
+        }
     }
 }
 
@@ -78,9 +103,9 @@ mod tests {
         for rule in [ClusterRule::Window, ClusterRule::Auto] {
             let mut running = RunningInterval::default();
             for record in records.iter().rev().filter(|r| !r.is_excluded()) {
-                running.push(record.window, record.kld);
+                running.push(record.window, record.group, record.kld);
             }
-            running.push(17, f64::INFINITY);
+            running.push(17, 0, f64::INFINITY);
             let kld = Summary::from_records(&records, confidence, rule)
                 .kld
                 .unwrap();
@@ -100,12 +125,12 @@ mod tests {
         assert_eq!(width(&running), None);
         for window in 0..MIN_CLUSTERS as u32 {
             assert_eq!(width(&running), None);
-            running.push(window, 1.0 + f64::from(window % 3));
-            running.push(window, 2.0);
+            running.push(window, 0, 1.0 + f64::from(window % 3));
+            running.push(window, 0, 2.0);
         }
         assert!(width(&running).is_some());
         let mut same = RunningInterval::default();
-        (0..100).for_each(|window| same.push(window, 0.0));
+        (0..100).for_each(|window| same.push(window, 0, 0.0));
         assert_eq!(width(&same), None);
     }
 }

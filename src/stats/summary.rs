@@ -8,6 +8,7 @@ use super::delta_p::{DeltaP, delta_p};
 use super::distribution::Distribution;
 use super::estimate::{Confidence, Estimate};
 use super::exclusion::{ExcludedToken, ExclusionReason};
+use super::macro_mean::macro_mean;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
 use super::unknown::UnknownP;
@@ -36,7 +37,8 @@ pub struct Summary {
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
     /// The mean of the groups' mean KLDs, with its clustered interval: each group counts the same,
-    /// however many tokens it has. Absent with fewer than two groups.
+    /// however many tokens it has. Absent with fewer than two groups; without ends where a group has
+    /// only one cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
@@ -104,7 +106,7 @@ impl Summary {
             confidence,
             clusters: clusters.clustering(),
             kld: divergence(|r| r.kld),
-            kld_macro: None,
+            kld_macro: macro_mean(&counted, &clusters, |r| r.kld, confidence),
             reverse_kld: divergence(|r| r.reverse_kld),
             agreement: Agreement::of(&counted, &clusters, confidence),
             perplexity,

@@ -43,7 +43,7 @@ impl Until {
     /// a hundredth more: after every window of the first two hundred.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
         for record in window.iter().filter(|record| exclusion::is_counted(record)) {
-            self.interval.push(record.window, record.kld);
+            self.interval.push(record.window, record.group, record.kld);
         }
         self.n_windows += 1;
         if self.n_windows < self.next_look {

@@ -1,0 +1,122 @@
+//! The residuals of a stratum: clusters of different strata never mix, and each stratum has a mean
+//! of its own.
+
+use std::collections::BTreeMap;
+
+use super::cluster::Cluster;
+use super::mean::Sum;
+
+/// The residuals of the samples in one stratum: sums of their powers, and each cluster's total.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stratum {
+    pub powers: Powers,
+    /// How many samples each cluster has, and the sum of their residuals.
+    pub clusters: Vec<(f64, f64)>,
+}
+
+/// How many samples there are, and the sums of their powers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Powers {
+    pub n: f64,
+    pub sum: f64,
+    pub squares: f64,
+    pub cubes: f64,
+}
+
+impl Powers {
+    /// The same of the samples less `mean`.
+    pub fn about(self, mean: f64) -> Self {
+        let Self {
+            n,
+            sum,
+            squares,
+            cubes,
+        } = self;
+        Self {
+            n,
+            sum: sum - n * mean,
+            squares: (squares - 2.0 * mean * sum + n * mean * mean).max(0.0),
+            cubes: cubes - 3.0 * mean * squares + 3.0 * mean * mean * sum - n * mean.powi(3),
+        }
+    }
+}
+
+impl Stratum {
+    /// The strata of `residuals`, the `i`-th of which is in cluster `clusters[i]`.
+    pub fn of_each(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Vec<Self> {
+        let mut strata = BTreeMap::<u32, Sums>::new();
+        let mut rest = clusters.iter().zip(residuals).peekable();
+        // Adjacent samples mostly share a cluster: one look-up for each run of them.
+        while let Some(&(&cluster, _)) = rest.peek() {
+            let sums = strata.entry(cluster.stratum).or_default();
+            let total = sums.clusters.entry(cluster.number).or_default();
+            while let Some((_, residual)) = rest.next_if(|(c, _)| **c == cluster) {
+                sums.n += 1.0;
+                sums.sum.add(residual);
+                sums.squares.add(residual * residual);
+                sums.cubes.add(residual.powi(3));
+                total.0 += 1.0;
+                total.1.add(residual);
+            }
+        }
+        strata.into_values().map(Sums::into_stratum).collect()
+    }
+
+    /// Joins each stratum of a single cluster with the one before it, and the first with the next:
+    /// one cluster does not show how much clusters differ. What the joined strata differ by counts
+    /// as chance, which errs to the wide side (Cochran 1977, "Sampling Techniques", 5A.12).
+    pub fn collapse(strata: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut joined: Vec<Self> = Vec::new();
+        for stratum in strata {
+            match joined.last_mut() {
+                Some(last) if last.clusters.len() < 2 || stratum.clusters.len() < 2 => {
+                    last.join(stratum);
+                }
+                _ => joined.push(stratum),
+            }
+        }
+        joined
+    }
+
+    fn join(&mut self, other: Self) {
+        self.powers.n += other.powers.n;
+        self.powers.sum += other.powers.sum;
+        self.powers.squares += other.powers.squares;
+        self.powers.cubes += other.powers.cubes;
+        self.clusters.extend(other.clusters);
+    }
+
+    /// The same residuals, about the stratum's own mean.
+    pub fn centred(self) -> Self {
+        let mean = self.powers.sum / self.powers.n;
+        let clusters = self.clusters.into_iter();
+        Self {
+            powers: self.powers.about(mean),
+            clusters: clusters.map(|(n, total)| (n, total - n * mean)).collect(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    n: f64,
+    sum: Sum,
+    squares: Sum,
+    cubes: Sum,
+    clusters: BTreeMap<u32, (f64, Sum)>,
+}
+
+impl Sums {
+    fn into_stratum(self) -> Stratum {
+        let clusters = self.clusters.into_values();
+        Stratum {
+            powers: Powers {
+                n: self.n,
+                sum: self.sum.value(),
+                squares: self.squares.value(),
+                cubes: self.cubes.value(),
+            },
+            clusters: clusters.map(|(n, total)| (n, total.value())).collect(),
+        }
+    }
+}
