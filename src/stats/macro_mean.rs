@@ -59,3 +59,64 @@ struct Group {
     klds: Vec<f64>,
     clusters: Vec<Cluster>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{assert_close, records};
+    use super::super::{ClusterRule, RunningInterval, Summary};
+    use super::*;
+
+    /// The records, in groups.
+    fn grouped(group: fn(u32) -> u32) -> Vec<TokenRecord> {
+        let mut records = records();
+        for record in &mut records {
+            record.group = group(record.window);
+        }
+        records
+    }
+
+    fn summary(records: &[TokenRecord]) -> Summary {
+        Summary::from_records(records, Confidence::default(), ClusterRule::Window)
+    }
+
+    #[test]
+    fn matches_numpy_and_scipy() {
+        let records = grouped(|window| u32::from(window >= 5) + u32::from(window >= 20));
+        let summary = summary(&records);
+        let micro = summary.kld.unwrap().mean;
+        let micro = Estimate {
+            value: micro.estimate.value,
+            lo: micro.clustered.lo,
+            hi: micro.clustered.hi,
+        };
+        let both = [summary.kld_macro.unwrap(), micro];
+        for (got, (value, lo, hi)) in both.into_iter().zip(MACRO_AND_MICRO) {
+            assert_close(got.value, value, 1e-12);
+            assert_close(got.lo.unwrap(), lo, 1e-11);
+            assert_close(got.hi.unwrap(), hi, 1e-11);
+        }
+        let mut running = RunningInterval::default();
+        for record in records.iter().filter(|r| r.flags == 0) {
+            running.push(record.window, record.group, record.kld);
+        }
+        let width = running.relative_half_width(Confidence::default(), ClusterRule::Window);
+        let half_width = 0.5 * (micro.hi.unwrap() - micro.lo.unwrap());
+        assert_close(width.unwrap(), half_width / micro.value, 1e-11);
+    }
+
+    const MACRO_AND_MICRO: [(f64, f64, f64); 2] = [
+        (0.4195048566190991, 0.3113204797657645, 0.589174457915319),
+        (0.4403726113181395, 0.3228418967469451, 0.6481700438666395),
+    ];
+
+    #[test]
+    fn a_group_with_one_cluster_leaves_no_interval() {
+        let of_one = summary(&grouped(|window| u32::from(window == 39)));
+        let mean = of_one.kld_macro.unwrap();
+        assert!(mean.value > 0.0 && mean.lo.is_none() && mean.hi.is_none());
+        // Joined with the others, it has its share in the mean of all.
+        let all = summary(&grouped(|_| 0));
+        assert_eq!(of_one.kld, all.kld);
+        assert_eq!(all.kld_macro, None);
+    }
+}

@@ -166,6 +166,82 @@ class Clustered:
                 (f"{name}/n_effective", self.n_effective)]
 
 
+class Stratified:
+    """A sum of the strata's means, each times its weight, at any confidence."""
+
+    def __init__(self, x, cluster, stratum, weights=None):
+        n = len(x)
+        parts = [(x[stratum == h], cluster[stratum == h]) for h in np.unique(stratum)]
+        weights = weights or [len(part) / n for part, _ in parts]
+        self.value = sum(w * part.mean() for w, (part, _) in zip(weights, parts))
+        total, square, cube = [], 0, 0
+        g_all = len(np.unique(cluster))
+        for w, (part, clusters) in zip(weights, parts):
+            r = (part - part.mean()) * w * n / len(part)
+            g = len(np.unique(clusters))
+            sums = np.array([r[clusters == c].sum() for c in np.unique(clusters)])
+            # What the formula of one stratum multiplies with, instead of g / (g - 1).
+            total.append(sums * np.sqrt(g / (g - 1) * (g_all - 1) / g_all))
+            square += (r**2).sum() * len(r) / (len(r) - 1) * (n - 1) / n
+            cube += (r**3).sum()
+        self.cluster_se = np.sqrt(sum(g / (g - 1) * (t**2).sum() for t, g in [
+            (t * np.sqrt((len(t) - 1) / len(t) * g_all / (g_all - 1)), len(t)) for t in total])) / n
+        self.se = np.sqrt(square / n / (n - 1))
+        total = np.concatenate(total)
+        kurtosis = (total**4).mean() / (total**2).mean() ** 2
+        self.degrees = min(g_all - len(parts), 2 * g_all / (kurtosis - 1))
+        self.k = ((total**3).mean() / (total**2).mean() ** 1.5 / np.sqrt(g_all)
+                  if self.cluster_se >= self.se else cube / square**1.5)
+        self.larger_se = max(self.se, self.cluster_se)
+
+    def ends(self, outside):
+        """The interval's ends, with this probability outside."""
+        t, k = stats.t.isf(outside / 2, self.degrees), self.k
+        inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
+        return (self.value - self.larger_se * max(inverse(t), 0),
+                self.value + self.larger_se * max(-inverse(-t), 0))
+
+    def p(self):
+        """What is outside the widest interval that does not hold 0, by bisection."""
+        end = lambda outside: self.ends(outside)[0 if self.value > 0 else 1]
+        return np.exp(optimize.brentq(lambda ln: end(np.exp(ln)), np.log(1e-12), 0, xtol=1e-14))
+
+
+def paired():
+    """Differences of the records' two divergences, as if they were two models'."""
+    rows = records()
+    window, a, b = (np.array([r[i] for r in rows]) for i in (0, 3, 4))
+    out = []
+    for windows_per_block, groups, half in [(1, 1, 1), (4, 1, 1), (1, 3, 1), (1, 1, 0.9),
+                                            (1, 3, 0.9), (4, 1, 0.7), (4, 3, 0.7)]:
+        group = window % groups
+        cluster = 1000 * group + window // groups // windows_per_block
+        difference = Stratified(half * b - a, cluster, group)
+        out.append((windows_per_block, groups, float(half), difference.value,
+                    *difference.ends(0.05), difference.larger_se, difference.p()))
+    return out
+
+
+def macro_mean():
+    """Of three groups of unequal size: the windows below 5, those below 20, and the others."""
+    rows = records()
+    window, x = (np.array([r[i] for r in rows]) for i in (0, 3))
+    group = (window >= 5).astype(int) + (window >= 20)
+    mean = Stratified(x, window, group, [1 / 3] * 3)
+    micro = Stratified(x, window, group)
+    return [(m.value, *m.ends(0.05)) for m in [mean, micro]]
+
+
+def student_outside():
+    return [(t, float(d), 2 * stats.t.sf(t, d)) for t in [0.0, 1e-9, 0.5, 2.0, 7.0, 40.0]
+            for d in [1, 2.5, 29, 1e4]]
+
+
+def sign_test():
+    return [(a, b, min(1.0, stats.binomtest(a, a + b).pvalue))
+            for a, b in [(1, 0), (3, 3), (2, 9), (40, 20), (150, 151), (9000, 9500), (0, 300)]]
+
+
 def quantiles(name, x, cluster, ps, pinned):
     ends, ordered = [], np.sort(x)
     for p in ps:
@@ -285,5 +361,9 @@ if __name__ == "__main__":
     table("JEFFREYS", "(u64, u64, f64, f64)", jeffreys())
     table("HALL", "(f64, f64, f64, f64)", hall())
     table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
+    table("PAIRED", "(u32, u32, f64, f64, f64, f64, f64, f64)", paired())
+    table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
+    table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
+    table("SIGN_TEST", "(u64, u64, f64)", sign_test())
     summary("BY_WINDOW", 1)
     summary("BY_BLOCK", 4)

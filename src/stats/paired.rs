@@ -68,3 +68,166 @@ pub fn paired_difference(
         clusters: clusters.clustering(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ClusterKind;
+    use super::super::oracle::{assert_close, records};
+    use super::*;
+
+    /// The records' two divergences, as if they were two models'.
+    fn difference(rule: ClusterRule, groups: u32, half: f64, level: f64) -> PairedDifference {
+        let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
+        let windows: Vec<u32> = records.iter().map(|r| r.window).collect();
+        let of_group: Vec<u32> = windows.iter().map(|window| window % groups).collect();
+        let a: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
+        let b: Vec<f64> = records.iter().map(|r| r.kld).collect();
+        let confidence = Confidence::new(level).unwrap();
+        paired_difference(&windows, &of_group, &a, &b, confidence, rule).unwrap()
+    }
+
+    /// The p-values of `oracle.py` come from bisection on the confidence of scipy's intervals.
+    #[test]
+    fn matches_numpy_and_scipy() {
+        for (windows_per_block, groups, half, value, lo, hi, se, p) in PAIRED {
+            let rule = match windows_per_block {
+                1 => ClusterRule::Window,
+                _ => ClusterRule::Block,
+            };
+            let got = difference(rule, groups, half, 0.95);
+            assert_eq!(got.clusters.windows_per_block, u64::from(windows_per_block));
+            assert_close(got.value, value, 1e-12);
+            assert_close(got.lo.unwrap(), lo, 1e-11);
+            assert_close(got.hi.unwrap(), hi, 1e-11);
+            assert_close(got.se.unwrap(), se, 1e-11);
+            let error = (got.p.unwrap() / p - 1.0).abs();
+            assert!(error < 1e-9, "p {:?}, not {p}", got.p);
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    const PAIRED: [(u32, u32, f64, f64, f64, f64, f64, f64); 7] = [
+        (
+            1,
+            1,
+            1.0,
+            0.012309529951745769,
+            -0.03369329597033259,
+            0.2525310594762426,
+            0.02475686341002406,
+            0.5697489149180168,
+        ),
+        (
+            4,
+            1,
+            1.0,
+            0.012309529951745769,
+            -0.033872525811251455,
+            0.0779911826653677,
+            0.023577414427946555,
+            0.5798109411926998,
+        ),
+        (
+            1,
+            3,
+            1.0,
+            0.012309529951745776,
+            -0.03208812752431857,
+            0.1453986286504493,
+            0.024414727010108127,
+            0.5635172342765288,
+        ),
+        (
+            1,
+            1,
+            0.9,
+            -0.032958684175242746,
+            -0.07415447192602137,
+            0.01603890756355212,
+            0.020110791991896932,
+            0.1561102954249331,
+        ),
+        (
+            1,
+            3,
+            0.9,
+            -0.03295868417524275,
+            -0.07091868285880565,
+            0.014607490783623611,
+            0.019459579548569198,
+            0.14666789963878657,
+        ),
+        (
+            4,
+            1,
+            0.7,
+            -0.12349511242921982,
+            -0.20175029552489582,
+            -0.08543050183389655,
+            0.020054335433970696,
+            1.2225691650690086e-05,
+        ),
+        (
+            4,
+            3,
+            0.7,
+            -0.12349511242921983,
+            -0.18944428263110724,
+            -0.08823096255433319,
+            0.01930579555666797,
+            8.553927034987569e-07,
+        ),
+    ];
+
+    #[test]
+    fn p_is_the_share_outside_of_the_widest_interval_without_0() {
+        for half in [0.5, 0.7, 0.85, 0.9, 1.0, 1.5] {
+            let p = difference(ClusterRule::Auto, 1, half, 0.95).p.unwrap();
+            let holds_0 = |outside: f64| {
+                let got = difference(ClusterRule::Auto, 1, half, 1.0 - outside);
+                assert_eq!(got.p, Some(p));
+                (got.lo.unwrap()..=got.hi.unwrap()).contains(&0.0)
+            };
+            assert!(!holds_0((1.0001 * p).min(0.9999)), "{half}: {p}");
+            assert!(holds_0(0.9999 * p), "{half}: {p}");
+        }
+    }
+
+    #[test]
+    fn equal_models_do_not_differ() {
+        let zeros = [0.0; 4];
+        let of = |a: &[f64], windows: &[u32]| {
+            let confidence = Confidence::default();
+            let rule = ClusterRule::Auto;
+            paired_difference(windows, &[0; 4], a, &zeros, confidence, rule).unwrap()
+        };
+        let none = of(&zeros, &[0, 0, 1, 1]);
+        assert_eq!(
+            (none.value, none.lo, none.hi, none.p),
+            (0.0, Some(0.0), Some(0.0), Some(1.0))
+        );
+        let same = of(&[1.0; 4], &[0, 0, 1, 1]);
+        assert_eq!((same.lo, same.p), (Some(1.0), Some(0.0)));
+        let one_window = of(&[1.0, 2.0, 3.0, 4.0], &[7; 4]);
+        assert_eq!((one_window.lo, one_window.p), (None, None));
+        let empty = paired_difference(&[], &[], &[], &[], Confidence::default(), ClusterRule::Auto);
+        assert_eq!(empty, None);
+    }
+
+    /// Windows that are alike in both models and not in the difference are no reason for blocks.
+    #[test]
+    fn clusters_are_those_of_the_difference() {
+        let windows: Vec<u32> = (0..100).collect();
+        let hard = |window: &u32| f64::from(window / 10 % 2);
+        let a: Vec<f64> = windows.iter().map(hard).collect();
+        let b: Vec<f64> = windows.iter().map(|w| hard(w) + f64::from(w % 2)).collect();
+        let confidence = Confidence::default();
+        let of = |a: &[f64], b: &[f64]| {
+            let rule = ClusterRule::Auto;
+            let got = paired_difference(&windows, &[0; 100], a, b, confidence, rule);
+            got.unwrap().clusters.kind
+        };
+        assert_eq!(of(&a, &b), ClusterKind::Window);
+        assert_eq!(of(&a, &[0.0; 100]), ClusterKind::Block);
+    }
+}

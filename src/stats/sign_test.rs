@@ -64,4 +64,24 @@ mod tests {
         assert!((test.p - 0.625).abs() < 1e-15);
         assert_eq!(SignTest::of([]).p, 1.0);
     }
+
+    /// scipy.stats.binomtest, from `oracle.py`.
+    #[test]
+    fn matches_scipy() {
+        for (a, b, expected) in SIGN_TEST {
+            let got = two_sided(a, b);
+            assert!((got / expected - 1.0).abs() < 1e-11, "{a}, {b}: {got}");
+            assert_eq!(got, two_sided(b, a));
+        }
+    }
+
+    const SIGN_TEST: [(u64, u64, f64); 7] = [
+        (1, 0, 1.0),
+        (3, 3, 1.0),
+        (2, 9, 0.0654296875),
+        (40, 20, 0.01348929373119186),
+        (150, 151, 1.0),
+        (9000, 9500, 0.00024357068556988114),
+        (0, 300, 9.818186930595453e-91),
+    ];
 }
