@@ -151,6 +151,8 @@ pub struct ResultSettings {
     pub json_tokens: bool,
     /// How many tokens to list: those with the largest KLD.
     pub top_k: Option<u32>,
+    /// Whether the text report shows where the KLD comes from.
+    pub breakdown: bool,
     /// What counts as one observation in the clustered intervals.
     pub clusters: ClusterRule,
     /// A model that meets one of these fails.

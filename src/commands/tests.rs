@@ -170,6 +170,7 @@ fn results() -> ResultSettings {
         json: None,
         json_tokens: false,
         top_k: None,
+        breakdown: false,
         clusters: ClusterRule::default(),
         conditions: Vec::new(),
         allow_excluded: false,

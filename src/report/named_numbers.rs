@@ -11,7 +11,8 @@ use super::result::{ModelInfo, ModelReport, TimingInfo, UntilInfo};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Summary, TokenLocation,
+    Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Summary,
+    TokenLocation,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -95,7 +96,7 @@ pub fn known_names() -> Vec<String> {
         ref_top_p: 0.5,
         eval_top_p: 0.25,
         ref_unknown_p: 0.25,
-        group: 0,
+        group: window,
     };
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
@@ -108,6 +109,8 @@ pub fn known_names() -> Vec<String> {
         n_vocab_compared: 1,
         is_reference_model: false,
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
+        breakdown: Breakdown::of(&[], &[], Confidence::default(), ClusterRule::default()),
+        shows_breakdown: false,
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),
         interrupted: None,

@@ -56,6 +56,13 @@ pub struct ResultArgs {
     #[arg(long, hide_short_help = true)]
     pub json_tokens: bool,
 
+    /// Show where the KLD comes from: confidence, position, special tokens
+    ///
+    /// A table for each: mean KLD by the probability of the reference's top token, by position in
+    /// the window, and where the next token is a special one. The JSON always has them.
+    #[arg(long, hide_short_help = true)]
+    pub breakdown: bool,
+
     /// List the N tokens with the largest KLD, with their context
     #[arg(
         long, value_name = "N", hide_short_help = true,

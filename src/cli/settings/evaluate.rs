@@ -129,6 +129,7 @@ fn result_settings(
         json: args.json,
         json_tokens: args.json_tokens,
         top_k: args.top_k,
+        breakdown: args.breakdown,
         clusters: args.cluster,
         conditions: args.fail_if,
         allow_excluded: args.allow_excluded,

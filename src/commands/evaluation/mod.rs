@@ -31,7 +31,8 @@ use crate::report::{
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{
-    ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean, Summary,
+    Breakdown, ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean,
+    Summary,
 };
 use measures::Measured;
 use token_log::TokenLog;
@@ -139,7 +140,7 @@ impl Evaluation<'_> {
                 Err(error) => unwritten = Some(error),
             }
         }
-        let mut report = self.report(outcome, &log, until.as_ref(), n_windows);
+        let mut report = self.report(outcome, &log, until.as_ref(), n_windows, &header.groups);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated { report, unwritten })
     }
@@ -291,13 +292,15 @@ impl Evaluation<'_> {
         tokens.into_iter().filter_map(text).collect()
     }
 
-    /// Makes the report. `n_windows`: how many windows were to be evaluated, if known.
+    /// Makes the report. `n_windows`: how many windows were to be evaluated, if known; `groups`: the
+    /// names of the windows' groups.
     fn report(
         &self,
         outcome: Outcome,
         log: &TokenLog,
         until: Option<&Until>,
         n_windows: Option<u64>,
+        groups: &[String],
     ) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
@@ -331,6 +334,8 @@ impl Evaluation<'_> {
             until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
+            breakdown: Breakdown::of(records, groups, confidence, clusters),
+            shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self
                 .measures

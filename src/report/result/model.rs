@@ -10,7 +10,7 @@ use super::prompts::PromptReport;
 use super::timing::TimingInfo;
 use super::tokens::TokenColumns;
 use super::verdict::Verdict;
-use crate::stats::{LlamaPerplexity, LogitSummary, Summary};
+use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary};
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Clone)]
@@ -70,6 +70,11 @@ pub struct ModelReport {
     /// The statistics over all counted tokens.
     #[serde(flatten)]
     pub summary: Summary,
+    /// The mean KLD of parts of the counted tokens.
+    pub breakdown: Breakdown,
+    /// Whether the text report shows all of the breakdown: it always shows groups.
+    #[serde(skip)]
+    pub shows_breakdown: bool,
     /// llama-perplexity's own statistics; null unless asked for, or with too few tokens.
     pub llama_perplexity: Option<LlamaPerplexity>,
     /// Distances in logit space and symmetric divergences; absent unless asked for.

@@ -9,8 +9,8 @@ use crate::report::{
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Summary,
-    TokenLocation,
+    Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats,
+    Summary, TokenLocation,
 };
 
 /// Records of `n_windows` windows of `n_rows` rows; the last row of a window has no next token.
@@ -77,6 +77,16 @@ pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
     records.iter().map(metrics).collect()
 }
 
+pub fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
+    let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
+    Breakdown::of(
+        records,
+        &names,
+        Confidence::default(),
+        ClusterRule::default(),
+    )
+}
+
 pub fn logits(records: &[TokenRecord]) -> LogitSummary {
     let locations: Vec<TokenLocation> = records.iter().map(TokenLocation::of).collect();
     let clusters = Clusters::of_records(records, ClusterRule::default());
@@ -105,6 +115,8 @@ pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
         is_reference_model: false,
         n_vocab_compared: 512,
         summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),
+        breakdown: breakdown(records, &[]),
+        shows_breakdown: false,
         llama_perplexity: None,
         logits: None,
         max_at_text: None,

@@ -8,6 +8,7 @@ mod made_up;
 use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
+use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 use serde_json::Value;
 
@@ -21,6 +22,32 @@ fn text_report_of_a_text() {
     made_up::exclude(&mut records, 5);
     let report = full("models/tiny-q4_K_M.gguf", &records);
     assert_snapshot!(text_report(&report, &reference()));
+}
+
+/// Groups, of which one has a long name and one no tokens, special tokens and an infinite KLD.
+#[test]
+fn text_report_with_a_breakdown() {
+    let mut records = records(24, 80);
+    for record in &mut records {
+        record.group = u32::from(record.window >= 9);
+        record.ref_top_p = f64::from(record.position % 20) / 20.0;
+        record.flags = match record.position % 40 {
+            17 => TokenRecord::NEXT_IS_SPECIAL,
+            _ => 0,
+        };
+    }
+    records[7].kld = f64::INFINITY;
+    let groups = ["wiki", "a long name\nin two lines", "none"];
+    let report = ModelReport {
+        breakdown: made_up::breakdown(&records, &groups),
+        shows_breakdown: true,
+        ..plain("tiny-q2_K.gguf", &records)
+    };
+    let text = text_report(&report, &reference());
+    let tables = text.lines().skip_while(|line| !line.contains("by group"));
+    let width = tables.map(|line| line.chars().count()).max();
+    assert!(width <= Some(79), "{text}");
+    assert_snapshot!(text);
 }
 
 /// Prompts, and an evaluation that was resumed and then interrupted.

@@ -1,5 +1,6 @@
 //! One model's report, as printed.
 
+mod breakdown;
 mod divergence;
 mod kl_py;
 mod llama_perplexity;
@@ -11,6 +12,7 @@ use std::fmt::Write as _;
 
 use kl_formats::{Values, klpy};
 
+use self::breakdown::{breakdown, groups};
 use self::divergence::divergence;
 use self::kl_py::kl_py_section;
 use self::llama_perplexity::llama_perplexity_block;
@@ -35,6 +37,10 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     heading(&mut out, report, reference);
     let unit = unit(reference);
     divergence(&mut out, summary, unit, report.max_at_text.as_deref());
+    groups(&mut out, &report.breakdown, summary);
+    if report.shows_breakdown {
+        breakdown(&mut out, &report.breakdown);
+    }
     if let Some(agreement) = &summary.agreement {
         agreements(&mut out, agreement);
     }
