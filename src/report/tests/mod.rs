@@ -3,7 +3,7 @@
 //! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them;
 //! read the difference before you commit it.
 
-mod made_up;
+pub mod made_up;
 
 use std::collections::BTreeSet;
 
@@ -169,10 +169,15 @@ fn keys_of_the_json() {
         warnings: vec![Warning::NoChatTemplate],
         unwritten: Vec::new(),
     };
-    let json: Value = serde_json::from_str(&json_text(&report).unwrap()).unwrap();
+    assert_snapshot!(keys(&json_text(&report).unwrap()));
+}
+
+/// Each path of the JSON with the type of its value, a line each.
+pub fn keys(json: &str) -> String {
+    let json: Value = serde_json::from_str(json).unwrap();
     let mut keys = BTreeSet::new();
     list_keys("", &json, &mut keys);
-    assert_snapshot!(Vec::from_iter(keys).join("\n"));
+    Vec::from_iter(keys).join("\n")
 }
 
 /// Adds a line `path: type` for each value below `value`; elements of an array share their path.

@@ -1,0 +1,89 @@
+//! Several evaluations against one reference, side by side: [`Comparison`], from which every output
+//! of `kl report` is made. Its fields are the keys of the JSON.
+
+mod model;
+mod pair;
+#[cfg(test)]
+pub mod sample;
+mod worst;
+
+use kl_formats::TextIdentity;
+use serde::Serialize;
+
+use super::result::ModelInfo;
+use super::warning::Warning;
+use crate::stats::Confidence;
+
+pub use model::{ComparedModel, DifferenceToBest, Point};
+pub use pair::{ComparedPair, Difference};
+pub use worst::{WorstText, WorstToken, WorstTop};
+
+/// Evaluations of several models on the same tokens, compared.
+#[derive(Serialize, Debug, Clone)]
+pub struct Comparison {
+    /// The version of this program.
+    pub kl_version: &'static str,
+    /// What the models were evaluated against.
+    pub reference: ComparedReference,
+    /// The level of every interval.
+    pub confidence: Confidence,
+    /// The models, by ascending mean KLD; those without any come last.
+    pub models: Vec<ComparedModel>,
+    /// The paired differences: of each model to the best, and to its neighbour in size.
+    pub pairs: Vec<ComparedPair>,
+    /// The files that are not among the models, and why.
+    pub not_compared: Vec<NotCompared>,
+    /// What the user should know before trusting the numbers.
+    pub warnings: Vec<Warning>,
+}
+
+/// The reference of all rows, as the sidecars record it.
+#[derive(Serialize, Debug, Clone, Default)]
+pub struct ComparedReference {
+    /// The file's name, without its folder.
+    pub file_name: Option<String>,
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`.
+    pub kind: Option<String>,
+    /// The model that wrote it.
+    pub model: Option<ModelInfo>,
+    /// The text that it was written for.
+    pub text: Option<TextIdentity>,
+    /// What distinguishes the file from others of its kind.
+    pub fingerprint: Option<String>,
+    /// Tokens in a window.
+    pub n_ctx: u32,
+    /// Entries in a row.
+    pub n_vocab: u32,
+    /// The first scored position of a full window.
+    pub first_scored: u32,
+    /// The names of the groups of windows, in the order in which records number them; empty without
+    /// groups.
+    pub groups: Vec<String>,
+}
+
+/// A file that is not among the models.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+pub struct NotCompared {
+    /// Its path.
+    pub sidecar: String,
+    /// Why, and what to do, in one line.
+    pub why: String,
+}
+
+impl Comparison {
+    /// The model with the lowest mean KLD; the noise floor does not count.
+    #[must_use]
+    pub fn best(&self) -> Option<&ComparedModel> {
+        self.models
+            .iter()
+            .find(|model| model.is_candidate() && model.mean_kld().is_some())
+    }
+
+    /// The comparison as JSON, which ends with a line feed.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON.
+    pub fn json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}

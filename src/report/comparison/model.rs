@@ -1,0 +1,100 @@
+//! One model of a comparison.
+
+use kl_formats::BackendIdentity;
+use serde::Serialize;
+
+use super::worst::WorstToken;
+use crate::report::result::ModelInfo;
+use crate::stats::{ClusteredMean, QuantileEstimate, Summary};
+
+/// An evaluated model, as a row of the table.
+#[derive(Serialize, Debug, Clone)]
+pub struct ComparedModel {
+    /// What the row is called: unique in its comparison.
+    pub label: String,
+    /// The path of its sidecar; of one in parts, of the first part.
+    pub sidecar: String,
+    /// The paths of all parts, in order; absent if the sidecar is whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
+    /// The evaluated model.
+    pub model: ModelInfo,
+    /// Whether this is the model that wrote the reference.
+    pub is_reference_model: bool,
+    /// Whether the row shows how much the set-up alone moves the numbers: the reference's own model,
+    /// with the reference's own types of the KV cache. It is never the best, nor compared with it.
+    pub is_noise_floor: bool,
+    /// How many entries of each row were compared, if the sidecar records it.
+    pub n_vocab_compared: Option<u32>,
+    /// The statistics over all counted tokens.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// How far it is from the best model; null for the best itself and the noise floor.
+    pub difference_to_best: Option<DifferenceToBest>,
+    /// Whether the data cannot tell it from the best, after Holm's correction for the number of
+    /// comparisons; true for the best itself, false for the noise floor.
+    pub indistinguishable_from_best: bool,
+    /// Whether no other model is at most as large and at most as far from the reference. False for
+    /// the noise floor, and where the size is not known.
+    pub pareto: bool,
+    /// How the model was run, as far as the sidecar records it.
+    pub set_up: BackendIdentity,
+    /// How many tokens have at least a KLD: points of KLD (nats) and share, by ascending KLD.
+    pub ccdf: Vec<Point>,
+    /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
+    /// it up to the next point.
+    pub by_window: Vec<Point>,
+    /// The tokens with the largest KLD, the largest first.
+    pub top: Vec<WorstToken>,
+}
+
+/// A point of a curve: `[x, y]` in the JSON.
+pub type Point = (f64, f64);
+
+/// The paired difference of a model's mean KLD to the best model's, in nats.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+pub struct DifferenceToBest {
+    /// This model's mean less the best model's.
+    pub value: f64,
+    /// The lower end of its clustered interval.
+    pub lo: Option<f64>,
+    /// The upper end of its clustered interval.
+    pub hi: Option<f64>,
+    /// The two-sided p-value.
+    pub p: Option<f64>,
+    /// The p-value after Holm's correction for all comparisons to the best.
+    pub p_holm: Option<f64>,
+}
+
+impl ComparedModel {
+    /// Whether it can be the best: the noise floor cannot.
+    #[must_use]
+    pub fn is_candidate(&self) -> bool {
+        !self.is_noise_floor
+    }
+
+    /// The mean KLD with its intervals.
+    #[must_use]
+    pub fn mean_kld(&self) -> Option<&ClusteredMean> {
+        self.summary.kld.as_ref().map(|kld| &kld.mean)
+    }
+
+    /// A quantile of the KLD: `p` is one of those that are computed.
+    #[must_use]
+    pub fn quantile(&self, p: f64) -> Option<&QuantileEstimate> {
+        let quantiles = &self.summary.kld.as_ref()?.quantiles;
+        quantiles.iter().find(|quantile| quantile.p == p)
+    }
+
+    /// The share of tokens with the same top token.
+    #[must_use]
+    pub fn same_top(&self) -> Option<f64> {
+        Some(self.summary.agreement.as_ref()?.ref_top1.estimate.value)
+    }
+
+    /// The ratio of the perplexities.
+    #[must_use]
+    pub fn ppl_ratio(&self) -> Option<f64> {
+        Some(self.summary.perplexity.as_ref()?.ratio.value)
+    }
+}
