@@ -15,7 +15,7 @@ use super::warning::Warning;
 use crate::stats::Confidence;
 
 pub use model::{ComparedModel, DifferenceToBest, Point};
-pub use pair::{ComparedPair, Difference};
+pub use pair::ComparedPair;
 pub use worst::{WorstText, WorstToken, WorstTop};
 
 /// Evaluations of several models on the same tokens, compared.

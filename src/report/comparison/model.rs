@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::worst::WorstToken;
 use crate::report::result::ModelInfo;
-use crate::stats::{ClusteredMean, QuantileEstimate, Summary};
+use crate::stats::{Breakdown, ClusteredMean, PairedDifference, QuantileEstimate, Summary};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
@@ -39,6 +39,8 @@ pub struct ComparedModel {
     pub pareto: bool,
     /// How the model was run, as far as the sidecar records it.
     pub set_up: BackendIdentity,
+    /// Where its KLD comes from.
+    pub breakdown: Breakdown,
     /// How many tokens have at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
     /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
@@ -55,13 +57,8 @@ pub type Point = (f64, f64);
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
 pub struct DifferenceToBest {
     /// This model's mean less the best model's.
-    pub value: f64,
-    /// The lower end of its clustered interval.
-    pub lo: Option<f64>,
-    /// The upper end of its clustered interval.
-    pub hi: Option<f64>,
-    /// The two-sided p-value.
-    pub p: Option<f64>,
+    #[serde(flatten)]
+    pub difference: PairedDifference,
     /// The p-value after Holm's correction for all comparisons to the best.
     pub p_holm: Option<f64>,
 }

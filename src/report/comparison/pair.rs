@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::stats::PairedDifference;
+
 /// The paired difference of two models on the same tokens.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 pub struct ComparedPair {
@@ -10,20 +12,8 @@ pub struct ComparedPair {
     /// The label of the second.
     pub b: String,
     /// The mean KLD of `a` less that of `b`, in nats.
-    pub difference: Difference,
-    /// The share of tokens on which `a` is nearer to the reference; a tie counts half.
-    pub share_a_nearer: f64,
-}
-
-/// A difference of two means, in nats.
-#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-pub struct Difference {
-    /// The difference.
-    pub value: f64,
-    /// The lower end of its clustered interval.
-    pub lo: Option<f64>,
-    /// The upper end of its clustered interval.
-    pub hi: Option<f64>,
-    /// The two-sided p-value.
-    pub p: Option<f64>,
+    pub difference: PairedDifference,
+    /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
+    /// none differs.
+    pub share_a_nearer: Option<f64>,
 }

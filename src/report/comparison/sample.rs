@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::report::tests::made_up;
-use crate::stats::{ClusterRule, Summary};
+use crate::stats::{Breakdown, ClusterKind, ClusterRule, Clustering, PairedDifference, Summary};
 
 const WINDOWS: u32 = 12;
 const ROWS: u32 = 80;
@@ -13,11 +13,8 @@ const ROWS: u32 = 80;
 /// Six models: the noise floor, the best, one that cannot be told from it, two that are worse, and
 /// stored rows of a model of unknown size.
 pub fn comparison() -> Comparison {
-    let difference = |value: f64, p, p_holm| DifferenceToBest {
-        value,
-        lo: Some(value - 0.0004),
-        hi: Some(value + 0.0005),
-        p: Some(p),
+    let difference = |value, p, p_holm| DifferenceToBest {
+        difference: difference(value, p),
         p_holm: Some(p_holm),
     };
     let mut models = vec![
@@ -60,16 +57,11 @@ pub fn comparison() -> Comparison {
             (worst.ref_top.text, worst.eval_top.text) = (None, None);
         }
     }
-    let pair = |a: &str, b: &str, value: f64, p, share_a_nearer| ComparedPair {
+    let pair = |a: &str, b: &str, value, p, share_a_nearer| ComparedPair {
         a: a.to_owned(),
         b: b.to_owned(),
-        difference: Difference {
-            value,
-            lo: Some(value - 0.0004),
-            hi: Some(value + 0.0005),
-            p: Some(p),
-        },
-        share_a_nearer,
+        difference: self::difference(value, p),
+        share_a_nearer: Some(share_a_nearer),
     };
     Comparison {
         kl_version: "0",
@@ -102,6 +94,24 @@ pub fn comparison() -> Comparison {
     }
 }
 
+fn difference(value: f64, p: f64) -> PairedDifference {
+    PairedDifference {
+        value,
+        lo: Some(value - 0.0004),
+        hi: Some(value + 0.0005),
+        se: Some(0.00022),
+        p: Some(p),
+        n_tokens: u64::from(WINDOWS * ROWS),
+        clusters: Clustering {
+            rule: ClusterRule::Auto,
+            kind: ClusterKind::Window,
+            n: WINDOWS.into(),
+            windows_per_block: 1,
+            autocorrelation: Some(0.125),
+        },
+    }
+}
+
 fn reference() -> ComparedReference {
     let of = made_up::reference();
     ComparedReference {
@@ -129,6 +139,7 @@ fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         is_noise_floor: false,
         n_vocab_compared: Some(512),
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
+        breakdown: Breakdown::of(&records, &[], Confidence::default(), ClusterRule::default()),
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,
