@@ -26,6 +26,7 @@ mod observer;
 pub mod output;
 mod parts;
 mod reference;
+mod report;
 mod resume;
 pub mod settings;
 mod verify;
@@ -41,6 +42,7 @@ pub use info::info;
 pub use merge::{Merged, merge};
 pub use observer::{Event, Observer};
 pub use parts::{StoredEvaluation, stored_evaluations};
+pub use report::report;
 pub use write::{Written, write};
 
 #[cfg(test)]

@@ -92,6 +92,18 @@ pub enum Warning {
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens", count_of(*.0, "token")
     )]
     Infinite(u64),
+    /// Tokens of one of several models are left out.
+    #[error(
+        "{label}: {} without a finite row and {} with an infinite KLD are left out of its mean, but not of other models'", count_of(*.n_excluded, "token"), count_of(*.n_infinite, "token")
+    )]
+    LeftOut {
+        label: String,
+        n_excluded: u64,
+        n_infinite: u64,
+    },
+    /// Models of a run are shown side by side without being compared.
+    #[error("no paired differences: {0}")]
+    Unpaired(&'static str),
     /// Two models that should differ give the same rows.
     #[error(
         "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: did you pass the same model twice?"
@@ -202,6 +214,8 @@ impl Warning {
             Self::HighPerplexity(_) => "high_perplexity",
             Self::Excluded(_) => "excluded_tokens",
             Self::Infinite(_) => "infinite_kld",
+            Self::LeftOut { .. } => "left_out_tokens",
+            Self::Unpaired(_) => "unpaired",
             Self::Identical { .. } => "identical_rows",
             Self::UnknownProbability(_) => "unknown_probability",
             Self::UnknownTokens(_) => "unknown_tokens",

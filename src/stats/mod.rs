@@ -17,6 +17,7 @@ pub mod clustered_error;
 pub mod clustered_mean;
 #[cfg(test)]
 mod coverage_tests;
+pub mod curves;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;

@@ -39,7 +39,7 @@ use token_log::TokenLog;
 use until::Until;
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
-const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+pub const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 
 /// The probability that entries of a base file could have, unknown, from which `kl` says so: far
 /// more than its 16 bits cost a KLD.

@@ -2,12 +2,18 @@
 //! of `kl report` is made. Its fields are the keys of the JSON.
 
 mod model;
+mod names;
 mod pair;
 #[cfg(test)]
 pub mod sample;
+mod set_up;
+mod text;
+mod words;
 mod worst;
 
-use kl_formats::TextIdentity;
+use std::path::Path;
+
+use kl_formats::{SidecarHeader, TextIdentity};
 use serde::Serialize;
 
 use super::result::ModelInfo;
@@ -15,7 +21,7 @@ use super::warning::Warning;
 use crate::stats::Confidence;
 
 pub use model::{ComparedModel, DifferenceToBest, Point};
-pub use pair::ComparedPair;
+pub use pair::{ComparedPair, PairKind};
 pub use worst::{WorstText, WorstToken, WorstTop};
 
 /// Evaluations of several models on the same tokens, compared.
@@ -85,5 +91,39 @@ impl Comparison {
     /// If a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+impl ComparedReference {
+    /// What a sidecar records of its reference.
+    #[must_use]
+    pub fn of(header: &SidecarHeader) -> Self {
+        let reference = &header.reference;
+        let model = reference.model.as_ref().map(|model| {
+            let name = model.file_name.as_deref().unwrap_or_default();
+            ModelInfo::new(Path::new(name), model)
+        });
+        Self {
+            file_name: reference.file_name.clone(),
+            kind: reference.kind.clone(),
+            model,
+            text: reference.text.clone(),
+            fingerprint: reference.fingerprint.clone(),
+            n_ctx: header.n_ctx,
+            n_vocab: header.n_vocab,
+            first_scored: header.first_scored,
+            groups: header.groups.clone(),
+        }
+    }
+}
+
+impl NotCompared {
+    /// Lists the file at `path`.
+    #[must_use]
+    pub fn new(path: &Path, why: impl Into<String>) -> Self {
+        Self {
+            sidecar: path.display().to_string(),
+            why: why.into(),
+        }
     }
 }

@@ -4,9 +4,21 @@ use serde::Serialize;
 
 use crate::stats::PairedDifference;
 
+/// Why two models are compared.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum PairKind {
+    /// The second is the best model.
+    Best,
+    /// The second is the next larger model.
+    Size,
+}
+
 /// The paired difference of two models on the same tokens.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 pub struct ComparedPair {
+    /// Why the two are compared.
+    pub kind: PairKind,
     /// The label of the first model.
     pub a: String,
     /// The label of the second.

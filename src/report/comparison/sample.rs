@@ -57,7 +57,8 @@ pub fn comparison() -> Comparison {
             (worst.ref_top.text, worst.eval_top.text) = (None, None);
         }
     }
-    let pair = |a: &str, b: &str, value, p, share_a_nearer| ComparedPair {
+    let pair = |kind, a: &str, b: &str, value, p, share_a_nearer| ComparedPair {
+        kind,
         a: a.to_owned(),
         b: b.to_owned(),
         difference: self::difference(value, p),
@@ -69,12 +70,47 @@ pub fn comparison() -> Comparison {
         confidence: Confidence::default(),
         models,
         pairs: vec![
-            pair("tiny-iq4_xs", "tiny-q4_K_M", 0.0002, 0.42, 0.49),
-            pair("tiny-q4_0", "tiny-q4_K_M", 0.0061, 0.004, 0.31),
-            pair("tiny-q2_K", "tiny-q4_K_M", 0.0427, 1e-9, 0.04),
-            pair("other.npz", "tiny-q4_K_M", 0.06, 1e-7, 0.02),
-            pair("tiny-q2_K", "tiny-iq4_xs", 0.0425, 1e-9, 0.05),
-            pair("tiny-iq4_xs", "tiny-q4_0", -0.0059, 0.006, 0.68),
+            pair(
+                PairKind::Best,
+                "tiny-iq4_xs",
+                "tiny-q4_K_M",
+                0.0002,
+                0.42,
+                0.49,
+            ),
+            pair(
+                PairKind::Best,
+                "tiny-q4_0",
+                "tiny-q4_K_M",
+                0.0061,
+                0.004,
+                0.31,
+            ),
+            pair(
+                PairKind::Best,
+                "tiny-q2_K",
+                "tiny-q4_K_M",
+                0.0427,
+                1e-9,
+                0.04,
+            ),
+            pair(PairKind::Best, "other.npz", "tiny-q4_K_M", 0.06, 1e-7, 0.02),
+            pair(
+                PairKind::Size,
+                "tiny-q2_K",
+                "tiny-iq4_xs",
+                0.0425,
+                1e-9,
+                0.05,
+            ),
+            pair(
+                PairKind::Size,
+                "tiny-iq4_xs",
+                "tiny-q4_0",
+                -0.0059,
+                0.006,
+                0.68,
+            ),
         ],
         not_compared: vec![
             NotCompared {
@@ -204,4 +240,16 @@ fn keys_of_the_comparison() {
     assert!(json.ends_with("}\n"));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value["models"][0]["ccdf"][0], json!([0.0, 1.0]));
+}
+
+#[test]
+fn text_of_the_comparison() {
+    let text = comparison().text();
+    for line in text.lines() {
+        assert!(
+            line.chars().count() <= 80 || line.starts_with("    "),
+            "{line}"
+        );
+    }
+    insta::assert_snapshot!(text);
 }

@@ -1,0 +1,159 @@
+//! Which rows were measured alike, so that they can be compared.
+
+use kl_formats::ReferenceSummary;
+
+use super::row::Row;
+use crate::report::number::{count, short_percent};
+
+/// The rows that can be compared with most others, and why the others cannot: each by its index.
+pub struct Comparable {
+    pub rows: Vec<usize>,
+    pub others: Vec<(usize, String)>,
+}
+
+/// Sorts rows into those measured alike and the others. The rows of one reference are compared: the
+/// one that most rows have; and of these, those over the same tokens.
+pub fn comparable(rows: &[Row]) -> Comparable {
+    let all: Vec<&Row> = rows.iter().collect();
+    let Some(standard) = most(&all, has_same_reference)
+        .and_then(|same| most(&same, is_over_same_tokens)?.first().copied())
+    else {
+        return Comparable {
+            rows: Vec::new(),
+            others: Vec::new(),
+        };
+    };
+    let mut comparable = Comparable {
+        rows: Vec::new(),
+        others: Vec::new(),
+    };
+    for (index, row) in rows.iter().enumerate() {
+        match why_not(row, standard) {
+            None => comparable.rows.push(index),
+            Some(why) => comparable.others.push((index, why)),
+        }
+    }
+    comparable
+}
+
+/// The largest set of rows that are alike; of equally large ones that with the most tokens, then
+/// the first.
+fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Option<Vec<&'r Row>> {
+    let mut sets: Vec<Vec<&Row>> = Vec::new();
+    for row in rows {
+        let is_its = |set: &&mut Vec<&Row>| set.first().is_some_and(|first| are_alike(first, row));
+        match sets.iter_mut().find(is_its) {
+            Some(set) => set.push(row),
+            None => sets.push(vec![row]),
+        }
+    }
+    let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.tokens.n));
+    sets.into_iter().rev().max_by_key(size)
+}
+
+/// Whether both were evaluated against one reference, as far as their headers show it.
+fn has_same_reference(one: &Row, other: &Row) -> bool {
+    let (a, b) = (one.header(), other.header());
+    let shape = |row: &Row| {
+        let header = row.header();
+        (header.n_ctx, header.n_vocab, header.first_scored)
+    };
+    if let (Some(a), Some(b)) = (&a.reference.fingerprint, &b.reference.fingerprint) {
+        return a == b;
+    }
+    let is_described_alike = |a: &ReferenceSummary, b: &ReferenceSummary| {
+        (&a.file_name, &a.kind, &a.model, &a.text) == (&b.file_name, &b.kind, &b.model, &b.text)
+    };
+    shape(one) == shape(other) && is_described_alike(&a.reference, &b.reference)
+}
+
+fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
+    one.tokens == other.tokens && n_compared(one) == n_compared(other)
+}
+
+/// How many entries of each row were compared.
+fn n_compared(row: &Row) -> u32 {
+    let header = row.header();
+    header.n_vocab_compared.unwrap_or(header.n_vocab)
+}
+
+/// Why a row cannot be compared with the standard; `None` if it can.
+fn why_not(row: &Row, standard: &Row) -> Option<String> {
+    let (here, there) = (row.header(), standard.header());
+    if !has_same_reference(row, standard) {
+        return Some(other_reference(row, standard));
+    }
+    let (compared, of) = (n_compared(row), n_compared(standard));
+    if compared != of {
+        return Some(format!(
+            "compares {} entries of each row, and the others {}: evaluate it with the same --vocab",
+            count(compared.into()),
+            count(of.into())
+        ));
+    }
+    let (n, of) = (row.tokens.n, standard.tokens.n);
+    let until = |until: f64| format!("--until {} %", short_percent(until));
+    match (here.until, there.until) {
+        _ if row.tokens == standard.tokens => None,
+        (Some(target), _) if n < of => Some(format!(
+            "stopped after {} of {} tokens ({}): evaluate it without --until",
+            count(n),
+            count(of),
+            until(target)
+        )),
+        (_, Some(target)) => Some(format!(
+            "has {} tokens, and the others stopped after {} ({}): evaluate those without --until",
+            count(n),
+            count(of),
+            until(target)
+        )),
+        _ if n != of => Some(format!(
+            "has {} tokens, and the others {}: evaluate all with the same -n",
+            count(n),
+            count(of)
+        )),
+        _ => Some(
+            "is of other windows or tokens than the others: evaluate it against the same file"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Why a row of another reference is not compared: what is known to differ.
+fn other_reference(row: &Row, standard: &Row) -> String {
+    let (here, there) = (row.header(), standard.header());
+    let (ours, theirs) = (&here.reference, &there.reference);
+    let text = |of: &ReferenceSummary| Some(of.text.as_ref()?.sha256.clone()?);
+    let text_name = |of: &ReferenceSummary| Some(of.text.as_ref()?.name.clone()?);
+    let model = |of: &ReferenceSummary| Some(of.model.as_ref()?.file_name.clone()?);
+    let what = if text(ours) != text(theirs) {
+        differ("of the text", text_name(ours), text_name(theirs))
+    } else if here.n_ctx != there.n_ctx {
+        let (ours, theirs) = (here.n_ctx.to_string(), there.n_ctx.to_string());
+        differ("with windows of", Some(ours), Some(theirs))
+    } else if here.first_scored != there.first_scored {
+        let (ours, theirs) = (here.first_scored, there.first_scored);
+        let shown = |first: u32| Some(first.to_string());
+        differ("scored from position", shown(ours), shown(theirs))
+    } else if model(ours) != model(theirs) {
+        differ("of the model", model(ours), model(theirs))
+    } else {
+        differ(
+            "in the file",
+            ours.file_name.clone(),
+            theirs.file_name.clone(),
+        )
+    };
+    let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
+    format!(
+        "was evaluated against another reference{what}: evaluate it against {reference}, or report it apart"
+    )
+}
+
+fn differ(what: &str, here: Option<String>, there: Option<String>) -> String {
+    match (here, there) {
+        (Some(here), Some(there)) if here != there => format!(", {what} {here}, not {there}"),
+        (Some(here), None) => format!(", {what} {here}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,118 @@
+//! Which files a report is made of: those that are named, and the sidecars in folders.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kl_formats::SidecarReader;
+
+use crate::report::comparison::NotCompared;
+use crate::report::number::count;
+
+/// The ending of a sidecar's name.
+const ENDING: &str = "kls";
+
+/// The ending of the name of one that is being written.
+const PARTIAL_ENDING: &str = ".kls.partial";
+
+/// How much of a file is compared before all of it is.
+const START_BYTES: u64 = 4096;
+
+/// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
+/// and not of the folders in it. Evaluations that are under way, and what cannot be read, are
+/// listed. A file that is named twice, or is a copy of another, is there once.
+pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<NotCompared>) {
+    let (mut files, mut others) = (Vec::new(), Vec::new());
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        match in_folder(path) {
+            Ok(entries) => {
+                let is_partial = |path: &PathBuf| path.to_string_lossy().ends_with(PARTIAL_ENDING);
+                let (partial, whole): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_partial);
+                files.extend(whole);
+                others.extend(partial.iter().map(|path| not_done(path)));
+            }
+            Err(error) => others.push(NotCompared::new(path, format!("{error:#}"))),
+        }
+    }
+    (without_copies(files), others)
+}
+
+/// The whole and the partial sidecars of a folder.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
+    let unreadable = "the folder cannot be read";
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).context(unreadable)? {
+        let path = entry.context(unreadable)?.path();
+        let is_whole = path.extension().is_some_and(|ending| ending == ENDING);
+        if is_whole || path.to_string_lossy().ends_with(PARTIAL_ENDING) {
+            entries.push(path);
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// Why a sidecar that is being written is not compared, and how far it is.
+fn not_done(path: &Path) -> NotCompared {
+    let progress = match SidecarReader::open_cut_off(path) {
+        Ok(sidecar) => {
+            let n = count(sidecar.records.len() as u64);
+            match sidecar.header.n_records {
+                Some(of) => format!(": {n} of {} tokens", count(of)),
+                None => format!(": {n} tokens so far"),
+            }
+        }
+        Err(_) => String::new(),
+    };
+    let why = format!("is not done yet{progress} (if no kl is writing it, --resume continues it)");
+    NotCompared::new(path, why)
+}
+
+/// The files without those that are the same as an earlier one.
+fn without_copies(files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen: HashMap<(u64, Vec<u8>), Vec<PathBuf>> = HashMap::new();
+    let mut kept = Vec::new();
+    for file in files {
+        // What cannot be read is named where it is opened.
+        if let Ok(start) = start_of(&file) {
+            let alike = seen.entry(start).or_default();
+            if alike
+                .iter()
+                .any(|other| is_copy(&file, other).unwrap_or(false))
+            {
+                continue;
+            }
+            alike.push(file.clone());
+        }
+        kept.push(file);
+    }
+    kept
+}
+
+/// A file's length and first bytes.
+fn start_of(path: &Path) -> std::io::Result<(u64, Vec<u8>)> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut start = Vec::new();
+    file.take(START_BYTES).read_to_end(&mut start)?;
+    Ok((length, start))
+}
+
+fn is_copy(one: &Path, other: &Path) -> std::io::Result<bool> {
+    if fs::canonicalize(one)? == fs::canonicalize(other)? {
+        return Ok(true);
+    }
+    let bytes = |path| Ok::<_, std::io::Error>(BufReader::new(File::open(path)?).bytes());
+    for (a, b) in bytes(one)?.zip(bytes(other)?) {
+        if a? != b? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

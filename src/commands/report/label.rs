@@ -1,0 +1,94 @@
+//! What each row is called.
+
+use kl_formats::{BackendIdentity, SidecarHeader};
+
+use crate::report::comparison::ComparedModel;
+
+/// What a row is called before it is compared with others: its label, or the name of its model's
+/// file without `.gguf` and the number of a part.
+pub fn name_of(header: &SidecarHeader) -> String {
+    if let Some(label) = &header.label {
+        return label.clone();
+    }
+    let path = header.model_path.as_str();
+    let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let stem = file.strip_suffix(".gguf").unwrap_or(file);
+    without_part(stem).to_owned()
+}
+
+/// A model's name without llama.cpp's `-00001-of-00003`.
+fn without_part(stem: &str) -> &str {
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    stem.rsplit_once("-of-")
+        .filter(|(_, of)| digits(of))
+        .and_then(|(rest, _)| rest.rsplit_once('-'))
+        .filter(|(_, part)| digits(part))
+        .map_or(stem, |(name, _)| name)
+}
+
+/// What can distinguish rows of one name, the most telling first.
+const DISTINCTIONS: [fn(&BackendIdentity) -> Option<String>; 4] =
+    [kv_types, devices, batch, flash_attention];
+
+fn kv_types(set_up: &BackendIdentity) -> Option<String> {
+    let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
+    Some(match k == v {
+        true => format!("KV {k}"),
+        false => format!("K {k}, V {v}"),
+    })
+}
+
+fn devices(set_up: &BackendIdentity) -> Option<String> {
+    Some(set_up.devices.as_ref()?.join(", "))
+}
+
+fn batch(set_up: &BackendIdentity) -> Option<String> {
+    Some(match (set_up.n_batch?, set_up.n_ubatch) {
+        (batch, Some(ubatch)) if ubatch != batch => format!("batch {batch}/{ubatch}"),
+        (batch, _) => format!("batch {batch}"),
+    })
+}
+
+fn flash_attention(set_up: &BackendIdentity) -> Option<String> {
+    Some(format!("-fa {}", set_up.flash_attn.as_ref()?))
+}
+
+/// Makes the labels of all rows distinct: by what differs in their set-ups, else by their paths.
+pub fn make_distinct(models: &mut [ComparedModel]) {
+    let names: Vec<String> = models.iter().map(|model| model.label.clone()).collect();
+    for i in 0..models.len() {
+        let Some(name) = names.get(i) else { continue };
+        let alike: Vec<&ComparedModel> = models
+            .iter()
+            .zip(&names)
+            .filter(|(_, other)| *other == name)
+            .map(|(model, _)| model)
+            .collect();
+        if alike.len() < 2 {
+            continue;
+        }
+        let tells_apart = |of: &&fn(&BackendIdentity) -> Option<String>| {
+            let mut all: Vec<_> = alike.iter().map(|model| of(&model.set_up)).collect();
+            all.sort();
+            all.dedup();
+            all.len() == alike.len() && all.iter().all(Option::is_some)
+        };
+        let distinction = DISTINCTIONS.iter().find(tells_apart);
+        if let Some(model) = models.get_mut(i) {
+            let what = distinction.and_then(|of| of(&model.set_up));
+            let what = what.unwrap_or_else(|| model.sidecar.clone());
+            model.label = format!("{name} ({what})");
+        }
+    }
+    // A label that was given may be what another was made into.
+    for i in 0..models.len() {
+        let is_taken = |model: &ComparedModel| {
+            let same = models.iter().filter(|other| other.label == model.label);
+            same.count() > 1
+        };
+        let taken = models.get(i).is_some_and(is_taken);
+        if let Some(model) = models.get_mut(i).filter(|_| taken) {
+            model.label = model.sidecar.clone();
+        }
+    }
+}

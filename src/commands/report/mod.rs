@@ -1,0 +1,204 @@
+//! Compares the evaluations that sidecars hold, without a model and without the reference.
+
+mod comparable;
+mod differences;
+mod files;
+mod label;
+mod ranking;
+mod row;
+mod warnings;
+
+use anyhow::{Result, bail};
+use rayon::prelude::*;
+
+use super::observer::{Observer, Watch};
+use super::one_line;
+use super::parts::{StoredEvaluation, stored_evaluations};
+use super::settings::ReportSettings;
+use crate::report::comparison::{
+    ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared, PairKind,
+};
+use crate::stats::{ClusterRule, Confidence};
+use comparable::comparable;
+use differences::{Differences, threads};
+use row::Row;
+
+/// Compares the evaluations in the files and folders of the settings.
+///
+/// # Errors
+/// If none of them can be used. A file that cannot be compared with the others is listed.
+pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Comparison> {
+    let watch = &Watch::new(observer);
+    let (files, mut not_compared) = files::find(&settings.paths);
+    let (stored, unusable) = stored_evaluations(&files);
+    let unusable = unusable.into_iter();
+    not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters);
+    not_compared.extend(comparer.add(stored, watch)?);
+    if comparer.rows.is_empty() {
+        match not_compared.as_slice() {
+            [] => bail!("no sidecars (.kls) in the folders given: evaluate a model with kl -r"),
+            [only] => bail!("{}: {}", only.sidecar, only.why),
+            [first, ..] => bail!(
+                "none of {} files can be reported, the first of which is {}: {}",
+                not_compared.len(),
+                first.sidecar,
+                first.why
+            ),
+        }
+    }
+    let mut comparison = comparer.compare(watch)?;
+    not_compared.append(&mut comparison.not_compared);
+    comparison.not_compared = not_compared;
+    Ok(comparison)
+}
+
+/// Rows and their differences, which are kept as rows are added.
+pub struct Comparer {
+    confidence: Confidence,
+    rule: ClusterRule,
+    rows: Vec<Row>,
+    differences: Differences,
+}
+
+impl Comparer {
+    /// Compares nothing yet.
+    pub fn new(confidence: Confidence, rule: ClusterRule) -> Self {
+        Self {
+            confidence,
+            rule,
+            rows: Vec::new(),
+            differences: Differences::default(),
+        }
+    }
+
+    /// Measures evaluations, each as a row. Returns those that cannot be read.
+    ///
+    /// # Errors
+    /// If the observer asks to stop.
+    pub fn add(
+        &mut self,
+        stored: Vec<StoredEvaluation>,
+        watch: &Watch<'_>,
+    ) -> Result<Vec<NotCompared>> {
+        let (confidence, rule) = (self.confidence, self.rule);
+        let measure = |stored: StoredEvaluation| {
+            let path = stored.paths().first().cloned().unwrap_or_default();
+            let measured = match watch.check() {
+                Ok(()) => Row::measure(stored, confidence, rule),
+                Err(error) => Err(error.into()),
+            };
+            measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
+        };
+        let measured: Vec<Result<Row, NotCompared>> =
+            threads()?.install(|| stored.into_par_iter().map(measure).collect());
+        watch.check()?;
+        let mut unreadable = Vec::new();
+        for row in measured {
+            match row {
+                Ok(row) => self.rows.push(row),
+                Err(why) => unreadable.push(why),
+            }
+        }
+        Ok(unreadable)
+    }
+
+    /// Compares all rows so far.
+    ///
+    /// # Errors
+    /// If a row can no longer be read, or the observer asks to stop.
+    pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
+        let found = comparable(&self.rows);
+        let not_compared = found.others.into_iter().filter_map(|(index, why)| {
+            let row = self.rows.get(index)?;
+            Some(NotCompared {
+                sidecar: row.model.sidecar.clone(),
+                why,
+            })
+        });
+        let not_compared = not_compared.collect();
+        let mut ranked: Vec<(usize, &Row)> = found
+            .rows
+            .into_iter()
+            .filter_map(|index| Some((index, self.rows.get(index)?)))
+            .collect();
+        ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
+        let can_be_best =
+            |(_, row): &&(usize, &Row)| row.model.is_candidate() && row.model.mean_kld().is_some();
+        let best = ranked.iter().find(can_be_best).map(|(index, _)| *index);
+        let pairs = pairs(&ranked, best);
+        if let Some(best) = best {
+            let wanted: Vec<(usize, usize)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
+            let how = (self.confidence, self.rule);
+            self.differences
+                .add(&wanted, best, &self.rows, how, watch)?;
+        }
+
+        let order: Vec<usize> = ranked.iter().map(|(index, _)| *index).collect();
+        let mut models: Vec<_> = ranked.iter().map(|(_, row)| row.model.clone()).collect();
+        label::make_distinct(&mut models);
+        for (index, model) in order.iter().zip(&mut models) {
+            let Some(best) = best.filter(|_| model.is_candidate()) else {
+                continue;
+            };
+            model.indistinguishable_from_best = best == *index;
+            let paired = self.differences.get(*index, best);
+            model.difference_to_best = paired.map(|paired| DifferenceToBest {
+                difference: paired.difference,
+                p_holm: None,
+            });
+        }
+        ranking::mark_indistinguishable(&mut models, self.confidence);
+        ranking::mark_pareto_front(&mut models);
+        let label = |index: usize| {
+            let mut labels = order.iter().zip(&models);
+            labels.find_map(|(row, model)| (*row == index).then(|| model.label.clone()))
+        };
+        let pairs = pairs.into_iter().filter_map(|(kind, a, b)| {
+            let paired = self.differences.get(a, b)?;
+            Some(ComparedPair {
+                kind,
+                a: label(a)?,
+                b: label(b)?,
+                difference: paired.difference,
+                share_a_nearer: paired.share_nearer,
+            })
+        });
+        Ok(Comparison {
+            kl_version: env!("CARGO_PKG_VERSION"),
+            reference: ranked
+                .first()
+                .map(|(_, row)| ComparedReference::of(row.header()))
+                .unwrap_or_default(),
+            confidence: self.confidence,
+            pairs: pairs.collect(),
+            not_compared,
+            warnings: warnings::of(&models),
+            models,
+        })
+    }
+}
+
+/// The pairs to compare, by the indices of their rows: each candidate with the best, and with the
+/// next larger one.
+fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
+    let is_paired = |(_, row): &&(usize, &Row)| row.model.is_candidate();
+    let candidates: Vec<&(usize, &Row)> = ranked.iter().filter(is_paired).collect();
+    let size = |(_, row): &(usize, &Row)| row.model.model.size_bytes;
+    let mut by_size: Vec<&(usize, &Row)> = candidates.clone();
+    by_size.retain(|row| size(row).is_some());
+    by_size.sort_by_key(|row| size(row));
+    let to_best = candidates.iter().filter_map(|(index, _)| {
+        let best = best.filter(|best| best != index)?;
+        Some((PairKind::Best, *index, best))
+    });
+    let to_larger = by_size.windows(2).filter_map(|two| match two {
+        [(smaller, _), (larger, _)] => Some((PairKind::Size, *smaller, *larger)),
+        _ => None,
+    });
+    let mut pairs: Vec<_> = to_best.chain(to_larger).collect();
+    // Rows are read in the order of their sizes.
+    let rank = |index: usize| by_size.iter().position(|(row, _)| *row == index);
+    pairs.sort_by_key(|(_, a, _)| rank(*a));
+    pairs
+}

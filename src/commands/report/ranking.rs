@@ -1,0 +1,95 @@
+//! What a row is among the others: its rank, the best, and the Pareto front.
+
+use crate::report::comparison::ComparedModel;
+use crate::stats::{Confidence, holm};
+
+/// Sorts by mean KLD; those without any come last.
+pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
+    mean(a).total_cmp(&mean(b))
+}
+
+/// The mean KLD; infinite where there is none.
+fn mean(model: &ComparedModel) -> f64 {
+    model
+        .mean_kld()
+        .map_or(f64::INFINITY, |mean| mean.estimate.value)
+}
+
+/// Marks the models that no other candidate dominates: none is at most as large and at most as far
+/// from the reference, and better in one of these.
+pub fn mark_pareto_front(models: &mut [ComparedModel]) {
+    let points: Vec<Option<(u64, f64)>> = models.iter().map(point).collect();
+    for (model, point) in models.iter_mut().zip(&points) {
+        let Some((size, kld)) = point else { continue };
+        let dominates = |(other_size, other_kld): &(u64, f64)| {
+            other_size <= size && other_kld <= kld && (other_size < size || other_kld < kld)
+        };
+        model.pareto = !points.iter().flatten().any(dominates);
+    }
+}
+
+/// The size and the mean KLD of a candidate, where both are known.
+fn point(model: &ComparedModel) -> Option<(u64, f64)> {
+    let size = model.model.size_bytes.filter(|_| model.is_candidate())?;
+    Some((size, model.mean_kld()?.estimate.value))
+}
+
+/// Corrects the p-values of all differences to the best by Holm's method, and marks the models that
+/// cannot be told from it. A difference without a p-value, as from one window, tells nothing.
+pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confidence) {
+    let p_of = |model: &ComparedModel| model.difference_to_best.as_ref()?.difference.p;
+    let p: Vec<f64> = models.iter().filter_map(p_of).collect();
+    let mut corrected = holm(&p).into_iter();
+    for model in models.iter_mut() {
+        let has_p = p_of(model).is_some();
+        if let Some(difference) = &mut model.difference_to_best {
+            difference.p_holm = has_p.then(|| corrected.next()).flatten();
+            let is_told = |p: f64| p < confidence.outside();
+            model.indistinguishable_from_best = !difference.p_holm.is_some_and(is_told);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::comparison::sample::comparison;
+
+    #[test]
+    fn the_front_holds_what_nothing_dominates() {
+        let mut models = comparison().models;
+        models.iter_mut().for_each(|model| model.pareto = false);
+        mark_pareto_front(&mut models);
+        let front: Vec<&str> = models
+            .iter()
+            .filter(|model| model.pareto)
+            .map(|model| model.label.as_str())
+            .collect();
+        assert_eq!(front, ["tiny-q4_K_M", "tiny-iq4_xs", "tiny-q2_K"]);
+        // Of two that are equal, neither dominates.
+        let mut twins = vec![models[1].clone(), models[1].clone()];
+        mark_pareto_front(&mut twins);
+        assert!(twins.iter().all(|twin| twin.pareto));
+    }
+
+    #[test]
+    fn holm_decides_what_cannot_be_told_from_the_best() {
+        let mut models = comparison().models;
+        let p = [None, None, Some(0.03), Some(0.02), Some(0.001), None];
+        for (model, p) in models.iter_mut().zip(p) {
+            model.indistinguishable_from_best = false;
+            if let Some(difference) = &mut model.difference_to_best {
+                difference.difference.p = p;
+            }
+        }
+        mark_indistinguishable(&mut models, Confidence::default());
+        let holm = |i: usize| models[i].difference_to_best.unwrap().p_holm;
+        assert_eq!((holm(2), holm(3), holm(5)), (Some(0.04), Some(0.04), None));
+        let marked: Vec<bool> = models
+            .iter()
+            .map(|model| model.indistinguishable_from_best)
+            .collect();
+        // The last has no p-value: one window, say.
+        assert_eq!(marked, [false, false, false, false, false, true]);
+    }
+}

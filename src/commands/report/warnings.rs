@@ -1,0 +1,44 @@
+//! What to know before trusting a comparison.
+
+use crate::commands::evaluation::DOUBTFUL_PERPLEXITY;
+use crate::report::Warning;
+use crate::report::comparison::ComparedModel;
+use crate::stats::{ClusterKind, MIN_CLUSTERS};
+
+/// The warnings that the models deserve; what is the same for all is said once.
+pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    for model in models {
+        let summary = &model.summary;
+        let (n_excluded, n_infinite) = (summary.n_excluded, summary.n_infinite());
+        if n_excluded + n_infinite > 0 {
+            warnings.push(Warning::LeftOut {
+                label: model.label.clone(),
+                n_excluded,
+                n_infinite,
+            });
+        }
+        let kld = summary.kld.as_ref();
+        let is_identical = kld.is_some_and(|kld| kld.max == 0.0 && kld.n_infinite == 0);
+        if is_identical && !model.is_reference_model {
+            let path = model.label.clone();
+            warnings.push(Warning::Identical { path });
+        }
+    }
+    let clusters = models.iter().map(|model| model.summary.clusters);
+    let fewest = clusters.min_by_key(|clusters| clusters.n);
+    if let Some(clusters) = fewest.filter(|fewest| (1..MIN_CLUSTERS as u64).contains(&fewest.n)) {
+        let n = clusters.n;
+        let unit = match clusters.kind {
+            ClusterKind::Block => "block",
+            ClusterKind::Window => "window",
+        };
+        warnings.push(Warning::FewClusters { n, unit });
+    }
+    let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
+    let reference = perplexities.map(|perplexity| perplexity.reference).next();
+    if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
+        warnings.push(Warning::HighPerplexity(perplexity));
+    }
+    warnings
+}

@@ -1,0 +1,44 @@
+//! How models were run, where they were not all run alike.
+
+use kl_formats::BackendIdentity;
+
+use super::Comparison;
+
+/// What can differ, and how it is called.
+const COLUMNS: [(&str, fn(&BackendIdentity) -> Option<String>); 6] = [
+    ("KV cache", kv_types),
+    ("devices", |set_up| {
+        Some(set_up.devices.as_ref()?.join(", "))
+    }),
+    ("-ngl", |set_up| Some(set_up.n_gpu_layers?.to_string())),
+    ("batch", batch),
+    ("-fa", |set_up| set_up.flash_attn.clone()),
+    ("llama.cpp", |set_up| set_up.llama_cpp.clone()),
+];
+
+/// The columns in which models differ, each with its title and a cell for each model: empty where
+/// nothing is known. Empty if all were run alike.
+pub fn differing(comparison: &Comparison) -> Vec<(&'static str, Vec<String>)> {
+    let columns = COLUMNS.iter().map(|(title, of)| {
+        let cells = comparison.models.iter().map(|model| of(&model.set_up));
+        (*title, cells.map(Option::unwrap_or_default).collect())
+    });
+    columns
+        .filter(|(_, cells): &(_, Vec<String>)| cells.windows(2).any(|two| two[0] != two[1]))
+        .collect()
+}
+
+fn kv_types(set_up: &BackendIdentity) -> Option<String> {
+    let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
+    Some(match k == v {
+        true => k.clone(),
+        false => format!("K {k}, V {v}"),
+    })
+}
+
+fn batch(set_up: &BackendIdentity) -> Option<String> {
+    Some(match (set_up.n_batch?, set_up.n_ubatch) {
+        (batch, Some(ubatch)) if ubatch != batch => format!("{batch}/{ubatch}"),
+        (batch, _) => batch.to_string(),
+    })
+}
