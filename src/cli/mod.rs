@@ -22,6 +22,7 @@ macro_rules! say {
 
 mod args;
 mod progress;
+mod report;
 mod results;
 mod settings;
 mod short_flags;
@@ -123,6 +124,7 @@ fn run(command: &Command) -> Result<Outcome> {
             }
         }
         Command::Info(settings) => show_info(settings)?,
+        Command::Report(settings, outputs) => report::show_report(settings, outputs)?,
     }
     Ok(Outcome::Done)
 }

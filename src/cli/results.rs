@@ -124,7 +124,11 @@ impl<'s> Results<'s> {
         self.close()
     }
 
-    fn close(self) -> Result<()> {
+    /// Ends the results.
+    ///
+    /// # Errors
+    /// If stdout could not be written.
+    pub fn close(self) -> Result<()> {
         match self.stdout_closed {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(error).context("standard output: cannot be written")

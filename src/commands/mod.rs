@@ -42,7 +42,7 @@ pub use info::info;
 pub use merge::{Merged, merge};
 pub use observer::{Event, Observer};
 pub use parts::{StoredEvaluation, stored_evaluations};
-pub use report::report;
+pub use report::{Reported, report};
 pub use write::{Written, write};
 
 #[cfg(test)]

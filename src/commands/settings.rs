@@ -71,6 +71,8 @@ pub struct ReportSettings {
     pub paths: Vec<PathBuf>,
     pub confidence: Confidence,
     pub clusters: ClusterRule,
+    /// Whether to compare two models in depth.
+    pub pair: bool,
 }
 
 /// Settings for converting a reference to another format.

@@ -1,6 +1,7 @@
 //! The flags as given; [`settings`](super::settings) checks what they mean together.
 
 mod classic;
+mod report;
 mod results;
 mod subcommands;
 mod values;
@@ -10,6 +11,7 @@ use std::ffi::OsString;
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 pub use classic::{Args, EvaluateArgs, ModelArgs, WriteArgs};
+pub use report::ReportArgs;
 pub use results::ResultArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs, MergeArgs};
 
@@ -41,6 +43,7 @@ pub enum Subcommand {
     Convert(ConvertArgs),
     Merge(MergeArgs),
     Compare(CompareArgs),
+    Report(ReportArgs),
 }
 
 const USAGE: &str = "\
@@ -58,6 +61,7 @@ Examples:
   kl convert ref.gz base.kld --format llama.cpp      convert a reference
   kl merge ref.gz ref.*.gz                           join the parts of --shard
   kl compare ref.gz other.npz                        compare without a model
+  kl report *.kls                                    which model is better
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds";
 

@@ -4,19 +4,23 @@ mod convert;
 mod evaluate;
 mod merge;
 mod paths;
+mod report;
 mod run;
 #[cfg(test)]
 mod tests;
 mod usage_error;
 mod write;
 
+pub use report::{ReportOutputs, Shown};
 pub use usage_error::UsageError;
 
 use super::args::{Args, Cli, InfoArgs, Subcommand};
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings, WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings, ReportSettings,
+    WriteSettings,
 };
 use evaluate::evaluate_settings;
+use report::report_settings;
 use usage_error::wrong;
 use write::{input, write_settings};
 
@@ -29,6 +33,7 @@ pub enum Command {
     Convert(ConvertSettings),
     Merge(MergeSettings),
     Compare(CompareSettings),
+    Report(ReportSettings, ReportOutputs),
 }
 
 impl TryFrom<Cli> for Command {
@@ -41,6 +46,9 @@ impl TryFrom<Cli> for Command {
             Some(Subcommand::Convert(args)) => args.try_into().map(Self::Convert),
             Some(Subcommand::Merge(args)) => args.try_into().map(Self::Merge),
             Some(Subcommand::Compare(args)) => args.try_into().map(Self::Compare),
+            Some(Subcommand::Report(args)) => {
+                report_settings(args).map(|(settings, outputs)| Self::Report(settings, outputs))
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ mod comparable;
 mod differences;
 mod files;
 mod label;
+mod pair;
 mod ranking;
 mod row;
 mod warnings;
@@ -15,19 +16,40 @@ use super::observer::{Observer, Watch};
 use super::one_line;
 use super::parts::{StoredEvaluation, stored_evaluations};
 use super::settings::ReportSettings;
+use crate::report::Warning;
 use crate::report::comparison::{
-    ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared, PairKind,
+    ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth, NotCompared, PairKind,
 };
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, threads};
 use row::Row;
 
+/// What a report is.
+#[derive(Debug)]
+pub enum Reported {
+    /// Models side by side.
+    Comparison(Comparison),
+    /// Two models in depth.
+    Pair(Box<InDepth>),
+}
+
+impl Reported {
+    /// What the user should know before trusting the numbers.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        match self {
+            Self::Comparison(comparison) => &comparison.warnings,
+            Self::Pair(pair) => &pair.warnings,
+        }
+    }
+}
+
 /// Compares the evaluations in the files and folders of the settings.
 ///
 /// # Errors
 /// If none of them can be used. A file that cannot be compared with the others is listed.
-pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Comparison> {
+pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
     let watch = &Watch::new(observer);
     let (files, mut not_compared) = files::find(&settings.paths);
     let (stored, unusable) = stored_evaluations(&files);
@@ -50,7 +72,10 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Comp
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
-    Ok(comparison)
+    Ok(match settings.pair {
+        true => Reported::Pair(Box::new(pair::in_depth(&comparer, comparison)?)),
+        false => Reported::Comparison(comparison),
+    })
 }
 
 /// Rows and their differences, which are kept as rows are added.

@@ -4,13 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
+use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use super::label::name_of;
 use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::is_same_model;
 use crate::report::ModelInfo;
-use crate::report::comparison::{ComparedModel, WorstToken};
+use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
 use crate::stats::{Breakdown, ClusterRule, Confidence, MostDivergent, Summary, curves, exclusion};
 
 /// How many of the tokens that diverge most are listed.
@@ -56,7 +56,7 @@ impl Row {
         for record in stored.records()? {
             records.push(record?);
         }
-        let texts = texts(&stored)?;
+        let texts = stored.texts()?;
         let header = stored.header();
         let identity = header.model.clone().unwrap_or_default();
         let is_reference_model =
@@ -90,6 +90,11 @@ impl Row {
             tokens: TokenSet::of(&records),
             stored,
         })
+    }
+
+    /// Whether a model of a comparison is this row.
+    pub fn is_of(&self, model: &ComparedModel) -> bool {
+        self.model.sidecar == model.sidecar
     }
 
     /// What the evaluation's files record of it.
@@ -145,16 +150,8 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read.
     pub fn texts(&self) -> Result<TokenTexts> {
-        texts(&self.stored)
+        self.stored.texts()
     }
-}
-
-fn texts(stored: &StoredEvaluation) -> Result<TokenTexts> {
-    let mut texts = Vec::new();
-    for path in stored.paths() {
-        texts.push(SidecarReader::open(path)?.texts()?);
-    }
-    Ok(texts.iter().flat_map(TokenTexts::iter).collect())
 }
 
 impl TokenSet {
@@ -180,12 +177,22 @@ fn worst(records: &[TokenRecord], texts: &TokenTexts) -> Vec<WorstToken> {
     worst
         .map(|(record, index)| {
             let before = tokens_before(records, index);
-            WorstToken::new(&record, &before, |tokens| {
-                let is_known = |token: &u32| texts.get(*token).is_some();
-                (!texts.is_empty() && tokens.iter().all(is_known)).then(|| texts.text(tokens))
-            })
+            WorstToken::new(&record, &before, |tokens| known_text(texts, tokens))
         })
         .collect()
+}
+
+/// The text around a record's position, if it is known.
+pub fn around(records: &[TokenRecord], index: usize, texts: &TokenTexts) -> Option<WorstText> {
+    let before = tokens_before(records, index);
+    let text = |tokens: &[u32]| known_text(texts, tokens);
+    WorstToken::new(records.get(index)?, &before, text).text
+}
+
+/// The text of tokens, if that of each is known.
+fn known_text(texts: &TokenTexts, tokens: &[u32]) -> Option<String> {
+    let is_known = |token: &u32| texts.get(*token).is_some();
+    (!texts.is_empty() && tokens.iter().all(is_known)).then(|| texts.text(tokens))
 }
 
 /// The tokens up to the position of a record, as far as the records before it hold them: each holds

@@ -1,6 +1,10 @@
 //! Several evaluations against one reference, side by side: [`Comparison`], from which every output
 //! of `kl report` is made. Its fields are the keys of the JSON.
 
+mod breakdown;
+mod csv;
+mod in_depth;
+mod markdown;
 mod model;
 mod names;
 mod pair;
@@ -20,6 +24,8 @@ use super::result::ModelInfo;
 use super::warning::Warning;
 use crate::stats::Confidence;
 
+pub use csv::CSV_START;
+pub use in_depth::{InDepth, InDepthModel, InDepthToken};
 pub use model::{ComparedModel, DifferenceToBest, Point};
 pub use pair::{ComparedPair, PairKind};
 pub use worst::{WorstText, WorstToken, WorstTop};

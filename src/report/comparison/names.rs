@@ -13,13 +13,23 @@ pub struct Names {
 impl Names {
     /// Shortens the labels of a comparison.
     pub fn of(comparison: &Comparison) -> Self {
-        let labels: Vec<String> = comparison
-            .models
-            .iter()
-            .map(|model| printable(&model.label))
-            .collect();
+        let labels = comparison.models.iter();
+        Self::of_labels(&labels.map(|model| model.label.as_str()).collect::<Vec<_>>())
+    }
+
+    /// Shortens labels.
+    pub fn of_labels(labels: &[&str]) -> Self {
+        let labels: Vec<String> = labels.iter().map(|label| printable(label)).collect();
         let prefix = common_prefix(&labels).to_owned();
         Self { prefix, labels }
+    }
+
+    /// The labels of a comparison, as they are.
+    pub fn whole(comparison: &Comparison) -> Self {
+        Self {
+            prefix: String::new(),
+            ..Self::of(comparison)
+        }
     }
 
     /// The name for a label, at most `width` characters wide: its middle is left out if need be.

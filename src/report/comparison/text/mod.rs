@@ -12,6 +12,9 @@ use super::{Comparison, set_up, words};
 use crate::report::number::{count_of, printable, short_percent};
 use crate::stats::{ClusterKind, Clustering};
 
+pub use differences::{p_value, signed};
+pub use models::{kld, marks};
+
 /// The width of a terminal.
 const WIDTH: usize = 80;
 
@@ -98,7 +101,7 @@ impl Comparison {
 }
 
 /// What an observation is in the intervals, and how many there are.
-pub(super) fn clusters(clusters: &Clustering) -> String {
+pub fn clusters(clusters: &Clustering) -> String {
     let kind = match clusters.kind {
         ClusterKind::Window => "window".to_owned(),
         ClusterKind::Block => format!("block of {} windows", clusters.windows_per_block),
@@ -128,7 +131,7 @@ pub(super) fn wrapped(text: &str) -> String {
 }
 
 /// The text that `draw` makes with names of at most a width: the widest that fits.
-pub(super) fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
+pub fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
     let widest = names.width();
     let mut width = widest;
     loop {
@@ -143,7 +146,7 @@ pub(super) fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
 
 /// Rows of cells below their titles, which may have two lines. Columns from `right` on are aligned
 /// to the right.
-pub(super) fn lines(titles: Vec<String>, rows: Vec<Vec<String>>, right: usize) -> String {
+pub fn lines(titles: Vec<String>, rows: Vec<Vec<String>>, right: usize) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(titles.into_iter().map(Cell::new));

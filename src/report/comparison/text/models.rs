@@ -98,7 +98,8 @@ fn ranks(models: &[ComparedModel]) -> Vec<String> {
     ranks.collect()
 }
 
-fn marks(model: &ComparedModel) -> String {
+/// The marks of a model.
+pub fn marks(model: &ComparedModel) -> String {
     let is_alike = model.indistinguishable_from_best && model.difference_to_best.is_some();
     let mark = |is: bool, mark: &'static str| if is { mark } else { " " };
     format!("{}{}", mark(is_alike, ALIKE), mark(model.pareto, PARETO))

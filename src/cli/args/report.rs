@@ -1,0 +1,55 @@
+//! The flags of `kl report`.
+
+use std::path::PathBuf;
+
+use super::RESULTS;
+use crate::stats::{ClusterRule, Confidence};
+
+/// Compare the evaluations in sidecars: which model is better, and is it real
+///
+/// Needs no model and no reference. Evaluations against one reference are compared token by token;
+/// what was not measured alike is listed apart, with the reason.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct ReportArgs {
+    /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
+    #[arg(value_name = "FILE", required = true)]
+    pub paths: Vec<PathBuf>,
+
+    /// Compare two models in depth
+    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "csv"])]
+    pub pair: bool,
+
+    /// Also print KLD by the reference's confidence, by position, by group and for special tokens
+    #[arg(long)]
+    pub breakdown: bool,
+
+    /// Confidence level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// What counts as one observation in the clustered intervals: each window, blocks of windows,
+    /// or blocks where neighbouring windows resemble each other
+    #[arg(long, value_name = "window|block|auto", default_value = "auto")]
+    pub cluster: ClusterRule,
+
+    /// Print Markdown
+    #[arg(long, help_heading = RESULTS)]
+    pub markdown: bool,
+
+    /// Write the result as JSON; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub json: Option<PathBuf>,
+
+    /// Write a row per model as CSV; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub csv: Option<PathBuf>,
+
+    /// Overwrite existing output files that are not earlier reports
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print only results, warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}

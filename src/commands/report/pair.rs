@@ -1,0 +1,60 @@
+//! Two evaluations in depth.
+
+use anyhow::{Context, Result, bail};
+use kl_formats::TokenTexts;
+
+use super::Comparer;
+use super::row::{Row, around};
+use crate::report::comparison::{Comparison, InDepth, InDepthModel, InDepthToken};
+use crate::stats::{PairedComparison, PairedToken};
+
+/// How many of the tokens on which two models differ most are listed.
+const N_TOP: usize = 10;
+
+/// Compares the two rows of a comparison in depth, in the order in which they were given.
+///
+/// # Errors
+/// If there are not two, or if one cannot be read again.
+pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> {
+    if let Some(file) = comparison.not_compared.first() {
+        bail!(
+            "--pair needs two models that can be compared: {}: {}",
+            file.sidecar,
+            file.why
+        );
+    }
+    let [first, second] = comparer.rows.as_slice() else {
+        bail!(
+            "--pair compares two models, and {} are given: name two sidecars",
+            comparer.rows.len()
+        );
+    };
+    let (a, b) = (first.records()?, second.records()?);
+    let (confidence, rule) = (comparer.confidence, comparer.rule);
+    let paired = PairedComparison::of(&a, &b, confidence, rule, N_TOP)
+        .context("no token has a finite KLD under both models")?;
+    let texts = first.texts()?;
+    let texts_b = second.texts()?;
+    let models = (model(&comparison, first), model(&comparison, second));
+    let describe = |token: PairedToken| {
+        let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
+        let at = token.location;
+        let index = a
+            .iter()
+            .position(|r| (r.window, r.position) == (at.window, at.position));
+        InDepthToken {
+            text: index.and_then(|index| around(&a, index, &texts)),
+            ref_top_text: one(&texts, token.ref_top),
+            top_a_text: one(&texts, token.top_a),
+            top_b_text: one(&texts_b, token.top_b),
+            token,
+        }
+    };
+    Ok(InDepth::new(comparison, models, paired, describe))
+}
+
+/// A row's model, by the label that tells it from the other.
+fn model(comparison: &Comparison, row: &Row) -> InDepthModel {
+    let of_row = |of: &&_| Row::is_of(row, of);
+    InDepthModel::of(comparison.models.iter().find(of_row).unwrap_or(&row.model))
+}

@@ -1,0 +1,187 @@
+//! A comparison as Markdown.
+
+use std::fmt::Write as _;
+
+use super::names::Names;
+use super::text::{self, kld, p_value, signed};
+use super::{ComparedModel, Comparison, PairKind, set_up, words};
+use crate::report::number::{bytes, ends, percent, printable, short_percent};
+
+/// The titles of the table of models.
+const TITLES: [&str; 10] = [
+    "model",
+    "size",
+    "BPW",
+    "mean KLD",
+    "99 %",
+    "same top",
+    "PPL ratio",
+    "to the best",
+    "p (Holm)",
+    "",
+];
+
+impl Comparison {
+    /// The table, the paired differences, and what was not compared; with `breakdown`, also where
+    /// each model's KLD comes from.
+    #[must_use]
+    pub fn markdown(&self, breakdown: bool) -> String {
+        let names = Names::whole(self);
+        let mut out = String::new();
+        let reference = self.reference.file_name.as_deref();
+        let level = short_percent(self.confidence.level());
+        let _ = writeln!(
+            out,
+            "KL divergence from {}, nats; intervals at {level} %{}\n",
+            code(reference.unwrap_or("one reference")),
+            self.models
+                .first()
+                .map(|model| format!(", {}", text::clusters(&model.summary.clusters)))
+                .unwrap_or_default()
+        );
+        table(&mut out, &TITLES, 1, self.models.iter().map(row));
+        out.push_str(
+            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
+        );
+        if let Some(verdict) = words::verdict(self, &names) {
+            let _ = writeln!(out, "\n{}", escaped(&verdict));
+        }
+        self.markdown_differences(&mut out);
+        let differing = set_up::differing(self);
+        if !differing.is_empty() {
+            out.push_str("\nSet-up, where models differ:\n\n");
+            let titles = differing.iter().map(|(title, _)| *title);
+            let titles: Vec<&str> = std::iter::once("model").chain(titles).collect();
+            let rows = self.models.iter().enumerate().map(|(i, model)| {
+                let cells = differing.iter().filter_map(|(_, cells)| cells.get(i));
+                let cells = cells.map(|cell| escaped(cell));
+                std::iter::once(escaped(&model.label))
+                    .chain(cells)
+                    .collect()
+            });
+            table(&mut out, &titles, usize::MAX, rows);
+        }
+        if breakdown {
+            self.markdown_breakdown(&mut out);
+        }
+        if !self.not_compared.is_empty() {
+            out.push_str("\nNot compared:\n\n");
+            for file in &self.not_compared {
+                let _ = writeln!(out, "- {}: {}", code(&file.sidecar), escaped(&file.why));
+            }
+        }
+        out
+    }
+
+    fn markdown_differences(&self, out: &mut String) {
+        let to_larger = self.pairs.iter().filter(|pair| pair.kind == PairKind::Size);
+        let rows: Vec<Vec<String>> = to_larger
+            .map(|pair| {
+                let difference = &pair.difference;
+                vec![
+                    escaped(&pair.a),
+                    escaped(&pair.b),
+                    signed(difference.value),
+                    ends(difference.lo, difference.hi, signed),
+                    difference.p.map(p_value).unwrap_or_default(),
+                    pair.share_a_nearer.map(percent).unwrap_or_default(),
+                ]
+            })
+            .collect();
+        if !rows.is_empty() {
+            out.push_str("\nEach model less the next larger one, on the same tokens:\n\n");
+            let titles = ["model", "larger", "difference", "interval", "p", "nearer"];
+            table(out, &titles, 2, rows.into_iter());
+        }
+    }
+
+    fn markdown_breakdown(&self, out: &mut String) {
+        for (title, columns, rows) in self.breakdowns() {
+            let _ = writeln!(out, "\nMean KLD {title}:\n");
+            let columns: Vec<String> = columns.iter().map(|column| escaped(column)).collect();
+            let titles: Vec<&str> = columns.iter().map(String::as_str).collect();
+            table(out, &titles, 1, rows.into_iter());
+        }
+    }
+}
+
+fn row(model: &ComparedModel) -> Vec<String> {
+    let mean = model.mean_kld().map(|mean| {
+        let interval = ends(mean.clustered.lo, mean.clustered.hi, kld);
+        format!("{} {interval}", kld(mean.estimate.value))
+    });
+    let to_best = model.difference_to_best.as_ref().map(|to_best| {
+        let difference = &to_best.difference;
+        let interval = ends(difference.lo, difference.hi, signed);
+        format!("{} {interval}", signed(difference.value))
+    });
+    let p = model.difference_to_best.and_then(|to_best| to_best.p_holm);
+    let quantile = model.quantile(0.99).map(|q| kld(q.estimate.value));
+    let cells = [
+        model.model.size_bytes.map(bytes),
+        model.model.bpw.map(|bpw| format!("{bpw:.2}")),
+        mean,
+        quantile,
+        model.same_top().map(percent),
+        model.ppl_ratio().map(|ratio| format!("{ratio:.4}")),
+        to_best,
+        p.map(p_value),
+    ];
+    let marks = match model.is_noise_floor {
+        true => "noise floor".to_owned(),
+        false => text::marks(model).trim().to_owned(),
+    };
+    let cells = cells
+        .into_iter()
+        .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+    let label = std::iter::once(escaped(&model.label));
+    label.chain(cells).chain([marks]).collect()
+}
+
+/// A table whose columns from `right` on are aligned to the right.
+fn table(out: &mut String, titles: &[&str], right: usize, rows: impl Iterator<Item = Vec<String>>) {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let titles: Vec<String> = titles.iter().map(|&title| title.to_owned()).collect();
+    out.push_str(&line(&titles));
+    let rules = (0..titles.len()).map(|i| if i < right { "---" } else { "---:" });
+    let rules: Vec<String> = rules.map(str::to_owned).collect();
+    out.push_str(&line(&rules));
+    for row in rows {
+        out.push_str(&line(&row));
+    }
+}
+
+/// A text that Markdown shows as it is.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in printable(text).chars() {
+        if matches!(
+            c,
+            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&'
+        ) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A text as code.
+fn code(text: &str) -> String {
+    match text.contains('`') {
+        true => escaped(text),
+        false => format!("`{}`", printable(text).replace('|', "\\|")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::report::comparison::sample::comparison;
+
+    #[test]
+    fn markdown_of_the_comparison() {
+        let mut of = comparison();
+        of.models[5].label = "other|<b>".to_owned();
+        insta::assert_snapshot!(of.markdown(true));
+    }
+}
