@@ -11,7 +11,7 @@ use super::print_result;
 use crate::commands::one_line;
 use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::{self, ModelReport, ReferenceInfo, Report, summary_table, text_report};
+use crate::report::{self, ModelReport, ReferenceInfo, Report, text_report};
 
 /// The results of a run, printed and saved as they come.
 pub struct Results<'s> {
@@ -96,15 +96,13 @@ impl<'s> Results<'s> {
         }
     }
 
-    /// Prints what comes after the last model: the JSON on stdout, or the table of several models.
+    /// Prints what comes after the last model: the JSON on stdout.
     ///
     /// # Errors
     /// If any result of the run could not be written.
     pub fn finish(mut self, report: &Report) -> Result<()> {
-        match self.json {
-            Json::Stdout => self.print(&report_json(report)?),
-            _ if self.shown > 1 => self.print(&format!("\n{}", summary_table(&report.models))),
-            _ => {}
+        if let Json::Stdout = self.json {
+            self.print(&report_json(report)?);
         }
         if self.has_failed || !report.unwritten.is_empty() {
             return Err(Error::msg("some results could not be written"));

@@ -69,6 +69,16 @@ impl Observer for Terminal<'_> {
                 self.results().show(model, reference);
                 show_conditions(model, self.quiet);
             }
+            Event::Compared {
+                comparison,
+                is_last,
+            } => {
+                let text = match is_last {
+                    true => comparison.text(),
+                    false => comparison.table(),
+                };
+                self.results().print_text(&format!("\n{text}"));
+            }
             Event::Failed(error) => say!("kl: {error}"),
             Event::Report(report) => self.results().save(report),
         }

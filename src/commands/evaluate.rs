@@ -53,6 +53,7 @@ pub fn evaluate<E: Engine>(
         watch,
         info,
         models,
+        &settings.results,
         look_ahead,
         |path, info, is_last| {
             let run = ModelRun {

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::pipeline;
+use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
 
 /// Receives what a command reports. A command prints nothing itself: it calls this.
@@ -55,6 +56,11 @@ pub enum Event<'e> {
     /// A model could not be evaluated, or an output not written, and the run continues: why, in one
     /// line.
     Failed(&'e str),
+    /// Several models of a run are compared. More may follow unless they are all of its models.
+    Compared {
+        comparison: &'e Comparison,
+        is_last: bool,
+    },
     /// The result so far: it grows with each model, and is worth saving each time.
     Report(&'e Report),
 }

@@ -57,6 +57,12 @@ impl Observer for Recorder {
             Event::End => "end".to_owned(),
             Event::Described(_) => "described".to_owned(),
             Event::Evaluated(..) => "evaluated".to_owned(),
+            Event::Compared {
+                comparison,
+                is_last,
+            } => {
+                format!("compared {} last {is_last}", comparison.models.len())
+            }
             Event::Failed(error) => format!("failed {error}"),
             Event::Report(report) => format!("report of {}", report.models.len()),
         };
@@ -235,6 +241,7 @@ fn an_observer_hears_what_happens_in_order() {
             "begin q4",
             "end",
             "evaluated",
+            "compared 2 last true",
             "report of 2"
         ]
         .map(str::to_owned)

@@ -10,7 +10,6 @@ mod json;
 mod named_numbers;
 pub mod number;
 mod result;
-mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -24,6 +23,5 @@ pub use result::{
     PromptsInfo, Reason, ReferenceInfo, Report, TimingInfo, TokenColumns, TokenContext, TopToken,
     UntilInfo, Verdict,
 };
-pub use table::summary_table;
 pub use text::text_report;
 pub use warning::Warning;

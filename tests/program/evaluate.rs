@@ -43,16 +43,18 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
 }
 
 #[test]
-fn several_models_end_with_a_table_that_marks_the_best() {
+fn several_models_end_with_the_table_of_a_report() {
     let session = Session::new();
     session.reference("");
     let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
-    let lines = read.stdout.lines();
-    let table: Vec<&str> = lines.filter(|line| line.starts_with('|')).collect();
-    assert_eq!(table.len(), 5, "header, rule, three models: {table:#?}");
-    let [q2, q8] = [table[2], table[3]];
-    assert!(q8.contains("q8_0") && q8.contains('*'), "{table:#?}");
-    assert!(!q2.contains('*'), "q2_K is best at nothing: {table:#?}");
+    let text = &read.stdout;
+    // A table after the second model, without the differences, and one at the end.
+    let tables: Vec<&str> = text.matches(" models against ref.gz").collect();
+    assert_eq!(tables.len(), 2, "{text}");
+    let last = &text[text.find("3 models against ref.gz").unwrap()..];
+    assert!(last.contains("1  P q8_0"), "{last}");
+    let report = session.ok("report tiny-q2_K.gguf.kls tiny-q8_0.gguf.kls tiny-q4_K_M.gguf.kls");
+    assert_eq!(last, report.stdout, "as kl report prints it");
 
     let json = session.read_json("all.json");
     let mean = |model: usize| number(&json["models"][model]["kld"]["mean"]["value"]);

@@ -25,6 +25,7 @@ mod outside;
 mod peers;
 mod prompts;
 mod readme;
+mod report;
 #[cfg(unix)]
 mod resume;
 mod set_up;

@@ -40,6 +40,7 @@ pub fn compare(settings: &CompareSettings, observer: &dyn Observer) -> Result<Re
         watch,
         info,
         others,
+        &settings.results,
         look_ahead,
         |path, info, _| {
             let run = FileRun {

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Error, Result};
 
 use crate::commands::observer::{Event, Watch};
+use crate::commands::report::RunTable;
+use crate::commands::settings::ResultSettings;
 use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
@@ -15,7 +17,8 @@ pub struct Evaluated {
 }
 
 /// Evaluates the models at `paths`, or files with their rows. The observer gets the report so far
-/// after each, and one that cannot be evaluated does not stop the others.
+/// after each, from the second on a table of all models so far, and one that cannot be evaluated
+/// does not stop the others.
 ///
 /// `look_ahead` checks a model before hours are spent on those before it. `evaluate` is also told
 /// whether its model is the last.
@@ -23,11 +26,13 @@ pub fn evaluate_each(
     watch: &Watch<'_>,
     reference: ReferenceInfo,
     paths: &[PathBuf],
+    settings: &ResultSettings,
     look_ahead: impl Fn(&Path) -> Result<()>,
     mut evaluate: impl FnMut(&Path, &ReferenceInfo, bool) -> Result<Evaluated>,
 ) -> Report {
     let mut report = Report::new(reference);
     let several = paths.len() > 1;
+    let mut table = RunTable::new(settings);
     let mut usable = Vec::new();
     for path in paths {
         // A single model is opened at once, which finds the same faults.
@@ -53,6 +58,13 @@ pub fn evaluate_each(
                 }
                 let is_interrupted = evaluated.report.interrupted.is_some();
                 add(watch, &mut report, path, evaluated.report, several);
+                if !is_interrupted && let Some(comparison) = table.compare(&report, watch) {
+                    let comparison = &comparison;
+                    watch.event(&Event::Compared {
+                        comparison,
+                        is_last,
+                    });
+                }
                 if is_interrupted {
                     publish(watch, &mut report);
                     break;

@@ -10,7 +10,11 @@ pub fn name_of(header: &SidecarHeader) -> String {
     if let Some(label) = &header.label {
         return label.clone();
     }
-    let path = header.model_path.as_str();
+    of_path(&header.model_path)
+}
+
+/// The name of a model's file without `.gguf` and the number of a part.
+pub fn of_path(path: &str) -> String {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = file.strip_suffix(".gguf").unwrap_or(file);
     without_part(stem).to_owned()
@@ -53,6 +57,14 @@ fn flash_attention(set_up: &BackendIdentity) -> Option<String> {
     Some(format!("-fa {}", set_up.flash_attn.as_ref()?))
 }
 
+/// The path of a row's sidecar, or of its model where it has none.
+fn path_of(model: &ComparedModel) -> &str {
+    match model.sidecar.as_str() {
+        "" => &model.model.path,
+        sidecar => sidecar,
+    }
+}
+
 /// Makes the labels of all rows distinct: by what differs in their set-ups, else by their paths.
 pub fn make_distinct(models: &mut [ComparedModel]) {
     let names: Vec<String> = models.iter().map(|model| model.label.clone()).collect();
@@ -76,7 +88,7 @@ pub fn make_distinct(models: &mut [ComparedModel]) {
         let distinction = DISTINCTIONS.iter().find(tells_apart);
         if let Some(model) = models.get_mut(i) {
             let what = distinction.and_then(|of| of(&model.set_up));
-            let what = what.unwrap_or_else(|| model.sidecar.clone());
+            let what = what.unwrap_or_else(|| path_of(model).to_owned());
             model.label = format!("{name} ({what})");
         }
     }
@@ -88,7 +100,7 @@ pub fn make_distinct(models: &mut [ComparedModel]) {
         };
         let taken = models.get(i).is_some_and(is_taken);
         if let Some(model) = models.get_mut(i).filter(|_| taken) {
-            model.label = model.sidecar.clone();
+            model.label = path_of(model).to_owned();
         }
     }
 }

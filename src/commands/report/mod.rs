@@ -7,6 +7,7 @@ mod label;
 mod pair;
 mod ranking;
 mod row;
+mod run;
 mod warnings;
 
 use anyhow::{Result, bail};
@@ -24,6 +25,7 @@ use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, threads};
 use row::Row;
+pub use run::RunTable;
 
 /// What a report is.
 #[derive(Debug)]

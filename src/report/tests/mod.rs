@@ -108,28 +108,6 @@ fn text_report_without_counted_tokens() {
     assert_snapshot!(text_report(&report, &reference()));
 }
 
-/// The best of each column is marked; models with the same file name appear with their paths.
-#[test]
-fn table_of_several_models() {
-    let mut worse = records(3, 80);
-    for record in &mut worse {
-        record.kld *= 2.0;
-        record.eval_top = 5;
-        record.eval_nll += 0.25;
-    }
-    let mut broken = records(1, 1);
-    made_up::exclude(&mut broken, 0);
-    let mut stored = plain("other.npz", &worse);
-    (stored.model.size_bytes, stored.model.bpw) = (None, None);
-    let reports = [
-        full("models/tiny-q4_K_M.gguf", &records(3, 80)),
-        plain("a/tiny-q2_K.gguf", &worse),
-        plain("b/tiny-q2_K.gguf", &broken),
-        stored,
-    ];
-    assert_snapshot!(summary_table(&reports));
-}
-
 /// Every key of the JSON with the types of its values, by its path.
 #[test]
 fn keys_of_the_json() {

@@ -17,7 +17,7 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
     text.push_str(&fitted(names, |width| {
         let titles = [
             "",
-            "differ-\nence",
+            "\ndifference",
             &format!("{level} %\ninterval"),
             "\np",
             "first is\nnearer",

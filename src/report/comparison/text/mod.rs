@@ -10,6 +10,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::names::Names;
 use super::{Comparison, set_up, words};
 use crate::report::number::{count_of, printable, short_percent};
+use crate::report::warning::Warning;
 use crate::stats::{ClusterKind, Clustering};
 
 pub use differences::{p_value, signed};
@@ -64,6 +65,10 @@ impl Comparison {
         if let Some(verdict) = words::verdict(self, &names) {
             text.push('\n');
             text.push_str(&wrapped(&verdict));
+        }
+        let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
+        if let Some(warning) = self.warnings.iter().find(is_unpaired) {
+            text.push_str(&wrapped(&warning.to_string()));
         }
         text
     }
