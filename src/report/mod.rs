@@ -9,6 +9,7 @@ mod info;
 mod json;
 mod named_numbers;
 pub mod number;
+pub mod page;
 mod result;
 #[cfg(test)]
 mod tests;

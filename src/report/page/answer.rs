@@ -1,0 +1,202 @@
+//! What a comparison comes down to: the best model, those that cannot be told from it, and what
+//! more space buys.
+
+use serde::Serialize;
+
+use crate::report::comparison::{ComparedModel, Comparison};
+
+const GIB: f64 = (1_u64 << 30) as f64;
+const MIB: f64 = (1_u64 << 20) as f64;
+
+/// The facts of the page's first section.
+#[derive(Serialize, Debug)]
+pub(super) struct Answer<'c> {
+    /// `None` if no quant has a mean KLD.
+    pub best: Option<Row<'c>>,
+    /// The models that cannot be told from the best, by mean KLD.
+    pub near: Vec<&'c str>,
+    /// The smallest of the best and `near`, if it is not the best itself.
+    pub smallest: Option<Row<'c>>,
+    /// How many models were compared with the best.
+    pub compared: usize,
+    /// The original's own rows.
+    pub floors: Vec<Row<'c>>,
+    /// The Pareto front, from the smallest model to the largest.
+    pub steps: Vec<Step<'c>>,
+    /// The unit of sizes.
+    pub unit: Unit,
+}
+
+/// A model's numbers in the text.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub(super) struct Row<'c> {
+    pub label: &'c str,
+    pub size_bytes: Option<u64>,
+    /// The mean KLD in nats.
+    pub kld: f64,
+    pub lo: Option<f64>,
+    pub hi: Option<f64>,
+    pub same_top: Option<f64>,
+}
+
+/// A model of the Pareto front, beside the next smaller one.
+#[derive(Serialize, Debug)]
+pub(super) struct Step<'c> {
+    pub label: &'c str,
+    pub size_bytes: u64,
+    /// The mean KLD in nats.
+    pub kld: f64,
+    /// What it costs and brings; `None` for the smallest.
+    pub gain: Option<Gain>,
+}
+
+/// What a step of the Pareto front costs and brings.
+#[derive(Serialize, Debug)]
+pub(super) struct Gain {
+    pub bytes: u64,
+    /// By what the mean KLD is divided.
+    pub factor: f64,
+    /// By how many nats the mean KLD falls for each [`Unit`] of space.
+    pub per_unit: f64,
+    /// Whether the difference may be chance: its interval holds 0. False where the two were not
+    /// compared.
+    pub may_be_chance: bool,
+}
+
+/// The unit of sizes.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+pub(super) struct Unit {
+    pub symbol: &'static str,
+    pub name: &'static str,
+    pub bytes: f64,
+}
+
+impl<'c> Answer<'c> {
+    pub fn of(comparison: &'c Comparison) -> Self {
+        let models = &comparison.models;
+        let best = comparison.best();
+        let others: Vec<&ComparedModel> = models
+            .iter()
+            .filter(|m| m.is_candidate() && m.difference_to_best.is_some())
+            .collect();
+        let near = others.iter().filter(|m| m.indistinguishable_from_best);
+        let smallest = near
+            .clone()
+            .copied()
+            .chain(best)
+            .filter(|m| m.model.size_bytes.is_some())
+            .min_by_key(|m| m.model.size_bytes)
+            .filter(|smallest| best.is_some_and(|best| best.label != smallest.label));
+        let largest = models.iter().filter_map(|m| m.model.size_bytes).max();
+        let unit = Unit::for_size(largest.unwrap_or(0));
+        Self {
+            best: best.and_then(Row::of),
+            near: near.map(|m| m.label.as_str()).collect(),
+            smallest: smallest.and_then(Row::of),
+            compared: others.len(),
+            floors: models
+                .iter()
+                .filter(|m| m.is_noise_floor)
+                .filter_map(Row::of)
+                .collect(),
+            steps: steps(comparison, unit),
+            unit,
+        }
+    }
+}
+
+impl<'c> Row<'c> {
+    fn of(model: &'c ComparedModel) -> Option<Self> {
+        let mean = model.mean_kld()?;
+        Some(Self {
+            label: &model.label,
+            size_bytes: model.model.size_bytes,
+            kld: mean.estimate.value,
+            lo: mean.clustered.lo,
+            hi: mean.clustered.hi,
+            same_top: model.same_top(),
+        })
+    }
+}
+
+impl Unit {
+    /// GiB, or MiB for models that are all smaller.
+    fn for_size(largest: u64) -> Self {
+        if largest as f64 >= GIB {
+            Self {
+                symbol: "GiB",
+                name: "gigabyte",
+                bytes: GIB,
+            }
+        } else {
+            Self {
+                symbol: "MiB",
+                name: "megabyte",
+                bytes: MIB,
+            }
+        }
+    }
+}
+
+fn steps(comparison: &Comparison, unit: Unit) -> Vec<Step<'_>> {
+    let mut front: Vec<(u64, Row)> = comparison
+        .models
+        .iter()
+        .filter(|m| m.pareto)
+        .filter_map(|m| Some((m.model.size_bytes?, Row::of(m)?)))
+        .collect();
+    front.sort_by_key(|(size, _)| *size);
+    let mut steps: Vec<Step> = Vec::with_capacity(front.len());
+    for (size_bytes, row) in front {
+        let gain = steps.last().map(|smaller| {
+            let bytes = size_bytes.saturating_sub(smaller.size_bytes);
+            Gain {
+                bytes,
+                factor: smaller.kld / row.kld,
+                per_unit: (smaller.kld - row.kld) / (bytes as f64 / unit.bytes),
+                may_be_chance: may_be_chance(comparison, smaller.label, row.label),
+            }
+        });
+        steps.push(Step {
+            label: row.label,
+            size_bytes,
+            kld: row.kld,
+            gain,
+        });
+    }
+    steps
+}
+
+fn may_be_chance(comparison: &Comparison, a: &str, b: &str) -> bool {
+    let pair = comparison
+        .pairs
+        .iter()
+        .find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a));
+    pair.and_then(|pair| pair.difference.lo.zip(pair.difference.hi))
+        .is_some_and(|(lo, hi)| lo <= 0.0 && hi >= 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::comparison::sample;
+
+    #[test]
+    fn the_answer_of_the_sample() {
+        let comparison = sample::comparison();
+        let answer = Answer::of(&comparison);
+        assert_eq!(answer.best.unwrap().label, "tiny-q4_K_M");
+        assert_eq!(answer.near, ["tiny-iq4_xs"]);
+        assert_eq!(answer.smallest.unwrap().label, "tiny-iq4_xs");
+        assert_eq!(answer.compared, 4);
+        assert_eq!(answer.floors.len(), 1);
+        assert_eq!(answer.unit.symbol, "MiB");
+        let labels: Vec<_> = answer.steps.iter().map(|step| step.label).collect();
+        assert_eq!(labels, ["tiny-q2_K", "tiny-iq4_xs", "tiny-q4_K_M"]);
+        assert!(answer.steps[0].gain.is_none());
+        let gain = answer.steps[2].gain.as_ref().unwrap();
+        assert_eq!(gain.bytes, 100_000);
+        assert!(gain.may_be_chance);
+        assert!((gain.factor - 1.04).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,224 @@
+//! What the charts show, as JSON that is as small as it can be.
+
+use serde::{Serialize, Serializer};
+
+use super::answer::Answer;
+use crate::report::comparison::{ComparedModel, Comparison, Point};
+use crate::stats::Bin;
+
+/// How many models are in colour at once: as many as there are colours.
+const MAX_SHOWN: usize = 8;
+
+/// The data of all charts; `charts.js` and `page.js` read it.
+#[derive(Serialize, Debug)]
+pub(super) struct ChartData<'c> {
+    /// The unit of sizes.
+    unit: &'static str,
+    best: Option<&'c str>,
+    /// The labels of the models that are in colour at first.
+    shown: Vec<&'c str>,
+    forest: ForestScale,
+    models: Vec<ChartModel<'c>>,
+}
+
+/// A model in the charts.
+#[derive(Serialize, Debug)]
+struct ChartModel<'c> {
+    label: &'c str,
+    floor: bool,
+    front: bool,
+    near: bool,
+    size: Option<Number>,
+    kld: Option<Number>,
+    lo: Option<Number>,
+    hi: Option<Number>,
+    difference: Option<Number>,
+    difference_lo: Option<Number>,
+    difference_hi: Option<Number>,
+    ccdf: Vec<(Number, Number)>,
+    windows: Vec<(Number, Number)>,
+    confidence: Vec<ChartBin<'c>>,
+    position: Vec<ChartBin<'c>>,
+    groups: Vec<ChartBin<'c>>,
+}
+
+/// A part of the tokens.
+#[derive(Serialize, Debug)]
+struct ChartBin<'c> {
+    label: &'c str,
+    tokens: u64,
+    kld: Option<Number>,
+    lo: Option<Number>,
+    hi: Option<Number>,
+}
+
+/// The scale of the differences: linear up to `constant`, logarithmic beyond.
+#[derive(Serialize, Debug)]
+struct ForestScale {
+    constant: Number,
+    domain: [Number; 2],
+    ticks: Vec<Number>,
+}
+
+/// A number that is written with five significant digits, and as null if it is not finite.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rounded: f64 = format!("{:.4e}", self.0).parse().unwrap_or(self.0);
+        if rounded.is_finite() && rounded.fract() == 0.0 && rounded.abs() < 1e9 {
+            serializer.serialize_i64(rounded as i64)
+        } else {
+            serializer.serialize_f64(rounded)
+        }
+    }
+}
+
+impl<'c> ChartData<'c> {
+    pub fn of(comparison: &'c Comparison, answer: &Answer<'c>) -> Self {
+        let model = |model| ChartModel::of(model, answer.unit.bytes);
+        Self {
+            unit: answer.unit.symbol,
+            best: answer.best.map(|best| best.label),
+            shown: shown(comparison, answer),
+            forest: ForestScale::of(comparison),
+            models: comparison.models.iter().map(model).collect(),
+        }
+    }
+}
+
+impl<'c> ChartModel<'c> {
+    fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
+        let mean = model.mean_kld();
+        let difference = model.difference_to_best.map(|to_best| to_best.difference);
+        let bins = |bins: &'c [Bin]| bins.iter().map(ChartBin::of).collect();
+        Self {
+            label: &model.label,
+            floor: model.is_noise_floor,
+            front: model.pareto,
+            near: model.indistinguishable_from_best,
+            size: model
+                .model
+                .size_bytes
+                .map(|size| Number(size as f64 / unit_bytes)),
+            kld: mean.map(|mean| Number(mean.estimate.value)),
+            lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),
+            hi: mean.and_then(|mean| on_log_scale(mean.clustered.hi)),
+            difference: difference.map(|d| Number(d.value)),
+            difference_lo: difference.and_then(|d| d.lo).map(Number),
+            difference_hi: difference.and_then(|d| d.hi).map(Number),
+            ccdf: numbers(&model.ccdf),
+            windows: numbers(&model.by_window),
+            confidence: bins(&model.breakdown.by_confidence),
+            position: bins(&model.breakdown.by_position),
+            groups: bins(&model.breakdown.by_group),
+        }
+    }
+}
+
+impl<'c> ChartBin<'c> {
+    fn of(bin: &'c Bin) -> Self {
+        Self {
+            label: &bin.label,
+            tokens: bin.n_tokens,
+            kld: bin.kld.map(|kld| Number(kld.value)),
+            lo: bin.kld.and_then(|kld| on_log_scale(kld.lo)),
+            hi: bin.kld.and_then(|kld| on_log_scale(kld.hi)),
+        }
+    }
+}
+
+impl ForestScale {
+    /// A scale on which both the smallest interval and the largest difference can be read.
+    fn of(comparison: &Comparison) -> Self {
+        let differences = comparison.models.iter().filter_map(|model| {
+            let difference = model.difference_to_best?.difference;
+            let or_value = |end: Option<f64>| end.unwrap_or(difference.value);
+            Some((or_value(difference.lo), or_value(difference.hi)))
+        });
+        let (mut min, mut max, mut narrowest) = (0.0_f64, 0.0_f64, f64::INFINITY);
+        for (lo, hi) in differences {
+            (min, max) = (min.min(lo), max.max(hi));
+            if hi > lo {
+                narrowest = narrowest.min(hi - lo);
+            }
+        }
+        let largest = max.max(-min);
+        if largest == 0.0 {
+            return Self {
+                constant: Number(1.0),
+                domain: [Number(-1.0), Number(1.0)],
+                ticks: vec![Number(0.0)],
+            };
+        }
+        // Four decades are the most that can be read.
+        let constant = narrowest.min(largest / 10.0).max(largest / 1e4);
+        let mut ticks = vec![Number(0.0)];
+        let (first, last) = (
+            constant.log10().ceil() as i32,
+            largest.log10().floor() as i32,
+        );
+        for power in first..=last {
+            for tick in [10_f64.powi(power), -10_f64.powi(power)] {
+                if (1.1 * min..=1.1 * max).contains(&tick) {
+                    ticks.push(Number(tick));
+                }
+            }
+        }
+        Self {
+            constant: Number(constant),
+            domain: [Number(1.1 * min - 0.2 * constant), Number(1.1 * max)],
+            ticks,
+        }
+    }
+}
+
+/// All models if there are enough colours. Otherwise the best, the noise floor, models from all of
+/// the Pareto front, and then those with the lowest mean KLD.
+fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
+    let labels = comparison.models.iter().map(|model| model.label.as_str());
+    if comparison.models.len() <= MAX_SHOWN {
+        return labels.collect();
+    }
+    let best = answer.best.iter().map(|best| best.label);
+    let floor = answer.floors.iter().take(1).map(|floor| floor.label);
+    let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
+    let n = steps.len().min(MAX_SHOWN - 2);
+    let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
+    let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);
+    for label in best.chain(floor).chain(spread).chain(labels.clone()) {
+        if chosen.len() < MAX_SHOWN && !chosen.contains(&label) {
+            chosen.push(label);
+        }
+    }
+    // In the order of the table.
+    labels.filter(|label| chosen.contains(label)).collect()
+}
+
+fn numbers(points: &[Point]) -> Vec<(Number, Number)> {
+    points
+        .iter()
+        .map(|(x, y)| (Number(*x), Number(*y)))
+        .collect()
+}
+
+/// The end of an interval, if a logarithmic scale has it.
+fn on_log_scale(end: Option<f64>) -> Option<Number> {
+    end.filter(|end| *end > 0.0).map(Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let json = |x| serde_json::to_string(&Number(x)).unwrap();
+        assert_eq!(json(0.000_473_471_92), "0.00047347");
+        assert_eq!(json(575.0), "575");
+        assert_eq!(json(0.0), "0");
+        assert_eq!(json(f64::INFINITY), "null");
+        assert_eq!(json(3.123e-9), "3.123e-9");
+    }
+}

@@ -1,0 +1,196 @@
+// The charts, as Vega-Lite specifications.
+//
+// Each has the page's models as its data. `chosen` holds the labels of the models in colour; the
+// index of a label in it, its slot, decides its colour and its dashes.
+"use strict";
+
+const SLOTS = [0, 1, 2, 3, 4, 5, 6, 7];
+const DASHES = [[1, 0], [8, 3], [2, 2], [8, 2, 2, 2], [5, 2], [12, 3], [1, 3], [8, 2, 2, 2, 2, 2]];
+const SHAPES = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left"];
+const NATS = ".3~g";
+
+const chartConfig = {
+    background: "transparent",
+    font: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif",
+    padding: {left: 2, right: 14, top: 6, bottom: 2},
+    view: {stroke: "var(--line)"},
+    axis: {
+        labelColor: "var(--ink)", titleColor: "var(--ink)", gridColor: "var(--line)", domainColor: "var(--soft)",
+        tickColor: "var(--soft)", labelFontSize: 12, titleFontSize: 13, titleFontWeight: 500, gridOpacity: 0.7,
+    },
+    legend: {labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, symbolSize: 90, labelLimit: 260, title: null, orient: "top", direction: "horizontal", columns: 2},
+    text: {fill: "var(--ink)", fontSize: 12},
+};
+
+const label = {field: "label", type: "nominal", title: "model"};
+const kldAxis = {type: "quantitative", title: "mean KLD, nats", scale: {type: "log"}, axis: {format: NATS, tickCount: 6}};
+const kldTip = field => ({field, type: "quantitative", title: "mean KLD", format: ".4~g"});
+const chosenParam = {name: "chosen", value: []};
+const inSlot = {calculate: "indexof(chosen, datum.label)", as: "slot"};
+const colour = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SLOTS.map(slot => `var(--c${slot})`)}};
+const dash = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: DASHES}};
+const shape = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SHAPES}};
+
+// Lines of all models: the chosen ones in colour, the others in grey, darker under the pointer.
+const lines = tooltip => [
+    {
+        transform: [{filter: "datum.slot < 0"}],
+        params: [{name: "hovered", select: {type: "point", on: "pointerover", clear: "pointerout", fields: ["label"]}}],
+        mark: {type: "line", strokeWidth: 1.2},
+        encoding: {detail: label, tooltip, stroke: {condition: {param: "hovered", empty: false, value: "var(--ink)"}, value: "var(--faint)"}},
+    },
+    {
+        transform: [{filter: "datum.slot >= 0"}],
+        mark: {type: "line", strokeWidth: 2.2},
+        encoding: {detail: label, color: colour, strokeDash: dash, tooltip},
+    },
+];
+
+const points = tooltip => ({
+    transform: [{filter: "datum.slot >= 0"}],
+    mark: {type: "point", filled: true, size: 55, opacity: 1},
+    encoding: {detail: label, color: colour, shape, tooltip},
+});
+
+const intervals = {
+    transform: [{filter: "datum.slot >= 0 && isValid(datum.bin.lo) && isValid(datum.bin.hi)"}],
+    mark: {type: "rule", strokeWidth: 1.5},
+    encoding: {y: {field: "bin.lo"}, y2: {field: "bin.hi"}, color: colour},
+};
+
+// A part of the breakdown: `field` holds a bin for each part of the tokens.
+const bins = (field, title, more) => {
+    const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld"),
+        {field: "bin.lo", title: "interval from", format: NATS}, {field: "bin.hi", title: "to", format: NATS},
+        {field: "bin.tokens", title: "tokens", format: ","}];
+    const joined = more === "joined";
+    return {
+        height: 300,
+        params: [chosenParam],
+        transform: [inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld > 0"}],
+        encoding: {
+            x: {field: "bin.label", type: "ordinal", sort: null, title, axis: {labelAngle: joined ? -35 : 0, labelLimit: 110}},
+            y: {...kldAxis, field: "bin.kld"},
+            ...(joined ? {} : {xOffset: {field: "slot", type: "ordinal", scale: {domain: SLOTS}}}),
+        },
+        layer: [...(joined ? lines(tooltip) : []), intervals, points(tooltip)],
+    };
+};
+
+const kinds = {
+    domain: ["noise floor", "on the Pareto front", "not on it"],
+    colours: ["var(--floor)", "var(--front)", "var(--other)"],
+    shapes: ["square", "diamond", "circle"],
+};
+
+const charts = {
+    size: page => {
+        const kind = "datum.floor ? 'noise floor' : datum.front ? 'on the Pareto front' : 'not on it'";
+        const present = kinds.domain.filter((_, i) => page.models.some(m => i === (m.floor ? 0 : m.front ? 1 : 2)));
+        const of = values => present.map(kind => values[kinds.domain.indexOf(kind)]);
+        return {
+            height: 420,
+            transform: [{filter: "datum.size > 0 && datum.kld > 0"}, {calculate: kind, as: "kind"}],
+            encoding: {
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: true}, axis: {format: "~g"}},
+                y: {...kldAxis, field: "kld"},
+            },
+            layer: [
+                {
+                    transform: [{filter: "datum.floor"}],
+                    mark: {type: "rule", strokeDash: [6, 4], strokeWidth: 1.5, color: "var(--floor)"},
+                    encoding: {x: null},
+                },
+                {
+                    transform: [{filter: "datum.front"}],
+                    mark: {type: "line", interpolate: "step-after", strokeWidth: 1.5, color: "var(--front)", opacity: 0.6},
+                    encoding: {order: {field: "size"}},
+                },
+                {
+                    transform: [{filter: "isValid(datum.lo) && isValid(datum.hi)"}],
+                    mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
+                    encoding: {y: {field: "lo"}, y2: {field: "hi"}},
+                },
+                {
+                    name: "points",
+                    mark: {type: "point", filled: true, size: 90, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
+                    encoding: {
+                        fill: {field: "kind", scale: {domain: present, range: of(kinds.colours)}},
+                        shape: {field: "kind", scale: {domain: present, range: of(kinds.shapes)}},
+                        tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
+                            {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS}],
+                    },
+                },
+                {
+                    name: "labels",
+                    mark: {type: "text", limit: 150},
+                    encoding: {text: {field: "label"}},
+                },
+            ],
+        };
+    },
+
+    forest: page => {
+        const near = "datum.near ? 'cannot be told from the best' : 'worse than the best'";
+        const x = {
+            type: "quantitative", title: `mean KLD less that of ${page.best}, nats`,
+            // Linear around 0, logarithmic beyond.
+            scale: {type: "symlog", constant: page.forest.constant, domain: page.forest.domain, clamp: true},
+            axis: {values: page.forest.ticks, format: "~g", labelOverlap: true},
+        };
+        return {
+            height: {step: 20},
+            transform: [{filter: "isValid(datum.difference)"}, {calculate: near, as: "kind"}],
+            encoding: {
+                y: {field: "label", type: "nominal", title: null, sort: {field: "difference"}, axis: {labelLimit: 140, grid: true}},
+                color: {field: "kind", scale: {domain: ["cannot be told from the best", "worse than the best"], range: ["var(--front)", "var(--worse)"]}},
+            },
+            layer: [
+                {mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 0, ...x}, y: null, color: null}},
+                {
+                    transform: [{filter: "isValid(datum.difference_lo) && isValid(datum.difference_hi)"}],
+                    mark: {type: "rule", strokeWidth: 2},
+                    encoding: {x: {field: "difference_lo", ...x}, x2: {field: "difference_hi"}},
+                },
+                {
+                    mark: {type: "point", filled: true, size: 70, opacity: 1},
+                    encoding: {
+                        x: {field: "difference", ...x},
+                        shape: {field: "kind", scale: {domain: ["cannot be told from the best", "worse than the best"], range: ["circle", "diamond"]}},
+                        tooltip: [label, {field: "difference", title: "difference", format: ".4~g"},
+                            {field: "difference_lo", title: "interval from", format: NATS}, {field: "difference_hi", title: "to", format: NATS},
+                            {field: "kind", title: "verdict"}],
+                    },
+                },
+            ],
+        };
+    },
+
+    ccdf: () => ({
+        height: 380,
+        params: [chosenParam],
+        transform: [inSlot, {flatten: ["ccdf"], as: ["point"]},
+            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.x > 0 && datum.y > 0"}],
+        encoding: {
+            x: {field: "x", type: "quantitative", title: "KLD of a token, nats", scale: {type: "log"}, axis: {format: "~g", tickCount: 8}},
+            y: {field: "y", type: "quantitative", title: "share of tokens with at least this KLD", scale: {type: "log"}, axis: {format: "~%", tickCount: 6}},
+        },
+        layer: lines([label]),
+    }),
+
+    confidence: () => bins("confidence", "probability of the original's top token", "joined"),
+    position: () => bins("position", "position in the window", "joined"),
+    groups: () => bins("groups", "group"),
+
+    windows: () => ({
+        height: 320,
+        params: [chosenParam],
+        transform: [inSlot, {flatten: ["windows"], as: ["point"]},
+            {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.y > 0"}],
+        encoding: {
+            x: {field: "x", type: "quantitative", title: "window", scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1}},
+            y: {...kldAxis, field: "y"},
+        },
+        layer: lines([label]),
+    }),
+};

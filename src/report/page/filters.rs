@@ -1,0 +1,113 @@
+//! How the template formats values: by [`number`](crate::report::number), a dash for what is
+//! missing.
+
+use std::fmt::Write;
+
+use minijinja::{Environment, HtmlEscape, Value};
+
+use crate::report::number;
+
+const MISSING: &str = "–";
+
+/// More names than this are cut short.
+const MAX_NAMES: usize = 8;
+
+pub(super) fn add_to(environment: &mut Environment) {
+    environment.add_filter("kld", |x: Option<f64>| show(x, kld));
+    environment.add_filter("percent", |x: Option<f64>| show(x, number::percent));
+    environment.add_filter("short_percent", |x: Option<f64>| {
+        show(x, |x| format!("{} %", number::short_percent(x)))
+    });
+    environment.add_filter("quantile_name", |x: Option<f64>| {
+        show(x, number::quantile_name)
+    });
+    environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
+        show(x, |x| format!("{x:.decimals$}"))
+    });
+    environment.add_filter("ratio", |x: Option<f64>| {
+        show(x, |x| number::significant(x, 3))
+    });
+    environment.add_filter("p_value", |x: Option<f64>| show(x, p_value));
+    environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
+    environment.add_filter("count", |x: Option<u64>| show(x, number::count));
+    environment.add_filter("count_of", |n: u64, thing: String| {
+        number::count_of(n, &thing)
+    });
+    environment.add_filter("token", |text: String| token(&text));
+    environment.add_filter("names", |names: Vec<String>| {
+        Value::from_safe_string(emphasised(&names))
+    });
+}
+
+/// A KL divergence in nats, to four significant digits.
+pub(super) fn kld(value: f64) -> String {
+    number::significant(value, 4)
+}
+
+fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| MISSING.to_owned(), show)
+}
+
+fn p_value(p: f64) -> String {
+    if p < 1e-4 {
+        "< 0.0001".to_owned()
+    } else {
+        number::significant(p, 2)
+    }
+}
+
+/// A token's text on one line, with its line feeds and tabs made visible.
+fn token(text: &str) -> String {
+    number::printable(&text.replace('\n', "↵").replace('\t', "⇥"))
+}
+
+/// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.
+fn emphasised(names: &[String]) -> String {
+    let shown = if names.len() > MAX_NAMES {
+        MAX_NAMES - 1
+    } else {
+        names.len()
+    };
+    let mut html = String::new();
+    for (i, name) in names.iter().take(shown).enumerate() {
+        let joint = match i {
+            0 => "",
+            _ if i + 1 == names.len() => " and ",
+            _ => ", ",
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(html, "{joint}<strong>{}</strong>", HtmlEscape(name));
+    }
+    if shown < names.len() {
+        let _ = write!(html, " and {} more", names.len() - shown);
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_joined_and_escaped() {
+        let names = |n: usize| emphasised(&vec!["a<b".to_owned(); n]);
+        assert_eq!(names(1), "<strong>a&lt;b</strong>");
+        assert_eq!(
+            names(2),
+            "<strong>a&lt;b</strong> and <strong>a&lt;b</strong>"
+        );
+        assert!(names(8).ends_with(" and <strong>a&lt;b</strong>"));
+        assert!(names(9).ends_with("</strong> and 2 more"));
+    }
+
+    #[test]
+    fn tokens_stay_on_a_line() {
+        assert_eq!(token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
+    }
+
+    #[test]
+    fn small_p_values_are_cut() {
+        assert_eq!(p_value(1e-9), "< 0.0001");
+        assert_eq!(p_value(0.0123), "0.012");
+    }
+}

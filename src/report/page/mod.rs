@@ -1,0 +1,87 @@
+//! The page: a comparison as one HTML file that needs nothing but a browser.
+//!
+//! `page.html` is the template, with the texts and tables; `charts.js` holds the charts as
+//! Vega-Lite specifications, and `page.js` draws them. `vendor/` has the libraries that do, as
+//! `scripts/vendor-vega.sh` fetched them.
+
+mod answer;
+mod chart_data;
+mod filters;
+mod set_up;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::comparison::Comparison;
+use answer::Answer;
+use chart_data::ChartData;
+use set_up::SetUpTable;
+
+const TEMPLATE: &str = include_str!("page.html");
+const CSS: &str = include_str!("page.css");
+const LICENCES: &str = include_str!("vendor/LICENSES.txt");
+
+/// In the order in which they run.
+const SCRIPTS: [&str; 5] = [
+    include_str!("vendor/vega.min.js"),
+    include_str!("vendor/vega-lite.min.js"),
+    include_str!("vendor/vega-embed.min.js"),
+    include_str!("charts.js"),
+    include_str!("page.js"),
+];
+
+/// Why a page could not be made.
+#[derive(Error, Debug)]
+#[non_exhaustive]
+pub enum PageError {
+    /// A value could not be written as JSON.
+    #[error("cannot write the data of the page's charts as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The template failed.
+    #[error("cannot render the page: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
+/// The page of a comparison: a whole HTML document, which loads nothing else.
+///
+/// # Errors
+/// If a value cannot be written as JSON, or the template fails.
+pub fn html(comparison: &Comparison) -> Result<String, PageError> {
+    let answer = Answer::of(comparison);
+    let data = ChartData::of(comparison, &answer);
+    let models = &comparison.models;
+    let unsized_models = models.iter().filter(|m| m.model.size_bytes.is_none());
+    let values = context! {
+        c => Value::from(Serde(comparison)),
+        first => models.first().map(|model| Value::from(Serde(model))),
+        has_macro => models.iter().any(|m| m.summary.kld_macro.is_some()),
+        title => words::title(comparison),
+        n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
+        n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
+        unsized => unsized_models.map(|m| m.label.clone()).collect::<Vec<_>>(),
+        answer => Value::from(Serde(&answer)),
+        alternatives => Value::from(Serde(words::alternatives(comparison, &answer))),
+        reference_rows => set_up::reference_rows(comparison),
+        set_up => Value::from(Serde(SetUpTable::of(models))),
+        css => Value::from_safe_string(CSS.to_owned()),
+        data => Value::from_safe_string(json_in_script(&data)?),
+        licences => Value::from_safe_string(LICENCES.to_owned()),
+        scripts => SCRIPTS.map(|script| Value::from_safe_string(script.to_owned())),
+    };
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    // What a comparison lacks is shown as a dash.
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    filters::add_to(&mut environment);
+    Ok(environment.template_from_str(TEMPLATE)?.render(values)?)
+}
+
+/// JSON for a script element, which ends at the first `</script`, wherever it is.
+fn json_in_script(value: &impl Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
+}

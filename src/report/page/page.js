@@ -1,0 +1,100 @@
+// Draws the charts, and lets you choose models and sort the table. Without it, the page still has
+// all texts and tables.
+"use strict";
+
+const page = JSON.parse(document.getElementById("data").textContent);
+const chosen = SLOTS.map(slot => page.shown[slot] ?? null);
+const views = [];
+
+document.documentElement.classList.add("js");
+
+// Lets the labels of points avoid each other and the points; those that find no room are left out.
+function placeLabels(spec) {
+    const isLabels = mark => mark.name === "labels_marks" || mark.name?.endsWith("labels_marks");
+    for (const mark of spec.marks.filter(isLabels)) {
+        mark.transform = [{
+            type: "label", size: {signal: "[width, height]"}, padding: 0,
+            anchor: ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"],
+            offset: [7, 7, 7, 7, 4, 4, 4, 4], avoidMarks: ["points_marks"],
+            sort: {field: ["datum.front", "datum.floor"], order: ["descending", "descending"]},
+        }];
+    }
+    return spec;
+}
+
+async function draw(element) {
+    const spec = {
+        width: "container", autosize: {type: "fit-x", contains: "padding"},
+        config: chartConfig, data: {values: page.models},
+        ...charts[element.dataset.chart](page),
+    };
+    const {view} = await vegaEmbed(element, spec, {
+        mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, patch: placeLabels,
+        tooltip: {disableDefaultStyle: true},
+    });
+    view.addEventListener("click", (_, item) => item?.datum?.label && choose(item.datum.label));
+    views.push(view);
+}
+
+// Puts the chosen models into every chart, its key and the list of models.
+function show() {
+    for (const view of views) {
+        if (view.getState().signals.chosen) view.signal("chosen", [...chosen]).runAsync();
+    }
+    const sample = slot => `<svg viewBox="0 0 32 8" aria-hidden="true"><path class="sample slot${slot}" d="M0 4H32"/></svg>`;
+    for (const key of document.querySelectorAll("ul.key")) {
+        key.replaceChildren(...chosen.flatMap((label, slot) => {
+            if (label === null) return [];
+            const item = document.createElement("li");
+            item.innerHTML = sample(slot);
+            item.append(label);
+            return [item];
+        }));
+    }
+    const isFull = !chosen.includes(null);
+    for (const box of document.querySelectorAll(".chooser input")) {
+        const slot = chosen.indexOf(box.value);
+        box.checked = slot >= 0;
+        box.disabled = isFull && slot < 0;
+        box.nextElementSibling.innerHTML = slot < 0 ? "" : sample(slot);
+    }
+}
+
+// Chooses a model, or drops it if it is chosen.
+function choose(label) {
+    const slot = chosen.indexOf(label);
+    const free = chosen.indexOf(null);
+    if (slot >= 0) chosen[slot] = null;
+    else if (free >= 0) chosen[free] = label;
+    show();
+}
+
+function sortBy(header) {
+    const row = header.parentElement;
+    const column = [...row.children].indexOf(header);
+    const isAscending = header.getAttribute("aria-sort") !== "ascending";
+    for (const other of row.children) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", isAscending ? "ascending" : "descending");
+    const body = header.closest("table").tBodies[0];
+    const key = row => row.children[column].dataset.value ?? row.children[column].textContent.trim();
+    const compare = (a, b) => {
+        // What has no value comes last either way.
+        if (a === "" || b === "") return (a === "") - (b === "");
+        const order = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+        return isAscending ? order : -order;
+    };
+    body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
+}
+
+for (const button of document.querySelectorAll("th button")) {
+    button.addEventListener("click", () => sortBy(button.parentElement));
+}
+for (const box of document.querySelectorAll(".chooser input")) {
+    box.addEventListener("change", () => choose(box.value));
+}
+// On paper the charts are as wide as the text, whatever the window's width.
+const PAPER_WIDTH = 640;
+addEventListener("beforeprint", () => views.forEach(view => view.signal("width", PAPER_WIDTH).run()));
+addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
+
+Promise.all([...document.querySelectorAll(".chart")].map(draw)).then(show);

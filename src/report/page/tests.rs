@@ -1,0 +1,248 @@
+//! The page as text. `tests/program/page.rs` opens one in a browser.
+
+use serde_json::Value;
+
+use super::html;
+use crate::report::comparison::{Comparison, sample};
+use crate::stats::{Bin, Estimate};
+
+/// A comparison of `n` models whose curves have as many points as real ones.
+fn many(n: usize) -> Comparison {
+    let mut comparison = sample::comparison();
+    let models = comparison.models.clone();
+    let groups = ["wiki", "code", "chat"];
+    comparison.models = (0..n)
+        .map(|i| {
+            let mut model = models[i.min(1 + i % 4)].clone();
+            let scale = 0.5 * 1.07_f64.powi(i as i32);
+            model.label = format!("{}-{i}", model.label);
+            model.is_noise_floor = i == 0;
+            model.pareto = i > 0 && i % 5 == 1;
+            model.indistinguishable_from_best = (1..4).contains(&i);
+            model.model.size_bytes = Some(9_000_000_000 - 70_000_000 * i as u64);
+            if let Some(kld) = &mut model.summary.kld {
+                kld.mean.estimate.value *= scale;
+                kld.mean.clustered.lo = Some(0.95 * kld.mean.estimate.value);
+                kld.mean.clustered.hi = Some(1.06 * kld.mean.estimate.value);
+            }
+            let mean = model.mean_kld().unwrap().estimate.value;
+            if let Some(to_best) = &mut model.difference_to_best {
+                let best = 0.0065;
+                let value = (mean - best).abs();
+                let half = 0.1 * best + 0.03 * value;
+                to_best.difference.value = value;
+                to_best.difference.lo = Some(value - half);
+                to_best.difference.hi = Some(value + half);
+            }
+            model.ccdf = (0..120)
+                .map(|k| {
+                    let x = mean * 10_f64.powf(f64::from(k) / 30.0 - 2.5);
+                    (x, (-(x / mean).powf(0.6)).exp())
+                })
+                .collect();
+            let noise = |k: u32| (f64::from(k * 37 % 101) / 101.0 - 0.5) * 0.4;
+            model.by_window = (0..200)
+                .map(|k| {
+                    let swing = (f64::from(k) / 15.0).sin() * 0.5 + noise(k + i as u32);
+                    (f64::from(3 * k), mean * swing.exp())
+                })
+                .collect();
+            let bin = |label: String, factor: f64| Bin {
+                label,
+                from: None,
+                to: None,
+                n_tokens: 1000,
+                n_infinite: 0,
+                kld: Some(Estimate::within(
+                    mean * factor,
+                    mean * factor * 0.9,
+                    mean * factor * 1.1,
+                )),
+                share_of_kld: Some(0.2),
+                agreement: Some(0.9),
+            };
+            let confidence = [
+                "below 25 %",
+                "25 to 50 %",
+                "50 to 75 %",
+                "75 to 95 %",
+                "95 % and above",
+            ];
+            model.breakdown.by_confidence = confidence
+                .iter()
+                .zip([1.9, 1.7, 1.2, 0.7, 0.12])
+                .map(|(label, factor)| bin((*label).to_owned(), factor))
+                .collect();
+            model.breakdown.by_position = (0..9)
+                .map(|k| {
+                    bin(
+                        format!("{} to {}", 1 << k, (2 << k) - 1),
+                        1.0 + 1.0 / f64::from(k + 1),
+                    )
+                })
+                .collect();
+            model.breakdown.by_group = groups
+                .iter()
+                .zip([1.0, 0.4, 1.7])
+                .map(|(label, factor)| bin((*label).to_owned(), factor))
+                .collect();
+            let worst = model.top[0].clone();
+            model.top = vec![worst; 10];
+            model
+        })
+        .collect();
+    comparison
+}
+
+/// The JSON in a script element of the page.
+fn embedded(page: &str) -> Value {
+    let start = r#"<script type="application/json" id="data">"#;
+    let (_, rest) = page.split_once(start).unwrap();
+    let (json, _) = rest.split_once("</script>").unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn every_model_has_its_row() {
+    let page = html(&many(12)).unwrap();
+    for model in many(12).models {
+        let row = format!(r#"<th scope="row">{}</th>"#, model.label);
+        assert!(page.contains(&row), "{row}");
+    }
+    let data = embedded(&page);
+    assert_eq!(data["models"].as_array().unwrap().len(), 12);
+    assert_eq!(data["shown"].as_array().unwrap().len(), 8);
+    assert_eq!(data["models"][3]["ccdf"].as_array().unwrap().len(), 120);
+}
+
+#[test]
+fn names_and_texts_cannot_break_the_page() {
+    let mut comparison = sample::comparison();
+    let evil = "</script><script>alert(1)</script>\"'&<!--";
+    for model in &mut comparison.models {
+        model.label = format!("{evil}{}", model.label);
+        model.sidecar = evil.to_owned();
+        model.model.path = evil.to_owned();
+        for worst in &mut model.top {
+            worst.ref_top.text = Some(evil.to_owned());
+            worst.eval_top.text = Some(evil.to_owned());
+            if let Some(text) = &mut worst.text {
+                text.before = evil.to_owned();
+                text.next = Some(evil.to_owned());
+            }
+        }
+    }
+    comparison.reference.file_name = Some(evil.to_owned());
+    comparison.not_compared[0].why = evil.to_owned();
+    let page = html(&comparison).unwrap();
+    assert!(!page.contains("<script>alert"));
+    assert!(!page.contains(r#""'&<"#), "a quotation mark is not escaped");
+    let plain = html(&sample::comparison()).unwrap();
+    for part in ["<script", "</script", "<!--"] {
+        assert_eq!(
+            page.matches(part).count(),
+            plain.matches(part).count(),
+            "{part}"
+        );
+    }
+    let label = embedded(&page)["models"][0]["label"].clone();
+    assert_eq!(label, format!("{evil}tiny-f16").as_str());
+}
+
+#[test]
+fn the_page_loads_nothing() {
+    let page = html(&sample::comparison()).unwrap();
+    // Addresses in the libraries: names of XML namespaces, schemas and documents. The page's policy
+    // lets the browser load none of them.
+    let own: String = {
+        let mut rest = page.clone();
+        for script in &super::SCRIPTS[..3] {
+            rest = rest.replace(script, "");
+        }
+        rest.replace(super::LICENCES, "")
+    };
+    for address in [
+        "http:",
+        "https:",
+        "src=",
+        "@import",
+        "url(",
+        "<link rel=\"stylesheet",
+    ] {
+        assert!(!own.contains(address), "{address}");
+    }
+    assert!(page.contains(r#"content="default-src 'none';"#));
+}
+
+#[test]
+fn the_libraries_are_whole() {
+    for script in super::SCRIPTS {
+        assert!(!script.contains("</script"));
+        assert!(!script.contains("<!--"));
+    }
+    assert!(super::LICENCES.contains("Redistribution and use in source and binary forms"));
+}
+
+#[test]
+fn a_hundred_models_fit_in_5_mb() {
+    let page = html(&many(100)).unwrap();
+    assert!(page.len() < 5_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn a_comparison_may_lack_almost_everything() {
+    let mut comparison = sample::comparison();
+    comparison.warnings.clear();
+    comparison.not_compared.clear();
+    comparison.pairs.clear();
+    comparison.reference = Default::default();
+    comparison.models.truncate(2);
+    for model in &mut comparison.models {
+        model.summary.kld = None;
+        model.summary.perplexity = None;
+        model.summary.agreement = None;
+        model.summary.reverse_kld = None;
+        model.breakdown.by_confidence.clear();
+        model.breakdown.by_position.clear();
+        model.breakdown.special.clear();
+        model.ccdf.clear();
+        model.by_window.clear();
+        model.top.clear();
+    }
+    assert!(html(&comparison).unwrap().contains("nothing to rank"));
+    comparison.models.clear();
+    html(&comparison).unwrap();
+}
+
+/// Headings in order, with none left out.
+#[test]
+fn headings_are_in_order() {
+    let page = html(&many(12)).unwrap();
+    let body = &page[page.find("<body>").unwrap()..page.find("</main>").unwrap()];
+    let mut last = 0;
+    for (start, _) in body.match_indices("<h") {
+        let Some(level) = body[start + 2..]
+            .chars()
+            .next()
+            .and_then(|c| c.to_digit(10))
+        else {
+            continue;
+        };
+        assert!(level <= last + 1, "h{level} after h{last}");
+        last = level;
+    }
+    assert_eq!(body.matches("<h1").count(), 1);
+}
+
+/// Writes pages to look at: `KL_PAGES=folder cargo test pages_to_look_at`.
+#[test]
+fn pages_to_look_at() {
+    let Some(folder) = std::env::var_os("KL_PAGES") else {
+        return;
+    };
+    let folder = std::path::PathBuf::from(folder);
+    std::fs::write(folder.join("6.html"), html(&sample::comparison()).unwrap()).unwrap();
+    for n in [1, 2, 5, 12, 40, 100] {
+        std::fs::write(folder.join(format!("{n}.html")), html(&many(n)).unwrap()).unwrap();
+    }
+}
