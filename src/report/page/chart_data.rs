@@ -154,40 +154,34 @@ impl ForestScale {
         }
         // Four decades are the most that can be read.
         let constant = narrowest.min(largest / 10.0).max(largest / 1e4);
-        let mut ticks = vec![Number(0.0)];
-        let (first, last) = (
-            constant.log10().ceil() as i32,
-            largest.log10().floor() as i32,
-        );
-        for power in first..=last {
-            for tick in [10_f64.powi(power), -10_f64.powi(power)] {
-                if (1.1 * min..=1.1 * max).contains(&tick) {
-                    ticks.push(Number(tick));
-                }
-            }
-        }
+        let powers = constant.log10().floor() as i32..=largest.log10().floor() as i32;
+        let steps = powers.flat_map(|power| [1.0, 3.0].map(|digit| digit * 10_f64.powi(power)));
+        let ticks = steps.filter(|tick| *tick >= constant);
+        let mut ticks: Vec<f64> = ticks.flat_map(|tick| [-tick, tick]).chain([0.0]).collect();
+        ticks.retain(|tick| (1.1 * min..=1.1 * max).contains(tick));
+        ticks.sort_by(f64::total_cmp);
         Self {
             constant: Number(constant),
             domain: [Number(1.1 * min - 0.2 * constant), Number(1.1 * max)],
-            ticks,
+            ticks: ticks.into_iter().map(Number).collect(),
         }
     }
 }
 
-/// All models if there are enough colours. Otherwise the best, the noise floor, models from all of
-/// the Pareto front, and then those with the lowest mean KLD.
+/// All quants if there are enough colours. Otherwise the best, models from all of the Pareto front,
+/// and then those with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
-    let labels = comparison.models.iter().map(|model| model.label.as_str());
-    if comparison.models.len() <= MAX_SHOWN {
-        return labels.collect();
-    }
+    let quants = comparison
+        .models
+        .iter()
+        .filter(|model| model.is_candidate());
+    let labels = quants.map(|model| model.label.as_str());
     let best = answer.best.iter().map(|best| best.label);
-    let floor = answer.floors.iter().take(1).map(|floor| floor.label);
     let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
-    let n = steps.len().min(MAX_SHOWN - 2);
+    let n = steps.len().min(MAX_SHOWN - 1);
     let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
     let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);
-    for label in best.chain(floor).chain(spread).chain(labels.clone()) {
+    for label in best.chain(spread).chain(labels.clone()) {
         if chosen.len() < MAX_SHOWN && !chosen.contains(&label) {
             chosen.push(label);
         }

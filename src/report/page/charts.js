@@ -16,17 +16,21 @@ const chartConfig = {
     view: {stroke: "var(--line)"},
     axis: {
         labelColor: "var(--ink)", titleColor: "var(--ink)", gridColor: "var(--line)", domainColor: "var(--soft)",
-        tickColor: "var(--soft)", labelFontSize: 12, titleFontSize: 13, titleFontWeight: 500, gridOpacity: 0.7,
+        tickColor: "var(--soft)", labelFontSize: 12, titleFontSize: 13, titleFontWeight: 500, gridOpacity: 0.6,
     },
-    legend: {labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, symbolSize: 90, labelLimit: 260, title: null, orient: "top", direction: "horizontal", columns: 2},
+    legend: {labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, symbolSize: 90, labelLimit: 260, title: null, orient: "top", direction: "horizontal", columns: {signal: "width < 420 ? 1 : 3"}},
     text: {fill: "var(--ink)", fontSize: 12},
 };
 
 const label = {field: "label", type: "nominal", title: "model"};
-const kldAxis = {type: "quantitative", title: "mean KLD, nats", scale: {type: "log"}, axis: {format: NATS, tickCount: 6}};
+// The grid of a logarithmic axis: powers of ten stand out.
+const decades = {gridOpacity: {condition: {test: "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6", value: 0.8}, value: 0.2}};
+const kldAxis = {type: "quantitative", title: "mean KLD, nats", scale: {type: "log"}, axis: {format: NATS, tickCount: 6, ...decades}};
+const fewTicks = {tickCount: {expr: "ceil(width / 90)"}};
 const kldTip = field => ({field, type: "quantitative", title: "mean KLD", format: ".4~g"});
-const chosenParam = {name: "chosen", value: []};
-const inSlot = {calculate: "indexof(chosen, datum.label)", as: "slot"};
+const chosenParam = page => ({name: "chosen", value: page.shown});
+// The noise floor is far below the rest: it is drawn only if it is chosen.
+const inSlot = [{calculate: "indexof(chosen, datum.label)", as: "slot"}, {filter: "datum.slot >= 0 || !datum.floor"}];
 const colour = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SLOTS.map(slot => `var(--c${slot})`)}};
 const dash = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: DASHES}};
 const shape = {field: "slot", type: "ordinal", legend: null, scale: {domain: SLOTS, range: SHAPES}};
@@ -59,15 +63,15 @@ const intervals = {
 };
 
 // A part of the breakdown: `field` holds a bin for each part of the tokens.
-const bins = (field, title, more) => {
+const bins = (page, field, title, more) => {
     const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld"),
         {field: "bin.lo", title: "interval from", format: NATS}, {field: "bin.hi", title: "to", format: NATS},
         {field: "bin.tokens", title: "tokens", format: ","}];
     const joined = more === "joined";
     return {
         height: 300,
-        params: [chosenParam],
-        transform: [inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld > 0"}],
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld > 0"}],
         encoding: {
             x: {field: "bin.label", type: "ordinal", sort: null, title, axis: {labelAngle: joined ? -35 : 0, labelLimit: 110}},
             y: {...kldAxis, field: "bin.kld"},
@@ -92,7 +96,7 @@ const charts = {
             height: 420,
             transform: [{filter: "datum.size > 0 && datum.kld > 0"}, {calculate: kind, as: "kind"}],
             encoding: {
-                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: true}, axis: {format: "~g"}},
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: true}, axis: {format: "~g", ...fewTicks}},
                 y: {...kldAxis, field: "kld"},
             },
             layer: [
@@ -102,18 +106,20 @@ const charts = {
                     encoding: {x: null},
                 },
                 {
+                    name: "front",
                     transform: [{filter: "datum.front"}],
                     mark: {type: "line", interpolate: "step-after", strokeWidth: 1.5, color: "var(--front)", opacity: 0.6},
                     encoding: {order: {field: "size"}},
                 },
                 {
+                    name: "intervals",
                     transform: [{filter: "isValid(datum.lo) && isValid(datum.hi)"}],
                     mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
                     encoding: {y: {field: "lo"}, y2: {field: "hi"}},
                 },
                 {
                     name: "points",
-                    mark: {type: "point", filled: true, size: 90, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
+                    mark: {type: "point", filled: true, size: 120, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
                     encoding: {
                         fill: {field: "kind", scale: {domain: present, range: of(kinds.colours)}},
                         shape: {field: "kind", scale: {domain: present, range: of(kinds.shapes)}},
@@ -136,7 +142,7 @@ const charts = {
             type: "quantitative", title: `mean KLD less that of ${page.best}, nats`,
             // Linear around 0, logarithmic beyond.
             scale: {type: "symlog", constant: page.forest.constant, domain: page.forest.domain, clamp: true},
-            axis: {values: page.forest.ticks, format: "~g", labelOverlap: true},
+            axis: {values: page.forest.ticks, format: "~g", labelOverlap: "greedy", labelSeparation: 6},
         };
         return {
             height: {step: 20},
@@ -166,29 +172,29 @@ const charts = {
         };
     },
 
-    ccdf: () => ({
+    ccdf: page => ({
         height: 380,
-        params: [chosenParam],
-        transform: [inSlot, {flatten: ["ccdf"], as: ["point"]},
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: ["ccdf"], as: ["point"]},
             {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.x > 0 && datum.y > 0"}],
         encoding: {
-            x: {field: "x", type: "quantitative", title: "KLD of a token, nats", scale: {type: "log"}, axis: {format: "~g", tickCount: 8}},
-            y: {field: "y", type: "quantitative", title: "share of tokens with at least this KLD", scale: {type: "log"}, axis: {format: "~%", tickCount: 6}},
+            x: {field: "x", type: "quantitative", title: "KLD of a token, nats", scale: {type: "log"}, axis: {format: "~g", tickCount: 8, labelOverlap: true, ...decades}},
+            y: {field: "y", type: "quantitative", title: "share of tokens with at least this KLD", scale: {type: "log"}, axis: {format: "~%", tickCount: 6, ...decades}},
         },
         layer: lines([label]),
     }),
 
-    confidence: () => bins("confidence", "probability of the original's top token", "joined"),
-    position: () => bins("position", "position in the window", "joined"),
-    groups: () => bins("groups", "group"),
+    confidence: page => bins(page, "confidence", "probability of the original's top token", "joined"),
+    position: page => bins(page, "position", "position in the window", "joined"),
+    groups: page => bins(page, "groups", "group"),
 
-    windows: () => ({
+    windows: page => ({
         height: 320,
-        params: [chosenParam],
-        transform: [inSlot, {flatten: ["windows"], as: ["point"]},
+        params: [chosenParam(page)],
+        transform: [...inSlot, {flatten: ["windows"], as: ["point"]},
             {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.y > 0"}],
         encoding: {
-            x: {field: "x", type: "quantitative", title: "window", scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1}},
+            x: {field: "x", type: "quantitative", title: "window", scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1, ...fewTicks}},
             y: {...kldAxis, field: "y"},
         },
         layer: lines([label]),

@@ -10,12 +10,11 @@ document.documentElement.classList.add("js");
 
 // Lets the labels of points avoid each other and the points; those that find no room are left out.
 function placeLabels(spec) {
-    const isLabels = mark => mark.name === "labels_marks" || mark.name?.endsWith("labels_marks");
-    for (const mark of spec.marks.filter(isLabels)) {
+    for (const mark of spec.marks.filter(mark => mark.name === "labels_marks")) {
         mark.transform = [{
-            type: "label", size: {signal: "[width, height]"}, padding: 0,
+            type: "label", size: {signal: "[max(width, 1), max(height, 1)]"}, padding: 0,
             anchor: ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"],
-            offset: [7, 7, 7, 7, 4, 4, 4, 4], avoidMarks: ["points_marks"],
+            offset: [7, 7, 7, 7, 4, 4, 4, 4], avoidMarks: ["points_marks", "front_marks", "intervals_marks"],
             sort: {field: ["datum.front", "datum.floor"], order: ["descending", "descending"]},
         }];
     }
@@ -30,7 +29,7 @@ async function draw(element) {
     };
     const {view} = await vegaEmbed(element, spec, {
         mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, patch: placeLabels,
-        tooltip: {disableDefaultStyle: true},
+        tooltip: {disableDefaultStyle: true}, logLevel: vega.Error,
     });
     view.addEventListener("click", (_, item) => item?.datum?.label && choose(item.datum.label));
     views.push(view);

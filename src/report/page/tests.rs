@@ -3,47 +3,74 @@
 use serde_json::Value;
 
 use super::html;
-use crate::report::comparison::{Comparison, sample};
+use crate::report::comparison::{ComparedModel, Comparison, WorstToken, sample};
 use crate::stats::{Bin, Estimate};
 
-/// A comparison of `n` models whose curves have as many points as real ones.
+/// A comparison of `n` models, sizes and KLDs of an 8B model's quants, whose curves have as many
+/// points as real ones.
 fn many(n: usize) -> Comparison {
     let mut comparison = sample::comparison();
     let models = comparison.models.clone();
     let groups = ["wiki", "code", "chat"];
+    let noise = |k: usize| ((k * 37 % 101) as f64 / 101.0 - 0.5) * 0.8;
+    let mean_of = |i: usize| match i {
+        0 => 0.0006,
+        i => 0.0014 * (5.5 * (i - 1) as f64 / n.max(8) as f64 + noise(i)).exp(),
+    };
+    let size_of = |i: usize| match i {
+        0 => 16_068_000_000,
+        i => 8_530_000_000 - 6_400_000_000 * (i as u64 - 1) / n.max(8) as u64,
+    };
+    let best = (1..n).map(mean_of).fold(f64::INFINITY, f64::min);
     comparison.models = (0..n)
         .map(|i| {
             let mut model = models[i.min(1 + i % 4)].clone();
-            let scale = 0.5 * 1.07_f64.powi(i as i32);
-            model.label = format!("{}-{i}", model.label);
+            let mean = mean_of(i);
+            let names = [
+                "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "IQ2_XXS",
+            ];
+            model.label = match i {
+                0 => "Meta-Llama-3-8B-f16".to_owned(),
+                i => format!(
+                    "{}-{}",
+                    names[i * names.len() / n],
+                    "imat".repeat(i % 3) + &i.to_string()
+                ),
+            };
             model.is_noise_floor = i == 0;
-            model.pareto = i > 0 && i % 5 == 1;
-            model.indistinguishable_from_best = (1..4).contains(&i);
-            model.model.size_bytes = Some(9_000_000_000 - 70_000_000 * i as u64);
+            model.pareto = i > 0 && (1..n).all(|k| k <= i || mean_of(k) > mean);
+            model.indistinguishable_from_best = i > 0 && mean < 1.1 * best;
+            model.model.size_bytes = Some(size_of(i));
+            model.model.bpw = Some(size_of(i) as f64 / 1e9);
             if let Some(kld) = &mut model.summary.kld {
-                kld.mean.estimate.value *= scale;
-                kld.mean.clustered.lo = Some(0.95 * kld.mean.estimate.value);
-                kld.mean.clustered.hi = Some(1.06 * kld.mean.estimate.value);
+                let factor = mean / kld.mean.estimate.value;
+                kld.mean.estimate.value = mean;
+                kld.mean.clustered.lo = Some(0.95 * mean);
+                kld.mean.clustered.hi = Some(1.06 * mean);
+                for quantile in &mut kld.quantiles {
+                    quantile.estimate.value *= factor;
+                }
+                kld.max *= factor;
             }
-            let mean = model.mean_kld().unwrap().estimate.value;
-            if let Some(to_best) = &mut model.difference_to_best {
-                let best = 0.0065;
-                let value = (mean - best).abs();
-                let half = 0.1 * best + 0.03 * value;
-                to_best.difference.value = value;
-                to_best.difference.lo = Some(value - half);
-                to_best.difference.hi = Some(value + half);
-            }
+            model.difference_to_best = (i > 0 && mean > best).then(|| {
+                let mut to_best = models[2].difference_to_best.unwrap();
+                let half = 0.1 * best + 0.03 * (mean - best);
+                to_best.difference.value = mean - best;
+                to_best.difference.lo = Some(mean - best - half);
+                to_best.difference.hi = Some(mean - best + 1.2 * half);
+                to_best
+            });
             model.ccdf = (0..120)
                 .map(|k| {
                     let x = mean * 10_f64.powf(f64::from(k) / 30.0 - 2.5);
                     (x, (-(x / mean).powf(0.6)).exp())
                 })
                 .collect();
-            let noise = |k: u32| (f64::from(k * 37 % 101) / 101.0 - 0.5) * 0.4;
             model.by_window = (0..200)
                 .map(|k| {
-                    let swing = (f64::from(k) / 15.0).sin() * 0.5 + noise(k + i as u32);
+                    let swing = (f64::from(k) / 15.0).sin() * 0.5
+                        + noise(7 * k as usize)
+                        + noise(5 * k as usize + i) / 4.0;
                     (f64::from(3 * k), mean * swing.exp())
                 })
                 .collect();
@@ -87,10 +114,19 @@ fn many(n: usize) -> Comparison {
                 .map(|(label, factor)| bin((*label).to_owned(), factor))
                 .collect();
             let worst = model.top[0].clone();
-            model.top = vec![worst; 10];
+            model.top = (0..10)
+                .map(|k| WorstToken {
+                    kld: 2000.0 * mean / f64::from(k + 1),
+                    ..worst.clone()
+                })
+                .collect();
             model
         })
         .collect();
+    let mean = |model: &ComparedModel| model.mean_kld().unwrap().estimate.value;
+    comparison
+        .models
+        .sort_by(|a, b| mean(a).total_cmp(&mean(b)));
     comparison
 }
 
