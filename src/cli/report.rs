@@ -13,6 +13,10 @@ use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
 use crate::report::comparison::{CSV_START, Comparison};
+use crate::report::page;
+
+/// What a page has near its start: its generator.
+const PAGE_MARK: &str = "content=\"kl ";
 
 /// Compares what the settings name, and shows it.
 ///
@@ -23,6 +27,9 @@ pub fn show_report(settings: &ReportSettings, outputs: &ReportOutputs) -> Result
     let json = create(outputs.json.as_deref(), outputs.force, is_report_json)?;
     let csv = create(outputs.csv.as_deref(), outputs.force, |start| {
         start.starts_with(CSV_START)
+    })?;
+    let html = create(outputs.html.as_deref(), outputs.force, |start| {
+        start.contains(PAGE_MARK)
     })?;
     let terminal = Terminal::new(outputs.quiet, Results::as_text());
     let reported = commands::report(settings, &terminal)?;
@@ -41,6 +48,7 @@ pub fn show_report(settings: &ReportSettings, outputs: &ReportOutputs) -> Result
         Reported::Comparison(comparison) => {
             write(json, || Ok(comparison.json()?))?;
             write(csv, || Ok(comparison.csv()))?;
+            write(html, || Ok(page::html(comparison)?))?;
             results.print_text(&shown(comparison, outputs)?);
         }
     }

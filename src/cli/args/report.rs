@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::RESULTS;
+use super::values::file;
 use crate::stats::{ClusterRule, Confidence};
 
 /// Compare the evaluations in sidecars: which model is better, and is it real
@@ -17,7 +18,7 @@ pub struct ReportArgs {
     pub paths: Vec<PathBuf>,
 
     /// Compare two models in depth
-    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "csv"])]
+    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "csv", "html"])]
     pub pair: bool,
 
     /// Also print KLD by the reference's confidence, by position, by group and for special tokens
@@ -44,6 +45,10 @@ pub struct ReportArgs {
     /// Write a row per model as CSV; '-' writes it to stdout
     #[arg(long, value_name = "PATH", help_heading = RESULTS)]
     pub csv: Option<PathBuf>,
+
+    /// Write a page to read in a browser, in one file
+    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
+    pub html: Option<PathBuf>,
 
     /// Overwrite existing output files that are not earlier reports
     #[arg(long)]

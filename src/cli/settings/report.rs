@@ -15,6 +15,7 @@ pub struct ReportOutputs {
     pub breakdown: bool,
     pub json: Option<PathBuf>,
     pub csv: Option<PathBuf>,
+    pub html: Option<PathBuf>,
     /// Whether to overwrite files that are not earlier reports.
     pub force: bool,
     /// Whether to print results, warnings and errors only.
@@ -61,10 +62,11 @@ pub(super) fn report_settings(
         breakdown: args.breakdown,
         json: to_file(args.json),
         csv: to_file(args.csv),
+        html: args.html,
         force: args.force,
         quiet: args.quiet,
     };
-    let written = [&outputs.json, &outputs.csv];
+    let written = [&outputs.json, &outputs.csv, &outputs.html];
     let written: Vec<PathBuf> = written.into_iter().flatten().cloned().collect();
     paths::check(&args.paths, &written)?;
     let settings = ReportSettings {
