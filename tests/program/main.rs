@@ -22,6 +22,7 @@ mod logit_metrics;
 mod not_finite;
 mod oracle;
 mod outside;
+mod page;
 mod peers;
 mod prompts;
 mod readme;

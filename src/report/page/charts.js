@@ -81,29 +81,30 @@ const bins = (page, field, title, more) => {
     };
 };
 
-const kinds = {
-    domain: ["noise floor", "on the Pareto front", "not on it"],
-    colours: ["var(--floor)", "var(--front)", "var(--other)"],
-    shapes: ["square", "diamond", "circle"],
-};
+const isLong = models => models.length > 40;
 
 const charts = {
     size: page => {
-        const kind = "datum.floor ? 'noise floor' : datum.front ? 'on the Pareto front' : 'not on it'";
-        const present = kinds.domain.filter((_, i) => page.models.some(m => i === (m.floor ? 0 : m.front ? 1 : 2)));
-        const of = values => present.map(kind => values[kinds.domain.indexOf(kind)]);
+        const kinds = ["on the Pareto front", "not on it"];
         return {
             height: 420,
-            transform: [{filter: "datum.size > 0 && datum.kld > 0"}, {calculate: kind, as: "kind"}],
+            transform: [{filter: "datum.size > 0 && datum.kld > 0"}, {calculate: "datum.front ? 'on the Pareto front' : 'not on it'", as: "kind"}],
             encoding: {
                 x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: true}, axis: {format: "~g", ...fewTicks}},
                 y: {...kldAxis, field: "kld"},
             },
             layer: [
                 {
+                    name: "floor",
                     transform: [{filter: "datum.floor"}],
                     mark: {type: "rule", strokeDash: [6, 4], strokeWidth: 1.5, color: "var(--floor)"},
                     encoding: {x: null},
+                },
+                {
+                    name: "floor_name",
+                    transform: [{filter: "datum.floor"}, {calculate: "'noise floor: ' + datum.label", as: "text"}],
+                    mark: {type: "text", align: "right", baseline: "bottom", dx: -4, dy: -3, limit: {expr: "width - 10"}, fill: "var(--floor)"},
+                    encoding: {x: {value: "width"}, text: {field: "text"}},
                 },
                 {
                     name: "front",
@@ -113,22 +114,24 @@ const charts = {
                 },
                 {
                     name: "intervals",
-                    transform: [{filter: "isValid(datum.lo) && isValid(datum.hi)"}],
+                    transform: [{filter: "!datum.floor && isValid(datum.lo) && isValid(datum.hi)"}],
                     mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
                     encoding: {y: {field: "lo"}, y2: {field: "hi"}},
                 },
                 {
                     name: "points",
-                    mark: {type: "point", filled: true, size: 120, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
+                    transform: [{filter: "!datum.floor"}],
+                    mark: {type: "point", filled: true, size: isLong(page.models) ? 60 : 120, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
                     encoding: {
-                        fill: {field: "kind", scale: {domain: present, range: of(kinds.colours)}},
-                        shape: {field: "kind", scale: {domain: present, range: of(kinds.shapes)}},
+                        fill: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--other)"]}},
+                        shape: {field: "kind", scale: {domain: kinds, range: ["diamond", "circle"]}},
                         tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
                             {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS}],
                     },
                 },
                 {
                     name: "labels",
+                    transform: [{filter: "!datum.floor"}],
                     mark: {type: "text", limit: 150},
                     encoding: {text: {field: "label"}},
                 },
@@ -137,19 +140,19 @@ const charts = {
     },
 
     forest: page => {
-        const near = "datum.near ? 'cannot be told from the best' : 'worse than the best'";
+        const kinds = ["cannot be told from the best", "worse than the best"];
         const x = {
-            type: "quantitative", title: `mean KLD less that of ${page.best}, nats`,
+            type: "quantitative", title: "mean KLD less the best's, nats",
             // Linear around 0, logarithmic beyond.
             scale: {type: "symlog", constant: page.forest.constant, domain: page.forest.domain, clamp: true},
             axis: {values: page.forest.ticks, format: "~g", labelOverlap: "greedy", labelSeparation: 6},
         };
         return {
-            height: {step: 20},
-            transform: [{filter: "isValid(datum.difference)"}, {calculate: near, as: "kind"}],
+            height: {step: isLong(page.models) ? 14 : 20},
+            transform: [{filter: "isValid(datum.difference)"}, {calculate: "datum.near ? 'cannot be told from the best' : 'worse than the best'", as: "kind"}],
             encoding: {
-                y: {field: "label", type: "nominal", title: null, sort: {field: "difference"}, axis: {labelLimit: 140, grid: true}},
-                color: {field: "kind", scale: {domain: ["cannot be told from the best", "worse than the best"], range: ["var(--front)", "var(--worse)"]}},
+                y: {field: "label", type: "nominal", title: null, sort: {field: "difference"}, axis: {labelLimit: {expr: "width < 400 ? 110 : 260"}, labelFontSize: isLong(page.models) ? 11 : 12, grid: true}},
+                color: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--worse)"]}},
             },
             layer: [
                 {mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 0, ...x}, y: null, color: null}},
@@ -162,7 +165,7 @@ const charts = {
                     mark: {type: "point", filled: true, size: 70, opacity: 1},
                     encoding: {
                         x: {field: "difference", ...x},
-                        shape: {field: "kind", scale: {domain: ["cannot be told from the best", "worse than the best"], range: ["circle", "diamond"]}},
+                        shape: {field: "kind", scale: {domain: kinds, range: ["circle", "diamond"]}},
                         tooltip: [label, {field: "difference", title: "difference", format: ".4~g"},
                             {field: "difference_lo", title: "interval from", format: NATS}, {field: "difference_hi", title: "to", format: NATS},
                             {field: "kind", title: "verdict"}],

@@ -13,9 +13,10 @@ function placeLabels(spec) {
     for (const mark of spec.marks.filter(mark => mark.name === "labels_marks")) {
         mark.transform = [{
             type: "label", size: {signal: "[max(width, 1), max(height, 1)]"}, padding: 0,
-            anchor: ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"],
-            offset: [7, 7, 7, 7, 4, 4, 4, 4], avoidMarks: ["points_marks", "front_marks", "intervals_marks"],
-            sort: {field: ["datum.front", "datum.floor"], order: ["descending", "descending"]},
+            // The front falls to the right, so there is most room below it on the left.
+            anchor: ["bottom-left", "left", "top-right", "right", "top", "bottom", "top-left", "bottom-right"],
+            offset: [4, 8, 4, 8, 8, 8, 4, 4], avoidMarks: ["points_marks", "front_marks", "intervals_marks", "floor_marks", "floor_name_marks"],
+            sort: {field: "datum.front", order: "descending"},
         }];
     }
     return spec;
@@ -92,7 +93,7 @@ for (const box of document.querySelectorAll(".chooser input")) {
     box.addEventListener("change", () => choose(box.value));
 }
 // On paper the charts are as wide as the text, whatever the window's width.
-const PAPER_WIDTH = 640;
+const PAPER_WIDTH = 680;
 addEventListener("beforeprint", () => views.forEach(view => view.signal("width", PAPER_WIDTH).run()));
 addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
 

@@ -210,6 +210,14 @@ fn the_page_loads_nothing() {
     assert!(page.contains(r#"content="default-src 'none';"#));
 }
 
+/// The command line recognises an earlier page by its generator.
+#[test]
+fn the_generator_is_near_the_start() {
+    let page = html(&sample::comparison()).unwrap();
+    assert!(page.starts_with("<!doctype html>"));
+    assert!(page[..512].contains(r#"<meta name="generator" content="kl "#));
+}
+
 #[test]
 fn the_libraries_are_whole() {
     for script in super::SCRIPTS {
