@@ -88,6 +88,19 @@ impl<'c> ChartData<'c> {
     }
 }
 
+impl ChartData<'_> {
+    /// Whether there is a quant to draw in the chart of sizes.
+    pub fn has_sizes(&self) -> bool {
+        let is_drawn = |model: &ChartModel| {
+            let (size, kld) = (model.size?, model.kld?);
+            Some(!model.floor && size.0 > 0.0 && kld.0 > 0.0)
+        };
+        self.models
+            .iter()
+            .any(|model| is_drawn(model) == Some(true))
+    }
+}
+
 impl<'c> ChartModel<'c> {
     fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
         let mean = model.mean_kld();

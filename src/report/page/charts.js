@@ -25,7 +25,7 @@ const chartConfig = {
 const label = {field: "label", type: "nominal", title: "model"};
 // The grid of a logarithmic axis: powers of ten stand out.
 const decades = {gridOpacity: {condition: {test: "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6", value: 0.8}, value: 0.2}};
-const kldAxis = {type: "quantitative", title: "mean KLD, nats", scale: {type: "log"}, axis: {format: NATS, tickCount: 6, ...decades}};
+const kldAxis = {type: "quantitative", title: "mean KLD, nats", scale: {type: "log", nice: false, padding: 14}, axis: {format: NATS, tickCount: 6, ...decades}};
 const fewTicks = {tickCount: {expr: "ceil(width / 90)"}};
 const kldTip = field => ({field, type: "quantitative", title: "mean KLD", format: ".4~g"});
 const chosenParam = page => ({name: "chosen", value: page.shown});
@@ -81,46 +81,55 @@ const bins = (page, field, title, more) => {
     };
 };
 
+// A noise floor this many times below the best quant is not drawn to scale.
+const FAR_BELOW = 30;
 const isLong = models => models.length > 40;
 
 const charts = {
     size: page => {
+        const quants = page.models.filter(model => !model.floor && model.size > 0 && model.kld > 0);
+        const front = quants.filter(model => model.front);
+        const withInterval = quants.filter(model => model.lo !== null && model.hi !== null);
+        // A noise floor far below all quants would press them together: it is only named.
+        const lowest = Math.min(...quants.map(model => model.kld));
+        const floors = page.models.filter(model => model.floor && model.kld > 0);
+        const drawn = floors.filter(model => model.kld > lowest / FAR_BELOW);
+        const far = floors.filter(model => model.kld <= lowest / FAR_BELOW);
         const kinds = ["on the Pareto front", "not on it"];
+        const floorText = {type: "text", align: "right", baseline: "bottom", dx: -4, dy: -3, limit: {expr: "width - 10"}, fill: "var(--floor)"};
+        // Labels avoid what the other layers draw; a layer that draws nothing would stop them.
+        const layer = (models, rest) => (models.length > 0 ? [{data: {values: models}, ...rest}] : []);
         return {
             height: 420,
-            transform: [{filter: "datum.size > 0 && datum.kld > 0"}, {calculate: "datum.front ? 'on the Pareto front' : 'not on it'", as: "kind"}],
             encoding: {
-                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: true}, axis: {format: "~g", ...fewTicks}},
-                y: {...kldAxis, field: "kld"},
+                x: {field: "size", type: "quantitative", title: `size, ${page.unit}`, scale: {zero: false, nice: false, padding: 24}, axis: {format: "~g", ...fewTicks}},
+                y: {...kldAxis, scale: {...kldAxis.scale, padding: 26}, field: "kld"},
             },
             layer: [
-                {
-                    name: "floor",
-                    transform: [{filter: "datum.floor"}],
+                ...layer(drawn, {
                     mark: {type: "rule", strokeDash: [6, 4], strokeWidth: 1.5, color: "var(--floor)"},
                     encoding: {x: null},
-                },
-                {
-                    name: "floor_name",
-                    transform: [{filter: "datum.floor"}, {calculate: "'noise floor: ' + datum.label", as: "text"}],
-                    mark: {type: "text", align: "right", baseline: "bottom", dx: -4, dy: -3, limit: {expr: "width - 10"}, fill: "var(--floor)"},
+                }),
+                ...layer(drawn, {
+                    transform: [{calculate: "'noise floor: ' + datum.label", as: "text"}],
+                    mark: floorText,
                     encoding: {x: {value: "width"}, text: {field: "text"}},
-                },
-                {
-                    name: "front",
-                    transform: [{filter: "datum.front"}],
+                }),
+                ...layer(far, {
+                    transform: [{calculate: "'noise floor, far below: ' + format(datum.kld, '.2~g')", as: "text"}],
+                    mark: floorText,
+                    encoding: {x: {value: "width"}, y: {value: "height"}, text: {field: "text"}},
+                }),
+                ...layer(front, {
                     mark: {type: "line", interpolate: "step-after", strokeWidth: 1.5, color: "var(--front)", opacity: 0.6},
                     encoding: {order: {field: "size"}},
-                },
-                {
-                    name: "intervals",
-                    transform: [{filter: "!datum.floor && isValid(datum.lo) && isValid(datum.hi)"}],
+                }),
+                ...layer(withInterval, {
                     mark: {type: "rule", strokeWidth: 1.5, color: "var(--soft)"},
                     encoding: {y: {field: "lo"}, y2: {field: "hi"}},
-                },
-                {
-                    name: "points",
-                    transform: [{filter: "!datum.floor"}],
+                }),
+                ...layer(quants, {
+                    transform: [{calculate: "datum.front ? 'on the Pareto front' : 'not on it'", as: "kind"}],
                     mark: {type: "point", filled: true, size: isLong(page.models) ? 60 : 120, opacity: 1, stroke: "var(--paper)", strokeWidth: 1},
                     encoding: {
                         fill: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--other)"]}},
@@ -128,13 +137,12 @@ const charts = {
                         tooltip: [label, {field: "size", title: `size, ${page.unit}`, format: ".3~f"}, kldTip("kld"),
                             {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS}],
                     },
-                },
-                {
+                }),
+                ...layer(quants, {
                     name: "labels",
-                    transform: [{filter: "!datum.floor"}],
                     mark: {type: "text", limit: 150},
                     encoding: {text: {field: "label"}},
-                },
+                }),
             ],
         };
     },

@@ -60,6 +60,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         c => Value::from(Serde(comparison)),
         first => models.first().map(|model| Value::from(Serde(model))),
         has_macro => models.iter().any(|m| m.summary.kld_macro.is_some()),
+        has_sizes => data.has_sizes(),
         title => words::title(comparison),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),

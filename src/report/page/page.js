@@ -8,14 +8,16 @@ const views = [];
 
 document.documentElement.classList.add("js");
 
-// Lets the labels of points avoid each other and the points; those that find no room are left out.
+// Lets labels avoid each other and all that is drawn; those that find no room are left out.
 function placeLabels(spec) {
-    for (const mark of spec.marks.filter(mark => mark.name === "labels_marks")) {
+    const isLabels = mark => mark.name === "labels_marks";
+    for (const mark of spec.marks.filter(isLabels)) {
         mark.transform = [{
             type: "label", size: {signal: "[max(width, 1), max(height, 1)]"}, padding: 0,
             // The front falls to the right, so there is most room below it on the left.
             anchor: ["bottom-left", "left", "top-right", "right", "top", "bottom", "top-left", "bottom-right"],
-            offset: [4, 8, 4, 8, 8, 8, 4, 4], avoidMarks: ["points_marks", "front_marks", "intervals_marks", "floor_marks", "floor_name_marks"],
+            offset: [4, 8, 4, 8, 8, 8, 4, 4],
+            avoidMarks: spec.marks.filter(mark => !isLabels(mark)).map(mark => mark.name),
             sort: {field: "datum.front", order: "descending"},
         }];
     }
@@ -97,4 +99,5 @@ const PAPER_WIDTH = 680;
 addEventListener("beforeprint", () => views.forEach(view => view.signal("width", PAPER_WIDTH).run()));
 addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
 
-Promise.all([...document.querySelectorAll(".chart")].map(draw)).then(show);
+// A chart that fails leaves the others alone.
+Promise.all([...document.querySelectorAll(".chart")].map(chart => draw(chart).catch(console.error))).then(show);
