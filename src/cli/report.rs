@@ -62,6 +62,7 @@ fn shown(comparison: &Comparison, outputs: &ReportOutputs) -> Result<String> {
         }
         Shown::Text => comparison.text(),
         Shown::Markdown => comparison.markdown(outputs.breakdown),
+        Shown::ModelCard => comparison.model_card(),
         Shown::Json => comparison.json()?,
         Shown::Csv => comparison.csv(),
     })

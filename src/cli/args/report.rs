@@ -18,7 +18,7 @@ pub struct ReportArgs {
     pub paths: Vec<PathBuf>,
 
     /// Compare two models in depth
-    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "csv", "html"])]
+    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
     pub pair: bool,
 
     /// Also print KLD by the reference's confidence, by position, by group and for special tokens
@@ -37,6 +37,10 @@ pub struct ReportArgs {
     /// Print Markdown
     #[arg(long, help_heading = RESULTS)]
     pub markdown: bool,
+
+    /// Print the metadata and the table for a Hugging Face model card
+    #[arg(long, help_heading = RESULTS)]
+    pub model_card: bool,
 
     /// Write the result as JSON; '-' writes it to stdout
     #[arg(long, value_name = "PATH", help_heading = RESULTS)]

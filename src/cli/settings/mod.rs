@@ -16,8 +16,8 @@ pub use usage_error::UsageError;
 
 use super::args::{Args, Cli, InfoArgs, Subcommand};
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings, ReportSettings,
-    WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings,
+    ReportSettings, WriteSettings,
 };
 use evaluate::evaluate_settings;
 use report::report_settings;

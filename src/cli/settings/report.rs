@@ -27,6 +27,7 @@ pub struct ReportOutputs {
 pub enum Shown {
     Text,
     Markdown,
+    ModelCard,
     Json,
     Csv,
 }
@@ -39,6 +40,7 @@ pub(super) fn report_settings(
         |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let printed = [
         (args.markdown, Shown::Markdown),
+        (args.model_card, Shown::ModelCard),
         (is_stdout(&args.json), Shown::Json),
         (is_stdout(&args.csv), Shown::Csv),
     ];
@@ -51,7 +53,7 @@ pub(super) fn report_settings(
         [only] => *only,
         _ => {
             return wrong(
-                "only one of --markdown, --json - and --csv - can go to stdout: \
+                "only one of --markdown, --model-card, --json - and --csv - can go to stdout: \
                  name a file for the other",
             );
         }

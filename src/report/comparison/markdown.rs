@@ -26,26 +26,8 @@ impl Comparison {
     /// each model's KLD comes from.
     #[must_use]
     pub fn markdown(&self, breakdown: bool) -> String {
-        let names = Names::whole(self);
         let mut out = String::new();
-        let reference = self.reference.file_name.as_deref();
-        let level = short_percent(self.confidence.level());
-        let _ = writeln!(
-            out,
-            "KL divergence from {}, nats; intervals at {level} %{}\n",
-            code(reference.unwrap_or("one reference")),
-            self.models
-                .first()
-                .map(|model| format!(", {}", text::clusters(&model.summary.clusters)))
-                .unwrap_or_default()
-        );
-        table(&mut out, &TITLES, 1, self.models.iter().map(row));
-        out.push_str(
-            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
-        );
-        if let Some(verdict) = words::verdict(self, &names) {
-            let _ = writeln!(out, "\n{}", escaped(&verdict));
-        }
+        self.markdown_models(&mut out);
         self.markdown_differences(&mut out);
         let differing = set_up::differing(self);
         if !differing.is_empty() {
@@ -71,6 +53,29 @@ impl Comparison {
             }
         }
         out
+    }
+
+    /// The table of models and what follows from it.
+    pub(super) fn markdown_models(&self, out: &mut String) {
+        let names = Names::whole(self);
+        let reference = self.reference.file_name.as_deref();
+        let level = short_percent(self.confidence.level());
+        let _ = writeln!(
+            out,
+            "KL divergence from {}, nats; intervals at {level} %{}\n",
+            code(reference.unwrap_or("one reference")),
+            self.models
+                .first()
+                .map(|model| format!(", {}", text::clusters(&model.summary.clusters)))
+                .unwrap_or_default()
+        );
+        table(out, &TITLES, 1, self.models.iter().map(row));
+        out.push_str(
+            "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
+        );
+        if let Some(verdict) = words::verdict(self, &names) {
+            let _ = writeln!(out, "\n{}", escaped(&verdict));
+        }
     }
 
     fn markdown_differences(&self, out: &mut String) {

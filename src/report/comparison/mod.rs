@@ -6,6 +6,7 @@ mod csv;
 mod in_depth;
 mod markdown;
 mod model;
+mod model_card;
 mod names;
 mod pair;
 #[cfg(test)]
