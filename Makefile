@@ -22,7 +22,9 @@ setup:
 	@scripts/setup.sh
 
 demo: build
-	@scripts/demo.sh
+	@$(ENV)
+	cargo build --release --locked --example quantize
+	scripts/demo.sh
 
 test: setup
 	$(ENV)

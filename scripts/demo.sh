@@ -1,16 +1,31 @@
 #!/usr/bin/env bash
-# Runs the main job on the fixtures: write a reference, evaluate three quants against it, print the table.
+# Runs the whole job on the fixtures: quantize a model in several ways, write its reference, evaluate
+# every quant against it, compare them, and make the page. What it writes stays in target/demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-kl="$PWD/target/release/kl"
 fixtures="$PWD/fixtures"
+target="$PWD/target"
+folder="$target/demo"
+rm -rf "$folder"
+mkdir -p "$folder/quants"
 cd "$folder"
 
-run() {
-    printf '\n$ kl %s\n' "${*//$fixtures/fixtures}"
-    "$kl" "$@"
+echo "llama.cpp's quantizer makes quants of fixtures/tiny-f16.gguf"
+for type in q6_K q5_K_M q5_1 q5_0 q4_1 q4_0 iq4_nl iq4_xs q3_K_M iq3_m iq3_s; do
+    "$target/release/examples/quantize" "$fixtures/tiny-f16.gguf" "quants/tiny-$type.gguf" "$type" \
+        2>quantize.log || { cat quantize.log >&2; exit 1; }
+done
+cp "$fixtures"/tiny-{f16,q8_0,q4_K_M,q2_K}.gguf quants
+
+kl() {
+    printf '\n$ kl %s\n' "$*"
+    "$target/release/kl" "$@"
 }
-run -m "$fixtures/tiny-f16.gguf" -t "$fixtures/eval.txt" -w ref.gz
-run -m "$fixtures/tiny-q8_0.gguf" -m "$fixtures/tiny-q4_K_M.gguf" -m "$fixtures/tiny-q2_K.gguf" -r ref.gz
+kl -m quants/tiny-f16.gguf -t "$fixtures/eval.txt" -c 128 -w ref.gz
+kl -m quants/tiny-q4_K_M.gguf -r ref.gz
+# The same report for every model would fill many screens.
+kl -m quants/ -r ref.gz >reports.txt
+echo "the reports of all models are in target/demo/reports.txt"
+kl report . --html report.html
+echo
+echo "open target/demo/report.html in a browser"
