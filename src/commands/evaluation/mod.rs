@@ -3,6 +3,7 @@
 mod measures;
 mod models;
 mod sidecar;
+mod token_context;
 mod token_log;
 mod until;
 
@@ -10,14 +11,12 @@ pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each, one_line};
 pub use sidecar::SidecarFile;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, Shard, SidecarHeader, TokenRecord,
-    TokenTexts,
+    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, Shard, SidecarHeader, TokenTexts,
 };
 
 use super::context::writer;
@@ -35,6 +34,7 @@ use crate::stats::{
     Summary,
 };
 use measures::Measured;
+use token_context::{in_context, texts_of};
 use token_log::TokenLog;
 use until::Until;
 
@@ -134,7 +134,7 @@ impl Evaluation<'_> {
                 self.watch.note(&kept);
             }
         } else {
-            let texts = self.texts(&log.records);
+            let texts = texts_of(&log.records, self.tokens);
             match log.finish(&header, &texts) {
                 Ok(path) => sidecar = path,
                 Err(error) => unwritten = Some(error),
@@ -231,7 +231,7 @@ impl Evaluation<'_> {
                     let records: Vec<_> = window
                         .rows
                         .iter()
-                        .map(|row| self.in_context(row.record))
+                        .map(|row| in_context(row.record, self.groups.as_ref(), self.tokens))
                         .collect();
                     for (row, record) in window.rows.iter().zip(&records) {
                         if !record.is_excluded() {
@@ -266,30 +266,6 @@ impl Evaluation<'_> {
             Err(error) => return Err(error),
         }
         Ok(outcome)
-    }
-
-    /// Adds to a record what its rows do not show: the group of its window, and whether its next
-    /// token is a special one.
-    fn in_context(&self, mut record: TokenRecord) -> TokenRecord {
-        if let Some(groups) = &self.groups {
-            record.group = groups.of_window(record.window);
-        }
-        let next = self.tokens.zip(record.next_token());
-        if next.is_some_and(|(vocabulary, next)| vocabulary.is_special(next)) {
-            record.flags |= TokenRecord::NEXT_IS_SPECIAL;
-        }
-        record
-    }
-
-    /// The texts of all tokens that records name.
-    fn texts(&self, records: &[TokenRecord]) -> TokenTexts {
-        let Some(vocabulary) = self.tokens else {
-            return TokenTexts::default();
-        };
-        let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
-        let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
-        let text = |token| Some((token, vocabulary.token_bytes(token)?));
-        tokens.into_iter().filter_map(text).collect()
     }
 
     /// Makes the report. `n_windows`: how many windows were to be evaluated, if known; `groups`: the

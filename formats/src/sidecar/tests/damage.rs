@@ -1,0 +1,140 @@
+//! Bytes that were changed, and headers that lie.
+
+use super::*;
+
+#[test]
+fn every_flipped_byte_and_every_truncation_is_found() {
+    let bytes = write(&[record(0), record(1), record(2)]);
+    let scratch = Scratch::new();
+    assert_eq!(read(scratch.file(&bytes)).unwrap().1.len(), 3);
+    for i in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 1 << (i % 8);
+        let path = scratch.file(&damaged);
+        let error = read(path).expect_err(&format!("byte {i}"));
+        check_message(&error, path);
+        let found = verify(path).expect_err(&format!("byte {i}"));
+        assert_eq!(found.to_string(), error.to_string());
+    }
+    for n in 0..bytes.len() {
+        let error = read(scratch.file(&bytes[..n])).expect_err(&format!("{n} bytes"));
+        let is_magic = n >= MAGIC_LINE.len();
+        assert!(
+            matches!(error, Error::Truncated { .. } if is_magic)
+                || matches!(error, Error::NotASidecar { .. } if !is_magic),
+            "{n}: {error}"
+        );
+    }
+}
+
+#[test]
+fn records_cannot_be_swapped() {
+    let mut bytes = write(&[record(0), record(1)]);
+    let end = bytes.len() - END_BYTES;
+    bytes[end - 2 * RECORD_BYTES..end].rotate_left(RECORD_BYTES);
+    let error = read(Scratch::new().file(&bytes)).unwrap_err();
+    assert!(error.to_string().contains("record 0"), "{error}");
+}
+
+#[test]
+fn a_group_without_a_name_is_refused() {
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
+    let nameless = TokenRecord {
+        group: 2,
+        ..record(0)
+    };
+    assert!(writer.push(&nameless).is_err());
+    let json = serde_json::to_string(&header(1)).unwrap();
+    let (mut bytes, crc) = with_lines(MAGIC_LINE, &json);
+    bytes.extend(nameless.to_bytes(0, crc).unwrap());
+    bytes.extend(end(1, crc));
+    let error = read(Scratch::new().file(&bytes)).unwrap_err();
+    assert!(error.to_string().contains("group"), "{error}");
+}
+
+#[test]
+fn hostile_headers_are_refused() {
+    let scratch = Scratch::new();
+    let good = serde_json::to_value(header(0)).unwrap();
+    assert!(read(scratch.file(&with_json(&good.to_string()))).is_ok());
+    for (key, value) in [
+        ("n_vocab", 0u64),
+        ("n_vocab", u32::MAX.into()),
+        ("n_ctx", 0),
+        ("n_ctx", u64::MAX),
+        ("version", 0),
+        ("version", 1),
+        ("version", 2),
+        ("version", 4),
+        ("model", 5),
+        ("label", 5),
+        ("groups", 5),
+        ("shard", 5),
+    ] {
+        let mut json = good.clone();
+        json[key] = value.into();
+        assert!(
+            read(scratch.file(&with_json(&json.to_string()))).is_err(),
+            "{key} {value}"
+        );
+    }
+    for (index, count) in [(0, 0), (1, 1), (u32::MAX, 7)] {
+        let mut json = good.clone();
+        json["shard"] =
+            serde_json::json!({"index": index, "count": count, "n_windows": 7, "n_rows": 70});
+        let error = read(scratch.file(&with_json(&json.to_string()))).unwrap_err();
+        assert!(error.to_string().contains("shard"), "{error}");
+    }
+    let long = with_json(&" ".repeat(MAX_HEADER_BYTES));
+    assert!(matches!(
+        read(scratch.file(&long)),
+        Err(Error::TooLarge { .. })
+    ));
+    let deep = with_json(&"[".repeat(MAX_HEADER_BYTES / 2));
+    assert!(matches!(
+        read(scratch.file(&deep)),
+        Err(Error::Header { .. })
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn changed_files_give_errors_or_the_same(changes in prop::collection::vec(any_change(), 1..4)) {
+        let bytes = write(&[record(0), record(1), record(2)]);
+        let mut changed = bytes.clone();
+        changes.iter().for_each(|change| change.apply(&mut changed));
+        let scratch = Scratch::new();
+        let path = scratch.file(&changed);
+        match read(path) {
+            Ok(found) => prop_assert_eq!(found, read(scratch.file(&bytes)).unwrap()),
+            Err(error) => check_message(&error, path),
+        }
+    }
+
+    /// Records dropped, doubled and moved, and the header's count and checksum made right.
+    #[test]
+    fn records_out_of_place_are_found(order in prop::collection::vec(0usize..3, 0..5)) {
+        let records = [record(0), record(1), record(2)];
+        let bytes = write(&records);
+        let start = bytes.len() - 3 * RECORD_BYTES - END_BYTES;
+        let json = serde_json::to_string(&header(order.len() as u64)).unwrap();
+        let (mut changed, crc) = with_lines(MAGIC_LINE, &json);
+        for &i in &order {
+            let at = start + i * RECORD_BYTES;
+            changed.extend(&bytes[at..at + RECORD_BYTES]);
+        }
+        changed.extend(end(order.len() as u64, crc));
+        let scratch = Scratch::new();
+        let path = scratch.file(&changed);
+        match read(path) {
+            // With another count the header's checksum is another, which each record's covers.
+            Ok((_, found)) => {
+                prop_assert!(order.is_empty() || order == [0, 1, 2]);
+                prop_assert_eq!(found, &records[..order.len()]);
+            }
+            Err(error) => check_message(&error, path),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+mod cut_off;
+mod damage;
+mod texts;
+mod versions;
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::trailer::Trailer;
+use super::*;
+use crate::common::model;
+use crate::testing::*;
+use crate::{Error, Result};
+
+fn header(n_records: u64) -> SidecarHeader {
+    let reference = ReferenceSummary {
+        kind: Some("kl.py".into()),
+        ..Default::default()
+    };
+    SidecarHeader {
+        writer: "kl test".into(),
+        model: Some(model()),
+        model_path: "a/m.gguf".into(),
+        label: Some("m, q8 cache".into()),
+        groups: vec!["wiki".into(), "code".into()],
+        ..SidecarHeader::new(reference, 8, 5, Some(n_records))
+    }
+}
+
+fn record(i: u32) -> TokenRecord {
+    TokenRecord {
+        window: i,
+        position: 1,
+        token: 2,
+        flags: TokenRecord::EVAL_NOT_FINITE,
+        ref_top: 4,
+        eval_top: 5,
+        ref_top_rank: 6,
+        eval_top_rank: 7,
+        kld: 0.5,
+        reverse_kld: 0.25,
+        ref_nll: 2.0,
+        eval_nll: -2.0,
+        ref_entropy: 1.0,
+        ref_top_p: 0.5,
+        eval_top_p: 0.25,
+        ref_unknown_p: 0.0,
+        group: 1,
+    }
+}
+
+fn texts() -> TokenTexts {
+    [(2, &b" two"[..]), (4, b""), (5, b"\xc3")]
+        .into_iter()
+        .collect()
+}
+
+/// The bytes of a file's end: the texts and the trailer.
+const END_BYTES: usize = 23 + TRAILER_BYTES;
+
+/// The bytes of [`texts`] and of a trailer for this number of records.
+fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
+    let section = texts().to_bytes();
+    let trailer = Trailer::new(n_records, &section);
+    [section, trailer::to_bytes(&trailer, header_crc)].concat()
+}
+
+fn write(records: &[TokenRecord]) -> Vec<u8> {
+    let header = header(records.len() as u64);
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    records
+        .iter()
+        .for_each(|record| writer.push(record).unwrap());
+    writer.finish(&texts()).unwrap()
+}
+
+fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
+    let mut reader = SidecarReader::open(path)?;
+    let expected = match reader.header().version {
+        SIDECAR_VERSION => texts(),
+        _ => TokenTexts::default(),
+    };
+    assert_eq!(reader.texts()?, expected);
+    Ok((reader.header().clone(), reader.read_all()?))
+}
+
+#[test]
+fn a_record_spelled_out() {
+    let bytes = write(&[record(3)]);
+    #[rustfmt::skip]
+    let expected = [
+        3, 0, 0, 0, // window
+        1, 0, 0, 0, // position
+        2, 0, 0, 0, // token
+        2, 0, 0, 0, // flags
+        4, 0, 0, 0, // ref_top
+        5, 0, 0, 0, // eval_top
+        6, 0, 0, 0, // ref_top_rank
+        7, 0, 0, 0, // eval_top_rank
+        0, 0, 0, 0, 0, 0, 0xe0, 0x3f, // kld
+        0, 0, 0, 0, 0, 0, 0xd0, 0x3f, // reverse_kld
+        0, 0, 0, 0, 0, 0, 0x00, 0x40, // ref_nll
+        0, 0, 0, 0, 0, 0, 0x00, 0xc0, // eval_nll
+        0, 0, 0, 0, 0, 0, 0xf0, 0x3f, // ref_entropy
+        0, 0, 0, 0, 0, 0, 0xe0, 0x3f, // ref_top_p
+        0, 0, 0, 0, 0, 0, 0xd0, 0x3f, // eval_top_p
+        0, 0, 0, 0, 0, 0, 0, 0, // ref_unknown_p
+        1, 0, 0, 0, // group
+    ];
+    let end = bytes.len() - END_BYTES;
+    let start = end - RECORD_BYTES;
+    assert_eq!(bytes[start..start + 100], expected);
+    let header_crc = bytes[start - 4..start].to_vec();
+    assert_eq!(
+        header_crc,
+        crc32fast::hash(&bytes[..start - 4]).to_le_bytes()
+    );
+    let mut covered = header_crc.clone();
+    covered.extend(0u64.to_le_bytes());
+    covered.extend(expected);
+    let crc = crc32fast::hash(&covered).to_le_bytes();
+    assert_eq!(bytes[start + 100..end], crc);
+    #[rustfmt::skip]
+    let section = [
+        2, 0, 0, 0, 4, 0, b' ', b't', b'w', b'o', // id, length, text
+        4, 0, 0, 0, 0, 0,
+        5, 0, 0, 0, 1, 0, 0xc3,
+    ];
+    assert_eq!(bytes[end..end + 23], section);
+    let end = end + 23;
+    #[rustfmt::skip]
+    let trailer = [
+        b'k', b'l', b's', b'_', b'e', b'n', b'd', b'\n',
+        1, 0, 0, 0, 0, 0, 0, 0, // records
+        23, 0, 0, 0, 0, 0, 0, 0, // bytes of the texts
+    ];
+    assert_eq!(bytes[end..end + 24], trailer);
+    let texts_crc = crc32fast::hash(&section).to_le_bytes();
+    assert_eq!(bytes[end + 24..end + 28], texts_crc);
+    let covered = [&header_crc[..], &trailer, &texts_crc].concat();
+    let crc = crc32fast::hash(&covered).to_le_bytes();
+    assert_eq!(bytes[end + 28..], crc);
+}
+
+#[test]
+fn flags_exclude_a_record_and_a_token_may_be_missing() {
+    assert!(record(0).is_excluded());
+    assert!(
+        !TokenRecord {
+            flags: 0,
+            ..record(0)
+        }
+        .is_excluded()
+    );
+    let special = TokenRecord {
+        flags: TokenRecord::NEXT_IS_SPECIAL,
+        ..record(0)
+    };
+    assert!(special.is_special() && !special.is_excluded());
+    assert!(!record(0).is_special());
+    assert_eq!(record(0).next_token(), Some(2));
+    assert_eq!(
+        TokenRecord {
+            token: u32::MAX,
+            ..record(0)
+        }
+        .next_token(),
+        None
+    );
+}
+
+#[test]
+fn a_whole_file_is_counted() {
+    let bytes = write(&[record(1), record(1), record(0), record(1)]);
+    let expected = VerifyReport {
+        n_windows: 2,
+        n_records: 4,
+        file_bytes: bytes.len() as u64,
+    };
+    assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), expected);
+}
+
+/// The first part of a file, with any JSON line and a right checksum, which is returned too.
+fn with_lines(magic: &str, json: &str) -> (Vec<u8>, u32) {
+    let mut bytes = format!("{magic}{json}\n").into_bytes();
+    let crc = crc32fast::hash(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    (bytes, crc)
+}
+
+/// A file with any JSON line and no records.
+fn with_json(json: &str) -> Vec<u8> {
+    let (mut bytes, crc) = with_lines(MAGIC_LINE, json);
+    bytes.extend(end(0, crc));
+    bytes
+}
+
+#[test]
+fn the_trailer_counts_the_records() {
+    let scratch = Scratch::new();
+    let written = |n_records, n: u32| {
+        let header = SidecarHeader {
+            n_records,
+            until: Some(0.05),
+            ..header(0)
+        };
+        let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+        (0..n).for_each(|i| writer.push(&record(i)).unwrap());
+        (header, writer.finish(&texts()).unwrap())
+    };
+    // A stream, and a run that stopped before its end.
+    for n_records in [None, Some(9)] {
+        let (header, bytes) = written(n_records, 3);
+        let path = scratch.file(&bytes);
+        assert_eq!(SidecarReader::open(path).unwrap().n_records(), 3);
+        assert_eq!(read(path).unwrap(), (header, (0..3).map(record).collect()));
+    }
+    // Trailers for more records than the file has, than the header allows, and than can be.
+    let (_, bytes) = written(Some(3), 3);
+    let after = bytes.len() - END_BYTES;
+    let start = after - 3 * RECORD_BYTES;
+    let crc = u32::from_le_bytes(*bytes[start - 4..].first_chunk().unwrap());
+    for n in [0, 2, 4, u64::MAX / 99, u64::MAX] {
+        let changed = [&bytes[..after], &end(n, crc)].concat();
+        let error = read(scratch.file(&changed)).unwrap_err();
+        check_message(&error, &scratch.path);
+    }
+    let more = record(3).to_bytes(3, crc).unwrap();
+    let changed = [&bytes[..after], &more, &end(4, crc)].concat();
+    assert!(matches!(
+        read(scratch.file(&changed)),
+        Err(Error::Corrupt { .. })
+    ));
+}
+
+#[test]
+fn writers_refuse_more_records_than_the_header_states() {
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header(1)).unwrap();
+    writer.push(&record(0)).unwrap();
+    assert!(writer.push(&record(0)).is_err());
+}
+
+#[test]
+fn a_sidecar_is_recognised_by_its_bytes() {
+    let scratch = Scratch::new();
+    assert!(is_sidecar(scratch.file(&write(&[]))));
+    assert!(!is_sidecar(scratch.file(b"kl_sidecar_v")));
+    assert!(!is_sidecar(Path::new("/no/such/file")));
+}
+
+fn any_record() -> impl Strategy<Value = TokenRecord> {
+    (any::<[u32; 8]>(), any::<[f64; 8]>(), 0..2u32).prop_map(|(n, x, group)| TokenRecord {
+        window: n[0],
+        position: n[1],
+        token: n[2],
+        flags: n[3],
+        ref_top: n[4],
+        eval_top: n[5],
+        ref_top_rank: n[6],
+        eval_top_rank: n[7],
+        kld: x[0],
+        reverse_kld: x[1],
+        ref_nll: x[2],
+        eval_nll: x[3],
+        ref_entropy: x[4],
+        ref_top_p: x[5],
+        eval_top_p: x[6],
+        ref_unknown_p: x[7],
+        group,
+    })
+}
+
+proptest! {
+    #[test]
+    fn round_trip(records in prop::collection::vec(any_record(), 0..20)) {
+        let bytes = write(&records);
+        let (found_header, found) = read(Scratch::new().file(&bytes)).unwrap();
+        prop_assert_eq!(found_header, header(records.len() as u64));
+        // As text: NaN is not equal to itself.
+        prop_assert_eq!(format!("{found:?}"), format!("{records:?}"));
+    }
+}
