@@ -92,6 +92,7 @@ mod tests {
             ("convert", "kl convert --help"),
             ("compare", "kl compare --help"),
             ("compare_short", "kl compare -h"),
+            ("report", "kl report --help"),
         ] {
             let help = printed(line);
             for line in help.lines() {
@@ -158,6 +159,11 @@ mod tests {
             "kl compare a",
             "kl compare a b --vocab tokenizer",
             "kl info",
+            "kl report",
+            "kl report a --markdown --csv -",
+            "kl report a --pair --html p",
+            "kl report a --html -",
+            "kl report a --json a",
         ];
         let lines = calls.map(|call| format!("$ {call}\nkl: {}\n", refused(call)));
         insta::assert_snapshot!("refusals", lines.join("\n"));

@@ -55,8 +55,11 @@ impl Breakdown {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
+        let counted: Vec<&TokenRecord> = records.iter().filter(|r| is_counted(r)).collect();
+        let klds = counted.iter().map(|record| record.kld);
         let tokens = Tokens {
-            counted: records.iter().filter(|record| is_counted(record)).collect(),
+            sum: klds.filter(|kld| kld.is_finite()).collect::<Sum>().value(),
+            counted,
             clusters: Clusters::of_records(records, rule),
             confidence,
         };
@@ -72,6 +75,8 @@ impl Breakdown {
 /// The tokens that are sorted into bins.
 struct Tokens<'r> {
     counted: Vec<&'r TokenRecord>,
+    /// The sum of all finite KLDs.
+    sum: f64,
     clusters: Clusters,
     confidence: Confidence,
 }
@@ -142,15 +147,13 @@ impl Tokens<'_> {
         (from, to): (Option<f64>, Option<f64>),
         holds: impl Fn(&TokenRecord) -> bool,
     ) -> Bin {
-        let mut inside = self.counted.clone();
-        inside.retain(|record| holds(record));
+        let counted = self.counted.iter().copied();
+        let mut inside: Vec<&TokenRecord> = counted.filter(|record| holds(record)).collect();
         let n_tokens = inside.len();
         let same_top = inside.iter().filter(|r| r.ref_top == r.eval_top).count();
         inside.retain(|record| record.kld.is_finite());
         let klds: Vec<f64> = inside.iter().map(|record| record.kld).collect();
         let sum = klds.iter().copied().collect::<Sum>().value();
-        let of_all = self.counted.iter().map(|record| record.kld);
-        let of_all = of_all.filter(|kld| kld.is_finite()).collect::<Sum>();
         let numbers = self.clusters.of_each(&inside);
         let mean = ClusteredMean::of_non_negative(&numbers, &klds, self.confidence);
         Bin {
@@ -164,7 +167,7 @@ impl Tokens<'_> {
                 lo: mean.clustered.lo,
                 hi: mean.clustered.hi,
             }),
-            share_of_kld: finite(sum / of_all.value()),
+            share_of_kld: finite(sum / self.sum),
             agreement: finite(same_top as f64 / n_tokens as f64),
         }
     }

@@ -80,6 +80,13 @@ pub struct ReferenceSummary {
     /// [`crate::Reference::fingerprint`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// How its rows were computed.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "identity::read"
+    )]
+    pub backend: Option<BackendIdentity>,
 }
 
 impl SidecarHeader {
@@ -189,6 +196,7 @@ impl ReferenceSummary {
             model: about.model.clone(),
             text: about.text.clone(),
             fingerprint: reference.fingerprint()?,
+            backend: about.backend.clone(),
         })
     }
 }

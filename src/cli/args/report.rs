@@ -6,7 +6,7 @@ use super::RESULTS;
 use super::values::file;
 use crate::stats::{ClusterRule, Confidence};
 
-/// Compare the evaluations in sidecars: which model is better, and is it real
+/// Compare evaluations by their sidecars: which is better, is it real
 ///
 /// Needs no model and no reference. Evaluations against one reference are compared token by token;
 /// what was not measured alike is listed apart, with the reason.

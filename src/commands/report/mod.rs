@@ -58,7 +58,10 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
     let mut comparer = Comparer::new(settings.confidence, settings.clusters);
-    not_compared.extend(comparer.add(stored, watch)?);
+    let n_records = stored.iter().map(StoredEvaluation::n_records).sum();
+    let phase = watch.begin("sidecars", None, Some(n_records));
+    not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
+    drop(phase);
     if comparer.rows.is_empty() {
         match not_compared.as_slice() {
             [] => bail!("no sidecars (.kls) in the folders given: evaluate a model with kl -r"),
@@ -99,7 +102,8 @@ impl Comparer {
         }
     }
 
-    /// Measures evaluations, each as a row. Returns those that cannot be read.
+    /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
+    /// number of records of each, once it is done.
     ///
     /// # Errors
     /// If the observer asks to stop.
@@ -107,14 +111,17 @@ impl Comparer {
         &mut self,
         stored: Vec<StoredEvaluation>,
         watch: &Watch<'_>,
+        on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
         let measure = |stored: StoredEvaluation| {
             let path = stored.paths().first().cloned().unwrap_or_default();
+            let n_records = usize::try_from(stored.n_records()).unwrap_or(0);
             let measured = match watch.check() {
                 Ok(()) => Row::measure(stored, confidence, rule),
                 Err(error) => Err(error.into()),
             };
+            on_records(n_records);
             measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
         };
         let measured: Vec<Result<Row, NotCompared>> =

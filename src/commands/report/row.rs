@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use super::label::name_of;
 use crate::commands::parts::StoredEvaluation;
@@ -62,7 +62,11 @@ impl Row {
         let is_reference_model =
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
         let set_up = header.backend.clone().unwrap_or_default();
-        let is_default = |kv: &Option<String>| kv.as_deref().is_none_or(|kv| kv == DEFAULT_KV_TYPE);
+        let backend = header.reference.backend.clone().unwrap_or_default();
+        let kv = |set_up: &BackendIdentity| {
+            let types = [&set_up.type_k, &set_up.type_v];
+            types.map(|kv| kv.clone().unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
+        };
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
@@ -71,9 +75,7 @@ impl Row {
             parts: if paths.len() > 1 { paths } else { Vec::new() },
             model: ModelInfo::new(Path::new(&header.model_path), &identity),
             is_reference_model,
-            is_noise_floor: is_reference_model
-                && is_default(&set_up.type_k)
-                && is_default(&set_up.type_v),
+            is_noise_floor: is_reference_model && kv(&set_up) == kv(&backend),
             n_vocab_compared: header.n_vocab_compared,
             summary: Summary::from_records(&records, confidence, rule),
             difference_to_best: None,

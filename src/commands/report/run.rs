@@ -57,7 +57,7 @@ impl RunTable {
             .map(|model| model.sidecar.as_ref().map(PathBuf::from))
             .collect();
         let (stored, unusable) = stored_evaluations(&paths?);
-        let unreadable = self.comparer.add(stored, watch).ok()?;
+        let unreadable = self.comparer.add(stored, watch, &|_| ()).ok()?;
         self.n_added = report.models.len();
         let is_whole = unusable.is_empty() && unreadable.is_empty();
         self.comparer.compare(watch).ok().filter(|comparison| {
@@ -84,6 +84,7 @@ impl RunTable {
                 model: reference.model.clone(),
                 text: reference.text.clone(),
                 fingerprint: None,
+                backend: reference.backend.clone(),
                 n_ctx: reference.n_ctx,
                 n_vocab: reference.n_vocab,
                 first_scored: reference.first_scored.unwrap_or(0),

@@ -18,7 +18,7 @@ mod worst;
 
 use std::path::Path;
 
-use kl_formats::{SidecarHeader, TextIdentity};
+use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
 use super::result::ModelInfo;
@@ -63,6 +63,8 @@ pub struct ComparedReference {
     pub text: Option<TextIdentity>,
     /// What distinguishes the file from others of its kind.
     pub fingerprint: Option<String>,
+    /// How its rows were computed, if the sidecars record it.
+    pub backend: Option<BackendIdentity>,
     /// Tokens in a window.
     pub n_ctx: u32,
     /// Entries in a row.
@@ -116,6 +118,7 @@ impl ComparedReference {
             model,
             text: reference.text.clone(),
             fingerprint: reference.fingerprint.clone(),
+            backend: reference.backend.clone(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
             first_scored: header.first_scored,

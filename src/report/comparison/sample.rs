@@ -156,6 +156,7 @@ fn reference() -> ComparedReference {
         model: of.model,
         text: of.text,
         fingerprint: Some("0123abcd".to_owned()),
+        backend: of.backend,
         n_ctx: ROWS,
         n_vocab: 512,
         first_scored: 0,

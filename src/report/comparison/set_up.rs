@@ -24,7 +24,12 @@ pub fn differing(comparison: &Comparison) -> Vec<(&'static str, Vec<String>)> {
         (*title, cells.map(Option::unwrap_or_default).collect())
     });
     columns
-        .filter(|(_, cells): &(_, Vec<String>)| cells.windows(2).any(|two| two[0] != two[1]))
+        .filter(|(_, cells): &(_, Vec<String>)| {
+            // What is not known may be the same.
+            let mut known = cells.iter().filter(|cell| !cell.is_empty());
+            let first = known.next();
+            known.any(|cell| Some(cell) != first)
+        })
         .collect()
 }
 

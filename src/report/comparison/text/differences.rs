@@ -24,8 +24,8 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
         ];
         let mut rows = Vec::new();
         for (kind, title) in [
-            (PairKind::Best, "to the best (p after Holm)"),
-            (PairKind::Size, "to the next larger (p of each)"),
+            (PairKind::Best, "to the best, Holm's p"),
+            (PairKind::Size, "to the next larger"),
         ] {
             let of_kind = comparison.pairs.iter().filter(|pair| pair.kind == kind);
             let mut pairs: Vec<&ComparedPair> = of_kind.collect();
