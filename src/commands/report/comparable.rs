@@ -123,9 +123,9 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
 fn other_reference(row: &Row, standard: &Row) -> String {
     let (here, there) = (row.header(), standard.header());
     let (ours, theirs) = (&here.reference, &there.reference);
-    let text = |of: &ReferenceSummary| Some(of.text.as_ref()?.sha256.clone()?);
-    let text_name = |of: &ReferenceSummary| Some(of.text.as_ref()?.name.clone()?);
-    let model = |of: &ReferenceSummary| Some(of.model.as_ref()?.file_name.clone()?);
+    let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
+    let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
+    let model = |of: &ReferenceSummary| of.model.as_ref()?.file_name.clone();
     let what = if text(ours) != text(theirs) {
         differ("of the text", text_name(ours), text_name(theirs))
     } else if here.n_ctx != there.n_ctx {

@@ -31,7 +31,7 @@ pub use run::RunTable;
 #[derive(Debug)]
 pub enum Reported {
     /// Models side by side.
-    Comparison(Comparison),
+    Comparison(Box<Comparison>),
     /// Two models in depth.
     Pair(Box<InDepth>),
 }
@@ -79,7 +79,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     comparison.not_compared = not_compared;
     Ok(match settings.pair {
         true => Reported::Pair(Box::new(pair::in_depth(&comparer, comparison)?)),
-        false => Reported::Comparison(comparison),
+        false => Reported::Comparison(Box::new(comparison)),
     })
 }
 

@@ -5,8 +5,11 @@ use super::text::{fitted, kld, lines};
 use super::{ComparedModel, Comparison};
 use crate::stats::{Bin, Breakdown};
 
+/// The bins of one table.
+type Bins = fn(&Breakdown) -> &[Bin];
+
 /// The tables: what tokens are sorted by, and their bins.
-const TABLES: [(&str, fn(&Breakdown) -> &[Bin]); 4] = [
+const TABLES: [(&str, Bins); 4] = [
     ("by the reference's top-1 probability", |of| {
         &of.by_confidence
     }),

@@ -227,7 +227,7 @@ impl InDepth {
         let rows = self.by_entropy.iter().map(|bin| {
             let difference = &bin.difference;
             vec![
-                format!("  {:.2} to {:.2}", bin.from, bin.to),
+                format!("  {} to {}", kld(bin.from), kld(bin.to)),
                 count(difference.n_tokens),
                 signed(difference.value),
                 ends(difference.lo, difference.hi, signed),

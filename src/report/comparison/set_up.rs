@@ -4,8 +4,11 @@ use kl_formats::BackendIdentity;
 
 use super::Comparison;
 
+/// One thing about a set-up, if it is known.
+type Part = fn(&BackendIdentity) -> Option<String>;
+
 /// What can differ, and how it is called.
-const COLUMNS: [(&str, fn(&BackendIdentity) -> Option<String>); 6] = [
+const COLUMNS: [(&str, Part); 6] = [
     ("KV cache", kv_types),
     ("devices", |set_up| {
         Some(set_up.devices.as_ref()?.join(", "))
