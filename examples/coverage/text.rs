@@ -2,6 +2,7 @@
 //! articles.
 
 use kl_formats::TokenRecord;
+use statrs::function::erf::erfc;
 
 /// Scored tokens in a window of 512 with a BOS.
 const TOKENS: u32 = 511;
@@ -49,13 +50,9 @@ impl Text {
     pub fn records(&self, n_windows: u32, seed: u64) -> Vec<TokenRecord> {
         let mut random = Random(seed);
         let mut records = Vec::with_capacity((n_windows * TOKENS) as usize);
-        let offset = (random.uniform() * f64::from(ARTICLE)) as u32;
-        let mut article = random.difficulty(self.article_sd);
+        let mut article = Article::of(self, &mut random);
         for window in 0..n_windows {
-            if (window + offset).is_multiple_of(ARTICLE) {
-                article = random.difficulty(self.article_sd);
-            }
-            let difficulty = article * random.difficulty(self.window_sd);
+            let difficulty = article.difficulty(self, window, &mut random);
             for position in 0..TOKENS {
                 records.push(self.record(window, position, difficulty, &mut random));
             }
@@ -70,7 +67,7 @@ impl Text {
         difficulty: f64,
         random: &mut Random,
     ) -> TokenRecord {
-        let kld = difficulty * self.kld(random.uniform());
+        let kld = difficulty * kld(self.klds, random.uniform());
         let ref_nll = -difficulty * random.uniform().ln();
         // The NLLs of distributions that are so far apart differ by about this much.
         let eval_nll = ref_nll + (2.0 * kld).sqrt() * random.normal();
@@ -96,13 +93,70 @@ impl Text {
         }
     }
 
-    /// The KLD that this share of tokens stays below.
-    fn kld(&self, share: f64) -> f64 {
-        let above = self.klds.partition_point(|(p, _)| *p <= share);
-        let above = above.clamp(1, self.klds.len() - 1);
-        let [(p, a), (q, b)] = [self.klds[above - 1], self.klds[above]];
-        a * ((share - p) / (q - p) * (b / a).ln()).exp()
+    /// The KLDs of several models on the tokens of one text, whose windows are as hard for one as
+    /// for the other. Each model has a distribution of its tokens' KLDs, and a rank correlation of
+    /// them with the other models'.
+    pub fn klds_of(&self, n_windows: u32, seed: u64, models: &[(&[(f64, f64)], f64)]) -> Klds {
+        let mut random = Random(seed);
+        let mut article = Article::of(self, &mut random);
+        let mut windows = Vec::new();
+        let mut of_models = vec![Vec::new(); models.len()];
+        for window in 0..n_windows {
+            let difficulty = article.difficulty(self, window, &mut random);
+            for _ in 0..TOKENS {
+                windows.push(window);
+                let common = random.normal();
+                for ((klds, correlation), of_model) in models.iter().zip(&mut of_models) {
+                    // Normals whose correlation is r have this rank correlation: Pearson 1907.
+                    let r = 2.0 * (correlation * std::f64::consts::PI / 6.0).sin();
+                    let z = r.sqrt() * common + (1.0 - r).sqrt() * random.normal();
+                    let share = 0.5 * erfc(-z * std::f64::consts::FRAC_1_SQRT_2);
+                    of_model.push(difficulty * kld(klds, share));
+                }
+            }
+        }
+        Klds { windows, of_models }
     }
+}
+
+/// The article that a window is in.
+struct Article {
+    /// Windows of the first article that came before the text.
+    offset: u32,
+    difficulty: f64,
+}
+
+impl Article {
+    fn of(text: &Text, random: &mut Random) -> Self {
+        Self {
+            offset: (random.uniform() * f64::from(ARTICLE)) as u32,
+            difficulty: random.difficulty(text.article_sd),
+        }
+    }
+
+    /// The difficulty of the next window.
+    fn difficulty(&mut self, text: &Text, window: u32, random: &mut Random) -> f64 {
+        if (window + self.offset).is_multiple_of(ARTICLE) {
+            self.difficulty = random.difficulty(text.article_sd);
+        }
+        self.difficulty * random.difficulty(text.window_sd)
+    }
+}
+
+/// The KLDs of several models on the same tokens.
+pub struct Klds {
+    /// The window of each token.
+    pub windows: Vec<u32>,
+    /// Each model's KLD of each token.
+    pub of_models: Vec<Vec<f64>>,
+}
+
+/// The KLD that this share of tokens stays below.
+fn kld(klds: &[(f64, f64)], share: f64) -> f64 {
+    let above = klds.partition_point(|(p, _)| *p <= share);
+    let above = above.clamp(1, klds.len() - 1);
+    let [(p, a), (q, b)] = [klds[above - 1], klds[above]];
+    a * ((share - p) / (q - p) * (b / a).ln()).exp()
 }
 
 /// Random numbers by splitmix64.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence};
+use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, paired_difference};
 
 #[path = "../../examples/coverage/text.rs"]
 mod text;
@@ -55,4 +55,28 @@ fn blocks_cover_where_articles_span_windows() {
     let [window, auto] = coverage(&text, 200, 50, [ClusterRule::Window, ClusterRule::Auto]);
     assert!(window < 0.75, "by window: {window}");
     assert!(auto > 0.88, "by block: {auto}");
+}
+
+/// Two models that are equally far from the reference, on texts whose windows are as hard for one
+/// as for the other.
+#[test]
+fn paired_intervals_cover_no_difference() {
+    let text = Text {
+        klds: &Q4_K_M,
+        window_sd: 0.08,
+        article_sd: 0.4,
+    };
+    let holds_0 = |seed| {
+        let klds = text.klds_of(60, seed, &[(&Q4_K_M[..], 0.86); 2]);
+        let groups = vec![0; klds.windows.len()];
+        let [a, b] = [&klds.of_models[0], &klds.of_models[1]];
+        let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
+        let got = paired_difference(&klds.windows, &groups, a, b, confidence, rule).unwrap();
+        let holds = got.lo.unwrap() <= 0.0 && 0.0 <= got.hi.unwrap();
+        assert_eq!(holds, got.p.unwrap() >= confidence.outside());
+        holds
+    };
+    let holds: Vec<bool> = (0..200).into_par_iter().map(holds_0).collect();
+    let share = holds.iter().filter(|holds| **holds).count() as f64 / 200.0;
+    assert!((0.91..0.985).contains(&share), "{share}");
 }
