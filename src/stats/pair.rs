@@ -227,3 +227,100 @@ impl<'r> Pairs<'r> {
 fn location(record: &TokenRecord) -> (u32, u32) {
     (record.window, record.position)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::records;
+    use super::*;
+
+    fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
+        PairedComparison::of(a, b, Confidence::default(), ClusterRule::Window, 3)
+    }
+
+    /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.
+    fn models() -> [Vec<TokenRecord>; 2] {
+        let mut a = records();
+        for (i, record) in a.iter_mut().enumerate() {
+            record.ref_entropy = i as f64 % 101.0;
+        }
+        let mut b = a.clone();
+        for (i, record) in b.iter_mut().enumerate() {
+            record.kld = match i % 10 {
+                0 => record.kld,
+                _ => record.reverse_kld,
+            };
+            record.eval_top = u32::from(i % 3 == 0) * record.ref_top + 60 * u32::from(i % 3 > 0);
+        }
+        [a, b]
+    }
+
+    #[test]
+    fn counts_and_differences_add_up() {
+        let [a, b] = models();
+        let got = compare(&a, &b).unwrap();
+        let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
+        assert_eq!(got.n_tokens, counted);
+        assert_eq!(got.n_tokens + got.n_left_out, a.len() as u64);
+        let Nearer {
+            n_a, n_b, n_ties, ..
+        } = got.nearer;
+        assert_eq!(n_a + n_b + n_ties, counted);
+        let ties = a
+            .iter()
+            .enumerate()
+            .filter(|(i, r)| i % 10 == 0 && r.flags == 0);
+        assert_eq!(n_ties, ties.count() as u64);
+        let share = got.nearer.share_a.unwrap().estimate.value;
+        assert!((share - n_a as f64 / (n_a + n_b) as f64).abs() < 1e-15);
+        let test = got.sign_test;
+        assert_eq!(test.n_a + test.n_b + test.n_ties, 40);
+        let agreement = got.agreement;
+        let only = agreement.n_only_a as f64 - agreement.n_only_b as f64;
+        assert!((agreement.difference.value - only / counted as f64).abs() < 1e-12);
+        let sum: f64 = got
+            .by_entropy
+            .iter()
+            .map(|bin| bin.difference.value * bin.difference.n_tokens as f64)
+            .sum();
+        assert!((sum / counted as f64 - got.difference.value).abs() < 1e-12);
+        assert_eq!(got.by_entropy.len(), ENTROPY_PARTS);
+        let edges = got.by_entropy.windows(2);
+        edges.for_each(|pair| assert!(pair[0].to < pair[1].from));
+    }
+
+    #[test]
+    fn the_order_of_the_records_does_not_matter() {
+        let [a, b] = models();
+        let expected = compare(&a, &b);
+        let reversed: Vec<TokenRecord> = b.iter().rev().copied().collect();
+        assert_eq!(compare(&a, &reversed), expected);
+        let swapped = compare(&b, &a).unwrap();
+        let expected = expected.unwrap();
+        assert_eq!(swapped.nearer.n_a, expected.nearer.n_b);
+        assert_eq!(swapped.difference.p, expected.difference.p);
+    }
+
+    #[test]
+    fn the_largest_differences_come_first() {
+        let [a, b] = models();
+        let top = compare(&a, &b).unwrap().top;
+        let distances: Vec<f64> = top.iter().map(|t| (t.kld_a - t.kld_b).abs()).collect();
+        assert!(top.len() == 3 && distances.is_sorted_by(|x, y| x >= y));
+        let both = a.iter().zip(&b).filter(|(a, _)| a.flags == 0);
+        let largest = both.map(|(a, b)| (a.kld - b.kld).abs()).fold(0.0, f64::max);
+        assert_eq!(distances[0], largest);
+    }
+
+    #[test]
+    fn tokens_of_only_one_are_left_out() {
+        let [mut a, b] = models();
+        a.truncate(500);
+        a[0].kld = f64::INFINITY;
+        let got = compare(&a, &b).unwrap();
+        let counted = a.iter().filter(|r| r.flags == 0).count() as u64;
+        assert_eq!(got.n_tokens, counted - 1);
+        assert_eq!(got.n_tokens + got.n_left_out, b.len() as u64);
+        assert_eq!(compare(&a[..1], &b), None);
+        assert_eq!(compare(&[], &[]), None);
+    }
+}
