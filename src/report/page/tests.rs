@@ -151,26 +151,33 @@ fn every_model_has_its_row() {
     assert_eq!(data["models"][3]["ccdf"].as_array().unwrap().len(), 120);
 }
 
-#[test]
-fn names_and_texts_cannot_break_the_page() {
+/// Text that would end a script, an attribute or a comment if it were not escaped.
+const EVIL: &str = "</script><script>alert(1)</script>\"'&<!--";
+
+/// A comparison that has [`EVIL`] wherever a file can put text.
+fn evil() -> Comparison {
     let mut comparison = sample::comparison();
-    let evil = "</script><script>alert(1)</script>\"'&<!--";
     for model in &mut comparison.models {
-        model.label = format!("{evil}{}", model.label);
-        model.sidecar = evil.to_owned();
-        model.model.path = evil.to_owned();
+        model.label = format!("{EVIL}{}", model.label);
+        model.sidecar = EVIL.to_owned();
+        model.model.path = EVIL.to_owned();
         for worst in &mut model.top {
-            worst.ref_top.text = Some(evil.to_owned());
-            worst.eval_top.text = Some(evil.to_owned());
+            worst.ref_top.text = Some(EVIL.to_owned());
+            worst.eval_top.text = Some(EVIL.to_owned());
             if let Some(text) = &mut worst.text {
-                text.before = evil.to_owned();
-                text.next = Some(evil.to_owned());
+                text.before = EVIL.to_owned();
+                text.next = Some(EVIL.to_owned());
             }
         }
     }
-    comparison.reference.file_name = Some(evil.to_owned());
-    comparison.not_compared[0].why = evil.to_owned();
-    let page = html(&comparison).unwrap();
+    comparison.reference.file_name = Some(EVIL.to_owned());
+    comparison.not_compared[0].why = EVIL.to_owned();
+    comparison
+}
+
+#[test]
+fn names_and_texts_cannot_break_the_page() {
+    let page = html(&evil()).unwrap();
     assert!(!page.contains("<script>alert"));
     assert!(!page.contains(r#""'&<"#), "a quotation mark is not escaped");
     let plain = html(&sample::comparison()).unwrap();
@@ -182,7 +189,7 @@ fn names_and_texts_cannot_break_the_page() {
         );
     }
     let label = embedded(&page)["models"][0]["label"].clone();
-    assert_eq!(label, format!("{evil}tiny-f16").as_str());
+    assert_eq!(label, format!("{EVIL}tiny-f16").as_str());
 }
 
 #[test]
@@ -285,8 +292,12 @@ fn pages_to_look_at() {
         return;
     };
     let folder = std::path::PathBuf::from(folder);
-    std::fs::write(folder.join("6.html"), html(&sample::comparison()).unwrap()).unwrap();
+    let write = |name: String, comparison| {
+        std::fs::write(folder.join(name), html(&comparison).unwrap()).unwrap();
+    };
+    write("sample.html".to_owned(), sample::comparison());
+    write("evil.html".to_owned(), evil());
     for n in [1, 2, 5, 12, 40, 100] {
-        std::fs::write(folder.join(format!("{n}.html")), html(&many(n)).unwrap()).unwrap();
+        write(format!("{n}.html"), many(n));
     }
 }
