@@ -181,13 +181,14 @@ impl ForestScale {
     }
 }
 
-/// All quants if there are enough colours. Otherwise the best, models from all of the Pareto front,
-/// and then those with the lowest mean KLD.
+/// All quants if there are enough colours, the noise floor if there is none. Otherwise the best,
+/// models from all of the Pareto front, and then those with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
+    let has_quants = comparison.models.iter().any(|model| model.is_candidate());
     let quants = comparison
         .models
         .iter()
-        .filter(|model| model.is_candidate());
+        .filter(|model| model.is_candidate() || !has_quants);
     let labels = quants.map(|model| model.label.as_str());
     let best = answer.best.iter().map(|best| best.label);
     let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
