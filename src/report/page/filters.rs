@@ -33,7 +33,8 @@ pub(super) fn add_to(environment: &mut Environment) {
     environment.add_filter("count_of", |n: u64, thing: String| {
         number::count_of(n, &thing)
     });
-    environment.add_filter("sentence", |text: String| sentence(&text));
+    environment.add_filter("sentence", |text: String| capitalised(&text) + ".");
+    environment.add_filter("capitalised", |text: String| capitalised(&text));
     environment.add_filter("token", |text: String| token(&text));
     environment.add_filter("names", |names: Vec<String>| {
         Value::from_safe_string(emphasised(&names))
@@ -62,11 +63,11 @@ fn token(text: &str) -> String {
     number::printable(&text.replace('\n', "↵").replace('\t', "⇥"))
 }
 
-/// A message as a sentence of its own.
-fn sentence(message: &str) -> String {
-    let mut rest = message.chars();
+/// The text with its first letter as a capital.
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
     let first = rest.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(rest.by_ref()).chain(['.']).collect()
+    first.chain(rest.by_ref()).collect()
 }
 
 /// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.

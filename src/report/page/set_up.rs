@@ -1,5 +1,6 @@
 //! How everything was measured, as rows of text.
 
+use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
@@ -9,7 +10,10 @@ use crate::stats::ClusterKind;
 /// A column: its title, and its text for a model, `None` where that is not recorded.
 type Column = (&'static str, fn(&ComparedModel) -> Option<String>);
 
-const COLUMNS: [Column; 17] = [
+/// A part of how a model was run.
+type Setting = (&'static str, fn(&BackendIdentity) -> Option<String>);
+
+const COLUMNS: [Column; 8] = [
     ("File", |m| Some(m.model.path.clone())),
     ("Architecture", |m| m.model.architecture.clone()),
     ("Parameters", |m| m.model.n_params.map(count)),
@@ -23,21 +27,18 @@ const COLUMNS: [Column; 17] = [
     ("Left out", |m| Some(count(m.summary.n_excluded))),
     ("Windows", |m| Some(count(m.summary.n_windows))),
     ("Clusters", |m| Some(clusters(m))),
-    ("K cache", |m| m.set_up.type_k.clone()),
-    ("V cache", |m| m.set_up.type_v.clone()),
-    ("Devices", |m| {
-        m.set_up.devices.as_ref().map(|d| d.join(", "))
-    }),
-    ("GPU layers", |m| {
-        m.set_up.n_gpu_layers.map(|n| n.to_string())
-    }),
-    ("Batch", |m| m.set_up.n_batch.map(|n| n.to_string())),
-    ("Physical batch", |m| {
-        m.set_up.n_ubatch.map(|n| n.to_string())
-    }),
-    ("Flash attention", |m| m.set_up.flash_attn.clone()),
-    ("Threads", |m| m.set_up.threads.map(|n| n.to_string())),
-    ("llama.cpp", |m| m.set_up.llama_cpp.clone()),
+];
+
+const SET_UP: [Setting; 9] = [
+    ("K cache", |s| s.type_k.clone()),
+    ("V cache", |s| s.type_v.clone()),
+    ("devices", |s| s.devices.as_ref().map(|d| d.join(" "))),
+    ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
+    ("batch", |s| s.n_batch.map(|n| n.to_string())),
+    ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
+    ("flash attention", |s| s.flash_attn.clone()),
+    ("threads", |s| s.threads.map(|n| n.to_string())),
+    ("llama.cpp", |s| s.llama_cpp.clone()),
 ];
 
 /// A row for each model; columns that no model has are left out.
@@ -55,20 +56,33 @@ struct SetUpRow<'c> {
 
 impl<'c> SetUpTable<'c> {
     pub fn of(models: &'c [ComparedModel]) -> Self {
-        let columns: Vec<&Column> = COLUMNS
-            .iter()
-            .filter(|(_, value)| models.iter().any(|model| value(model).is_some()))
-            .collect();
-        let row = |model: &'c ComparedModel| SetUpRow {
-            label: &model.label,
-            values: columns
+        let mut table = Self {
+            titles: Vec::new(),
+            rows: models
                 .iter()
-                .map(|(_, value)| value(model).unwrap_or_else(|| "–".to_owned()))
+                .map(|model| SetUpRow {
+                    label: &model.label,
+                    values: Vec::new(),
+                })
                 .collect(),
         };
-        Self {
-            titles: columns.iter().map(|(title, _)| *title).collect(),
-            rows: models.iter().map(row).collect(),
+        for (title, value) in COLUMNS {
+            table.add(title, models.iter().map(value));
+        }
+        for (title, value) in SET_UP {
+            table.add(title, models.iter().map(|model| value(&model.set_up)));
+        }
+        table
+    }
+
+    /// Adds a column, if a model has a value in it.
+    fn add(&mut self, title: &'static str, values: impl Iterator<Item = Option<String>> + Clone) {
+        if values.clone().all(|value| value.is_none()) {
+            return;
+        }
+        self.titles.push(title);
+        for (row, value) in self.rows.iter_mut().zip(values) {
+            row.values.push(value.unwrap_or_else(|| "–".to_owned()));
         }
     }
 }
@@ -108,6 +122,12 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
         let parts = [Some(name), text_size, tokens];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     });
+    let set_up = reference.backend.as_ref().map(|backend| {
+        let parts = SET_UP
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{name} {}", value(backend)?)));
+        parts.collect::<Vec<_>>().join(", ")
+    });
     let groups = Some(reference.groups.join(", ")).filter(|groups| !groups.is_empty());
     let rows = [
         ("File", reference.file_name.clone()),
@@ -119,6 +139,7 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
             "SHA-256 of the text",
             text.and_then(|text| text.sha256.clone()),
         ),
+        ("Computed with", set_up.filter(|set_up| !set_up.is_empty())),
         ("Groups", groups),
         ("Tokens in a window", Some(count(reference.n_ctx.into()))),
         (
