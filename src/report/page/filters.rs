@@ -1,4 +1,4 @@
-//! How the template formats values: by [`number`](crate::report::number), a dash for what is
+//! How the template formats values: by [`number`], a dash for what is
 //! missing.
 
 use std::fmt::Write;
