@@ -387,3 +387,34 @@ fn the_recipes_for_slurm_work() {
     array(quants);
     check_recipes(&session);
 }
+
+#[test]
+fn a_report_joins_parts_to_the_numbers_of_the_whole() {
+    let session = session();
+    session.reference("");
+    for model in ["q8", "q4"] {
+        let read = format!("-m @{model} -r ref.gz -q");
+        session.ok(&format!("{read} --sidecar whole.{model}.kls"));
+        for part in 0..3 {
+            let sidecar = format!("--sidecar {model}.{part}.kls");
+            session.ok(&format!("{read} --shard {part}/3 {sidecar}"));
+        }
+    }
+    let report = |files: &str| {
+        let mut report = session.json(&format!("report {files}"));
+        for model in report["models"].as_array_mut().unwrap() {
+            let model = model.as_object_mut().unwrap();
+            model.remove("sidecar");
+            model.remove("parts");
+        }
+        report
+    };
+    let whole = report("whole.q8.kls whole.q4.kls");
+    let parts = "q8.0.kls q8.1.kls q8.2.kls q4.2.kls q4.0.kls q4.1.kls";
+    assert_eq!(report(parts), whole);
+    // Without one of its parts, a model is listed apart.
+    let report = report("q8.0.kls q8.1.kls q8.2.kls q4.0.kls q4.2.kls");
+    assert_eq!(report["models"].as_array().unwrap().len(), 1);
+    let why = report["not_compared"][0]["why"].as_str().unwrap();
+    assert!(why.contains("part 1 of 3 is missing"), "{why}");
+}
