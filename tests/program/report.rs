@@ -286,3 +286,29 @@ fn a_run_without_sidecars_says_what_is_missing() {
         run.stdout
     );
 }
+
+#[test]
+fn parts_of_an_evaluation_are_one_row() {
+    let session = Session::new();
+    session.reference("");
+    let whole = session.ok("-m @q4 -r ref.gz -q --json -").json();
+    session.remove("tiny-q4_K_M.gguf.kls");
+    for part in 0..3 {
+        session.ok(&format!("-m @q4 -r ref.gz -q --shard {part}/3 --sidecar part{part}.kls"));
+    }
+    let json = session.ok("report . --json -").json();
+    let model = model(&json, "tiny-q4_K_M");
+    assert_eq!(model["kld"], whole["models"][0]["kld"]);
+    assert_eq!(model["parts"].as_array().unwrap().len(), 3);
+    session.remove("part1.kls");
+    session.fails("report .", 1, &["part"]);
+}
+
+#[test]
+fn a_label_names_its_row() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q4 -r ref.gz -q --label four");
+    let json = session.ok("report . --json -").json();
+    assert_eq!(labels(&json), ["four"]);
+}

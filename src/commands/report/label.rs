@@ -14,7 +14,7 @@ pub fn name_of(header: &SidecarHeader) -> String {
 }
 
 /// The name of a model's file without `.gguf` and the number of a part.
-pub fn of_path(path: &str) -> String {
+fn of_path(path: &str) -> String {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = file.strip_suffix(".gguf").unwrap_or(file);
     without_part(stem).to_owned()

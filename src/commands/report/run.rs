@@ -102,7 +102,7 @@ impl RunTable {
 /// A row with what the report of a model has.
 fn unpaired_model(report: &ModelReport) -> ComparedModel {
     ComparedModel {
-        label: label::of_path(&report.model.path),
+        label: report.label.clone(),
         sidecar: report.sidecar.clone().unwrap_or_default(),
         parts: Vec::new(),
         model: report.model.clone(),
