@@ -81,7 +81,7 @@ struct Tokens<'r> {
     confidence: Confidence,
 }
 
-impl Tokens<'_> {
+impl<'r> Tokens<'r> {
     fn by_confidence(&self) -> Vec<Bin> {
         if self.counted.iter().all(|record| record.ref_top_p.is_nan()) {
             return Vec::new();
@@ -89,23 +89,29 @@ impl Tokens<'_> {
         let percent = |p: f64| format!("{:.0}", 100.0 * p);
         let starts = std::iter::once(None).chain(CONFIDENCE_EDGES.map(Some));
         let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
-        let bins = starts.zip(ends).map(|(from, to)| {
+        let edges = starts.zip(ends);
+        let bins = self.sorted(CONFIDENCE_EDGES.len() + 1, |record| {
+            let p = Some(record.ref_top_p).filter(|p| !p.is_nan())?;
+            Some(CONFIDENCE_EDGES.partition_point(|edge| *edge <= p))
+        });
+        let bins = edges.zip(bins).map(|((from, to), inside)| {
             let label = match (from, to) {
                 (Some(from), Some(to)) => format!("{} to {} %", percent(from), percent(to)),
                 (Some(from), None) => format!("{} % and above", percent(from)),
                 (None, to) => format!("below {} %", percent(to.unwrap_or(1.0))),
             };
-            self.bin(label, (from, to), |record| {
-                from.is_none_or(|from| record.ref_top_p >= from)
-                    && to.is_none_or(|to| record.ref_top_p < to)
-            })
+            self.bin(label, (from, to), inside)
         });
         bins.collect()
     }
 
     fn by_position(&self) -> Vec<Bin> {
-        let of = |record: &TokenRecord| u32::BITS - record.position.leading_zeros();
-        let bins = (0..=u32::BITS).filter_map(|power| {
+        let powers = self.sorted(u32::BITS as usize + 1, |record| {
+            Some((u32::BITS - record.position.leading_zeros()) as usize)
+        });
+        let powers = (0_u32..).zip(powers);
+        let bins = powers.filter(|(_, inside)| !inside.is_empty());
+        let bins = bins.map(|(power, inside)| {
             let (from, to) = match power {
                 0 => (0, 1),
                 power => (1_u64 << (power - 1), 1_u64 << power),
@@ -114,41 +120,49 @@ impl Tokens<'_> {
                 last if last == from => from.to_string(),
                 last => format!("{from}–{last}"),
             };
-            let ends = (Some(from as f64), Some(to as f64));
-            let bin = self.bin(label, ends, |record| of(record) == power);
-            (bin.n_tokens > 0).then_some(bin)
+            self.bin(label, (Some(from as f64), Some(to as f64)), inside)
         });
         bins.collect()
     }
 
     fn by_group(&self, names: &[String]) -> Vec<Bin> {
-        let bins = names.iter().zip(0_u32..).map(|(name, group)| {
-            self.bin(name.clone(), (None, None), |record| record.group == group)
-        });
-        bins.collect()
+        let bins = self.sorted(names.len(), |record| Some(record.group as usize));
+        let bins = names.iter().zip(bins);
+        bins.map(|(name, inside)| self.bin(name.clone(), (None, None), inside))
+            .collect()
     }
 
     fn special(&self) -> Vec<Bin> {
         if !self.counted.iter().any(|record| record.is_special()) {
             return Vec::new();
         }
-        let bin = |label: &str, special| {
-            self.bin(label.to_owned(), (None, None), |record| {
-                record.is_special() == special
-            })
-        };
-        vec![bin("special tokens", true), bin("other tokens", false)]
+        let bins = self.sorted(2, |record| Some(usize::from(!record.is_special())));
+        let bins = ["special tokens", "other tokens"].into_iter().zip(bins);
+        bins.map(|(label, inside)| self.bin(label.to_owned(), (None, None), inside))
+            .collect()
     }
 
-    /// The bin of the tokens that `holds` picks.
+    /// The tokens of each of `n` bins; a token without a bin is in none.
+    fn sorted(
+        &self,
+        n: usize,
+        bin_of: impl Fn(&TokenRecord) -> Option<usize>,
+    ) -> Vec<Vec<&'r TokenRecord>> {
+        let mut bins = vec![Vec::new(); n];
+        for &record in &self.counted {
+            if let Some(bin) = bin_of(record).and_then(|bin| bins.get_mut(bin)) {
+                bin.push(record);
+            }
+        }
+        bins
+    }
+
     fn bin(
         &self,
         label: String,
         (from, to): (Option<f64>, Option<f64>),
-        holds: impl Fn(&TokenRecord) -> bool,
+        mut inside: Vec<&TokenRecord>,
     ) -> Bin {
-        let counted = self.counted.iter().copied();
-        let mut inside: Vec<&TokenRecord> = counted.filter(|record| holds(record)).collect();
         let n_tokens = inside.len();
         let same_top = inside.iter().filter(|r| r.ref_top == r.eval_top).count();
         inside.retain(|record| record.kld.is_finite());

@@ -185,10 +185,17 @@ impl Clusters {
 
     /// Each record's cluster.
     pub(super) fn of_each(&self, records: &[&TokenRecord]) -> Vec<Cluster> {
-        records
-            .iter()
-            .map(|record| self.of_window(record.window))
-            .collect()
+        let mut last: Option<(u32, Cluster)> = None;
+        let of = records.iter().map(|record| match last {
+            // Adjacent records mostly share a window.
+            Some((window, cluster)) if window == record.window => cluster,
+            _ => {
+                let cluster = self.of_window(record.window);
+                last = Some((record.window, cluster));
+                cluster
+            }
+        });
+        of.collect()
     }
 
     /// A window's cluster.

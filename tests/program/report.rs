@@ -294,7 +294,9 @@ fn parts_of_an_evaluation_are_one_row() {
     let whole = session.ok("-m @q4 -r ref.gz -q --json -").json();
     session.remove("tiny-q4_K_M.gguf.kls");
     for part in 0..3 {
-        session.ok(&format!("-m @q4 -r ref.gz -q --shard {part}/3 --sidecar part{part}.kls"));
+        session.ok(&format!(
+            "-m @q4 -r ref.gz -q --shard {part}/3 --sidecar part{part}.kls"
+        ));
     }
     let json = session.ok("report . --json -").json();
     let model = model(&json, "tiny-q4_K_M");
