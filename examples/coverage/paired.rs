@@ -91,7 +91,10 @@ fn wrongly_told_apart(n_models: usize, replications: u64) {
         let p: Vec<f64> = others
             .map(|of| between(&klds.windows, of, best).p.unwrap())
             .collect();
-        holm(&p).into_iter().filter(|p| *p < 0.05).count()
+        holm(&p, n_models * (n_models - 1) / 2)
+            .into_iter()
+            .filter(|p| *p < 0.05)
+            .count()
     };
     let counts = (0..replications).into_par_iter().map(told_apart);
     let counts: Vec<usize> = counts.collect();

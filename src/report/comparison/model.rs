@@ -59,7 +59,7 @@ pub struct DifferenceToBest {
     /// This model's mean less the best model's.
     #[serde(flatten)]
     pub difference: PairedDifference,
-    /// The p-value after Holm's correction for all comparisons to the best.
+    /// The p-value after Holm's correction for the comparisons of every two models.
     pub p_holm: Option<f64>,
 }
 
