@@ -1,10 +1,10 @@
 //! Several texts, each under the name of its group, cut into the windows of one reference.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{Groups, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::raw::{check_stride, tokenize};
+use super::single::{cut, tokenize};
 use super::text::{self, InvalidUtf8, Text};
 use super::{GroupedSource, Plan, PreparedInput};
 use crate::engine::Model;
@@ -39,20 +39,12 @@ impl<'s> RawTexts<'s> {
     /// two texts. The windows are as many as the settings allow of each text.
     pub fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
         let (windowing, bos) = (&self.source.windowing, model.bos());
-        check_stride(windowing, bos)?;
         let mut all = Plan::of(Vec::new());
         let (mut identities, mut groups) = (Vec::new(), Vec::new());
         for (named, text) in self.source.texts.iter().zip(self.texts) {
             let path = &named.path;
             let tokens = tokenize(model, &text.text, path, self.source.parse_special)?;
-            let plan = Plan::cut(&tokens, windowing, bos);
-            if plan.n_rows() == 0 {
-                bail!(
-                    "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
-                    path.display(),
-                    tokens.len()
-                );
-            }
+            let plan = cut(&tokens, path, windowing, bos)?;
             let mut identity = text.identity;
             identity.n_tokens = Some(tokens.len() as u64);
             identities.push(identity);

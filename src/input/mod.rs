@@ -23,6 +23,7 @@ mod prepared;
 mod prompt_file;
 mod prompts;
 mod raw;
+mod single;
 mod source;
 mod text;
 mod windows;

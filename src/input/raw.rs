@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::grouped::RawTexts;
 use super::prompts::{Generation, RawPrompts};
-use super::text::{self, InvalidUtf8, Text};
-use super::windows::with_bos;
-use super::{Part, Plan, PreparedInput, Source, TextSource, Windowing};
+use super::single::RawText;
+use super::text::InvalidUtf8;
+use super::{Part, PreparedInput, Source};
 use crate::engine::Model;
 
 /// A text or prompts, not yet tokenized.
@@ -21,12 +21,6 @@ pub enum RawInput<'s> {
     Prompts(RawPrompts<'s>),
 }
 
-/// A text, and how it is to be cut.
-pub struct RawText<'s> {
-    source: &'s TextSource,
-    text: Text,
-}
-
 impl<'s> RawInput<'s> {
     /// Reads the file that `source` names, and its chat template if that is a file too.
     ///
@@ -36,10 +30,7 @@ impl<'s> RawInput<'s> {
         Ok(match source {
             Source::Prompts(source) => Self::Prompts(RawPrompts::read(source)?),
             Source::Texts(source) => Self::Texts(RawTexts::read(source)?),
-            Source::Text(source) => Self::Text(RawText {
-                source,
-                text: text::read(&source.path)?,
-            }),
+            Source::Text(source) => Self::Text(RawText::read(source)?),
         })
     }
 
@@ -51,7 +42,7 @@ impl<'s> RawInput<'s> {
             named.into_iter().collect()
         };
         match self {
-            Self::Text(raw) => of(raw.path(), raw.text.invalid_utf8),
+            Self::Text(raw) => of(raw.path(), raw.invalid_utf8()),
             Self::Texts(raw) => raw.invalid_utf8(),
             Self::Prompts(raw) => of(raw.path(), raw.invalid_utf8),
         }
@@ -91,112 +82,5 @@ impl<'s> RawInput<'s> {
         };
         input.shard = input.plan.keep(part)?;
         Ok(input)
-    }
-}
-
-impl RawText<'_> {
-    /// Cuts windows that each start with an inserted BOS, where the model wants one.
-    fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
-        let (tokens, bos) = (self.tokens(model)?, model.bos());
-        let windowing = &self.source.windowing;
-        check_stride(windowing, bos)?;
-        let plan = Plan::cut(&tokens, windowing, bos).limited(max_rows);
-        if plan.n_rows() == 0 {
-            bail!(
-                "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
-                self.path().display(),
-                tokens.len()
-            );
-        }
-        Ok(self.prepared(plan, tokens.len(), bos))
-    }
-
-    /// Cuts whole windows whose first token the BOS replaces, where the model wants one.
-    fn in_chunks<M: Model>(self, model: &M) -> Result<PreparedInput> {
-        let (tokens, bos) = (self.tokens(model)?, model.bos());
-        let n_ctx = self.source.windowing.n_ctx;
-        let mut stream = with_bos(&tokens, bos);
-        let plan = Plan::chunks(&stream, n_ctx, bos);
-        if plan.n_rows() == 0 {
-            bail!(
-                "{}: has {} tokens, too few for a whole window of {n_ctx}: use a longer text, or lower --n-ctx",
-                self.path().display(),
-                tokens.len()
-            );
-        }
-        let n_whole = plan.n_tokens() as usize;
-        let n_left_out = stream.len().saturating_sub(n_whole) as u64;
-        stream.truncate(n_whole);
-        Ok(PreparedInput {
-            text_tokens: stream,
-            n_left_out,
-            ..self.prepared(plan, tokens.len(), bos)
-        })
-    }
-
-    fn tokens<M: Model>(&self, model: &M) -> Result<Vec<u32>> {
-        tokenize(
-            model,
-            &self.text.text,
-            self.path(),
-            self.source.parse_special,
-        )
-    }
-
-    fn prepared(&self, plan: Plan, n_tokens: usize, bos: Option<u32>) -> PreparedInput {
-        let windowing = &self.source.windowing;
-        let mut identity = self.text.identity.clone();
-        identity.n_tokens = Some(n_tokens as u64);
-        PreparedInput {
-            shard: None,
-            n_ctx: windowing.n_ctx,
-            longest_window: plan.longest_window(),
-            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
-            stride: windowing.stride,
-            add_bos: bos.is_some(),
-            text: identity,
-            texts: Vec::new(),
-            groups: None,
-            text_tokens: Vec::new(),
-            n_left_out: 0,
-            plan,
-            prompts: None,
-            chat_template: None,
-            generated: None,
-        }
-    }
-
-    fn path(&self) -> &Path {
-        &self.source.path
-    }
-}
-
-/// Tokenizes the text of a file.
-pub(super) fn tokenize<M: Model>(
-    model: &M,
-    text: &str,
-    path: &Path,
-    parse_special: bool,
-) -> Result<Vec<u32>> {
-    let tokens = model.tokenize(text, parse_special)?;
-    if tokens.len() < 2 {
-        bail!(
-            "{}: has fewer than two tokens: use a longer text",
-            path.display()
-        );
-    }
-    Ok(tokens)
-}
-
-/// Refuses a stride that would skip tokens.
-pub(super) fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
-    let longest = windowing.longest_stride(bos);
-    match windowing.stride {
-        Some(stride) if stride > longest => bail!(
-            "--stride {stride}: leaves tokens out, because a window of {} holds {longest} tokens of text{}: use at most {longest}",
-            windowing.n_ctx,
-            if bos.is_some() { " and a BOS" } else { "" }
-        ),
-        _ => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::exclusion::is_counted;
+use super::strata::Cluster;
 use super::window_means::WindowMeans;
 
 /// From this many clusters on, the clustered intervals cover about what they promise: see
@@ -102,22 +103,6 @@ pub struct Clustering {
     /// The correlation of the rank of a window's mean KLD with that of the next window's; `None`
     /// for fewer than three windows, and where all means are equal.
     pub autocorrelation: Option<f64>,
-}
-
-/// One observation: the tokens of a window or of a block of windows, in its stratum.
-///
-/// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
-/// not left to chance. A number makes a cluster of the only stratum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cluster {
-    pub(super) stratum: u32,
-    pub(super) number: u32,
-}
-
-impl From<u32> for Cluster {
-    fn from(number: u32) -> Self {
-        Self { stratum: 0, number }
-    }
 }
 
 /// The cluster of each window, by the number of the window.

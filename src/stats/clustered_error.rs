@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::estimate::{Confidence, finite};
 use super::hall;
 use super::mean::Sum;
+use super::strata::Cluster;
 use super::strata::Stratum;
 use super::student::{normal_two_sided, student_outside, student_two_sided};
 

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::clustered_error::{ClusteredInterval, Spread};
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::Moments;
+use super::strata::Cluster;
 
 /// A mean with two intervals: one that treats tokens as independent, one that treats clusters so.
 ///

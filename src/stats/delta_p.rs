@@ -3,12 +3,12 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::clustered_mean::{ClusteredMean, ClusteredValue};
 use super::estimate::{Confidence, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
+use super::strata::Cluster;
 
 /// Both tails matter: where the evaluated model's probability fell, and where it rose.
 const QUANTILES: [f64; 11] = [

@@ -4,11 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, Clusters};
+use super::cluster::Clusters;
 use super::clustered_mean::ClusteredMean;
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::quantile::{self, QuantileEstimate};
+use super::strata::Cluster;
 use crate::score::LogitMetrics;
 
 /// The median and the upper tail.

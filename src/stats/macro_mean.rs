@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kl_formats::sidecar::TokenRecord;
 
-use super::cluster::{Cluster, Clusters};
+use super::cluster::Clusters;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Moments, Sum};
+use super::strata::Cluster;
 
 /// The mean of the groups' mean divergences with its clustered interval, over the tokens whose
 /// divergence is finite. A group that has none of these is not counted.

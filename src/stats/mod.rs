@@ -52,7 +52,7 @@ mod window_means;
 
 pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
-    Cluster, ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
+    ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
     MIN_WINDOWS_IN_BLOCKS,
 };
 pub use clustered_error::ClusteredInterval;
@@ -75,6 +75,7 @@ pub use proportion::Share;
 pub use quantile::QuantileEstimate;
 pub use running::RunningInterval;
 pub use sign_test::SignTest;
+pub use strata::Cluster;
 pub use summary::{Agreement, Summary};
 pub use tail::Tail;
 pub use unknown::UnknownP;

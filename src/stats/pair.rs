@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterRule, Clusters};
+use super::cluster::{ClusterRule, Clusters};
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::exclusion::is_counted;
@@ -14,6 +14,7 @@ use super::mean::Sum;
 use super::paired::{PairedDifference, paired_difference};
 use super::proportion::Share;
 use super::sign_test::SignTest;
+use super::strata::Cluster;
 use super::window_means::WindowMeans;
 
 /// Into how many parts tokens are divided by the reference's entropy.

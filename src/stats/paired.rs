@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterRule, Clustering, Clusters};
+use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Moments;
+use super::strata::Cluster;
 use super::window_means::WindowMeans;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.

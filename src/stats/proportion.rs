@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::beta;
-use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
+use super::strata::Cluster;
 
 /// A share of tokens, with its clustered interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]

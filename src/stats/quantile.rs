@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::cluster::Cluster;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
+use super::strata::Cluster;
 use super::{maritz_jarrett, order_statistics};
 
 /// A quantile of a sample, with its intervals.

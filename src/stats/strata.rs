@@ -1,10 +1,25 @@
-//! The residuals of a stratum: clusters of different strata never mix, and each stratum has a mean
-//! of its own.
+//! Clusters in strata: clusters of different strata never mix, and each stratum has a mean of its
+//! own.
 
 use std::collections::BTreeMap;
 
-use super::cluster::Cluster;
 use super::mean::Sum;
+
+/// One observation: the tokens of a window or of a block of windows, in its stratum.
+///
+/// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
+/// not left to chance. A number makes a cluster of the only stratum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cluster {
+    pub(super) stratum: u32,
+    pub(super) number: u32,
+}
+
+impl From<u32> for Cluster {
+    fn from(number: u32) -> Self {
+        Self { stratum: 0, number }
+    }
+}
 
 /// The residuals of the samples in one stratum: sums of their powers, and each cluster's total.
 #[derive(Clone, Debug, Default)]
