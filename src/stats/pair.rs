@@ -38,7 +38,9 @@ pub struct PairedComparison {
     pub agreement: McNemar,
     /// The difference by decile of the reference's entropy; empty where no entropy is known.
     pub by_entropy: Vec<EntropyBin>,
-    /// The tokens on which the KLDs differ most, the largest difference first.
+    /// The tokens on which the KLDs differ most, the largest difference first. The JSON has them
+    /// with their texts.
+    #[serde(skip)]
     pub top: Vec<PairedToken>,
 }
 

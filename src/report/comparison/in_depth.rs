@@ -4,16 +4,11 @@ use serde::Serialize;
 
 use super::names::Names;
 use super::text::{clusters, fitted, kld, lines, p_value, signed, wrapped};
-use super::{ComparedModel, Comparison, WorstText};
+use super::{ComparedModel, ComparedReference, Comparison, WorstText};
 use crate::report::number::{count, ends, percent, printable, short_percent};
 use crate::report::result::ModelInfo;
 use crate::report::warning::Warning;
-use crate::stats::{
-    Confidence, EntropyBin, McNemar, Nearer, PairedComparison, PairedDifference, PairedToken,
-    SignTest,
-};
-
-use super::ComparedReference;
+use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
 /// Two evaluations against one reference, compared token by token. Differences are a's less b's.
 #[derive(Serialize, Debug, Clone)]
@@ -28,20 +23,9 @@ pub struct InDepth {
     pub a: InDepthModel,
     /// The second model.
     pub b: InDepthModel,
-    /// Tokens that are compared.
-    pub n_tokens: u64,
-    /// Tokens that are not: left out in either evaluation, or with an infinite KLD.
-    pub n_left_out: u64,
-    /// The mean difference of the KLDs, in nats.
-    pub difference: PairedDifference,
-    /// On how many tokens each model is nearer to the reference.
-    pub nearer: Nearer,
-    /// The sign test over clusters.
-    pub sign_test: SignTest,
-    /// How often each model has the reference's top token.
-    pub agreement: McNemar,
-    /// The difference by decile of the reference's entropy.
-    pub by_entropy: Vec<EntropyBin>,
+    /// How they compare.
+    #[serde(flatten)]
+    pub paired: PairedComparison,
     /// The tokens on which the KLDs differ most, the largest difference first.
     pub top: Vec<InDepthToken>,
     /// What the user should know before trusting the numbers.
@@ -105,14 +89,8 @@ impl InDepth {
             confidence: comparison.confidence,
             a,
             b,
-            n_tokens: paired.n_tokens,
-            n_left_out: paired.n_left_out,
-            difference: paired.difference,
-            nearer: paired.nearer,
-            sign_test: paired.sign_test,
-            agreement: paired.agreement,
-            by_entropy: paired.by_entropy,
-            top: paired.top.into_iter().map(describe).collect(),
+            top: paired.top.iter().copied().map(describe).collect(),
+            paired,
             warnings: comparison.warnings,
         }
     }
@@ -128,71 +106,22 @@ impl InDepth {
     /// The comparison as text for a terminal of 80 columns.
     #[must_use]
     pub fn text(&self) -> String {
-        let names = Names::of_labels(&[&self.a.label, &self.b.label]);
         /// Wide enough for most quants.
         const NAME_WIDTH: usize = 24;
+        let names = Names::of_labels(&[&self.a.label, &self.b.label]);
         let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
         let (a, b) = (name(&self.a), name(&self.b));
         let level = short_percent(self.confidence.level());
-        let against = self.reference.file_name.as_deref().map(printable);
-        let mut text = format!(
-            "{a} and {b} against {}\n",
-            against.unwrap_or_else(|| "one reference".to_owned())
-        );
-        let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<22} {value}\n"));
-        line("tokens", &count(self.n_tokens));
-        if self.n_left_out > 0 {
-            line("left out", &count(self.n_left_out));
-        }
-        let clusters = clusters(&self.difference.clusters);
-        line("intervals", &format!("at {level} %, {clusters}"));
-        if !names.prefix.is_empty() {
-            line("models", &format!("{}…", names.prefix));
-        }
-        let interval = |difference: &PairedDifference, show: fn(f64) -> String| {
-            let p = difference.p.map(|p| format!("  p {}", p_value(p)));
-            format!(
-                "{} {}{}",
-                show(difference.value),
-                ends(difference.lo, difference.hi, show),
-                p.unwrap_or_default()
-            )
-        };
+        let mut text = self.head(&a, &b, &names.prefix, &level);
         text.push_str("\nMean KLD, nats\n");
-        let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<22} {value}\n"));
         for (name, model) in [(&a, &self.a), (&b, &self.b)] {
-            line(name, &model.mean_kld.map(kld).unwrap_or_default());
+            let mean = model.mean_kld.map(kld);
+            text.push_str(&line(name, &mean.unwrap_or_default()));
         }
-        line("difference", &interval(&self.difference, signed));
-        text.push_str("\nTokens on which a model is nearer to the reference\n");
-        let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<22} {value}\n"));
-        line(&a, &count(self.nearer.n_a));
-        line(&b, &count(self.nearer.n_b));
-        if self.nearer.n_ties > 0 {
-            line("neither", &count(self.nearer.n_ties));
-        }
-        if let Some(share) = &self.nearer.share_a {
-            let estimate = &share.estimate;
-            let ends = ends(estimate.lo, estimate.hi, percent);
-            line(
-                &format!("share of {a}"),
-                &format!("{} {ends}", percent(estimate.value)),
-            );
-        }
-        let test = &self.sign_test;
-        line(
-            "sign test by cluster",
-            &format!("{} to {}, p {}", test.n_a, test.n_b, p_value(test.p)),
-        );
-        text.push_str("\nSame top token as the reference\n");
-        let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<22} {value}\n"));
-        let agreement = &self.agreement;
-        line(&format!("only {a}"), &count(agreement.n_only_a));
-        line(&format!("only {b}"), &count(agreement.n_only_b));
-        line("both", &count(agreement.n_both));
-        line("neither", &count(agreement.n_neither));
-        let points = |share: f64| format!("{:+.2} %", 100.0 * share);
-        line("difference", &interval(&agreement.difference, points));
+        let difference = difference(&self.paired.difference, signed);
+        text.push_str(&line("difference", &difference));
+        text.push_str(&self.nearer_text(&a, &b));
+        text.push_str(&self.agreement_text(&a, &b));
         text.push_str(&self.by_entropy_text(&names, &level));
         text.push_str(&self.top_text(&a, &b));
         text.push('\n');
@@ -200,14 +129,70 @@ impl InDepth {
         text
     }
 
+    /// What is compared, and how.
+    fn head(&self, a: &str, b: &str, prefix: &str, level: &str) -> String {
+        let against = self.reference.file_name.as_deref().map(printable);
+        let against = against.unwrap_or_else(|| "one reference".to_owned());
+        let mut text = format!("{a} and {b} against {against}\n");
+        text.push_str(&line("tokens", &count(self.paired.n_tokens)));
+        if self.paired.n_left_out > 0 {
+            text.push_str(&line("left out", &count(self.paired.n_left_out)));
+        }
+        let clusters = clusters(&self.paired.difference.clusters);
+        text.push_str(&line("intervals", &format!("at {level} %, {clusters}")));
+        if !prefix.is_empty() {
+            text.push_str(&line("models", &format!("{prefix}…")));
+        }
+        text
+    }
+
+    fn nearer_text(&self, a: &str, b: &str) -> String {
+        let (nearer, test) = (&self.paired.nearer, &self.paired.sign_test);
+        let mut text = "\nTokens on which a model is nearer to the reference\n".to_owned();
+        text.push_str(&line(a, &count(nearer.n_a)));
+        text.push_str(&line(b, &count(nearer.n_b)));
+        if nearer.n_ties > 0 {
+            text.push_str(&line("neither", &count(nearer.n_ties)));
+        }
+        if let Some(share) = &nearer.share_a {
+            let estimate = &share.estimate;
+            let ends = ends(estimate.lo, estimate.hi, percent);
+            let share = format!("{} {ends}", percent(estimate.value));
+            text.push_str(&line(&format!("share of {a}"), &share));
+        }
+        let test = format!("{} to {}, p {}", test.n_a, test.n_b, p_value(test.p));
+        text + &line("sign test by cluster", &test)
+    }
+
+    fn agreement_text(&self, a: &str, b: &str) -> String {
+        let agreement = &self.paired.agreement;
+        let points = |share: f64| format!("{:+.2} %", 100.0 * share);
+        let lines = [
+            (format!("only {a}"), count(agreement.n_only_a)),
+            (format!("only {b}"), count(agreement.n_only_b)),
+            ("both".to_owned(), count(agreement.n_both)),
+            ("neither".to_owned(), count(agreement.n_neither)),
+            (
+                "difference".to_owned(),
+                difference(&agreement.difference, points),
+            ),
+        ];
+        let lines = lines.iter().map(|(name, value)| line(name, value));
+        format!(
+            "\nSame top token as the reference\n{}",
+            lines.collect::<String>()
+        )
+    }
+
     /// Which of the two is nearer to the reference, in words.
     fn verdict(&self, a: &str, b: &str) -> String {
-        let (nearer, farther) = match self.difference.value <= 0.0 {
+        let (nearer, farther) = match self.paired.difference.value <= 0.0 {
             true => (a, b),
             false => (b, a),
         };
         let level = short_percent(self.confidence.level());
         let is_real = self
+            .paired
             .difference
             .p
             .is_some_and(|p| p < self.confidence.outside());
@@ -220,11 +205,11 @@ impl InDepth {
     }
 
     fn by_entropy_text(&self, names: &Names, level: &str) -> String {
-        if self.by_entropy.is_empty() {
+        if self.paired.by_entropy.is_empty() {
             return String::new();
         }
         let titles = ["  entropy", "tokens", "difference", "interval", "p"];
-        let rows = self.by_entropy.iter().map(|bin| {
+        let rows = self.paired.by_entropy.iter().map(|bin| {
             let difference = &bin.difference;
             vec![
                 format!("  {} to {}", kld(bin.from), kld(bin.to)),
@@ -255,13 +240,15 @@ impl InDepth {
             let top_b = shown(&token.top_b_text, token.token.top_b);
             text.push_str(&format!("  window {}, position {}", at.window, at.position));
             if let Some(around) = &token.text {
-                let next = around.next.as_deref().unwrap_or_default();
                 let before: Vec<char> = around.before.chars().collect();
                 /// What fits a line.
                 const BEFORE: usize = 32;
                 let start = before.len().saturating_sub(BEFORE);
                 let before: String = before.iter().skip(start).collect();
-                text.push_str(&format!(": {before:?} {next:?}"));
+                text.push_str(&format!(": {before:?}"));
+                if let Some(next) = &around.next {
+                    text.push_str(&format!(" {next:?}"));
+                }
             }
             text.push('\n');
             text.push_str(&format!(
@@ -273,4 +260,16 @@ impl InDepth {
         }
         text
     }
+}
+
+/// A name and its value.
+fn line(name: &str, value: &str) -> String {
+    format!("  {name:<22} {value}\n")
+}
+
+/// A difference with its interval and its p-value.
+fn difference(difference: &PairedDifference, show: impl Fn(f64) -> String) -> String {
+    let ends = ends(difference.lo, difference.hi, &show);
+    let p = difference.p.map(|p| format!("  p {}", p_value(p)));
+    format!("{} {ends}{}", show(difference.value), p.unwrap_or_default())
 }
