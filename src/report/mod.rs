@@ -3,6 +3,7 @@
 //! Nothing here prints. [`Report`] and all that it holds serialize to the JSON: their fields are
 //! its keys.
 
+mod breakdown;
 pub mod comparison;
 mod condition;
 mod info;

@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::sheet::Sheet;
+use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION};
 use crate::report::number::{count, ends, percent, printable, significant};
 use crate::stats::{Bin, Breakdown, Summary};
 
@@ -11,7 +12,7 @@ const LABEL_CHARS: usize = 16;
 
 /// Adds the table of the groups and the mean of their means, if there are groups.
 pub fn groups(out: &mut Sheet, breakdown: &Breakdown, summary: &Summary) {
-    table(out, "KL divergence by group", &breakdown.by_group);
+    table(out, BY_GROUP, &breakdown.by_group);
     if let Some(kld_macro) = &summary.kld_macro {
         out.estimate("mean of the groups' means", kld_macro, |value| {
             significant(value, 3)
@@ -27,16 +28,12 @@ pub fn breakdown(out: &mut Sheet, breakdown: &Breakdown) {
         by_group: _,
         special,
     } = breakdown;
-    table(
-        out,
-        "KL divergence by the probability of the reference's top token",
-        by_confidence,
-    );
-    table(out, "KL divergence by position in the window", by_position);
-    table(out, "KL divergence by the kind of the next token", special);
+    table(out, BY_CONFIDENCE, by_confidence);
+    table(out, BY_POSITION, by_position);
+    table(out, BY_KIND, special);
 }
 
-fn table(out: &mut Sheet, title: &str, bins: &[Bin]) {
+fn table(out: &mut Sheet, by: &str, bins: &[Bin]) {
     if bins.is_empty() {
         return;
     }
@@ -49,7 +46,7 @@ fn table(out: &mut Sheet, title: &str, bins: &[Bin]) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    out.title(title);
+    out.title(&format!("KL divergence {by}"));
     for line in table.lines() {
         out.block(&format!(" {}\n", line.trim_end()));
     }
