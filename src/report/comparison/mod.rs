@@ -94,6 +94,22 @@ impl Comparison {
             .find(|model| model.is_candidate() && model.mean_kld().is_some())
     }
 
+    /// The models that cannot be told from the best, by ascending mean KLD.
+    pub fn near_best(&self) -> impl Iterator<Item = &ComparedModel> {
+        self.models.iter().filter(|model| {
+            let is_compared = model.is_candidate() && model.difference_to_best.is_some();
+            is_compared && model.indistinguishable_from_best
+        })
+    }
+
+    /// The smallest of the models that cannot be told from the best, if it is smaller than the best.
+    #[must_use]
+    pub fn smallest_near_best(&self) -> Option<&ComparedModel> {
+        let size = |model: &ComparedModel| model.model.size_bytes.unwrap_or(u64::MAX);
+        let smallest = self.near_best().min_by_key(|model| size(model))?;
+        (size(smallest) < size(self.best()?)).then_some(smallest)
+    }
+
     /// The comparison as JSON, which ends with a line feed.
     ///
     /// # Errors
@@ -125,15 +141,44 @@ impl ComparedReference {
             groups: header.groups.clone(),
         }
     }
+
+    /// What its model is called: the name that it records, else its file's.
+    #[must_use]
+    pub fn model_name(&self) -> Option<&str> {
+        let model = self.model.as_ref()?;
+        let names = model.name.iter().chain([&model.path]);
+        names
+            .map(String::as_str)
+            .find(|name| !name.trim().is_empty())
+    }
 }
 
 impl NotCompared {
-    /// Lists the file at `path`.
+    /// Lists the file at `path`. Where `why` starts with the path, as errors do, that is left out.
     #[must_use]
     pub fn new(path: &Path, why: impl Into<String>) -> Self {
+        let (sidecar, why) = (path.display().to_string(), why.into());
+        let after_path = why.strip_prefix(&sidecar);
+        let after_path = after_path.and_then(|rest| rest.strip_prefix(": "));
         Self {
-            sidecar: path.display().to_string(),
-            why: why.into(),
+            why: after_path.map(str::to_owned).unwrap_or(why),
+            sidecar,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_not_repeated() {
+        let why = |why| NotCompared::new(Path::new("a.kls"), why).why;
+        assert_eq!(why("a.kls: not a sidecar"), "not a sidecar");
+        assert_eq!(
+            why("part 1 is missing beside a.kls"),
+            "part 1 is missing beside a.kls"
+        );
+        assert_eq!(why("a.kls.partial: x"), "a.kls.partial: x");
     }
 }

@@ -30,7 +30,11 @@ impl Comparison {
         let mut out = String::new();
         if !results.is_empty() {
             let _ = writeln!(out, "---\nmodel-index:");
-            let _ = writeln!(out, "- name: {}\n  results:", quoted(self.model_name()));
+            let _ = writeln!(
+                out,
+                "- name: {}\n  results:",
+                quoted(self.reference.model_name().unwrap_or("model"))
+            );
             for (model, metrics) in &results {
                 self.result(&mut out, model, metrics);
             }
@@ -38,15 +42,6 @@ impl Comparison {
         }
         self.markdown_models(&mut out);
         out
-    }
-
-    /// The name of the model that all others are compared with.
-    fn model_name(&self) -> &str {
-        let model = self.reference.model.as_ref();
-        let name = model.and_then(|model| model.name.as_deref());
-        let path = || model.map(|model| model.path.as_str());
-        let named = name.or_else(path).filter(|name| !name.trim().is_empty());
-        named.unwrap_or("model")
     }
 
     fn result(&self, out: &mut String, model: &ComparedModel, metrics: &[Metric]) {

@@ -25,25 +25,24 @@ pub fn verdict(comparison: &Comparison, names: &Names) -> Option<String> {
             "{leads}; whether that is more than chance, only paired differences can show."
         ));
     }
-    let alike: Vec<&ComparedModel> = others
-        .into_iter()
-        .filter(|model| model.indistinguishable_from_best)
-        .collect();
+    let alike: Vec<String> = comparison.near_best().map(name).collect();
     let level = short_percent(comparison.confidence.level());
     if alike.is_empty() {
         return Some(format!(
             "{leads}, and every other model is farther from the reference, at {level} %."
         ));
     }
+    let n_alike = alike.len();
     let mut text = format!(
         "{leads}; {} cannot be told from it on this text.",
-        list(alike.iter().map(|model| name(model)).collect())
+        list(alike)
     );
-    let size = |model: &&ComparedModel| model.model.size_bytes.unwrap_or(u64::MAX);
-    let smallest = alike.iter().copied().min_by_key(size);
-    if let Some(smallest) = smallest.filter(|smallest| size(smallest) < size(&best)) {
-        let size = bytes(size(&smallest));
-        text.push_str(&match alike.len() {
+    let smallest = comparison.smallest_near_best();
+    if let Some((smallest, size)) =
+        smallest.and_then(|model| Some((model, model.model.size_bytes?)))
+    {
+        let size = bytes(size);
+        text.push_str(&match n_alike {
             1 => format!(" It is smaller: {size}."),
             _ => format!(" The smallest of these is {}: {size}.", name(smallest)),
         });

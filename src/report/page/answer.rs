@@ -15,7 +15,7 @@ pub(super) struct Answer<'c> {
     pub best: Option<Row<'c>>,
     /// The models that cannot be told from the best, by mean KLD.
     pub near: Vec<&'c str>,
-    /// The smallest of the best and `near`, if it is not the best itself.
+    /// The smallest of `near`, if it is smaller than the best.
     pub smallest: Option<Row<'c>>,
     /// How many models were compared with the best.
     pub compared: usize,
@@ -74,26 +74,14 @@ pub(super) struct Unit {
 impl<'c> Answer<'c> {
     pub fn of(comparison: &'c Comparison) -> Self {
         let models = &comparison.models;
-        let best = comparison.best();
-        let others: Vec<&ComparedModel> = models
-            .iter()
-            .filter(|m| m.is_candidate() && m.difference_to_best.is_some())
-            .collect();
-        let near = others.iter().filter(|m| m.indistinguishable_from_best);
-        let smallest = near
-            .clone()
-            .copied()
-            .chain(best)
-            .filter(|m| m.model.size_bytes.is_some())
-            .min_by_key(|m| m.model.size_bytes)
-            .filter(|smallest| best.is_some_and(|best| best.label != smallest.label));
+        let is_compared = |m: &&ComparedModel| m.is_candidate() && m.difference_to_best.is_some();
         let largest = models.iter().filter_map(|m| m.model.size_bytes).max();
         let unit = Unit::for_size(largest.unwrap_or(0));
         Self {
-            best: best.and_then(Row::of),
-            near: near.map(|m| m.label.as_str()).collect(),
-            smallest: smallest.and_then(Row::of),
-            compared: others.len(),
+            best: comparison.best().and_then(Row::of),
+            near: comparison.near_best().map(|m| m.label.as_str()).collect(),
+            smallest: comparison.smallest_near_best().and_then(Row::of),
+            compared: models.iter().filter(is_compared).count(),
             floors: models
                 .iter()
                 .filter(|m| m.is_noise_floor)

@@ -4,7 +4,7 @@ use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
-use crate::report::number::{bytes, count, count_of};
+use crate::report::number::{bytes, count, count_of, short_percent};
 use crate::stats::ClusterKind;
 
 /// A column: its title, and its text for a model, `None` where that is not recorded.
@@ -148,16 +148,17 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
         ),
         (
             "Vocabulary",
-            Some(count_of(reference.n_vocab.into(), "entry").replace("entrys", "entries")),
+            Some(format!("{} entries", count(reference.n_vocab.into()))),
         ),
-        ("Confidence of intervals", Some(percent_level(comparison))),
+        (
+            "Confidence of intervals",
+            Some(format!(
+                "{} %",
+                short_percent(comparison.confidence.level())
+            )),
+        ),
     ];
     rows.into_iter()
         .filter_map(|(name, text)| Some((name, text?)))
         .collect()
-}
-
-fn percent_level(comparison: &Comparison) -> String {
-    let level = comparison.confidence.level();
-    format!("{} %", crate::report::number::short_percent(level))
 }

@@ -14,12 +14,8 @@ const MAX_READ_OUT: usize = 12;
 /// The name of the original.
 pub(super) fn title(comparison: &Comparison) -> &str {
     let reference = &comparison.reference;
-    let model = reference.model.as_ref();
-    let name = model.and_then(|model| model.name.as_deref());
-    let path = model.map(|model| model.path.as_str());
-    name.or(path.filter(|path| !path.is_empty()))
-        .or(reference.file_name.as_deref())
-        .unwrap_or("a model")
+    let name = reference.model_name().or(reference.file_name.as_deref());
+    name.unwrap_or("a model")
 }
 
 /// A text alternative for each chart.

@@ -79,8 +79,7 @@ impl Comparison {
         let against = name(&reference.file_name).unwrap_or_else(|| "one reference".to_owned());
         let n_models = count_of(self.models.len() as u64, "model");
         let mut text = format!("{n_models} against {against}\n");
-        if let Some(model) = &reference.model {
-            let model = model.name.as_ref().unwrap_or(&model.path);
+        if let Some(model) = reference.model_name() {
             let _ = writeln!(text, "  reference model  {}", printable(model));
         }
         if let Some(first) = self.models.first() {
