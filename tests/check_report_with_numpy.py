@@ -26,8 +26,6 @@ FIELDS = [
 ]
 
 
-
-
 def records(path):
     """The counted records of a sidecar of version 2 or 3, in the order of the text."""
     with open(path, "rb") as f:

@@ -26,6 +26,20 @@ impl Folder {
         }
     }
 
+    /// Settings for comparing the rows of another reference with those of `ref`.
+    fn compare_settings(&self, other: &str, sidecar: &str) -> CompareSettings {
+        CompareSettings {
+            reference: self.path("ref"),
+            others: vec![self.path(other)],
+            max_rows: None,
+            vocabulary: Vocabulary::Same,
+            results: ResultSettings {
+                sidecar: Sidecar::At(self.path(sidecar)),
+                ..results()
+            },
+        }
+    }
+
     /// The sidecar of one evaluation.
     fn sidecar(&self, settings: &mut EvaluateSettings, name: &str) -> SidecarReader {
         settings.results.sidecar = Sidecar::At(self.path(name));
@@ -75,17 +89,7 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     let word = "some".bytes().map(u32::from).collect::<Vec<_>>();
     assert_eq!(texts.text(&word), "some");
     // Rows that were stored have no vocabulary.
-    let settings = CompareSettings {
-        reference: folder.path("ref"),
-        others: vec![folder.path("ref")],
-        max_rows: None,
-        vocabulary: Vocabulary::Same,
-        results: ResultSettings {
-            sidecar: Sidecar::At(folder.path("rows.kls")),
-            ..results()
-        },
-    };
-    compare(&settings, &()).unwrap();
+    compare(&folder.compare_settings("ref", "rows.kls"), &()).unwrap();
     let mut rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     assert_eq!(rows.texts().unwrap(), TokenTexts::default());
 }
@@ -99,17 +103,7 @@ fn compared_rows_are_of_the_references_groups() {
         ..folder.grouped_settings("other")
     };
     write(&settings, &FakeEngine::default(), &()).unwrap();
-    let settings = CompareSettings {
-        reference: folder.path("ref"),
-        others: vec![folder.path("other")],
-        max_rows: None,
-        vocabulary: Vocabulary::Same,
-        results: ResultSettings {
-            sidecar: Sidecar::At(folder.path("rows.kls")),
-            ..results()
-        },
-    };
-    compare(&settings, &()).unwrap();
+    compare(&folder.compare_settings("other", "rows.kls"), &()).unwrap();
     let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     let whole = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
     assert_eq!(rows.header().groups, whole.header().groups);
