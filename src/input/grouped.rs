@@ -53,22 +53,11 @@ impl<'s> RawTexts<'s> {
             all.append(plan);
         }
         let plan = all.limited(max_rows);
+        let text = identity_of_all(self.source, &identities);
         Ok(PreparedInput {
-            shard: None,
-            n_ctx: windowing.n_ctx,
-            longest_window: plan.longest_window(),
-            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
-            stride: windowing.stride,
-            add_bos: bos.is_some(),
-            text: identity_of_all(self.source, &identities),
             texts: identities,
-            text_tokens: Vec::new(),
-            n_left_out: 0,
-            plan,
             groups: Some(Groups::of_each(groups)),
-            prompts: None,
-            chat_template: None,
-            generated: None,
+            ..PreparedInput::of_text(plan, windowing, bos, text)
         })
     }
 }

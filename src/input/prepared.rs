@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec};
 
-use super::Plan;
+use super::{Plan, Windowing};
 
 /// The windows to decode, and what a header records of where they come from.
 pub struct PreparedInput {
@@ -42,6 +42,33 @@ pub struct PreparedInput {
 }
 
 impl PreparedInput {
+    /// The windows of one or several texts: `text` identifies all that was read. Of the rest, there
+    /// is none.
+    pub(super) fn of_text(
+        plan: Plan,
+        windowing: &Windowing,
+        bos: Option<u32>,
+        text: TextIdentity,
+    ) -> Self {
+        Self {
+            shard: None,
+            n_ctx: windowing.n_ctx,
+            longest_window: plan.longest_window(),
+            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
+            stride: windowing.stride,
+            add_bos: bos.is_some(),
+            text,
+            texts: Vec::new(),
+            groups: None,
+            text_tokens: Vec::new(),
+            n_left_out: 0,
+            plan,
+            prompts: None,
+            chat_template: None,
+            generated: None,
+        }
+    }
+
     /// The windows with the text's own tokens: a base file holds those, though a BOS replaces the
     /// first of each when it is decoded.
     #[must_use]

@@ -71,25 +71,10 @@ impl<'s> RawText<'s> {
         let windowing = &self.source.windowing;
         let mut identity = self.text.identity.clone();
         identity.n_tokens = Some(n_tokens as u64);
-        PreparedInput {
-            shard: None,
-            n_ctx: windowing.n_ctx,
-            longest_window: plan.longest_window(),
-            first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
-            stride: windowing.stride,
-            add_bos: bos.is_some(),
-            text: identity,
-            texts: Vec::new(),
-            groups: None,
-            text_tokens: Vec::new(),
-            n_left_out: 0,
-            plan,
-            prompts: None,
-            chat_template: None,
-            generated: None,
-        }
+        PreparedInput::of_text(plan, windowing, bos, identity)
     }
 
+    /// The file, as given.
     pub fn path(&self) -> &Path {
         &self.source.path
     }
