@@ -17,7 +17,7 @@ pub struct ModelsOfFolder {
     pub skipped: Vec<(PathBuf, String)>,
 }
 
-/// Lists the models of a folder. A GGUF that cannot be read is among them: running it says why.
+/// Lists the models of a folder. A GGUF that cannot be read is among them: running it reports why.
 ///
 /// # Errors
 /// A folder that cannot be read, or holds no model.

@@ -33,7 +33,7 @@ impl RunTable {
     }
 
     /// The table of all models so far; `None` for fewer than two. Without sidecars, or if the models
-    /// were evaluated on different tokens, it has no paired differences, and says why.
+    /// were evaluated on different tokens, it has no paired differences, and states why.
     pub fn compare(&mut self, report: &Report, watch: &Watch<'_>) -> Option<Comparison> {
         if report.models.len() < 2 {
             return None;
