@@ -223,7 +223,9 @@ impl FromStr for Label {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let is_unsafe = |c: char| matches!(c, '/' | '\\') || c.is_control();
-        if text.trim().is_empty() || text.starts_with('.') || text.contains(is_unsafe) {
+        if text.trim().is_empty() {
+            Err("a label names a file: it cannot be empty".into())
+        } else if text.starts_with('.') || text.contains(is_unsafe) {
             Err(
                 "a label names a file: use no /, \\ or control character, and no dot in front"
                     .into(),
