@@ -2,6 +2,7 @@
 
 use indicatif::{HumanBytes, HumanCount};
 use kl_formats::Shard;
+use serde::Serialize;
 
 /// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
 #[must_use]
@@ -76,6 +77,34 @@ pub fn quantile_name(p: f64) -> String {
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
+}
+
+/// A unit of sizes.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+pub struct SizeUnit {
+    /// `GiB`.
+    pub symbol: &'static str,
+    /// `gigabyte`.
+    pub name: &'static str,
+    /// How many bytes it is.
+    pub bytes: f64,
+}
+
+impl SizeUnit {
+    /// The unit in which several sizes are shown, the largest of which is this many bytes.
+    #[must_use]
+    pub fn for_sizes(largest: u64) -> Self {
+        let (symbol, name, bytes) = match largest {
+            0x4000_0000.. => ("GiB", "gigabyte", 1_073_741_824.0),
+            0x10_0000.. => ("MiB", "megabyte", 1_048_576.0),
+            _ => ("KiB", "kilobyte", 1024.0),
+        };
+        Self {
+            symbol,
+            name,
+            bytes,
+        }
+    }
 }
 
 /// Which part of a whole: `part 0 of 3`.
@@ -154,6 +183,10 @@ mod tests {
         assert_eq!(bytes(17), "17 B");
         assert_eq!(bytes(1 << 20), "1.00 MiB");
         assert_eq!(bytes(37 << 30), "37.00 GiB");
+        let symbol = |largest| SizeUnit::for_sizes(largest).symbol;
+        assert_eq!((symbol(0), symbol((1 << 20) - 1)), ("KiB", "KiB"));
+        assert_eq!((symbol(1 << 20), symbol((1 << 30) - 1)), ("MiB", "MiB"));
+        assert_eq!(symbol(1 << 30), "GiB");
         assert_eq!(count(0), "0");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count_of(0, "window"), "0 windows");

@@ -4,9 +4,7 @@
 use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
-
-const GIB: f64 = (1_u64 << 30) as f64;
-const MIB: f64 = (1_u64 << 20) as f64;
+use crate::report::number::SizeUnit;
 
 /// The facts of the page's first section.
 #[derive(Serialize, Debug)]
@@ -24,7 +22,7 @@ pub(super) struct Answer<'c> {
     /// The Pareto front, from the smallest model to the largest.
     pub steps: Vec<Step<'c>>,
     /// The unit of sizes.
-    pub unit: Unit,
+    pub unit: SizeUnit,
 }
 
 /// A model's numbers in the text.
@@ -56,19 +54,11 @@ pub(super) struct Gain {
     pub bytes: u64,
     /// By what the mean KLD is divided.
     pub factor: f64,
-    /// By how many nats the mean KLD falls for each [`Unit`] of space.
+    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space.
     pub per_unit: f64,
     /// Whether the difference may be chance: its interval holds 0. False where the two were not
     /// compared.
     pub may_be_chance: bool,
-}
-
-/// The unit of sizes.
-#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-pub(super) struct Unit {
-    pub symbol: &'static str,
-    pub name: &'static str,
-    pub bytes: f64,
 }
 
 impl<'c> Answer<'c> {
@@ -76,7 +66,7 @@ impl<'c> Answer<'c> {
         let models = &comparison.models;
         let is_compared = |m: &&ComparedModel| m.is_candidate() && m.difference_to_best.is_some();
         let largest = models.iter().filter_map(|m| m.model.size_bytes).max();
-        let unit = Unit::for_size(largest.unwrap_or(0));
+        let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
         Self {
             best: comparison.best().and_then(Row::of),
             near: comparison.near_best().map(|m| m.label.as_str()).collect(),
@@ -107,26 +97,7 @@ impl<'c> Row<'c> {
     }
 }
 
-impl Unit {
-    /// GiB, or MiB for models that are all smaller.
-    fn for_size(largest: u64) -> Self {
-        if largest as f64 >= GIB {
-            Self {
-                symbol: "GiB",
-                name: "gigabyte",
-                bytes: GIB,
-            }
-        } else {
-            Self {
-                symbol: "MiB",
-                name: "megabyte",
-                bytes: MIB,
-            }
-        }
-    }
-}
-
-fn steps(comparison: &Comparison, unit: Unit) -> Vec<Step<'_>> {
+fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     let mut front: Vec<(u64, Row)> = comparison
         .models
         .iter()

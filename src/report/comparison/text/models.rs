@@ -3,33 +3,24 @@
 use super::super::names::Names;
 use super::super::{ComparedModel, Comparison};
 use super::{fitted, lines};
-use crate::report::number::{ends, short_percent, significant};
+use crate::report::number::{SizeUnit, ends, short_percent, significant};
 
 /// The marks of a row, which the lines below the table explain.
 const ALIKE: &str = "≈";
 const PARETO: &str = "P";
 const NOISE: &str = "-";
 
-/// Units of sizes, the largest first.
-const UNITS: [(&str, f64); 3] = [
-    ("GiB", 1_073_741_824.0),
-    ("MiB", 1_048_576.0),
-    ("KiB", 1024.0),
-];
-
 /// A row for each model, and what the marks mean.
 pub fn table(comparison: &Comparison, names: &Names) -> String {
     let models = &comparison.models;
     let sizes = models.iter().filter_map(|model| model.model.size_bytes);
-    let largest = sizes.max().unwrap_or(0) as f64;
-    let unit = UNITS.iter().find(|(_, unit)| largest >= *unit);
-    let &(unit, unit_bytes) = unit.unwrap_or(&UNITS[2]);
+    let unit = SizeUnit::for_sizes(sizes.max().unwrap_or(0));
     let level = short_percent(comparison.confidence.level());
     let titles = [
         String::new(),
         String::new(),
         "\nmodel".to_owned(),
-        format!("size\n{unit}"),
+        format!("size\n{}", unit.symbol),
         "\nBPW".to_owned(),
         "mean\nKLD".to_owned(),
         format!("{level} %\ninterval"),
@@ -42,7 +33,7 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
         let row = |(model, rank): (&ComparedModel, &String)| {
             let [mean, interval] = mean(model);
             let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-            let size = model.model.size_bytes.map(|size| size as f64 / unit_bytes);
+            let size = model.model.size_bytes.map(|size| size as f64 / unit.bytes);
             let top = model
                 .same_top()
                 .map(|share| format!("{:.2}", 100.0 * share));
