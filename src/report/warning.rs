@@ -173,8 +173,10 @@ pub enum Warning {
     )]
     UnusedWindows { unused: usize, of: usize },
     /// There are too few clusters for their intervals.
-    #[error("{}", few_clusters(*.n, .unit))]
+    #[error("{}", few_clusters(.labels, *.n, .unit))]
     FewClusters {
+        /// The models that it is about, where there are several.
+        labels: Vec<String>,
         n: u64,
         /// What a cluster is.
         unit: &'static str,
@@ -240,11 +242,17 @@ fn tokens_are(n: u64) -> String {
     format!("{} {verb}", count_of(n, "token"))
 }
 
-fn few_clusters(n: u64, unit: &str) -> String {
+fn few_clusters(labels: &[String], n: u64, unit: &str) -> String {
+    let of = match labels {
+        [] => String::new(),
+        labels => format!(" of {}", labels.join(", ")),
+    };
     match n {
-        1 => format!("only one {unit}: no interval can allow for correlated tokens; use more text"),
+        1 => format!(
+            "only one {unit}{of}: no interval can allow for correlated tokens; use more text"
+        ),
         n => format!(
-            "the intervals rest on {}: from fewer than {MIN_CLUSTERS} they are often too narrow, and the true mean is more often above than below them; use more text",
+            "the intervals{of} rest on {}: from fewer than {MIN_CLUSTERS} they are often too narrow, and the true mean is more often above than below them; use more text",
             count_of(n, unit)
         ),
     }

@@ -379,7 +379,8 @@ impl Evaluation<'_> {
                 (ClusterKind::Window, Some(_)) => "prompt",
             };
             let n = clusters.n;
-            watch.warn(Warning::FewClusters { n, unit });
+            let labels = Vec::new();
+            watch.warn(Warning::FewClusters { labels, n, unit });
         }
         if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
             watch.warn_once(Warning::UnknownProbability(unknown.mean));

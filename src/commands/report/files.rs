@@ -23,9 +23,14 @@ const START_BYTES: u64 = 4096;
 /// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
 /// and not of the folders in it. Evaluations that are under way, and what cannot be read, are
 /// listed. A file that is named twice, or is a copy of another, is there once.
-pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<NotCompared>) {
+///
+/// # Errors
+/// If a path does not exist: a report without one of the files that were asked for would go
+/// unnoticed in a script.
+pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
     for path in paths {
+        fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
         if !path.is_dir() {
             files.push(path.clone());
             continue;
@@ -40,7 +45,12 @@ pub fn find(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<NotCompared>) {
             Err(error) => others.push(NotCompared::new(path, format!("{error:#}"))),
         }
     }
-    (without_copies(files), others)
+    // A pipe would be waited for.
+    let is_special = |path: &PathBuf| fs::metadata(path).is_ok_and(|about| !about.is_file());
+    let (special, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_special);
+    let special = special.iter();
+    others.extend(special.map(|path| NotCompared::new(path, "is not a regular file".to_owned())));
+    Ok((without_copies(files), others))
 }
 
 /// The whole and the partial sidecars of a folder.

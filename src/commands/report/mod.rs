@@ -53,7 +53,7 @@ impl Reported {
 /// If none of them can be used. A file that cannot be compared with the others is listed.
 pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
     let watch = &Watch::new(observer);
-    let (files, mut not_compared) = files::find(&settings.paths);
+    let (files, mut not_compared) = files::find(&settings.paths)?;
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
@@ -151,10 +151,14 @@ impl Comparer {
             })
         });
         let not_compared = not_compared.collect();
+        let is_compared = |index: &usize| found.rows.contains(index);
+        let compared = self.rows.iter_mut().enumerate();
+        let compared = compared.filter(|(index, _)| is_compared(index));
+        ranking::mark_incomplete(compared.map(|(_, row)| &mut row.model));
         let mut ranked: Vec<(usize, &Row)> = found
             .rows
-            .into_iter()
-            .filter_map(|index| Some((index, self.rows.get(index)?)))
+            .iter()
+            .filter_map(|&index| Some((index, self.rows.get(index)?)))
             .collect();
         ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
         let can_be_best =

@@ -3,9 +3,22 @@
 use crate::report::comparison::ComparedModel;
 use crate::stats::{Confidence, holm};
 
-/// Sorts by mean KLD; those without any come last.
+/// Sorts by mean KLD. Those that leave out tokens come after the others.
 pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
-    mean(a).total_cmp(&mean(b))
+    let incomplete = |model: &ComparedModel| model.is_incomplete;
+    incomplete(a)
+        .cmp(&incomplete(b))
+        .then_with(|| mean(a).total_cmp(&mean(b)))
+}
+
+/// Marks the models that leave out more tokens than the one that leaves out fewest: a mean without a
+/// model's worst tokens is no rank.
+pub fn mark_incomplete<'m>(models: impl IntoIterator<Item = &'m mut ComparedModel>) {
+    let mut models: Vec<&mut ComparedModel> = models.into_iter().collect();
+    let fewest = models.iter().map(|model| model.n_left_out()).min();
+    for model in &mut models {
+        model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
+    }
 }
 
 /// The mean KLD; infinite where there is none.
@@ -99,5 +112,31 @@ mod tests {
             .collect();
         // The last has no p-value: one window, say.
         assert_eq!(marked, [false, false, true, true, false, true]);
+    }
+    #[test]
+    fn a_mean_without_the_worst_tokens_has_no_rank() {
+        let mut models = comparison().models;
+        // The nearest model has lost a row.
+        let nearest = models.iter().position(ComparedModel::is_candidate).unwrap();
+        let label = models[nearest].label.clone();
+        models[nearest].summary.n_excluded += 1;
+        mark_incomplete(&mut models);
+        let incomplete: Vec<&str> = models
+            .iter()
+            .filter(|model| model.is_incomplete)
+            .map(|model| model.label.as_str())
+            .collect();
+        assert_eq!(incomplete, [label.as_str()]);
+        models.sort_by(by_mean_kld);
+        assert_eq!(models.last().unwrap().label, label);
+        models.iter_mut().for_each(|model| model.pareto = false);
+        mark_pareto_front(&mut models);
+        assert!(!models.last().unwrap().pareto);
+        // What all lose, none loses alone.
+        for model in &mut models {
+            model.summary.n_excluded = 3;
+        }
+        mark_incomplete(&mut models);
+        assert!(models.iter().all(|model| !model.is_incomplete));
     }
 }

@@ -76,6 +76,7 @@ impl Row {
             model: ModelInfo::new(Path::new(&header.model_path), &identity),
             is_reference_model,
             is_noise_floor: is_reference_model && kv(&set_up) == kv(&backend),
+            is_incomplete: false,
             n_vocab_compared: header.n_vocab_compared,
             summary: Summary::from_records(&records, confidence, rule),
             difference_to_best: None,

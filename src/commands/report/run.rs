@@ -18,6 +18,8 @@ pub struct RunTable {
     /// How many models of the run are in it.
     n_added: usize,
     has_sidecars: bool,
+    /// Whether the run evaluates one part of the windows.
+    is_part: bool,
     confidence: Confidence,
 }
 
@@ -28,6 +30,7 @@ impl RunTable {
             comparer: Comparer::new(settings.confidence, settings.clusters),
             n_added: 0,
             has_sidecars: settings.sidecar != Sidecar::None,
+            is_part: settings.part.is_some(),
             confidence: settings.confidence,
         }
     }
@@ -40,6 +43,7 @@ impl RunTable {
         }
         let why = match self.has_sidecars {
             false => "--no-sidecar leaves nothing to compare the models by, token by token",
+            true if self.is_part => "these are parts: kl report compares them once all are there",
             true => match self.paired(report, watch) {
                 Some(comparison) if comparison.not_compared.is_empty() => return Some(comparison),
                 Some(_) => "the models were not evaluated on the same tokens (--until, -n)",
@@ -69,6 +73,7 @@ impl RunTable {
     /// The table without paired differences.
     fn unpaired(&self, report: &Report, why: &'static str) -> Comparison {
         let mut models: Vec<ComparedModel> = report.models.iter().map(unpaired_model).collect();
+        ranking::mark_incomplete(&mut models);
         models.sort_by(ranking::by_mean_kld);
         label::make_distinct(&mut models);
         ranking::mark_pareto_front(&mut models);
@@ -108,6 +113,7 @@ fn unpaired_model(report: &ModelReport) -> ComparedModel {
         model: report.model.clone(),
         is_reference_model: report.is_reference_model,
         is_noise_floor: report.is_reference_model,
+        is_incomplete: false,
         n_vocab_compared: Some(report.n_vocab_compared),
         summary: report.summary.clone(),
         difference_to_best: None,

@@ -25,20 +25,35 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
             warnings.push(Warning::Identical { path });
         }
     }
-    let clusters = models.iter().map(|model| model.summary.clusters);
-    let fewest = clusters.min_by_key(|clusters| clusters.n);
-    if let Some(clusters) = fewest.filter(|fewest| (1..MIN_CLUSTERS as u64).contains(&fewest.n)) {
-        let n = clusters.n;
-        let unit = match clusters.kind {
-            ClusterKind::Block => "block",
-            ClusterKind::Window => "window",
-        };
-        warnings.push(Warning::FewClusters { n, unit });
-    }
+    warnings.extend(few_clusters(models));
     let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
     let reference = perplexities.map(|perplexity| perplexity.reference).next();
     if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
         warnings.push(Warning::HighPerplexity(perplexity));
     }
     warnings
+}
+
+/// The warning about the models with the fewest clusters, if those are too few: named unless it is
+/// all of them.
+fn few_clusters(models: &[ComparedModel]) -> Option<Warning> {
+    let clusters_of = |model: &ComparedModel| model.summary.clusters;
+    let fewest = models.iter().map(clusters_of).min_by_key(|of| of.n)?;
+    let few = models
+        .iter()
+        .filter(|model| clusters_of(model).n == fewest.n);
+    let labels: Vec<String> = few.map(|model| model.label.clone()).collect();
+    (1..MIN_CLUSTERS as u64)
+        .contains(&fewest.n)
+        .then(|| Warning::FewClusters {
+            labels: match labels.len() == models.len() {
+                true => Vec::new(),
+                false => labels,
+            },
+            n: fewest.n,
+            unit: match fewest.kind {
+                ClusterKind::Block => "block",
+                ClusterKind::Window => "window",
+            },
+        })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::names::Names;
 use super::text::{self, kld, p_value, signed};
 use super::{ComparedModel, Comparison, PairKind, set_up, words};
-use crate::report::number::{bytes, ends, percent, printable, short_percent};
+use crate::report::number::{bytes, count_of, ends, percent, printable, short_percent};
 
 /// The titles of the table of models.
 const TITLES: [&str; 10] = [
@@ -132,9 +132,12 @@ fn row(model: &ComparedModel) -> Vec<String> {
         to_best,
         p.map(p_value),
     ];
-    let marks = match model.is_noise_floor {
-        true => "noise floor".to_owned(),
-        false => text::marks(model).trim().to_owned(),
+    let marks = if model.is_incomplete {
+        format!("leaves out {}", count_of(model.n_left_out(), "token"))
+    } else if model.is_noise_floor {
+        "noise floor".to_owned()
+    } else {
+        text::marks(model).trim().to_owned()
     };
     let cells = cells
         .into_iter()

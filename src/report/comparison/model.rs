@@ -24,18 +24,21 @@ pub struct ComparedModel {
     /// Whether the row shows how much the set-up alone moves the numbers: the reference's own model,
     /// with the reference's own types of the KV cache. It is never the best, nor compared with it.
     pub is_noise_floor: bool,
+    /// Whether it leaves out tokens that other models count, because a row is not finite or the KLD
+    /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
+    pub is_incomplete: bool,
     /// How many entries of each row were compared, if the sidecar records it.
     pub n_vocab_compared: Option<u32>,
     /// The statistics over all counted tokens.
     #[serde(flatten)]
     pub summary: Summary,
-    /// How far it is from the best model; null for the best itself and the noise floor.
+    /// How far it is from the best model; null for the best itself, and for what is not ranked.
     pub difference_to_best: Option<DifferenceToBest>,
-    /// Whether the data cannot tell it from the best, after Holm's correction for the number of
-    /// comparisons; true for the best itself, false for the noise floor.
+    /// Whether the data cannot tell it from the best, after Holm's correction for the comparisons
+    /// of every two models; true for the best itself, false for what is not ranked.
     pub indistinguishable_from_best: bool,
     /// Whether no other model is at most as large and at most as far from the reference. False for
-    /// the noise floor, and where the size is not known.
+    /// what is not ranked, and where the size is not known.
     pub pareto: bool,
     /// How the model was run, as far as the sidecar records it.
     pub set_up: BackendIdentity,
@@ -64,10 +67,18 @@ pub struct DifferenceToBest {
 }
 
 impl ComparedModel {
-    /// Whether it can be the best: the noise floor cannot.
+    /// Whether it is ranked, and can be the best: the noise floor cannot, nor a model that leaves out
+    /// tokens that others count.
     #[must_use]
     pub fn is_candidate(&self) -> bool {
-        !self.is_noise_floor
+        !self.is_noise_floor && !self.is_incomplete
+    }
+
+    /// How many tokens its mean KLD leaves out: those with a row that is not finite, and those with
+    /// an infinite KLD.
+    #[must_use]
+    pub fn n_left_out(&self) -> u64 {
+        self.summary.n_excluded + self.summary.n_infinite()
     }
 
     /// The mean KLD with its intervals.

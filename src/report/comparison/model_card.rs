@@ -14,7 +14,7 @@ impl Comparison {
     /// metrics are named after its label. `huggingface_hub` reads an index of several entries
     /// without an error, but keeps only the last one's name for the metrics of all; and where it
     /// writes a card again, it joins results of the same task and data set. Names of metrics survive
-    /// both. A metric without a value would not, and is left out; so is the noise floor.
+    /// both. A metric without a value would not, and is left out; so is what is not ranked.
     ///
     /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
     /// `huggingface_hub/repocard_data.py`, version 2.4.0.
@@ -23,7 +23,7 @@ impl Comparison {
         let results: Vec<(&ComparedModel, Vec<Metric>)> = self
             .models
             .iter()
-            .filter(|model| !model.is_noise_floor)
+            .filter(|model| model.is_candidate())
             .map(|model| (model, metrics(model)))
             .filter(|(_, metrics)| !metrics.is_empty())
             .collect();

@@ -124,6 +124,7 @@ pub fn comparison() -> Comparison {
             },
         ],
         warnings: vec![Warning::FewClusters {
+            labels: Vec::new(),
             n: WINDOWS.into(),
             unit: "window",
         }],
@@ -174,6 +175,7 @@ fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         model: made_up::model(&format!("{label}.gguf"), size_bytes),
         is_reference_model: false,
         is_noise_floor: false,
+        is_incomplete: false,
         n_vocab_compared: Some(512),
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
         breakdown: Breakdown::of(&records, &[], Confidence::default(), ClusterRule::default()),

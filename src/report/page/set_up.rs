@@ -13,7 +13,7 @@ type Column = (&'static str, fn(&ComparedModel) -> Option<String>);
 /// A part of how a model was run.
 type Setting = (&'static str, fn(&BackendIdentity) -> Option<String>);
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 10] = [
     ("File", |m| Some(m.model.path.clone())),
     ("Architecture", |m| m.model.architecture.clone()),
     ("Parameters", |m| m.model.n_params.map(count)),
@@ -24,9 +24,11 @@ const COLUMNS: [Column; 8] = [
         })
     }),
     ("Tokens", |m| Some(count(m.summary.n_tokens))),
-    ("Left out", |m| Some(count(m.summary.n_excluded))),
+    ("Left out", |m| Some(count(m.n_left_out()))),
     ("Windows", |m| Some(count(m.summary.n_windows))),
     ("Clusters", |m| Some(clusters(m))),
+    ("SHA-256 of the header", |m| m.model.metadata_sha256.clone()),
+    ("SHA-256 of samples", |m| m.model.sample_sha256.clone()),
 ];
 
 const SET_UP: [Setting; 9] = [

@@ -27,6 +27,11 @@ pub struct ModelInfo {
     pub n_params: Option<u64>,
     /// Bits per weight: 8 * bytes / parameters; null if either is unknown.
     pub bpw: Option<f64>,
+    /// SHA-256 (hex) of the GGUF's header, up to the end of its tensor infos; null if unknown.
+    pub metadata_sha256: Option<String>,
+    /// SHA-256 (hex) of samples of the file's bytes, which distinguish models with equal headers;
+    /// null if unknown.
+    pub sample_sha256: Option<String>,
 }
 
 impl ModelInfo {
@@ -50,6 +55,8 @@ impl ModelInfo {
                 .size_bytes
                 .zip(identity.n_params)
                 .map(|(size, n_params)| 8.0 * size as f64 / n_params.max(1) as f64),
+            metadata_sha256: identity.metadata_sha256.clone(),
+            sample_sha256: identity.sample_sha256.clone(),
         }
     }
 }

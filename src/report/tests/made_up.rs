@@ -103,6 +103,8 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
         size_bytes: Some(size_bytes),
         n_params: Some(2_000_000),
         bpw: Some(size_bytes as f64 * 8.0 / 2e6),
+        metadata_sha256: None,
+        sample_sha256: None,
     }
 }
 

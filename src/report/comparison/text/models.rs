@@ -3,12 +3,13 @@
 use super::super::names::Names;
 use super::super::{ComparedModel, Comparison};
 use super::{fitted, lines};
-use crate::report::number::{SizeUnit, ends, short_percent, significant};
+use crate::report::number::{SizeUnit, count_of, ends, short_percent, significant};
 
 /// The marks of a row, which the lines below the table explain.
 const ALIKE: &str = "≈";
 const PARETO: &str = "P";
 const NOISE: &str = "-";
+const INCOMPLETE: &str = "!";
 
 /// A row for each model, and what the marks mean.
 pub fn table(comparison: &Comparison, names: &Names) -> String {
@@ -84,6 +85,7 @@ fn ranks(models: &[ComparedModel]) -> Vec<String> {
             rank += 1;
             rank.to_string()
         }
+        false if model.is_incomplete => INCOMPLETE.to_owned(),
         false => NOISE.to_owned(),
     });
     ranks.collect()
@@ -114,8 +116,13 @@ fn legend(comparison: &Comparison) -> String {
             "on the Pareto front: no other is as small and as near",
         );
     }
-    if models.iter().any(|model| !model.is_candidate()) {
+    if models.iter().any(|model| model.is_noise_floor) {
         line(NOISE, "the noise floor: the reference's own model");
+    }
+    for model in models.iter().filter(|model| model.is_incomplete) {
+        let n = count_of(model.n_left_out(), "token");
+        let label = &model.label;
+        line(INCOMPLETE, &format!("not ranked: {label} leaves out {n}"));
     }
     text
 }
