@@ -128,6 +128,23 @@ fn shapes<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
+fn three_commands_lead_from_the_fixtures_to_a_page() {
+    let session = Session::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    std::os::unix::fs::symlink(fixtures, session.path("fixtures")).unwrap();
+    let commands = block("kl -m fixtures/tiny-f16.gguf -t");
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        session.ok(command.strip_prefix("kl ").unwrap());
+    }
+    let page = String::from_utf8(session.read("report.html")).unwrap();
+    for quant in ["f16", "q8_0", "q4_K_M", "q2_K"] {
+        assert!(page.contains(&format!("tiny-{quant}")));
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn readme_shows_the_report_and_the_comparison_that_the_program_prints() {
     let session = Session::new();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
