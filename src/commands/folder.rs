@@ -27,7 +27,9 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).with_context(unreadable)? {
         let path = entry.with_context(unreadable)?.path();
-        if is_gguf(&path) && !is_later_part(&path) && path.is_file() {
+        // A link to nothing is a model that cannot be read.
+        let is_file = fs::metadata(&path).map_or(true, |about| about.is_file());
+        if is_gguf(&path) && !is_later_part(&path) && is_file {
             paths.push(path);
         }
     }
