@@ -93,9 +93,7 @@ pub enum Warning {
     )]
     Infinite(u64),
     /// Tokens of one of several models are left out.
-    #[error(
-        "{label}: {} without a finite row and {} with an infinite KLD are left out of its mean, but not of other models'", count_of(*.n_excluded, "token"), count_of(*.n_infinite, "token")
-    )]
+    #[error("{label}: {} left out of its mean, but not of other models'", left_out(*.n_excluded, *.n_infinite))]
     LeftOut {
         label: String,
         n_excluded: u64,
@@ -240,6 +238,23 @@ impl Warning {
 fn tokens_are(n: u64) -> String {
     let verb = if n == 1 { "is" } else { "are" };
     format!("{} {verb}", count_of(n, "token"))
+}
+
+/// Which tokens are left out, and the verb.
+fn left_out(n_excluded: u64, n_infinite: u64) -> String {
+    let infinite = || format!("{} with an infinite KLD", count_of(n_infinite, "token"));
+    let excluded = || format!("{} without a finite row", count_of(n_excluded, "token"));
+    let tokens = match (n_excluded, n_infinite) {
+        (0, _) => infinite(),
+        (_, 0) => excluded(),
+        _ => format!("{} and {}", excluded(), infinite()),
+    };
+    let verb = if n_excluded + n_infinite == 1 {
+        "is"
+    } else {
+        "are"
+    };
+    format!("{tokens} {verb}")
 }
 
 fn few_clusters(labels: &[String], n: u64, unit: &str) -> String {

@@ -11,7 +11,7 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
     for model in models {
         let summary = &model.summary;
         let (n_excluded, n_infinite) = (summary.n_excluded, summary.n_infinite());
-        if n_excluded + n_infinite > 0 {
+        if model.is_incomplete {
             warnings.push(Warning::LeftOut {
                 label: model.label.clone(),
                 n_excluded,
@@ -23,6 +23,16 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
         if is_identical && !model.is_reference_model {
             let path = model.label.clone();
             warnings.push(Warning::Identical { path });
+        }
+    }
+    // What all leave out is said once.
+    if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
+        let (n_excluded, n_infinite) = (model.summary.n_excluded, model.summary.n_infinite());
+        if n_excluded > 0 {
+            warnings.push(Warning::Excluded(n_excluded));
+        }
+        if n_infinite > 0 {
+            warnings.push(Warning::Infinite(n_infinite));
         }
     }
     warnings.extend(few_clusters(models));
