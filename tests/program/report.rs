@@ -65,7 +65,7 @@ fn sidecars_of_one_reference_are_ranked_and_paired() {
         assert!(number(&to_best["p_holm"]) >= number(&to_best["p"]));
         assert_eq!(model["pareto"], true);
     }
-    // Each with the best, and each with the next larger: q8_0 is both for q4_K_M.
+    // Each with the best, and each with the next in size: q8_0 is both for q4_K_M.
     let pairs = json["pairs"].as_array().unwrap();
     let kinds: Vec<&str> = pairs
         .iter()

@@ -79,8 +79,8 @@ impl Comparison {
     }
 
     fn markdown_differences(&self, out: &mut String) {
-        let to_larger = self.pairs.iter().filter(|pair| pair.kind == PairKind::Size);
-        let rows: Vec<Vec<String>> = to_larger
+        let to_next = self.pairs.iter().filter(|pair| pair.kind == PairKind::Size);
+        let rows: Vec<Vec<String>> = to_next
             .map(|pair| {
                 let difference = &pair.difference;
                 vec![
@@ -94,8 +94,15 @@ impl Comparison {
             })
             .collect();
         if !rows.is_empty() {
-            out.push_str("\nEach model less the next larger one, on the same tokens:\n\n");
-            let titles = ["model", "larger", "difference", "interval", "p", "nearer"];
+            out.push_str("\nEach model less the next in size, on the same tokens:\n\n");
+            let titles = [
+                "model",
+                "next in size",
+                "difference",
+                "interval",
+                "p",
+                "nearer",
+            ];
             table(out, &titles, 2, rows.into_iter());
         }
     }
@@ -105,7 +112,14 @@ impl Comparison {
             let _ = writeln!(out, "\nMean KLD {title}:\n");
             let columns: Vec<String> = columns.iter().map(|column| escaped(column)).collect();
             let titles: Vec<&str> = columns.iter().map(String::as_str).collect();
-            table(out, &titles, 1, rows.into_iter());
+            let rows = rows.into_iter().map(|mut row| {
+                // A group's name comes from a file.
+                if let Some(first) = row.first_mut() {
+                    *first = escaped(first);
+                }
+                row
+            });
+            table(out, &titles, 1, rows);
         }
     }
 }
@@ -191,5 +205,17 @@ mod tests {
         let mut of = comparison();
         of.models[5].label = "other|<b>".to_owned();
         insta::assert_snapshot!(of.markdown(true));
+    }
+
+    #[test]
+    fn names_of_groups_are_escaped() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            let mut bin = model.breakdown.by_position[0].clone();
+            bin.label = "a|<b>".to_owned();
+            model.breakdown.by_group = vec![bin];
+        }
+        let markdown = of.markdown(true);
+        assert!(markdown.contains("| a\\|\\<b\\> | 1.2 % |"), "{markdown}");
     }
 }

@@ -10,7 +10,7 @@ use crate::stats::PairedDifference;
 pub enum PairKind {
     /// The second is the best model.
     Best,
-    /// The second is the next larger model.
+    /// The second is the next model by size, which may be as large.
     Size,
 }
 

@@ -6,7 +6,7 @@ use super::models::kld;
 use super::{fitted, lines};
 use crate::report::number::{ends, short_percent};
 
-/// The differences to the best model, and those to the next larger one; empty without any.
+/// The differences to the best model, and those to the next in size; empty without any.
 pub fn table(comparison: &Comparison, names: &Names) -> String {
     if comparison.pairs.is_empty() {
         return String::new();
@@ -25,7 +25,7 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
         let mut rows = Vec::new();
         for (kind, title) in [
             (PairKind::Best, "to the best, Holm's p"),
-            (PairKind::Size, "to the next larger"),
+            (PairKind::Size, "to the next in size"),
         ] {
             let of_kind = comparison.pairs.iter().filter(|pair| pair.kind == kind);
             let mut pairs: Vec<&ComparedPair> = of_kind.collect();
