@@ -33,7 +33,6 @@ pub(super) fn add_to(environment: &mut Environment) {
     environment.add_filter("count_of", |n: u64, thing: String| {
         number::count_of(n, &thing)
     });
-    environment.add_filter("sentence", |text: String| capitalised(&text) + ".");
     environment.add_filter("capitalised", |text: String| capitalised(&text));
     environment.add_filter("token", |text: String| token(&text));
     environment.add_filter("names", |names: Vec<String>| {
