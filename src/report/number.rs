@@ -126,18 +126,25 @@ pub fn count_of(n: u64, thing: &str) -> String {
     format!("{} {thing}{plural}", count(n))
 }
 
-/// Text from a file, made safe for a line on a terminal: control characters become U+FFFD.
+/// Text from a file, made safe for a line on a terminal: control characters, and those that break a
+/// line or turn its direction, become U+FFFD.
 #[must_use]
 pub fn printable(text: &str) -> String {
+    let is_safe = |c: char| !c.is_control() && !is_layout(c);
     text.chars()
-        .map(|c| {
-            if c.is_control() {
-                char::REPLACEMENT_CHARACTER
-            } else {
-                c
-            }
+        .map(|c| match is_safe(c) {
+            true => c,
+            false => char::REPLACEMENT_CHARACTER,
         })
         .collect()
+}
+
+/// Whether a character breaks a line or turns its direction (Unicode's `Bidi_Control`).
+fn is_layout(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.
@@ -219,5 +226,6 @@ mod tests {
     #[test]
     fn control_characters_are_replaced() {
         assert_eq!(printable("a\nb\u{1b}[1m é"), "a\u{fffd}b\u{fffd}[1m é");
+        assert_eq!(printable("a\u{202e}b\u{2067}"), "a\u{fffd}b\u{fffd}");
     }
 }

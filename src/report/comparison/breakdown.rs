@@ -17,6 +17,9 @@ const TABLES: [(&str, Bins); 4] = [
     (BY_KIND, |of| &of.special),
 ];
 
+/// The row of the mean of the groups' means.
+const MEAN_OF_GROUPS: &str = "mean of the groups";
+
 /// A table: what tokens are sorted by, the titles of its columns, and its rows.
 pub type BreakdownTable = (&'static str, Vec<String>, Vec<Vec<String>>);
 
@@ -35,21 +38,28 @@ impl Comparison {
         let names = Names::of(self);
         let mut text = String::new();
         for models in self.models.chunks(MODELS_BESIDE) {
-            for (title, titles, rows) in tables_of(models) {
+            for (title, titles, mut rows) in tables_of(models) {
+                shorten_bins(&mut rows);
                 text.push_str(&format!("\nMean KLD {title}, nats\n"));
                 text.push_str(&fitted(&names, |width| {
                     let (own, labels) = titles.split_at(2);
                     let labels = labels.iter().map(|label| names.short(label, width));
                     let titles = own.iter().cloned().chain(labels).collect();
-                    lines(
-                        indented(titles),
-                        rows.iter().cloned().map(indented).collect(),
-                        1,
-                    )
+                    let rows = rows.iter().cloned().map(indented).collect();
+                    lines(indented(titles), rows, 1)
                 }));
             }
         }
         text
+    }
+}
+
+/// Makes the names of bins safe for a terminal, and as short as the longest that is not a group's.
+fn shorten_bins(rows: &mut [Vec<String>]) {
+    let bins: Vec<String> = rows.iter().filter_map(|row| row.first().cloned()).collect();
+    let names = Names::of_whole_labels(&bins.iter().map(String::as_str).collect::<Vec<_>>());
+    for bin in rows.iter_mut().filter_map(|row| row.first_mut()) {
+        *bin = names.short(bin, MEAN_OF_GROUPS.len());
     }
 }
 
@@ -59,6 +69,17 @@ fn indented(mut row: Vec<String>) -> Vec<String> {
         first.insert_str(0, "  ");
     }
     row
+}
+
+/// The row of the mean of the groups' means, if there is one.
+fn mean_of_groups(models: &[ComparedModel]) -> Option<Vec<String>> {
+    let means = models.iter().map(|model| model.summary.kld_macro);
+    if means.clone().all(|mean| mean.is_none()) {
+        return None;
+    }
+    let first = [MEAN_OF_GROUPS.to_owned(), String::new()];
+    let cells = means.map(|mean| mean.map_or_else(|| "-".to_owned(), |mean| kld(mean.value)));
+    Some(first.into_iter().chain(cells).collect())
 }
 
 /// The tables of some of the models.
@@ -82,13 +103,12 @@ fn tables_of(models: &[ComparedModel]) -> Vec<BreakdownTable> {
                 .chain(cells)
                 .collect()
         });
-        Some((
-            *title,
-            titles
-                .chain(models.iter().map(|model| model.label.clone()))
-                .collect(),
-            rows.collect(),
-        ))
+        let mut rows: Vec<Vec<String>> = rows.collect();
+        if *title == BY_GROUP {
+            rows.extend(mean_of_groups(models));
+        }
+        let labels = models.iter().map(|model| model.label.clone());
+        Some((*title, titles.chain(labels).collect(), rows))
     });
     tables.collect()
 }
@@ -96,6 +116,7 @@ fn tables_of(models: &[ComparedModel]) -> Vec<BreakdownTable> {
 #[cfg(test)]
 mod tests {
     use crate::report::comparison::sample::comparison;
+    use crate::stats::Estimate;
 
     #[test]
     fn breakdown_of_the_comparison() {
@@ -105,5 +126,26 @@ mod tests {
             "{text}"
         );
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn groups_have_their_mean_and_safe_names() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.breakdown.by_confidence.clear();
+            let bins = &mut model.breakdown.by_position;
+            bins.truncate(2);
+            bins[0].label = "wiki\u{202e}\u{1b}".to_owned();
+            bins[1].label = "a name that is far too long for a terminal".to_owned();
+            model.breakdown.by_group = std::mem::take(bins);
+            model.summary.kld_macro = Some(Estimate::within(0.25, 0.125, 0.5));
+        }
+        of.models[1].summary.kld_macro = None;
+        let text = of.breakdown_text();
+        insta::assert_snapshot!(text);
+        assert!(
+            of.markdown(true)
+                .contains("| mean of the groups |  | 0.250 | - | 0.250 |")
+        );
     }
 }

@@ -98,6 +98,15 @@ const COLUMNS: &[Column] = &[
     ("flash_attn", |m| optional(m.set_up.flash_attn.as_ref())),
     ("threads", |m| shown(m.set_up.threads)),
     ("llama_cpp", |m| optional(m.set_up.llama_cpp.as_ref())),
+    ("kld_macro", |m| {
+        shown(m.summary.kld_macro.map(|mean| mean.value))
+    }),
+    ("kld_macro_lo", |m| {
+        shown(m.summary.kld_macro.and_then(|mean| mean.lo))
+    }),
+    ("kld_macro_hi", |m| {
+        shown(m.summary.kld_macro.and_then(|mean| mean.hi))
+    }),
 ];
 
 impl Comparison {

@@ -7,44 +7,93 @@ use crate::report::number::printable;
 pub struct Names {
     /// What the names are without; empty if they are the labels.
     pub prefix: String,
-    labels: Vec<String>,
+    /// Each label, and its name.
+    names: Vec<(String, Vec<char>)>,
 }
 
 impl Names {
     /// Shortens the labels of a comparison.
     pub fn of(comparison: &Comparison) -> Self {
-        let labels = comparison.models.iter();
-        Self::of_labels(&labels.map(|model| model.label.as_str()).collect::<Vec<_>>())
+        Self::of_labels(&labels(comparison))
     }
 
     /// Shortens labels.
     pub fn of_labels(labels: &[&str]) -> Self {
-        let labels: Vec<String> = labels.iter().map(|label| printable(label)).collect();
-        let prefix = common_prefix(&labels).to_owned();
-        Self { prefix, labels }
+        let printed: Vec<String> = labels.iter().map(|label| printable(label)).collect();
+        Self::without(common_prefix(&printed), labels)
     }
 
     /// The labels of a comparison, as they are.
     pub fn whole(comparison: &Comparison) -> Self {
+        Self::of_whole_labels(&labels(comparison))
+    }
+
+    /// Labels as they are.
+    pub fn of_whole_labels(labels: &[&str]) -> Self {
+        Self::without("", labels)
+    }
+
+    fn without(prefix: &str, labels: &[&str]) -> Self {
+        let labels = labels.iter().map(|&label| label.to_owned());
         Self {
-            prefix: String::new(),
-            ..Self::of(comparison)
+            prefix: prefix.to_owned(),
+            names: labels
+                .map(|label| (label.clone(), name(&label, prefix)))
+                .collect(),
         }
     }
 
-    /// The name for a label, at most `width` characters wide: its middle is left out if need be.
+    /// The name for a label, at most `width` characters wide. Its middle is left out if need be; or
+    /// its start, where another name would then look the same.
     pub fn short(&self, label: &str, width: usize) -> String {
-        let label = printable(label);
-        let name = label.strip_prefix(&self.prefix).unwrap_or(&label);
-        cut(name, width)
+        let name = name(label, &self.prefix);
+        let short = cut(&name, width);
+        let alike: Vec<&(String, Vec<char>)> = self
+            .names
+            .iter()
+            .filter(|(_, other)| cut(other, width) == short)
+            .collect();
+        let others = alike.iter().filter(|(other, _)| other != label);
+        let Some(start) = others
+            .clone()
+            .map(|(_, other)| n_common(&name, other))
+            .min()
+        else {
+            return short.into_iter().collect();
+        };
+        let from_start = cut_from(&name, start, width);
+        if others
+            .clone()
+            .all(|(_, other)| cut_from(other, start, width) != from_start)
+        {
+            return from_start.into_iter().collect();
+        }
+        let number = alike.iter().position(|(other, _)| other == label);
+        let number = format!(" {}", number.unwrap_or(0) + 1);
+        let room = width.saturating_sub(number.len());
+        cut(&name, room).into_iter().collect::<String>() + &number
     }
 
     /// The longest name's width.
     pub fn width(&self) -> usize {
-        let names = self.labels.iter();
-        let widths = names.map(|label| self.short(label, usize::MAX).chars().count());
+        let widths = self.names.iter().map(|(_, name)| name.len());
         widths.max().unwrap_or(0)
     }
+}
+
+fn labels(comparison: &Comparison) -> Vec<&str> {
+    let models = comparison.models.iter();
+    models.map(|model| model.label.as_str()).collect()
+}
+
+/// A label without what all begin with.
+fn name(label: &str, prefix: &str) -> Vec<char> {
+    let label = printable(label);
+    label
+        .strip_prefix(prefix)
+        .unwrap_or(&label)
+        .chars()
+        .collect()
 }
 
 /// What several labels begin with, up to a `-`, `.` or `/`: a `_` is often within a quant's name.
@@ -64,17 +113,34 @@ fn common_prefix(labels: &[String]) -> &str {
 }
 
 /// The start and the end of a name that is too long, with `…` between them.
-fn cut(name: &str, width: usize) -> String {
-    let n = name.chars().count();
+fn cut(name: &[char], width: usize) -> Vec<char> {
+    let n = name.len();
     if n <= width {
-        return name.to_owned();
+        return name.to_vec();
     }
     // The end mostly names the quantization.
     let n_end = (width.saturating_sub(1) * 2).div_ceil(3);
     let n_start = width.saturating_sub(1 + n_end);
-    let start: String = name.chars().take(n_start).collect();
-    let end: String = name.chars().skip(n - n_end).collect();
-    format!("{start}…{end}")
+    let start = name.iter().take(n_start);
+    let end = name.iter().skip(n - n_end);
+    start.chain(&['…']).chain(end).copied().collect()
+}
+
+/// A name from `start` on, with `…` for what is left out.
+fn cut_from(name: &[char], start: usize, width: usize) -> Vec<char> {
+    let rest = name.len().saturating_sub(start);
+    let room = width.saturating_sub(1);
+    let (n, end) = match rest <= room {
+        true => (rest, None),
+        false => (room.saturating_sub(1), Some('…')),
+    };
+    let part = name.iter().skip(start).take(n).copied();
+    std::iter::once('…').chain(part).chain(end).collect()
+}
+
+/// How many characters two names begin with alike.
+fn n_common(a: &[char], b: &[char]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]
@@ -102,8 +168,34 @@ mod tests {
 
     #[test]
     fn a_long_name_keeps_its_end() {
-        assert_eq!(cut("q4_K_M", 6), "q4_K_M");
-        assert_eq!(cut("instruct-q4_K_M", 10), "ins…q4_K_M");
-        assert_eq!(cut("éééé", 3), "…éé");
+        let short = |label, width| Names::of_labels(&[label]).short(label, width);
+        assert_eq!(short("q4_K_M", 6), "q4_K_M");
+        assert_eq!(short("instruct-q4_K_M", 10), "ins…q4_K_M");
+        assert_eq!(short("éééé", 3), "…éé");
+    }
+
+    #[test]
+    fn names_stay_distinct_when_they_are_cut() {
+        let short = |labels: &[&str], width| -> Vec<String> {
+            let names = Names::of_labels(labels);
+            labels
+                .iter()
+                .map(|label| names.short(label, width))
+                .collect()
+        };
+        let paths = ["same (a/x/same.kls)", "same (b/x/same.kls)", "q8_0"];
+        assert_eq!(short(&paths, 9), ["…a/x/sam…", "…b/x/sam…", "q8_0"]);
+        assert_eq!(short(&paths, 19), paths);
+        // Each differs from the next elsewhere.
+        let far = [
+            "nameA-long-1-end.kls",
+            "nameB-long-1-end.kls",
+            "nameB-long-2-end.kls",
+        ];
+        assert_eq!(short(&far, 8), ["…A-long…", "n….kls 2", "n….kls 3"]);
+        assert_eq!(
+            short(&["a\u{1b}", "a\u{7}"], 8),
+            ["a\u{fffd} 1", "a\u{fffd} 2"]
+        );
     }
 }
