@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::names::Names;
-use super::text::{clusters, fitted, kld, lines, p_value, signed, wrapped};
+use super::text::{clusters, fitted, hanging, kld, laid_out, lines, p_value, signed, wrapped};
 use super::{ComparedModel, ComparedReference, Comparison, WorstText};
 use crate::report::number::{count, ends, percent, printable, short_percent};
 use crate::report::result::ModelInfo;
@@ -59,6 +59,13 @@ pub struct InDepthToken {
     /// The text of model b's top token.
     pub top_b_text: Option<String>,
 }
+
+/// How wide the text of a token is, in quotes.
+const TOKEN_WIDTH: usize = 24;
+
+/// How wide the text before a token is, and that of the token beside it: both fit a line.
+const BEFORE_WIDTH: usize = 30;
+const NEXT_WIDTH: usize = 16;
 
 impl InDepthModel {
     /// A model of a comparison.
@@ -133,7 +140,7 @@ impl InDepth {
     fn head(&self, a: &str, b: &str, prefix: &str, level: &str) -> String {
         let against = self.reference.file_name.as_deref().map(printable);
         let against = against.unwrap_or_else(|| "one reference".to_owned());
-        let mut text = format!("{a} and {b} against {against}\n");
+        let mut text = hanging("", 2, &format!("{a} and {b} against {against}"));
         text.push_str(&line("tokens", &count(self.paired.n_tokens)));
         if self.paired.n_left_out > 0 {
             text.push_str(&line("left out", &count(self.paired.n_left_out)));
@@ -233,33 +240,60 @@ impl InDepth {
         for token in &self.top {
             let at = &token.token.location;
             let shown = |text: &Option<String>, id: u32| match text {
-                Some(text) => format!("{text:?}"),
+                Some(text) => quoted_start(text, TOKEN_WIDTH),
                 None => format!("<{id}>"),
             };
             let top_a = shown(&token.top_a_text, token.token.top_a);
             let top_b = shown(&token.top_b_text, token.token.top_b);
             text.push_str(&format!("  window {}, position {}", at.window, at.position));
             if let Some(around) = &token.text {
-                let before: Vec<char> = around.before.chars().collect();
-                /// What fits a line.
-                const BEFORE: usize = 32;
-                let start = before.len().saturating_sub(BEFORE);
-                let before: String = before.iter().skip(start).collect();
-                text.push_str(&format!(": {before:?}"));
+                let before = quoted_end(&around.before, BEFORE_WIDTH);
+                text.push_str(&format!(": {before}"));
                 if let Some(next) = &around.next {
-                    text.push_str(&format!(" {next:?}"));
+                    text.push_str(&format!(" {}", quoted_start(next, NEXT_WIDTH)));
                 }
             }
             text.push('\n');
-            text.push_str(&format!(
-                "    reference {}; {a} {} {top_a}; {b} {} {top_b}\n",
-                shown(&token.ref_top_text, token.token.ref_top),
-                kld(token.token.kld_a),
-                kld(token.token.kld_b),
-            ));
+            let tops = [
+                format!(
+                    "reference {}",
+                    shown(&token.ref_top_text, token.token.ref_top)
+                ),
+                format!("{a} {} {top_a}", kld(token.token.kld_a)),
+                format!("{b} {} {top_b}", kld(token.token.kld_b)),
+            ];
+            text.push_str(&laid_out("    ", 4, "; ", tops.iter().map(String::as_str)));
         }
         text
     }
+}
+
+/// The start of a text, in quotes.
+fn quoted_start(text: &str, width: usize) -> String {
+    let n = text.chars().take(width + 1).count();
+    let start = |n| -> String { text.chars().take(n).collect() };
+    quoted(n, width, |n| match text.chars().nth(n) {
+        Some(_) => format!("{}…", start(n)),
+        None => start(n),
+    })
+}
+
+/// The end of a text, in quotes.
+fn quoted_end(text: &str, width: usize) -> String {
+    let n_chars = text.chars().count();
+    let end = |n| -> String { text.chars().skip(n_chars.saturating_sub(n)).collect() };
+    quoted(n_chars.min(width), width, |n| match n < n_chars {
+        true => format!("…{}", end(n)),
+        false => end(n),
+    })
+}
+
+/// The longest of the texts of `n` characters or fewer that fits `width` in quotes, where a line
+/// feed takes two characters.
+fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
+    let mut texts = (0..=n).rev().map(|n| format!("{:?}", text(n)));
+    let fits = |text: &String| text.chars().count() <= width;
+    texts.find(fits).unwrap_or_default()
 }
 
 /// A name and its value.
@@ -272,4 +306,20 @@ fn difference(difference: &PairedDifference, show: impl Fn(f64) -> String) -> St
     let ends = ends(difference.lo, difference.hi, &show);
     let p = difference.p.map(|p| format!("  p {}", p_value(p)));
     format!("{} {ends}{}", show(difference.value), p.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_tokens_are_cut() {
+        assert_eq!(quoted_start(" there", 10), "\" there\"");
+        assert_eq!(quoted_start(" therefore", 10), "\" theref…\"");
+        assert_eq!(quoted_start("\n\n\n\n\n", 8), "\"\\n\\n…\"");
+        assert_eq!(quoted_start("\u{202e}", 10), "\"\\u{202e}\"");
+        assert_eq!(quoted_end("Once upon", 10), "\"…ce upon\"");
+        assert_eq!(quoted_end("Once", 10), "\"Once\"");
+        assert_eq!(quoted_end("", 10), "\"\"");
+    }
 }

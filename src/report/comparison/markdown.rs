@@ -73,7 +73,7 @@ impl Comparison {
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(verdict) = words::verdict(self, &names) {
+        if let Some(verdict) = words::verdict(self, &names, usize::MAX) {
             let _ = writeln!(out, "\n{}", escaped(&verdict));
         }
     }

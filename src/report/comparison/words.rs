@@ -7,10 +7,11 @@ use crate::report::number::{bytes, short_percent};
 /// How many models a sentence names before it counts the others.
 const NAMED: usize = 4;
 
-/// Which model is the best, and whether that is real; `None` for fewer than two candidates.
-pub fn verdict(comparison: &Comparison, names: &Names) -> Option<String> {
+/// Which model is the best, and whether that is real; `None` for fewer than two candidates. Names
+/// are at most `width` characters wide.
+pub fn verdict(comparison: &Comparison, names: &Names, width: usize) -> Option<String> {
     let best = comparison.best()?;
-    let name = |model: &ComparedModel| names.short(&model.label, usize::MAX);
+    let name = |model: &ComparedModel| names.short(&model.label, width);
     let is_other = |model: &&ComparedModel| model.is_candidate() && model.label != best.label;
     let others: Vec<&ComparedModel> = comparison.models.iter().filter(is_other).collect();
     if others.is_empty() {
@@ -70,7 +71,7 @@ mod tests {
     use crate::report::comparison::sample::comparison;
 
     fn said(comparison: &Comparison) -> Option<String> {
-        verdict(comparison, &Names::of(comparison))
+        verdict(comparison, &Names::of(comparison), usize::MAX)
     }
 
     #[test]

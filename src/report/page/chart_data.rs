@@ -115,12 +115,12 @@ impl<'c> ChartModel<'c> {
                 .model
                 .size_bytes
                 .map(|size| Number(size as f64 / unit_bytes)),
-            kld: mean.map(|mean| Number(mean.estimate.value)),
+            kld: mean.and_then(|mean| finite(mean.estimate.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),
             hi: mean.and_then(|mean| on_log_scale(mean.clustered.hi)),
-            difference: difference.map(|d| Number(d.value)),
-            difference_lo: difference.and_then(|d| d.lo).map(Number),
-            difference_hi: difference.and_then(|d| d.hi).map(Number),
+            difference: difference.and_then(|d| finite(d.value)),
+            difference_lo: difference.and_then(|d| finite(d.lo?)),
+            difference_hi: difference.and_then(|d| finite(d.hi?)),
             ccdf: numbers(&model.ccdf),
             windows: numbers(&model.by_window),
             confidence: bins(&model.breakdown.by_confidence),
@@ -135,7 +135,7 @@ impl<'c> ChartBin<'c> {
         Self {
             label: &bin.label,
             tokens: bin.n_tokens,
-            kld: bin.kld.map(|kld| Number(kld.value)),
+            kld: bin.kld.and_then(|kld| finite(kld.value)),
             lo: bin.kld.and_then(|kld| on_log_scale(kld.lo)),
             hi: bin.kld.and_then(|kld| on_log_scale(kld.hi)),
         }
@@ -147,7 +147,8 @@ impl ForestScale {
     fn of(comparison: &Comparison) -> Self {
         let differences = comparison.models.iter().filter_map(|model| {
             let difference = model.difference_to_best?.difference;
-            let or_value = |end: Option<f64>| end.unwrap_or(difference.value);
+            let value = finite(difference.value)?.0;
+            let or_value = |end: Option<f64>| end.and_then(finite).map_or(value, |end| end.0);
             Some((or_value(difference.lo), or_value(difference.hi)))
         });
         let (mut min, mut max, mut narrowest) = (0.0_f64, 0.0_f64, f64::INFINITY);
@@ -207,13 +208,18 @@ fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
 fn numbers(points: &[Point]) -> Vec<(Number, Number)> {
     points
         .iter()
-        .map(|(x, y)| (Number(*x), Number(*y)))
+        .filter_map(|(x, y)| Some((finite(*x)?, finite(*y)?)))
         .collect()
+}
+
+/// A number that can be drawn.
+fn finite(x: f64) -> Option<Number> {
+    x.is_finite().then_some(Number(x))
 }
 
 /// The end of an interval, if a logarithmic scale has it.
 fn on_log_scale(end: Option<f64>) -> Option<Number> {
-    end.filter(|end| *end > 0.0).map(Number)
+    end.filter(|end| *end > 0.0).and_then(finite)
 }
 
 #[cfg(test)]
@@ -228,5 +234,14 @@ mod tests {
         assert_eq!(json(0.0), "0");
         assert_eq!(json(f64::INFINITY), "null");
         assert_eq!(json(3.123e-9), "3.123e-9");
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_drawn() {
+        let not_finite = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+        assert_eq!(not_finite.map(finite), [None; 3]);
+        assert_eq!(on_log_scale(Some(f64::INFINITY)), None);
+        let points = numbers(&[(0.0, f64::NAN), (1.0, 0.5), (f64::INFINITY, 0.5)]);
+        assert_eq!(points, [(Number(1.0), Number(0.5))]);
     }
 }

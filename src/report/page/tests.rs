@@ -265,6 +265,47 @@ fn a_comparison_may_lack_almost_everything() {
     html(&comparison).unwrap();
 }
 
+/// Numbers that only a damaged or made-up sidecar can give.
+fn not_finite() -> Comparison {
+    let mut comparison = many(5);
+    for (i, model) in comparison.models.iter_mut().enumerate() {
+        let bad = match i % 2 {
+            0 => f64::INFINITY,
+            _ => f64::NAN,
+        };
+        if i == 1 {
+            continue;
+        }
+        if let Some(kld) = &mut model.summary.kld {
+            kld.mean.estimate.value = bad;
+            (kld.mean.clustered.lo, kld.mean.clustered.hi) = (Some(bad), Some(bad));
+        }
+        if let Some(to_best) = &mut model.difference_to_best {
+            to_best.difference.value = bad;
+            (to_best.difference.lo, to_best.difference.hi) = (Some(bad), Some(bad));
+        }
+        for point in &mut model.by_window {
+            point.1 = bad;
+        }
+        for point in &mut model.ccdf {
+            point.0 = bad;
+        }
+        for bin in &mut model.breakdown.by_group {
+            bin.kld = Some(Estimate::within(bad, bad, bad));
+        }
+    }
+    comparison
+}
+
+#[test]
+fn what_is_not_finite_is_left_out_of_the_charts() {
+    let data = embedded(&html(&not_finite()).unwrap());
+    let ends = data["forest"]["domain"].as_array().unwrap();
+    assert!(ends.iter().all(Value::is_number), "{ends:?}");
+    let model = &data["models"][0];
+    assert!(model["kld"].is_null() && model["windows"] == Value::Array(Vec::new()));
+}
+
 /// Headings in order, with none left out.
 #[test]
 fn headings_are_in_order() {
@@ -297,6 +338,7 @@ fn pages_to_look_at() {
     };
     write("sample.html".to_owned(), sample::comparison());
     write("evil.html".to_owned(), evil());
+    write("not-finite.html".to_owned(), not_finite());
     for n in [1, 2, 5, 12, 40, 100] {
         write(format!("{n}.html"), many(n));
     }

@@ -19,6 +19,9 @@ pub use models::{kld, marks};
 /// The width of a terminal.
 const WIDTH: usize = 80;
 
+/// The widest that names are in a sentence.
+const NAME_IN_SENTENCE: usize = 60;
+
 /// The narrowest that names are cut to.
 const MIN_NAME: usize = 8;
 
@@ -38,7 +41,8 @@ impl Comparison {
                 let row = |(i, model): (usize, &super::ComparedModel)| {
                     let name = format!("  {}", names.short(&model.label, width));
                     let cells = rows.iter().map(|(_, cells)| cells.get(i));
-                    let cells = cells.map(|cell| cell.cloned().unwrap_or_default());
+                    let cells = cells.map(|cell| cell.map(|cell| printable(cell)));
+                    let cells = cells.map(Option::unwrap_or_default);
                     std::iter::once(name).chain(cells).collect()
                 };
                 let models = self.models.iter().enumerate().map(row).collect();
@@ -49,7 +53,7 @@ impl Comparison {
             text.push_str("\nNot compared\n");
             for file in &self.not_compared {
                 let _ = writeln!(text, "  {}", printable(&file.sidecar));
-                let _ = writeln!(text, "    {}", printable(&file.why));
+                text.push_str(&hanging("    ", 4, &printable(&file.why)));
             }
         }
         text
@@ -62,13 +66,13 @@ impl Comparison {
         let mut text = self.title(&names);
         text.push('\n');
         text.push_str(&models::table(self, &names));
-        if let Some(verdict) = words::verdict(self, &names) {
+        if let Some(verdict) = words::verdict(self, &names, NAME_IN_SENTENCE) {
             text.push('\n');
             text.push_str(&wrapped(&verdict));
         }
         let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
-            text.push_str(&wrapped(&warning.to_string()));
+            text.push_str(&wrapped(&printable(&warning.to_string())));
         }
         text
     }
@@ -78,27 +82,30 @@ impl Comparison {
         let name = |name: &Option<String>| name.as_deref().map(printable);
         let against = name(&reference.file_name).unwrap_or_else(|| "one reference".to_owned());
         let n_models = count_of(self.models.len() as u64, "model");
-        let mut text = format!("{n_models} against {against}\n");
+        let mut text = hanging("", 2, &format!("{n_models} against {against}"));
+        let mut fact = |name: &str, value: &str| {
+            text.push_str(&hanging(&format!("  {name:<17}"), 19, value));
+        };
         if let Some(model) = reference.model_name() {
-            let _ = writeln!(text, "  reference model  {}", printable(model));
+            fact("reference model", &printable(model));
         }
         if let Some(first) = self.models.first() {
             let summary = &first.summary;
             let of = reference.text.as_ref().and_then(|text| name(&text.name));
-            let _ = writeln!(
-                text,
-                "  tokens           {}{} in {} of {}",
+            let tokens = format!(
+                "{}{} in {} of {}",
                 count_of(summary.n_tokens + summary.n_excluded, "token"),
                 of.map(|text| format!(" of {text}")).unwrap_or_default(),
                 count_of(summary.n_windows, "window"),
                 reference.n_ctx
             );
+            fact("tokens", &tokens);
             let level = short_percent(self.confidence.level());
             let clusters = clusters(&summary.clusters);
-            let _ = writeln!(text, "  intervals        at {level} %, {clusters}");
+            fact("intervals", &format!("at {level} %, {clusters}"));
         }
         if !names.prefix.is_empty() {
-            let _ = writeln!(text, "  models           {}…", names.prefix);
+            fact("models", &format!("{}…", names.prefix));
         }
         text
     }
@@ -115,23 +122,43 @@ pub fn clusters(clusters: &Clustering) -> String {
 
 /// Text in lines of at most 80 columns.
 pub(super) fn wrapped(text: &str) -> String {
-    let mut wrapped = String::new();
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        if column > 0 && column + 1 + width > WIDTH {
-            wrapped.push('\n');
-            column = 0;
+    hanging("", 0, text)
+}
+
+/// Text in lines of at most 80 columns: the first begins with `start`, the others are indented. A
+/// longer word stays whole, so that a path can be copied.
+pub(super) fn hanging(start: &str, indent: usize, text: &str) -> String {
+    laid_out(start, indent, " ", text.split_whitespace())
+}
+
+/// Pieces as [`hanging`] lays out words, with `joint` between two on one line.
+pub(super) fn laid_out<'p>(
+    start: &str,
+    indent: usize,
+    joint: &str,
+    pieces: impl Iterator<Item = &'p str>,
+) -> String {
+    let mut text = start.to_owned();
+    let mut column = start.chars().count();
+    for (i, piece) in pieces.enumerate() {
+        let width = piece.chars().count();
+        if i > 0 {
+            let width_of_joint = joint.chars().count();
+            if column + width_of_joint + width > WIDTH {
+                text.push_str(joint.trim_end());
+                text.push('\n');
+                text.push_str(&" ".repeat(indent));
+                column = indent;
+            } else {
+                text.push_str(joint);
+                column += width_of_joint;
+            }
         }
-        if column > 0 {
-            wrapped.push(' ');
-            column += 1;
-        }
-        wrapped.push_str(word);
+        text.push_str(piece);
         column += width;
     }
-    wrapped.push('\n');
-    wrapped
+    text.push('\n');
+    text
 }
 
 /// The text that `draw` makes with names of at most a width: the widest that fits.
@@ -166,4 +193,45 @@ pub fn lines(titles: Vec<String>, rows: Vec<Vec<String>>, right: usize) -> Strin
     let text = table.to_string();
     let lines = text.lines().map(|line| format!("{}\n", line.trim_end()));
     lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::comparison::sample::comparison;
+
+    #[test]
+    fn long_names_and_reasons_fit_the_terminal() {
+        let mut of = comparison();
+        let long = |label: &str| format!("{}-{label}\u{202e}", "long".repeat(30));
+        for model in &mut of.models {
+            model.label = long(&model.label);
+            // Without what all begin with, names are short again.
+            if model.label.contains("other") {
+                model.label = "x".repeat(90);
+            }
+        }
+        for pair in &mut of.pairs {
+            (pair.a, pair.b) = (long(&pair.a), long(&pair.b));
+        }
+        of.pairs.retain(|pair| !pair.a.contains("other"));
+        of.not_compared[0].why = "a reason of some words, ".repeat(10);
+        if let Some(text) = &mut of.reference.text {
+            text.name = Some("wiki.txt, code.txt, ".repeat(10));
+        }
+        let text = of.text();
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        assert!(!text.contains('\u{202e}'), "{text}");
+        assert!(text.contains("\n                   wiki.txt, "), "{text}");
+        assert!(text.contains("\n    a reason of some words"), "{text}");
+    }
+
+    #[test]
+    fn a_long_word_stays_whole() {
+        let path = "a/".repeat(50);
+        let text = hanging("  - ", 4, &format!("in {path} there"));
+        assert_eq!(text, format!("  - in\n    {path}\n    there\n"));
+    }
 }
