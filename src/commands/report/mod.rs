@@ -218,7 +218,7 @@ impl Comparer {
 }
 
 /// The pairs to compare, by the indices of their rows: each candidate with the best, and with the
-/// next larger one.
+/// next in size.
 fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let is_paired = |(_, row): &&(usize, &Row)| row.model.is_candidate();
     let candidates: Vec<&(usize, &Row)> = ranked.iter().filter(is_paired).collect();
@@ -230,11 +230,11 @@ fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize,
         let best = best.filter(|best| best != index)?;
         Some((PairKind::Best, *index, best))
     });
-    let to_larger = by_size.windows(2).filter_map(|two| match two {
+    let to_next = by_size.windows(2).filter_map(|two| match two {
         [(smaller, _), (larger, _)] => Some((PairKind::Size, *smaller, *larger)),
         _ => None,
     });
-    let mut pairs: Vec<_> = to_best.chain(to_larger).collect();
+    let mut pairs: Vec<_> = to_best.chain(to_next).collect();
     // Rows are read in the order of their sizes.
     let rank = |index: usize| by_size.iter().position(|(row, _)| *row == index);
     pairs.sort_by_key(|(_, a, _)| rank(*a));

@@ -3,6 +3,7 @@
 use crate::commands::evaluation::DOUBTFUL_PERPLEXITY;
 use crate::report::Warning;
 use crate::report::comparison::ComparedModel;
+use crate::report::number::printable;
 use crate::stats::{ClusterKind, MIN_CLUSTERS};
 
 /// The warnings that the models deserve; what is the same for all is said once.
@@ -13,7 +14,7 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
         let (n_excluded, n_infinite) = (summary.n_excluded, summary.n_infinite());
         if model.is_incomplete {
             warnings.push(Warning::LeftOut {
-                label: model.label.clone(),
+                label: printable(&model.label),
                 n_excluded,
                 n_infinite,
             });
@@ -21,7 +22,7 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
         let kld = summary.kld.as_ref();
         let is_identical = kld.is_some_and(|kld| kld.max == 0.0 && kld.n_infinite == 0);
         if is_identical && !model.is_reference_model {
-            let path = model.label.clone();
+            let path = printable(&model.label);
             warnings.push(Warning::Identical { path });
         }
     }
@@ -52,7 +53,7 @@ fn few_clusters(models: &[ComparedModel]) -> Option<Warning> {
     let few = models
         .iter()
         .filter(|model| clusters_of(model).n == fewest.n);
-    let labels: Vec<String> = few.map(|model| model.label.clone()).collect();
+    let labels: Vec<String> = few.map(|model| printable(&model.label)).collect();
     (1..MIN_CLUSTERS as u64)
         .contains(&fewest.n)
         .then(|| Warning::FewClusters {

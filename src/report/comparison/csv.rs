@@ -107,6 +107,7 @@ const COLUMNS: &[Column] = &[
     ("kld_macro_hi", |m| {
         shown(m.summary.kld_macro.and_then(|mean| mean.hi))
     }),
+    ("is_incomplete", |m| m.is_incomplete.to_string()),
 ];
 
 impl Comparison {
