@@ -99,6 +99,7 @@ impl PairedComparison {
         let pairs = Pairs::of(a, b);
         let n = pairs.0.len();
         let difference = pairs.difference(confidence, rule)?;
+        let clusters = pairs.clusters(rule);
         let (windows, groups) = (pairs.windows(), pairs.groups());
         let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
         let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
@@ -107,8 +108,8 @@ impl PairedComparison {
             n_tokens: n as u64,
             n_left_out: (a.len().max(b.len()) - n) as u64,
             difference,
-            nearer: pairs.nearer(confidence, rule),
-            sign_test: pairs.sign_test(rule),
+            nearer: pairs.nearer(&clusters, confidence),
+            sign_test: pairs.sign_test(&clusters),
             agreement: McNemar::of(&windows, &groups, &agrees_a, &agrees_b, confidence, rule)?,
             by_entropy: pairs.by_entropy(confidence, rule),
             top: pairs.top(n_top),
@@ -163,8 +164,7 @@ impl<'r> Pairs<'r> {
         Clusters::of_means(&means, rule)
     }
 
-    fn nearer(&self, confidence: Confidence, rule: ClusterRule) -> Nearer {
-        let clusters = self.clusters(rule);
+    fn nearer(&self, clusters: &Clusters, confidence: Confidence) -> Nearer {
         let untied = self.0.iter().filter(|(a, b)| a.kld != b.kld);
         let (numbers, a_is): (Vec<Cluster>, Vec<bool>) = untied
             .map(|(a, b)| (clusters.of_window(a.window), a.kld < b.kld))
@@ -178,8 +178,7 @@ impl<'r> Pairs<'r> {
         }
     }
 
-    fn sign_test(&self, rule: ClusterRule) -> SignTest {
-        let clusters = self.clusters(rule);
+    fn sign_test(&self, clusters: &Clusters) -> SignTest {
         let mut sums = BTreeMap::<Cluster, Sum>::new();
         for (a, b) in &self.0 {
             let sum = sums.entry(clusters.of_window(a.window)).or_default();
