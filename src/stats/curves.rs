@@ -1,11 +1,10 @@
 //! Curves of one evaluation's KLDs, as few points.
 
-use std::collections::BTreeMap;
-
 use kl_formats::sidecar::TokenRecord;
 
 use super::exclusion::is_counted;
 use super::mean::Sum;
+use super::window_means::WindowMeans;
 
 /// The most points of a distribution: more would not show in a plot.
 const CCDF_POINTS: usize = 120;
@@ -41,18 +40,15 @@ pub fn ccdf(records: &[TokenRecord]) -> Vec<(f64, f64)> {
 /// The mean KLD along the text: points of the number of the first window, and the mean over the
 /// finite KLDs from it up to the next point, in nats. Each point is of equally many windows.
 pub fn by_window(records: &[TokenRecord]) -> Vec<(f64, f64)> {
-    let mut windows = BTreeMap::<u32, (Sum, u64)>::new();
-    let counted = records.iter().filter(|record| is_counted(record));
-    for record in counted.filter(|record| record.kld.is_finite()) {
-        let (sum, n) = windows.entry(record.window).or_default();
-        sum.add(record.kld);
-        *n += 1;
+    let mut means = WindowMeans::default();
+    for record in records.iter().filter(|record| is_counted(record)) {
+        means.push(record.window, record.group, record.kld);
     }
-    let windows: Vec<(u32, (Sum, u64))> = windows.into_iter().collect();
+    let windows: Vec<_> = means.totals().filter(|(_, total)| total.n > 0).collect();
     let per_point = windows.len().div_ceil(WINDOW_POINTS).max(1);
     let points = windows.chunks(per_point).map(|chunk| {
-        let n: u64 = chunk.iter().map(|(_, (_, n))| n).sum();
-        let sum: Sum = chunk.iter().map(|(_, (sum, _))| sum.value()).collect();
+        let n: u64 = chunk.iter().map(|(_, total)| total.n).sum();
+        let sum: Sum = chunk.iter().map(|(_, total)| total.sum.value()).collect();
         let first = chunk.first().map_or(0, |(window, _)| *window);
         (f64::from(first), sum.value() / n as f64)
     });
