@@ -3,23 +3,18 @@
 use kl_formats::{BackendIdentity, SidecarHeader};
 
 use crate::engine::gguf;
+use crate::report::ModelInfo;
 use crate::report::comparison::ComparedModel;
 
-/// What a row is called before it is compared with others: its label, or the name of its model's
-/// file without `.gguf` and the number of a part.
-pub fn name_of(header: &SidecarHeader) -> String {
+/// What a row is called before it is compared with others: the label that its sidecar records, or
+/// that of its model, without the number of a part.
+pub fn name_of(header: &SidecarHeader, model: &ModelInfo) -> String {
     if let Some(label) = &header.label {
         return label.clone();
     }
-    of_path(&header.model_path)
-}
-
-/// The name of a model's file without `.gguf` and the number of a part.
-fn of_path(path: &str) -> String {
-    let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let stem = file.strip_suffix(".gguf").unwrap_or(file);
-    let part = gguf::part_of_name(stem);
-    part.map_or(stem, |(name, ..)| name).to_owned()
+    let name = model.default_label();
+    let part = gguf::part_of_name(name);
+    part.map_or(name, |(name, ..)| name).to_owned()
 }
 
 /// What can distinguish rows of one name, the most telling first.

@@ -59,6 +59,7 @@ impl Row {
         let texts = stored.texts()?;
         let header = stored.header();
         let identity = header.model.clone().unwrap_or_default();
+        let info = ModelInfo::new(Path::new(&header.model_path), &identity);
         let is_reference_model =
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
         let set_up = header.backend.clone().unwrap_or_default();
@@ -70,10 +71,10 @@ impl Row {
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
-            label: name_of(header),
+            label: name_of(header, &info),
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
-            model: ModelInfo::new(Path::new(&header.model_path), &identity),
+            model: info,
             is_reference_model,
             is_noise_floor: is_reference_model && kv(&set_up) == kv(&backend),
             is_incomplete: false,
