@@ -17,7 +17,7 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::comparison::Comparison;
+use super::comparison::{ComparedModel, Comparison};
 use answer::Answer;
 use chart_data::ChartData;
 use set_up::SetUpTable;
@@ -63,6 +63,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         has_sizes => data.has_sizes(),
         title => words::title(comparison),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
+        left_out => models.iter().map(ComparedModel::n_left_out).collect::<Vec<_>>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
         unsized => unsized_models.map(|m| m.label.clone()).collect::<Vec<_>>(),
         answer => Value::from(Serde(&answer)),
