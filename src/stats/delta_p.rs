@@ -33,7 +33,7 @@ pub struct DeltaP {
     pub quantiles: Vec<QuantileEstimate>,
 }
 
-/// `q(next) − p(next)`; NaN where there is no next token, or a probability is not known.
+/// `q(next) − p(next)`; NaN without a next token, and where a probability is not known.
 pub(super) fn delta_p(record: &TokenRecord) -> f64 {
     (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }

@@ -13,8 +13,8 @@ use super::strata::Cluster;
 /// The mean of the groups' mean divergences with its clustered interval, over the tokens whose
 /// divergence is finite. A group that has none of these is not counted.
 ///
-/// The clustered variances of the groups' means add up, over the square of the number of groups. A
-/// group with a single cluster has no variance to add, and there is no interval then. `None` for
+/// The clustered variances of the groups' means add up, over the square of the number of groups. The
+/// variance of a group with a single cluster cannot be told, so there is no interval then. `None` for
 /// fewer than two groups.
 pub(super) fn macro_mean(
     records: &[&TokenRecord],

@@ -215,7 +215,8 @@ mod tests {
         assert_eq!(empty, None);
     }
 
-    /// Windows that are alike in both models and not in the difference are no reason for blocks.
+    /// Neighbouring windows may be alike in both models: without being alike in the difference, they
+    /// need no blocks.
     #[test]
     fn clusters_are_those_of_the_difference() {
         let windows: Vec<u32> = (0..100).collect();

@@ -117,7 +117,7 @@ impl SidecarHeader {
         }
     }
 
-    /// The header of the whole evaluation that this file is a part of; its own if it is no part.
+    /// The header of the whole evaluation that this file is a part of; of a whole file, its own.
     #[must_use]
     pub fn of_whole(&self) -> Self {
         let mut whole = self.clone();

@@ -31,7 +31,7 @@ pub struct Merged {
 /// Writes the whole of all its parts, references or sidecars.
 ///
 /// # Errors
-/// A part that is missing, comes twice or belongs to another whole; a file that is no part; why the
+/// If a part is missing, comes twice or belongs to another whole, if a file is not a part, or if the
 /// output cannot be written.
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<Merged> {
     let watch = &Watch::new(observer);

@@ -11,8 +11,8 @@ pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
         .then_with(|| mean(a).total_cmp(&mean(b)))
 }
 
-/// Marks the models that leave out more tokens than the one that leaves out fewest: a mean without a
-/// model's worst tokens is no rank.
+/// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
+/// their worst tokens, and cannot be ranked.
 pub fn mark_incomplete<'m>(models: impl IntoIterator<Item = &'m mut ComparedModel>) {
     let mut models: Vec<&mut ComparedModel> = models.into_iter().collect();
     let fewest = models.iter().map(|model| model.n_left_out()).min();

@@ -84,7 +84,7 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     paths.push(folder.path("whole"));
     fs::write(folder.path("q2"), "another quant").unwrap();
     paths.extend(folder.evaluate_parts("q2", 3));
-    // One part of `q2` is missing; `f16` is there whole; a text is no sidecar.
+    // One part of `q2` is missing, `f16` has a whole file too, and a text is not a sidecar.
     let missing = paths.iter().position(|path| path.ends_with("q2.1"));
     paths.remove(missing.unwrap());
     paths.push(folder.path("text"));
