@@ -16,6 +16,7 @@ peer = os.path.join(peer, "llama-perplexity") if peer else shutil.which("llama-p
 kl = os.path.abspath("target/release/kl")
 old = os.environ.get("OLD_KL") and os.path.abspath(os.environ["OLD_KL"])
 bare = os.path.abspath("target/release/examples/bare_decode")
+encodings = os.environ.get("ENCODINGS", "u16").split()
 threads = str(len(os.sched_getaffinity(0)))
 
 
@@ -39,24 +40,34 @@ def main():
         text_flags = ["-t", text, "-c", str(n_ctx), "--score", "half", "-n", rows]
         score = [*text_flags, "-q", "--threads", threads]
         base = os.path.join(folder, "base.kld")
-        commands = {
-            "bare decode, f16": [bare, f16, text, str(n_ctx), "half", rows],
-            "kl -w, f16": [kl, "-m", f16, "-w", "w.gz", "--force", *score],
-            "bare decode, quant": [bare, quant, text, str(n_ctx), "half", rows],
-            "kl -r, quant": [kl, "-m", quant, "-r", "ref.gz", "-q", "--threads", threads],
-        }
+        commands = {"bare decode, f16": [bare, f16, text, str(n_ctx), "half", rows]}
+        write, read, of_encoding = "kl -w, f16", "kl -r, quant", {}
+        for encoding in encodings:
+            of_encoding[encoding] = (f"{write}, {encoding}", f"{read}, {encoding}", f"{encoding}.gz")
+        for encoding, (name, _, _) in of_encoding.items():
+            commands[name] = [kl, "-m", f16, "-w", f"again-{encoding}.gz", "--force",
+                              "--encoding", encoding, *score]
+        commands["bare decode, quant"] = [bare, quant, text, str(n_ctx), "half", rows]
+        for name, file in ((read, file) for _, read, file in of_encoding.values()):
+            commands[name] = [kl, "-m", quant, "-r", file, "-q", "--threads", threads]
+        if os.environ.get("REF_MODEL"):
+            commands["kl --ref-model"] = [kl, "-m", quant, "--ref-model", f16, *score]
         if old:
             # Each version has its own files: an earlier one may not know the formats of today.
             for name, command in list(commands.items()):
-                if command[0] == kl:
-                    arguments = ["old.gz" if word == "ref.gz" else word for word in command[1:]]
+                if command[0] == kl and name.endswith(", u16"):
+                    arguments = ["old.gz" if word == "u16.gz" else word for word in command[1:]]
                     commands[f"old {name}"] = [old, *arguments]
-            commands["old kl -r, quant"] += ["--sidecar", "old.kls"]
+            commands[f"old {read}, u16"] += ["--sidecar", "old.kls"]
             run([old, "-m", f16, "-w", "old.gz", *score])
-        run([kl, "-m", f16, "-w", "ref.gz", *score])
+        sizes = {}
+        for encoding, (_, name, file) in of_encoding.items():
+            run([kl, "-m", f16, "-w", file, "--encoding", encoding, *score])
+            sizes[name] = os.path.getsize(file)
         if peer and os.path.exists(peer):
             common = ["-c", str(n_ctx), "--chunks", str(chunks), "-t", threads]
             run([peer, "-m", f16, "-f", text, "--save-all-logits", base, *common])
+            sizes["llama-perplexity, KLD"] = os.path.getsize(base)
             commands["llama-perplexity, save"] = [
                 peer, "-m", f16, "-f", text, "--save-all-logits", "again.kld", *common]
             commands["llama-perplexity, KLD"] = [
@@ -72,18 +83,19 @@ def main():
                 results[name].append((wall, memory))
         medians = {}
         print(f"{chunks} windows of {n_ctx}, second half scored, {threads} threads, {runs} runs")
-        print(f"{'command':<26}{'median':>9}{'min':>9}{'peak MiB':>10}")
+        print(f"{'command':<26}{'median':>9}{'min':>9}{'peak MiB':>10}{'file MB':>10}")
         for name, values in results.items():
             walls = [wall for wall, _ in values]
             medians[name] = statistics.median(walls)
             memory = statistics.median(memory for _, memory in values)
-            print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}")
-        for a, b in [("kl -r, quant", "bare decode, quant"), ("kl -w, f16", "bare decode, f16"),
-                     ("kl -r, quant", "old kl -r, quant"), ("kl -w, f16", "old kl -w, f16"),
-                     ("kl -r, quant", "llama-perplexity, KLD"),
-                     ("kl -w, f16", "llama-perplexity, save")]:
-            if b in medians:
-                print(f"{a} / {b}: {medians[a] / medians[b]:.2f}")
+            size = f"{sizes[name] / 1e6:>10.1f}" if name in sizes else ""
+            print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}{size}")
+        for write, read, _ in of_encoding.values():
+            for a, b in [(read, "bare decode, quant"), (write, "bare decode, f16"),
+                         (read, f"old {read}"), (write, f"old {write}"),
+                         (read, "llama-perplexity, KLD"), (write, "llama-perplexity, save")]:
+                if b in medians:
+                    print(f"{a} / {b}: {medians[a] / medians[b]:.2f}")
 
 
 main()
