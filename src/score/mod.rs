@@ -116,6 +116,7 @@ pub mod logit_metrics;
 mod pair;
 mod passes;
 mod portable;
+mod recomputed;
 mod token_score;
 mod vector;
 
@@ -138,4 +139,5 @@ pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityToken;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::RowPair;
+pub use recomputed::Recomputed;
 pub use token_score::TokenScore;
