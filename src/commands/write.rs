@@ -14,7 +14,9 @@ use super::output::{Overwrite, PartialFile, check_free_space, folder_of, partial
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
-use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Source, n_rows, n_tokens};
+use crate::input::{
+    Generation, GenerationStep, PreparedInput, RawInput, Selection, Source, n_rows, n_tokens,
+};
 use crate::pipeline::{self, Step, write_reference};
 use crate::report::Warning;
 use crate::report::number::{bytes, count, count_of, printable};
@@ -205,7 +207,12 @@ fn prepare<M: Model>(
         on_step: &mut on_step,
     };
     let is_base_file = settings.target.is_base_file();
-    let input = raw.prepare(model, is_base_file, run.max_rows, settings.part, generation)?;
+    let selection = Selection {
+        max_rows: run.max_rows,
+        part: settings.part,
+        n_first_rows: 0,
+    };
+    let input = raw.prepare(model, is_base_file, &selection, generation)?;
     drop(phase);
     warn_of_input(&input, watch);
     Ok(input)

@@ -31,7 +31,7 @@ mod windows;
 pub use part::Part;
 pub use prepared::PreparedInput;
 pub use prompts::{Generation, GenerationStep};
-pub use raw::RawInput;
+pub use raw::{RawInput, Selection};
 pub use source::{
     GROUP_NAMES, GroupedSource, NamedText, PromptSource, Source, TemplateChoice, TextSource,
     is_group_name,

@@ -11,7 +11,7 @@ use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowS
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
 use super::text::InvalidUtf8;
-use super::{Part, Plan, PreparedInput, PromptSource, ScoreFrom, TemplateChoice};
+use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
@@ -102,8 +102,7 @@ impl<'s> RawPrompts<'s> {
     pub fn prepare<M: Model>(
         mut self,
         model: &M,
-        max_rows: Option<u64>,
-        part: Option<Part>,
+        selection: &Selection,
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
@@ -129,12 +128,19 @@ impl<'s> RawPrompts<'s> {
         }
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
         let longest_of_all = plan.longest_window();
-        let mut plan = plan.limited(max_rows);
+        let mut plan = plan.limited(selection.max_rows);
         let longest_window = plan.longest_window();
-        let shard = plan.keep(part)?;
+        let shard = plan.keep(selection.part)?;
         if source.generate.is_some() {
-            let windows = &mut plan.windows;
-            generate(windows, &prompts, longest_of_all, model, &mut generation)?;
+            let mut windows = plan.with_first(selection.n_first_rows);
+            generate(
+                &mut windows,
+                &prompts,
+                longest_of_all,
+                model,
+                &mut generation,
+            )?;
+            plan.replace(&windows);
         }
         Ok(PreparedInput {
             shard,

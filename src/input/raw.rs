@@ -11,6 +11,17 @@ use super::text::InvalidUtf8;
 use super::{Part, PreparedInput, Source};
 use crate::engine::Model;
 
+/// Which windows of an input are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Selection {
+    /// The most scored positions in all.
+    pub max_rows: Option<u64>,
+    /// Which part of those windows; `None`: all.
+    pub part: Option<Part>,
+    /// How many rows of the [first windows of all parts](super::Plan::first) are wanted too.
+    pub n_first_rows: u64,
+}
+
 /// A text or prompts, not yet tokenized.
 pub enum RawInput<'s> {
     /// A text.
@@ -57,8 +68,7 @@ impl<'s> RawInput<'s> {
         }
     }
 
-    /// Tokenizes the input and cuts it into windows, at most `max_rows` scored positions in all, of
-    /// which only `part` is kept.
+    /// Tokenizes the input, cuts it into windows, and keeps those that are selected.
     ///
     /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `generation` runs the
     /// model where prompts are to be continued.
@@ -70,17 +80,17 @@ impl<'s> RawInput<'s> {
         self,
         model: &M,
         in_chunks: bool,
-        max_rows: Option<u64>,
-        part: Option<Part>,
+        selection: &Selection,
         generation: Generation<'_>,
     ) -> Result<PreparedInput> {
+        let max_rows = selection.max_rows;
         let mut input = match self {
-            Self::Prompts(raw) => return raw.prepare(model, max_rows, part, generation),
+            Self::Prompts(raw) => return raw.prepare(model, selection, generation),
             Self::Text(raw) if in_chunks => raw.in_chunks(model)?,
             Self::Text(raw) => raw.in_windows(model, max_rows)?,
             Self::Texts(raw) => raw.in_windows(model, max_rows)?,
         };
-        input.shard = input.plan.keep(part)?;
+        input.shard = input.plan.keep(selection.part)?;
         Ok(input)
     }
 }

@@ -4,6 +4,7 @@
 //! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
 //! logits at position `i` predicts the token at `i + 1`.
 
+use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
 use anyhow::Result;
@@ -91,6 +92,8 @@ impl Windowing {
 pub struct Plan {
     /// Windows with at least one scored position.
     pub windows: Vec<WindowSpec>,
+    /// The windows of all parts, where those above are one part.
+    whole: Option<Vec<WindowSpec>>,
     /// The seed of their order; `None`: text order.
     pub seed: Option<u64>,
     /// Windows left out because they end before the first scored position.
@@ -147,6 +150,7 @@ impl Plan {
 
         Self {
             windows,
+            whole: None,
             seed: None,
             n_unscored,
         }
@@ -160,6 +164,7 @@ impl Plan {
         Self {
             n_unscored: n_given - windows.len(),
             windows,
+            whole: None,
             seed: None,
         }
     }
@@ -196,8 +201,46 @@ impl Plan {
             return Ok(None);
         };
         let shard = part.of(self.windows.len(), self.n_rows())?;
-        self.windows = part.keep(std::mem::take(&mut self.windows));
+        let whole = std::mem::take(&mut self.windows);
+        self.windows = part.keep(whole.clone());
+        self.whole = Some(whole);
         Ok(Some(shard))
+    }
+
+    /// The windows of all parts, or of the plan where it has no parts. In those of other parts, tokens
+    /// that are to be generated are 0 after the [`first`](Self::first) ones.
+    #[must_use]
+    pub fn whole(&self) -> &[WindowSpec] {
+        self.whole.as_ref().unwrap_or(&self.windows)
+    }
+
+    /// The first windows of the whole that have at least `n_rows` rows together; all of them if
+    /// they have fewer. They are the same for every part.
+    #[must_use]
+    pub fn first(&self, n_rows: u64) -> &[WindowSpec] {
+        let whole = self.whole();
+        whole.get(..n_first(whole, n_rows)).unwrap_or(whole)
+    }
+
+    /// The [`first`](Self::first) windows of the whole, then those of this plan that are not among
+    /// them.
+    #[must_use]
+    pub(super) fn with_first(&self, n_rows: u64) -> Vec<WindowSpec> {
+        let mut windows = self.first(n_rows).to_vec();
+        let numbers: HashSet<u32> = windows.iter().map(|window| window.window).collect();
+        let others = self.windows.iter();
+        windows.extend(others.filter(|w| !numbers.contains(&w.window)).cloned());
+        windows
+    }
+
+    /// Replaces the windows that have the numbers of these.
+    pub(super) fn replace(&mut self, windows: &[WindowSpec]) {
+        let by_number: HashMap<_, _> = windows.iter().map(|w| (w.window, w)).collect();
+        for window in self.whole.iter_mut().flatten().chain(&mut self.windows) {
+            if let Some(&new) = by_number.get(&window.window) {
+                window.clone_from(new);
+            }
+        }
     }
 
     /// Cuts windows as llama-perplexity does: `text` (after the BOS that `with_bos` puts before
@@ -219,6 +262,7 @@ impl Plan {
         let chunks = text.chunks_exact(n_ctx.max(1) as usize);
         Self {
             windows: chunks.enumerate().map(window).collect(),
+            whole: None,
             seed: None,
             n_unscored: 0,
         }
@@ -262,6 +306,17 @@ impl Plan {
 #[must_use]
 pub fn n_rows(windows: &[WindowSpec]) -> u64 {
     windows.iter().map(|window| u64::from(window.n_rows)).sum()
+}
+
+/// How many windows from the first on have `n_rows` rows together; all, if they have fewer.
+fn n_first(windows: &[WindowSpec], n_rows: u64) -> usize {
+    let mut left = n_rows;
+    let is_wanted = |window: &&WindowSpec| {
+        let is_wanted = left > 0;
+        left = left.saturating_sub(window.n_rows.into());
+        is_wanted
+    };
+    windows.iter().take_while(is_wanted).count()
 }
 
 /// Tokens of windows, BOS included.
@@ -443,6 +498,29 @@ mod tests {
             (5, 6),
             "the token after the last row stays"
         );
+    }
+
+    #[test]
+    fn every_part_knows_the_first_windows_of_the_whole() {
+        let all = plan(&text(60), 11, Some(99), ScoreFrom::Text, None);
+        assert_eq!(all.windows.len(), 6);
+        for (n_rows, n) in [(0, 0), (1, 1), (10, 1), (11, 2), (60, 6), (900, 6)] {
+            assert_eq!(all.first(n_rows), &all.windows[..n], "{n_rows}");
+            let mut part = all.clone();
+            part.keep(Some("1/4".parse().unwrap())).unwrap();
+            assert_eq!(part.whole(), all.windows);
+            assert_eq!(part.first(n_rows), &all.windows[..n], "{n_rows}");
+            let mut windows = part.with_first(n_rows);
+            let numbers = windows.iter().map(|window| window.window);
+            let others = [1, 5].into_iter().filter(|&other| other >= n as u32);
+            assert!(numbers.eq((0..n as u32).chain(others)), "{n_rows}");
+            for window in &mut windows {
+                window.tokens[1] = 77;
+            }
+            part.replace(&windows);
+            assert!(part.windows.iter().all(|window| window.tokens[1] == 77));
+            assert_eq!(part.first(n_rows), &windows[..n]);
+        }
     }
 
     #[test]
