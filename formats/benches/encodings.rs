@@ -14,12 +14,12 @@ fn encodings(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(N_VOCAB as u64));
     for encoding in [Encoding::U16, Encoding::F32] {
         let mut words = words_of(encoding, &row);
-        let n_bytes = encoding.layout().row_bytes(N_VOCAB).unwrap();
+        let n_bytes = encoding.layout().unwrap().row_bytes(N_VOCAB).unwrap();
         let bytes: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut words)[..n_bytes];
         group.bench_function(BenchmarkId::new("encode", encoding), |bencher| {
-            bencher.iter(|| encoding.layout().encode(black_box(&row), bytes));
+            bencher.iter(|| encoding.layout().unwrap().encode(black_box(&row), bytes));
         });
-        let view = encoding.layout().view(bytes, N_VOCAB).unwrap();
+        let view = encoding.layout().unwrap().view(bytes, N_VOCAB).unwrap();
         let mut decoded = vec![0.0; N_VOCAB];
         group.bench_function(BenchmarkId::new("decode", encoding), |bencher| {
             bencher.iter(|| view.decode_into(black_box(&mut decoded)));

@@ -25,7 +25,7 @@
 //! # let mut writer = Writer::create(&file, path, target, &about, &windows)?;
 //! # writer.write_window(&windows[0], [[0.5, 1.5, -1.0], [2.0, 0.0, 0.0]])?;
 //! # writer.finish()?;
-//! let mut rows = Reference::open(path)?.into_stream();
+//! let mut rows = Reference::open(path)?.into_stream()?;
 //! while let Some(window) = rows.next_window()? {
 //!     while let Some(block) = rows.next_rows(64)? {
 //!         for row in block.rows() {
@@ -85,6 +85,7 @@ compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts 
 mod checksum;
 mod deflate;
 mod error;
+mod ggml;
 mod groups;
 mod gzip;
 mod header_lines;
@@ -94,6 +95,7 @@ mod python_literal;
 mod row;
 mod shard;
 mod source;
+mod states;
 mod tensors;
 mod window;
 mod writing;
@@ -121,6 +123,7 @@ pub mod safetensors;
 pub mod sidecar;
 
 pub use error::{Error, Found, Result};
+pub use ggml::GgmlType;
 pub use groups::Groups;
 pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};
 pub use klpy::{KlPyHeader, KlPyReader};
@@ -129,8 +132,8 @@ pub use native::{Header, NativeReader};
 pub use npz::NpzReader;
 pub use prompt::{Messages, Prompt, PromptContent};
 pub use reference::{
-    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
-    Windows, sniff,
+    About, Checks, Kind, Prompts, ReadBlocks, ReadStates, ReadStream, Reference, Rows, UnknownKind,
+    Values, Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use safetensors::SafetensorsReader;
@@ -139,6 +142,7 @@ pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts, is_sidecar,
 };
+pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, StateType, States};
 pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};
 pub use writing::{

@@ -32,7 +32,7 @@ impl Float {
     }
 
     /// Bytes of an entry.
-    pub(crate) fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Float::F16 | Float::Bf16 => 2,
             Float::F32 => 4,

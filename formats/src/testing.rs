@@ -49,6 +49,25 @@ pub(crate) fn specs(windows: &[SampleWindow]) -> Vec<WindowSpec> {
     windows.iter().map(|window| window.spec.clone()).collect()
 }
 
+/// Hidden states of `n_embd` numbers in f16, with an f32 head.
+pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
+    States {
+        n_embd,
+        state_type: StateType::F16,
+        head: HeadTensor {
+            name: "output.weight".to_owned(),
+            type_name: "f32".to_owned(),
+            type_id: 0,
+            bytes: 4 * u64::from(n_embd) * u64::from(n_vocab),
+            sha256: String::new(),
+        },
+        then: Vec::new(),
+        n_batch: 4,
+        n_ubatch: 2,
+        check: HeadCheck::default(),
+    }
+}
+
 /// A window and its rows, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampleWindow {
@@ -161,7 +180,7 @@ pub(crate) fn bits(block: &RowBlock) -> Vec<u32> {
 /// The bits of rows that were encoded and decoded again; a row that is exact has its own.
 pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Vec<u32> {
     let n_vocab = n_vocab as usize;
-    let layout = encoding.layout();
+    let layout = encoding.layout().unwrap();
     let row_bytes = layout.row_bytes(n_vocab).unwrap();
     let mut words = vec![0u32; row_bytes.div_ceil(4)];
     let mut out = vec![0.0; n_vocab];

@@ -115,7 +115,7 @@ fn rows_are_computed_when_they_are_read_and_can_be_stored() {
             (window.clone(), rows.collect::<Vec<f32>>())
         })
         .collect();
-    let found = read(reference(states.clone()).into_stream()).unwrap();
+    let found = read(reference(states.clone()).into_stream().unwrap()).unwrap();
     assert_eq!(found, expected);
 
     // Stored in kl's own file, with all that is known about them.
@@ -132,7 +132,7 @@ fn rows_are_computed_when_they_are_read_and_can_be_stored() {
         &windows,
     )
     .unwrap();
-    for (window, logits) in read(from.into_stream()).unwrap() {
+    for (window, logits) in read(from.into_stream().unwrap()).unwrap() {
         writer.write_window(&window, logits.chunks(5)).unwrap();
     }
     writer.finish().unwrap();
@@ -141,5 +141,5 @@ fn rows_are_computed_when_they_are_read_and_can_be_stored() {
         (stored.kind(), stored.about().n_rows),
         (native::KIND, Some(10))
     );
-    assert_eq!(read(stored.into_stream()).unwrap(), expected);
+    assert_eq!(read(stored.into_stream().unwrap()).unwrap(), expected);
 }

@@ -88,7 +88,7 @@ fn expected(encoding: Encoding) -> String {
     for window in windows() {
         let mut sum = 0.0;
         for i in 0..window.n_rows {
-            let layout = encoding.layout();
+            let layout = encoding.layout().unwrap();
             let mut words = vec![0u32; layout.row_bytes(5).unwrap() / 4];
             let bytes = bytemuck::cast_slice_mut(&mut words);
             let row = row(window.window, i);

@@ -2,6 +2,7 @@
 //! `formats/tests/corpus.rs` with each file of the corpus.
 
 use std::hint::black_box;
+use std::io::Read;
 use std::path::Path;
 
 use kl_formats::*;
@@ -165,6 +166,29 @@ fn read_blocks(reader: &dyn ReadBlocks, windows: &[WindowEntry]) -> Result<()> {
     Ok(())
 }
 
+/// The head, the check rows, and every window's states: each group, then all at once.
+fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
+    let states = reader.states();
+    let mut head = Vec::new();
+    let read = reader.head().read_to_end(&mut head);
+    let rows = reader.check_rows()?;
+    assert_eq!(read.ok(), Some(states.head_bytes() as usize));
+    assert_eq!(rows.len(), states.check.rows.len());
+    for (i, entry) in windows.iter().enumerate() {
+        assert_eq!(reader.window(i)?.entry(), *entry);
+        reader.prefetch(i);
+        let (mut by_group, mut all) = (Vec::new(), Vec::new());
+        for rows in states.groups(entry) {
+            reader.read(i, rows, &mut by_group)?;
+        }
+        reader.read(i, 0..entry.n_rows, &mut all)?;
+        assert_eq!(all.len(), entry.n_rows as usize * states.n_embd as usize);
+        let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&by_group), bits(&all));
+    }
+    Ok(())
+}
+
 /// Every window; of every third, rows are skipped.
 fn read_stream(reader: &mut dyn ReadStream) -> Result<()> {
     let mut i = 0;
@@ -248,7 +272,8 @@ fn reference(path: &Path) -> Result<()> {
     let listed = reference.windows().map(<[WindowEntry]>::to_vec);
     match (reference.into_rows(), listed) {
         (Rows::Blocks(blocks), Some(windows)) => read_blocks(&*blocks, &windows),
-        (Rows::Blocks(_), None) => panic!("blocks without a list of windows"),
+        (Rows::States(states), Some(windows)) => read_states(&*states, &windows),
+        (Rows::Blocks(_) | Rows::States(_), None) => panic!("no list of windows"),
         (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
     }
 }

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kl_formats::{
-    Checks, Encoding, ReadBlocks, ReadStream, Reference, Rows, rows_per_piece, sidecar,
-};
+use kl_formats::{Checks, ReadStream, Reference, RowLayout, Rows, rows_per_piece, sidecar};
 use rayon::prelude::*;
 
 use super::observer::Watch;
@@ -31,7 +29,11 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
         None => Vec::new(),
     };
     let (n_windows, n_rows) = match reference.into_rows() {
-        Rows::Blocks(rows) => verify_blocks(&*rows, &rows_per_window, step)?,
+        Rows::Blocks(rows) => verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?,
+        Rows::States(rows) => {
+            rows.verify_head()?;
+            verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?
+        }
         Rows::Stream(rows) => verify_stream(rows, n_vocab, step)?,
     };
     Ok(Verified {
@@ -58,8 +60,8 @@ pub fn verify_sidecar(path: &Path) -> Result<Verified> {
 
 /// Reads all windows, on all cores, and returns how many windows and rows it read. Of several
 /// faults it reports the first in the file.
-fn verify_blocks(
-    rows: &dyn ReadBlocks,
+fn verify_windows(
+    verify: impl Fn(usize) -> kl_formats::Result<()> + Sync,
     rows_per_window: &[u32],
     step: impl Fn(u32) -> Result<()> + Sync,
 ) -> Result<(u64, u64)> {
@@ -68,7 +70,7 @@ fn verify_blocks(
         .enumerate()
         .with_max_len(1)
         .find_map_first(|(index, &n_rows)| {
-            let read = rows.verify_window(index).map_err(anyhow::Error::from);
+            let read = verify(index).map_err(anyhow::Error::from);
             read.and_then(|()| step(n_rows)).err()
         });
     match fault {
@@ -86,7 +88,7 @@ fn verify_stream(
     n_vocab: u32,
     step: impl Fn(u32) -> Result<()>,
 ) -> Result<(u64, u64)> {
-    let rows_at_once = rows_per_piece(Encoding::F32, n_vocab) as usize;
+    let rows_at_once = rows_per_piece(RowLayout::F32, n_vocab) as usize;
     let (mut n_windows, mut n_rows) = (0, 0);
     while let Some(window) = rows.next_window()? {
         while rows.next_rows(rows_at_once)?.is_some() {}

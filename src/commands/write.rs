@@ -95,7 +95,7 @@ pub fn write<E: Engine>(
         .as_ref()
         .map_or((0, 0), |begun| (begun.windows().len(), begun.windows_end()));
 
-    let size = settings.target.projected_bytes(windows, model.n_vocab());
+    let size = settings.target.projected_bytes(&about, windows);
     let size = size.saturating_add(input.prompt_bytes());
     announce(settings, &output, &model, &input, size, n_whole, watch);
     check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kl_formats::{
-    Encoding, Reference, Row, Rows, Shard, TokenRecord, Values, WindowSpec, rows_per_piece,
+    Reference, Row, RowLayout, Rows, Shard, TokenRecord, Values, WindowSpec, rows_per_piece,
 };
 
 use super::in_place::{BlockRows, InPlace};
@@ -285,12 +285,13 @@ impl Source {
     }
 
     fn new(reference: Reference, order: Vec<usize>, max_rows: u64) -> Self {
-        let rows_per_block = rows_per_piece(Encoding::F32, reference.about().n_vocab) as usize;
+        let rows_per_block = rows_per_piece(RowLayout::F32, reference.about().n_vocab) as usize;
         match reference.into_rows() {
             Rows::Blocks(blocks) => Self::InPlace(InPlace::new(blocks, order)),
             Rows::Stream(stream) => {
                 Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
             }
+            Rows::States(_) => todo!("rows of hidden states"),
         }
     }
 }

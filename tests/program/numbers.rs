@@ -24,7 +24,10 @@ impl Session {
 
     /// The windows of a reference of any kind, in the file's order.
     pub fn windows(&self, name: &str) -> Vec<Window> {
-        let mut stream = Reference::open(&self.path(name)).unwrap().into_stream();
+        let mut stream = Reference::open(&self.path(name))
+            .unwrap()
+            .into_stream()
+            .unwrap();
         let mut windows = Vec::new();
         while let Some(spec) = stream.next_window().unwrap() {
             let mut rows = Vec::new();

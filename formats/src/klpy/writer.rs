@@ -49,11 +49,13 @@ pub(super) fn with_header(name: &Named, header: &KlPyHeader) -> Result<Start> {
             layout: RowLayout::F32,
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
-            rows_per_piece: rows_per_piece(Encoding::F32, header.n_vocab),
+            row_len: header.n_vocab,
+            rows_per_piece: rows_per_piece(RowLayout::F32, header.n_vocab),
             framing: FRAMING,
         },
         n_windows: header.n_windows,
         n_rows: None,
+        states: None,
         end: Box::new(NoEnd),
     })
 }

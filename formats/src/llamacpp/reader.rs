@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::reference::ReadBlocks;
 use crate::row::{Row, RowLayout, Shape, StoredLayout};
 use crate::source::Source;
-use crate::{Encoding, RowBlock, WindowSpec, rows_per_piece};
+use crate::{RowBlock, WindowSpec, rows_per_piece};
 
 /// A base file of llama.cpp. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
@@ -192,7 +192,7 @@ impl LlamaCppReader {
 /// [`ReadBlocks::set_bos`] has set one. The file has the text's own token there.
 impl ReadBlocks for LlamaCppReader {
     fn rows_per_block(&self) -> u32 {
-        rows_per_piece(Encoding::U16, self.header.n_vocab)
+        rows_per_piece(RowLayout::LlamaCpp, self.header.n_vocab)
     }
 
     fn n_blocks(&self, i: usize) -> u32 {

@@ -80,20 +80,22 @@ pub(super) fn with_tokens(name: &Named, n_ctx: u32, n_vocab: u32, tokens: &[u32]
             layout: RowLayout::LlamaCpp,
             n_ctx,
             n_vocab,
-            rows_per_piece: rows_per_piece(Encoding::U16, n_vocab),
+            row_len: n_vocab,
+            rows_per_piece: rows_per_piece(RowLayout::LlamaCpp, n_vocab),
             framing: FRAMING,
         },
         n_windows: Some(header.n_windows),
         n_rows: Some(header.n_rows()),
+        states: None,
         end: Box::new(NoEnd),
     })
 }
 
 /// Bytes of a file of these windows.
-pub(super) fn projected_bytes(_encoding: Encoding, windows: &[WindowSpec], n_vocab: u32) -> u64 {
+pub(super) fn projected_bytes(_encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
     let header = LlamaCppHeader {
         n_ctx: longest(windows),
-        n_vocab,
+        n_vocab: about.n_vocab,
         n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
         is_floored: true,
     };

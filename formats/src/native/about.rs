@@ -1,5 +1,6 @@
 //! What a native file records about itself.
 
+use super::states::StatesReader;
 use super::{Header, KIND, NativeReader};
 use crate::reference::{About, Checks, Prompts, Reference, Rows};
 
@@ -7,7 +8,11 @@ use crate::reference::{About, Checks, Prompts, Reference, Rows};
 pub(super) fn reference(reader: NativeReader) -> Reference {
     let windows = reader.windows().copied().collect();
     let about = about(&reader);
-    Reference::new(about, Some(windows), Rows::Blocks(Box::new(reader)))
+    let rows = match reader.header().states.clone() {
+        None => Rows::Blocks(Box::new(reader)),
+        Some(states) => Rows::States(Box::new(StatesReader { reader, states })),
+    };
+    Reference::new(about, Some(windows), rows)
 }
 
 fn about(reader: &NativeReader) -> About {
@@ -23,6 +28,7 @@ fn about(reader: &NativeReader) -> About {
         n_windows,
         n_rows,
         encoding,
+        states,
         rows_per_piece: _,
         text,
         texts,
@@ -44,6 +50,7 @@ fn about(reader: &NativeReader) -> About {
         n_windows: Some(n_windows),
         n_rows: Some(n_rows),
         encoding: encoding.name(),
+        states,
         values: reader.header().values(),
         first_scored: Some(first_scored),
         add_bos,

@@ -60,24 +60,10 @@ impl NativeReader {
             None => Ok((spec, plain)),
         }
     }
-}
 
-/// Blocks are the pieces of the format.
-impl ReadBlocks for NativeReader {
-    fn rows_per_block(&self) -> u32 {
-        self.header.rows_per_piece
-    }
-
-    fn n_blocks(&self, i: usize) -> u32 {
-        self.entry(i).n_pieces()
-    }
-
-    fn window(&self, i: usize) -> Result<WindowSpec> {
-        self.window_and_bytes(i).map(|(window, _)| window)
-    }
-
+    /// Piece `b` of a window's rows, or of its hidden states.
     #[expect(clippy::panic, reason = "the caller's index, as documented")]
-    fn block(&self, i: usize, b: u32, mut reuse: Option<RowBlock>) -> Result<RowBlock> {
+    pub(super) fn piece(&self, i: usize, b: u32, mut reuse: Option<RowBlock>) -> Result<RowBlock> {
         let entry = self.entry(i).window;
         let rows_per_piece = self.header.rows_per_piece;
         let first_row = b
@@ -92,7 +78,7 @@ impl ReadBlocks for NativeReader {
             window: entry.window,
             first_row,
             n_rows: n_rows as usize,
-            n_vocab: self.header.n_vocab as usize,
+            n_vocab: self.header.row_len() as usize,
             layout: self.header.layout(),
         };
         let (offset, end) = self.extent(i, b as usize + 1);
@@ -131,6 +117,30 @@ impl ReadBlocks for NativeReader {
             false => Err(corrupt("a member does not hold the rows that it should")),
         }
     }
+}
+
+/// Blocks are the pieces of the format.
+impl ReadBlocks for NativeReader {
+    fn rows_per_block(&self) -> u32 {
+        self.header.rows_per_piece
+    }
+
+    fn n_blocks(&self, i: usize) -> u32 {
+        self.entry(i).n_pieces()
+    }
+
+    fn window(&self, i: usize) -> Result<WindowSpec> {
+        self.window_and_bytes(i).map(|(window, _)| window)
+    }
+
+    fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
+        match self.header.states {
+            None => self.piece(i, b, reuse),
+            Some(_) => Err(self
+                .name()
+                .unsupported("holds hidden states, not rows of logits")),
+        }
+    }
 
     fn prefetch(&self, i: usize, b: u32) {
         let (offset, end) = self.extent(i, b as usize + 1);
@@ -147,7 +157,7 @@ impl ReadBlocks for NativeReader {
         let n_blocks = self.n_blocks(i);
         let mut reuse: Option<RowBlock> = None;
         for b in 0..n_blocks {
-            let block = self.block(i, b, reuse.take())?;
+            let block = self.piece(i, b, reuse.take())?;
             let after = if b + 1 == n_blocks { CRC_BYTES } else { 0 };
             let bytes = block.rows_bytes() + after as usize;
             crc.update(block.bytes().get(..bytes).unwrap_or_default());

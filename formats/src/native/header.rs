@@ -10,29 +10,32 @@ use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::identity;
 use crate::reference::{About, Values};
-use crate::row::StoredLayout;
+use crate::row::{RowLayout, StoredLayout};
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
     BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Shard,
-    TextIdentity, TokenizerIdentity, WindowSpec,
+    States, TextIdentity, TokenizerIdentity, WindowSpec,
 };
 
-/// The version of the native file that this crate writes. It reads version 2 too.
+/// The version of the native file that this crate writes, if it holds rows. It reads version 2 too.
 pub const FORMAT_VERSION: u32 = 3;
 
+/// The version of a native file that holds hidden states.
+pub const STATES_FORMAT_VERSION: u32 = 4;
+
 /// The versions that are read.
-const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=FORMAT_VERSION;
+const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=STATES_FORMAT_VERSION;
 
 /// Most plain bytes of a piece, unless it is a single row or has exact rows.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
 /// The JSON line of a native file. `null` means unknown, as in a file that was converted. A reader
 /// ignores other keys.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
-    /// [`FORMAT_VERSION`], or 2.
+    /// [`FORMAT_VERSION`], [`STATES_FORMAT_VERSION`], or 2.
     pub format_version: u32,
     /// The program that wrote the file, with its version.
     pub writer: Option<String>,
@@ -55,6 +58,9 @@ pub struct Header {
     pub n_rows: u64,
     /// How rows are stored.
     pub encoding: Encoding,
+    /// The hidden states, where `encoding` stores those and not rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<States>,
     /// Rows in each piece but a window's last: see [`rows_per_piece`].
     pub rows_per_piece: u32,
     /// The text.
@@ -112,9 +118,11 @@ impl Header {
         };
         let model = || about.model_path.as_deref().map(file_name);
         let text = || about.text_path.as_deref().map(file_name);
+        let states = about.states.clone().filter(|_| encoding.holds_states());
+        let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
         let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
         Self {
-            format_version: FORMAT_VERSION,
+            format_version: version_of(encoding),
             writer: about.writer.clone(),
             model: about
                 .model
@@ -131,7 +139,8 @@ impl Header {
             n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
             n_rows: n_rows(windows),
             encoding,
-            rows_per_piece: rows_per_piece(encoding, about.n_vocab),
+            states,
+            rows_per_piece: rows_per_piece(layout, row_len),
             text: about
                 .text
                 .clone()
@@ -185,8 +194,18 @@ impl Header {
     pub(crate) fn layout(&self) -> StoredLayout {
         match (self.format_version, self.encoding) {
             (2, Encoding::U16) => StoredLayout::U16Version2,
-            (_, encoding) => encoding.layout().into(),
+            _ => self.written_layout().into(),
         }
+    }
+
+    /// How a file of this header lays out its rows when it is written.
+    pub(crate) fn written_layout(&self) -> RowLayout {
+        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).0
+    }
+
+    /// Numbers in a row: those of a hidden state, where these are stored.
+    pub(crate) fn row_len(&self) -> u32 {
+        row_layout(self.encoding, self.states.as_ref(), self.n_vocab).1
     }
 
     /// What the values of the rows mean.
@@ -200,9 +219,10 @@ impl Header {
 
     /// The bytes of both lines.
     pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if self.format_version != FORMAT_VERSION {
+        let version = version_of(self.encoding);
+        if self.format_version != version {
             let what = format!(
-                "format version {}: this kl writes {FORMAT_VERSION}",
+                "format version {}: this kl writes {version} of it",
                 self.format_version
             );
             return Err(name.unwritable(what));
@@ -229,7 +249,7 @@ impl Header {
         let format_version = preview.format_version;
         if !READ_VERSIONS.contains(&format_version) {
             return Err(name.unsupported(format!(
-                "format version {format_version}, this kl reads 2 and {FORMAT_VERSION}: \
+                "format version {format_version}, this kl reads 2 to {STATES_FORMAT_VERSION}: \
                  use the kl that wrote it, or write it again"
             )));
         }
@@ -251,7 +271,7 @@ impl Header {
     pub(crate) fn fault(&self) -> Option<String> {
         let piece_bytes = self
             .layout()
-            .row_bytes(self.n_vocab as usize)
+            .row_bytes(self.row_len() as usize)
             .and_then(|bytes| (bytes as u64).checked_mul(u64::from(self.rows_per_piece)));
         if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
@@ -277,9 +297,26 @@ impl Header {
                 self.n_windows,
                 prompts.len()
             ))
+        } else if let Some(fault) = self.states_fault() {
+            Some(fault)
         } else {
             let groups = self.checked_groups().err();
             groups.or_else(|| self.shard_fault())
+        }
+    }
+
+    /// What is wrong with the description of hidden states, if anything.
+    fn states_fault(&self) -> Option<String> {
+        let encoding = self.encoding;
+        match &self.states {
+            None if !encoding.holds_states() => None,
+            None => Some(format!("encoding {encoding} without states")),
+            Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
+            Some(_) if self.format_version != STATES_FORMAT_VERSION => {
+                Some(format!("states in format version {}", self.format_version))
+            }
+            Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
+            Some(states) => states.fault(self.n_vocab, self.n_ctx),
         }
     }
 
@@ -290,6 +327,23 @@ impl Header {
         let other = || format!("n_windows {n_windows}, not the {own} of the shard");
         let fault = shard.fault(Some(self.n_rows));
         fault.or_else(|| (n_windows != own).then(other))
+    }
+}
+
+/// The format version of a file that is written in this encoding.
+fn version_of(encoding: Encoding) -> u32 {
+    match encoding.holds_states() {
+        true => STATES_FORMAT_VERSION,
+        false => FORMAT_VERSION,
+    }
+}
+
+/// How a row is laid out, and how many numbers it has. Of hidden states without a description, which
+/// no header may have: as if they were f32 rows.
+fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (RowLayout, u32) {
+    match states {
+        Some(states) => (RowLayout::State(states.state_type), states.n_embd),
+        None => (encoding.layout().unwrap_or(RowLayout::F32), n_vocab),
     }
 }
 

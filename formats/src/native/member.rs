@@ -56,6 +56,24 @@ impl Tag {
         piece: 0,
     };
 
+    /// A piece of the head of hidden states.
+    pub(super) fn of_head(piece: u32) -> Tag {
+        Tag {
+            kind: 5,
+            window: 0,
+            piece,
+        }
+    }
+
+    /// A row to check the head with.
+    pub(super) fn check_row(piece: u32) -> Tag {
+        Tag {
+            kind: 6,
+            window: 0,
+            piece,
+        }
+    }
+
     /// A window's counts and tokens.
     pub(super) fn head(window: u32) -> Tag {
         Tag {
@@ -76,6 +94,10 @@ impl Tag {
 
     pub(super) fn is_head(self) -> bool {
         self.kind == 1
+    }
+
+    pub(super) fn is_of_head(self) -> bool {
+        self.kind == 5
     }
 
     pub(super) fn is_rows(self) -> bool {

@@ -2,16 +2,17 @@
 
 use std::io::Write;
 
-use super::member::{HEAD_BYTES, Tag, WRONG_CHECKSUM};
+use super::member::Tag;
 use super::members::member_at;
-use super::{FORMAT_VERSION, KIND, NativeReader};
+use super::{KIND, NativeReader};
 use crate::ReadBlocks as _;
 use crate::error::Result;
 use crate::writing::{Member, Part, Writer};
 
 impl<W: Write> Writer<W> {
     /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. Both files
-    /// must have rows of the same length, encoding and number in a piece.
+    /// must have rows of the same length, encoding and number in a piece. Of hidden states, whose head
+    /// must be the same too, the first window brings the head along.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] if a member's bytes do not match its checksum,
@@ -22,6 +23,9 @@ impl<W: Write> Writer<W> {
         let window = entry.window;
         let n_pieces = entry.n_pieces();
         self.check_fits(from)?;
+        if let Some((_, true)) = self.states() {
+            self.copy_head(from)?;
+        }
         // Reads the window's head, which must agree with the index.
         from.window(i)?;
         for m in 0..=n_pieces {
@@ -40,10 +44,10 @@ impl<W: Write> Writer<W> {
 
     fn check_fits(&self, from: &NativeReader) -> Result<()> {
         let (header, format) = (from.header(), self.format());
-        let is_alike = header.format_version == FORMAT_VERSION
-            && header.encoding.layout() == format.layout
+        let is_alike = header.layout() == format.layout.into()
             && header.n_vocab == format.n_vocab
-            && header.rows_per_piece == format.rows_per_piece;
+            && header.rows_per_piece == format.rows_per_piece
+            && header.states.as_ref() == self.states().map(|(states, _)| states);
         match is_alike {
             true => Ok(()),
             false => Err(from.name().unwritable("windows of another layout")),
@@ -60,12 +64,7 @@ impl NativeReader {
         if offset.checked_add(head.member_bytes.into()) != Some(end) {
             return Err(corrupt("a member is not as long as the index states"));
         }
-        // No more than the file has: `member_at` has checked it.
-        let mut bytes = vec![0; head.member_bytes as usize];
-        self.source.read_exact_at(&mut bytes, offset)?;
-        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
-            true => Ok(bytes),
-            false => Err(corrupt(WRONG_CHECKSUM)),
-        }
+        self.whole_member(offset, &head)
+            .map_err(|e| self.in_window(i, e))
     }
 }

@@ -7,12 +7,14 @@
 
 mod about;
 mod blocks;
+mod head;
 mod header;
 mod index;
 mod member;
 mod members;
 mod merge;
 mod reader;
+mod states;
 mod walk;
 mod writer;
 
@@ -20,7 +22,7 @@ mod writer;
 mod tests;
 
 pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
-pub use header::{FORMAT_VERSION, Header};
+pub use header::{FORMAT_VERSION, Header, STATES_FORMAT_VERSION};
 pub use reader::NativeReader;
 pub use walk::count_windows;
 
@@ -40,7 +42,12 @@ pub(crate) const FORMAT: Format = Format {
     recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
     open: |path| NativeReader::open(path).map(about::reference),
     write: Some(WriteFormat {
-        encodings: &[Encoding::U16, Encoding::F32],
+        encodings: &[
+            Encoding::U16,
+            Encoding::F32,
+            Encoding::Hidden,
+            Encoding::Hidden16,
+        ],
         start: writer::start,
         projected_bytes: of_members,
         traits: Traits {

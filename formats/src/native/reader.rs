@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use super::head::HeadMembers;
 use super::index::{self, IndexEntry};
 use super::member::{self, END_BYTES, MemberHead, Tag};
 use super::members::{member_at, open_header, unpack_at};
@@ -18,6 +19,7 @@ use crate::source::Source;
 pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
+    pub(super) head: HeadMembers,
     entries: Vec<IndexEntry>,
     /// Where the windows' members end.
     index_offset: u64,
@@ -33,6 +35,8 @@ impl NativeReader {
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let (header, start) = open_header(&source)?;
+        let head = HeadMembers::find(&source, &header, start)?;
+        let start = head.end;
         let Some(end_offset) = source
             .len
             .checked_sub(END_BYTES as u64)
@@ -54,25 +58,26 @@ impl NativeReader {
                 "the end member does not point to an index",
             ));
         }
-        let head = member_at(&source, end.index_offset, Tag::INDEX)?;
-        if end.index_offset + u64::from(head.member_bytes) != end_offset {
+        let index = member_at(&source, end.index_offset, Tag::INDEX)?;
+        if end.index_offset + u64::from(index.member_bytes) != end_offset {
             return Err(corrupt(
                 end.index_offset,
                 "the index does not reach to the end member",
             ));
         }
-        if u64::from(head.plain_bytes) > index::max_plain_bytes(source.len) {
+        if u64::from(index.plain_bytes) > index::max_plain_bytes(source.len) {
             return Err(corrupt(
                 end.index_offset,
                 "the index is longer than the file has members",
             ));
         }
-        let plain = unpack_at(&source, end.index_offset, &head)?;
+        let plain = unpack_at(&source, end.index_offset, &index)?;
         let entries = index::decode(&plain, &header, start, end.index_offset)
             .map_err(|what| source.name.corrupt(None, end.index_offset, what))?;
         Ok(Self {
             source,
             header,
+            head,
             entries,
             index_offset: end.index_offset,
         })
@@ -83,18 +88,22 @@ impl NativeReader {
     /// byte of what is there is read and checked, as [`ReadBlocks::verify_window`] does.
     ///
     /// # Errors
-    /// A file without a whole header: [`crate::Error::Truncated`], and the other errors of
-    /// [`NativeReader::open`] about a header; [`crate::Error::Io`].
+    /// A file without a whole header, or without the whole head of its hidden states:
+    /// [`crate::Error::Truncated`], and the other errors of [`NativeReader::open`] about either;
+    /// [`crate::Error::Io`].
     pub fn open_cut_off(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let (header, start) = open_header(&source)?;
-        let walked = walk::walk(&source, &header, start)?;
+        let head = HeadMembers::find(&source, &header, start)?;
+        let walked = walk::walk(&source, &header, head.end)?;
         let mut reader = Self {
             source,
             header,
+            head,
             entries: walked.whole,
             index_offset: walked.whole_until,
         };
+        reader.verify_head()?;
         let n_whole = reader.count_whole_windows()?;
         if let Some(damaged) = reader.entries.get(n_whole) {
             reader.index_offset = damaged.offset();

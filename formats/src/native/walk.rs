@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Header;
+use super::head::HeadMembers;
 use super::index::IndexEntry;
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
 use super::members::{open_header, unpack_at};
@@ -10,7 +11,7 @@ use crate::source::Source;
 use crate::{Error, WindowEntry};
 
 /// The error for a file whose last bytes are not its end: walks its members from `start`, where the
-/// header ends, by the lengths they state.
+/// windows start, by the lengths they state.
 pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
     match walk(source, header, start) {
         Ok(walked) => walked.explain(source, header),
@@ -26,7 +27,8 @@ pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
 pub fn count_windows(path: &Path) -> crate::Result<usize> {
     let source = Source::open(path)?;
     let (header, start) = open_header(&source)?;
-    Ok(walk(&source, &header, start)?.whole.len())
+    let head = HeadMembers::find(&source, &header, start)?;
+    Ok(walk(&source, &header, head.end)?.whole.len())
 }
 
 /// What was seen before the first member that is not whole.

@@ -79,14 +79,16 @@ fn with_header(name: &Named, header: &Header) -> Result<Start> {
         format: WindowFormat {
             name: Named::default(),
             kind: KIND,
-            layout: header.encoding.layout(),
+            layout: header.written_layout(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
+            row_len: header.row_len(),
             rows_per_piece: header.rows_per_piece,
             framing: FRAMING,
         },
         n_windows: Some(header.n_windows),
         n_rows: Some(header.n_rows),
+        states: header.states.clone(),
         end: Box::new(End(Vec::new())),
     })
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Kind;
 use crate::{
-    BackendIdentity, Groups, ModelIdentity, Prompt, Shard, TextIdentity, TokenizerIdentity,
+    BackendIdentity, Groups, ModelIdentity, Prompt, Shard, States, TextIdentity, TokenizerIdentity,
 };
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
@@ -32,8 +32,11 @@ pub struct About {
     pub n_windows: Option<u32>,
     /// Rows in the file.
     pub n_rows: Option<u64>,
-    /// How an entry of a row is stored: `u16`, `f32`, `f16`, `bf16` or `f64`.
+    /// How an entry of a row is stored: `u16`, `f32`, `f16`, `bf16` or `f64`; or that hidden states
+    /// are stored instead: `hidden` or `hidden16`.
     pub encoding: &'static str,
+    /// The hidden states, where those are stored and not rows.
+    pub states: Option<States>,
     /// What an entry of a row means.
     pub values: Values,
     /// Whether the rows are stored as llama-perplexity stores them, so that its own arithmetic can
@@ -162,6 +165,7 @@ impl About {
             n_windows: None,
             n_rows: None,
             encoding: "f32",
+            states: None,
             values: Values::Logits,
             is_base_file: false,
             first_scored: None,

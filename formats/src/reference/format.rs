@@ -25,8 +25,8 @@ pub(crate) struct WriteFormat {
     pub(crate) encodings: &'static [Encoding],
     /// The start of such a file: its first bytes, and what a writer must know.
     pub(crate) start: fn(&Named, Encoding, &About, &[WindowSpec]) -> Result<Start>,
-    /// Most bytes that a file of these windows can have; the last argument is `n_vocab`.
-    pub(crate) projected_bytes: fn(Encoding, &[WindowSpec], u32) -> u64,
+    /// Most bytes that a file of these windows can have.
+    pub(crate) projected_bytes: fn(Encoding, &About, &[WindowSpec]) -> u64,
     /// What it can hold, and what it implies.
     pub(crate) traits: Traits,
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use about::{About, Checks, Prompts, Values};
 pub use formats::{UnknownKind, sniff};
 pub use kind::Kind;
-pub use rows::{ReadBlocks, ReadStream, Rows};
+pub use rows::{ReadBlocks, ReadStates, ReadStream, Rows};
 
 use crate::error::{Named, Result};
 use crate::{WindowEntry, WindowSpec};
@@ -90,6 +90,7 @@ impl Reference {
     pub fn read_windows(&self) -> Result<Windows<'_>> {
         Ok(match &self.rows {
             Rows::Blocks(blocks) => Box::new((0..self.n_listed()).map(|i| blocks.window(i))),
+            Rows::States(states) => Box::new((0..self.n_listed()).map(|i| states.window(i))),
             Rows::Stream(stream) => {
                 let mut stream = stream.reopen()?;
                 Box::new(std::iter::from_fn(move || stream.next_window().transpose()))
@@ -125,7 +126,7 @@ impl Reference {
             .map_err(|error| Named::new(path).io("read", error))
     }
 
-    /// The rows, in blocks or as a stream.
+    /// The rows: in blocks, as a stream, or as the hidden states that they are computed from.
     pub fn rows(&self) -> &Rows {
         &self.rows
     }
@@ -136,15 +137,21 @@ impl Reference {
     }
 
     /// Turns the reference, whatever its kind, into one stream of its windows and rows.
-    pub fn into_stream(self) -> Box<dyn ReadStream> {
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] for hidden states, from which rows must be computed first.
+    pub fn into_stream(self) -> Result<Box<dyn ReadStream>> {
         let n_windows = self.n_listed();
         match self.rows {
-            Rows::Blocks(blocks) => Box::new(BlockStream::new(Arc::from(blocks), n_windows)),
-            Rows::Stream(stream) => stream,
+            Rows::Blocks(blocks) => Ok(Box::new(BlockStream::new(Arc::from(blocks), n_windows))),
+            Rows::Stream(stream) => Ok(stream),
+            Rows::States(_) => Err(Named::new(&self.about.path).unsupported(
+                "holds hidden states, not rows of logits: convert it to u16 or f32 first",
+            )),
         }
     }
 
-    /// Windows in the list: all, if the rows are blocks.
+    /// Windows in the list: all, if the rows are not a stream.
     fn n_listed(&self) -> usize {
         self.windows.as_ref().map_or(0, Vec::len)
     }

@@ -150,7 +150,7 @@ fn every_kind_gives_its_windows_and_rows_in_a_stream() {
         let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
         assert_eq!(listed.unwrap(), specs(&windows));
         for max_rows in [1, 2, 3, 100] {
-            let mut stream = Reference::open(path).unwrap().into_stream();
+            let mut stream = Reference::open(path).unwrap().into_stream().unwrap();
             assert!(
                 stream.next_rows(max_rows).unwrap().is_none(),
                 "no window yet"

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::RowLayout;
 
-/// How the logits of a row are stored. Written `f32` or `u16` in JSON and on the command line.
+/// How the logits of a row are stored. Written `f32`, `u16`, `hidden` or `hidden16` in JSON and on
+/// the command line.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
@@ -15,7 +16,20 @@ pub enum Encoding {
     F32,
     /// A code of 16 bits for each entry, linear over the row's own range: see [`RowLayout::U16`].
     U16,
+    /// Not the row but the hidden state that it is computed from, in the smallest type that gives
+    /// the model's own row to the bit: see [`crate::States`].
+    Hidden,
+    /// The hidden state in f16.
+    Hidden16,
 }
+
+/// Every encoding.
+const ALL: [Encoding; 4] = [
+    Encoding::F32,
+    Encoding::U16,
+    Encoding::Hidden,
+    Encoding::Hidden16,
+];
 
 impl Encoding {
     /// Its name, in JSON, in messages and on the command line.
@@ -23,15 +37,24 @@ impl Encoding {
         match self {
             Encoding::F32 => "f32",
             Encoding::U16 => "u16",
+            Encoding::Hidden => "hidden",
+            Encoding::Hidden16 => "hidden16",
         }
     }
 
-    /// How `kl`'s own file lays out a row in this encoding.
-    pub const fn layout(self) -> RowLayout {
+    /// How `kl`'s own file lays out a row in this encoding; `None` for hidden states, whose type is
+    /// recorded in the file.
+    pub const fn layout(self) -> Option<RowLayout> {
         match self {
-            Encoding::F32 => RowLayout::F32,
-            Encoding::U16 => RowLayout::U16,
+            Encoding::F32 => Some(RowLayout::F32),
+            Encoding::U16 => Some(RowLayout::U16),
+            Encoding::Hidden | Encoding::Hidden16 => None,
         }
+    }
+
+    /// Whether hidden states are stored, from which rows are computed.
+    pub const fn holds_states(self) -> bool {
+        matches!(self, Encoding::Hidden | Encoding::Hidden16)
     }
 }
 
@@ -45,11 +68,8 @@ impl FromStr for Encoding {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "f32" => Ok(Encoding::F32),
-            "u16" => Ok(Encoding::U16),
-            _ => Err(format!("unknown encoding {name:?}: give f32 or u16")),
-        }
+        let named = ALL.into_iter().find(|encoding| encoding.name() == name);
+        named.ok_or_else(|| format!("unknown encoding {name:?}: give f32, u16, hidden or hidden16"))
     }
 }
 
@@ -59,7 +79,7 @@ mod tests {
 
     #[test]
     fn names_are_parsed() {
-        for encoding in [Encoding::F32, Encoding::U16] {
+        for encoding in ALL {
             assert_eq!(encoding.to_string().parse(), Ok(encoding));
             assert_eq!(
                 serde_json::to_string(&encoding).unwrap(),

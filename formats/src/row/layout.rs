@@ -2,6 +2,7 @@
 
 use super::u16::{self, Form};
 use super::{Row, llama_cpp};
+use crate::StateType;
 
 /// How the bytes of a row are laid out in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,20 +17,24 @@ pub enum RowLayout {
     /// The layout of llama.cpp's base file: log-probabilities as u16 codes, padded, after a scale
     /// and a minimum.
     LlamaCpp,
+    /// No row of logits, but the hidden state that one is computed from, in `kl`'s own file.
+    State(StateType),
 }
 
 impl RowLayout {
-    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly; `None` where that
-    /// overflows.
+    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly, or of a state of as many
+    /// numbers; `None` where that overflows.
     pub fn row_bytes(self, n_vocab: usize) -> Option<usize> {
         match self {
             RowLayout::F32 => n_vocab.checked_mul(4),
             RowLayout::U16 => Form::Linear.row_bytes(n_vocab),
             RowLayout::LlamaCpp => llama_cpp::row_bytes(n_vocab),
+            RowLayout::State(state_type) => n_vocab.checked_mul(state_type.bytes()),
         }
     }
 
-    /// Writes the logits of a row to `out`; of one that must be stored exactly, only a mark.
+    /// Writes the logits of a row, or the numbers of a state, to `out`; of a row that must be stored
+    /// exactly, only a mark.
     ///
     /// # Panics
     /// If `row` is empty, or `out` is not [`RowLayout::row_bytes`] of its length long.
@@ -43,17 +48,19 @@ impl RowLayout {
             RowLayout::F32 => out.copy_from_slice(bytemuck::cast_slice(row)),
             RowLayout::U16 => u16::encode(row, out),
             RowLayout::LlamaCpp => llama_cpp::encode_row(row, out),
+            RowLayout::State(state_type) => state_type.encode(row, out),
         }
     }
 
-    /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or
-    /// not aligned to their elements.
+    /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, not
+    /// aligned to their elements, or a state.
     pub fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
         match self {
             RowLayout::F32 if Some(bytes.len()) != self.row_bytes(n_vocab) => None,
             RowLayout::F32 => bytemuck::try_cast_slice(bytes).ok().map(Row::F32),
             RowLayout::U16 => u16::view(bytes, n_vocab),
             RowLayout::LlamaCpp => llama_cpp::view(bytes, n_vocab),
+            RowLayout::State(_) => None,
         }
     }
 
@@ -61,7 +68,7 @@ impl RowLayout {
     pub(crate) fn form(self, encoded: &[u8]) -> Option<Form> {
         match self {
             RowLayout::U16 => Form::of(encoded),
-            RowLayout::F32 | RowLayout::LlamaCpp => None,
+            RowLayout::F32 | RowLayout::LlamaCpp | RowLayout::State(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{folder, header};
 use crate::error::{Named, Result};
 use crate::reference::ReadBlocks;
-use crate::row::{Encoding, RowLayout, Shape};
+use crate::row::{RowLayout, Shape};
 use crate::source::Source;
 use crate::tensors::{Float, Matrix, id_fault, is_normalised, window};
 use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
@@ -136,7 +136,7 @@ impl SafetensorsReader {
 /// Rows are f32. A file is opened for each block, so there is none to fetch ahead from.
 impl ReadBlocks for SafetensorsReader {
     fn rows_per_block(&self) -> u32 {
-        rows_per_piece(Encoding::F32, self.n_vocab())
+        rows_per_piece(RowLayout::F32, self.n_vocab())
     }
 
     fn n_blocks(&self, i: usize) -> u32 {

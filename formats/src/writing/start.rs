@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use super::piece::Part;
 use super::window_format::WindowFormat;
+use crate::States;
 
 /// The start of a file that is to be written.
 pub(crate) struct Start {
@@ -15,6 +16,8 @@ pub(crate) struct Start {
     pub(crate) n_windows: Option<u32>,
     /// Rows that the file is to have; `None` where its header does not state it.
     pub(crate) n_rows: Option<u64>,
+    /// The hidden states that its windows will hold, whose head comes before them.
+    pub(crate) states: Option<States>,
     /// What comes after the windows.
     pub(crate) end: Box<dyn End>,
 }

@@ -39,7 +39,7 @@ pub enum TargetError {
 
 impl Target {
     /// A file of this kind. Without an `encoding` it has the kind's default: `u16` for `kl`'s file,
-    /// which can have either, and for llama.cpp's base file, `f32` for kl.py's.
+    /// which can have any, and for llama.cpp's base file, `f32` for kl.py's.
     ///
     /// # Errors
     /// If the kind can only be read, or does not have this encoding.
@@ -71,10 +71,11 @@ impl Target {
     }
 
     /// Most bytes that a file of these windows can have: rows as they are stored, without what
-    /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top.
-    pub fn projected_bytes(self, windows: &[WindowSpec], n_vocab: u32) -> u64 {
+    /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top. Of
+    /// hidden states that `about` does not describe: `u64::MAX`.
+    pub fn projected_bytes(self, about: &About, windows: &[WindowSpec]) -> u64 {
         match self.format() {
-            Some(format) => (format.projected_bytes)(self.encoding, windows, n_vocab),
+            Some(format) => (format.projected_bytes)(self.encoding, about, windows),
             None => 0,
         }
     }

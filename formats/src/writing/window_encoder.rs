@@ -72,6 +72,7 @@ impl WindowEncoder {
     fn new(format: &WindowFormat, window: &WindowSpec) -> Result<(Self, Piece)> {
         let WindowFormat {
             n_vocab,
+            row_len,
             rows_per_piece,
             framing,
             ..
@@ -87,10 +88,10 @@ impl WindowEncoder {
             return Err(unwritable(&fault));
         }
         let row_bytes = (1..=MAX_N_VOCAB)
-            .contains(&n_vocab)
-            .then(|| format.layout.row_bytes(n_vocab as usize))
+            .contains(&row_len)
+            .then(|| format.layout.row_bytes(row_len as usize))
             .flatten()
-            .ok_or_else(|| unwritable(&format!("a vocabulary of {n_vocab}")))?;
+            .ok_or_else(|| unwritable(&format!("rows of {row_len}")))?;
         if rows_per_piece == 0 {
             return Err(unwritable("pieces without rows"));
         }

@@ -1,10 +1,10 @@
 //! How the windows of a file become pieces.
 
 use super::piece::Pack;
+use crate::WindowSpec;
 use crate::error::Named;
 use crate::reference::Kind;
 use crate::row::RowLayout;
-use crate::{Encoding, WindowSpec};
 
 /// Plain bytes that a piece of rows aims at.
 const PIECE_BYTES: usize = 1 << 20;
@@ -18,7 +18,10 @@ pub struct WindowFormat {
     pub(crate) kind: Kind,
     pub(crate) layout: RowLayout,
     pub(crate) n_ctx: u32,
+    /// Tokens are below it.
     pub(crate) n_vocab: u32,
+    /// Numbers in a row: `n_vocab`, or those of a hidden state.
+    pub(crate) row_len: u32,
     pub(crate) rows_per_piece: u32,
     pub(crate) framing: Framing,
 }
@@ -43,12 +46,11 @@ impl WindowFormat {
     }
 }
 
-/// Rows in a piece: about 1 MiB before compression, and at least one. Rows that are stored exactly
-/// make a piece longer.
-pub fn rows_per_piece(encoding: Encoding, n_vocab: u32) -> u32 {
-    let row_bytes = encoding
-        .layout()
-        .row_bytes(n_vocab as usize)
+/// Rows of `row_len` numbers in a piece: about 1 MiB before compression, and at least one. Rows that
+/// are stored exactly make a piece longer.
+pub fn rows_per_piece(layout: RowLayout, row_len: u32) -> u32 {
+    let row_bytes = layout
+        .row_bytes(row_len as usize)
         .unwrap_or(usize::MAX)
         .max(1);
     u32::try_from(PIECE_BYTES / row_bytes)

@@ -7,7 +7,7 @@ use super::piece::{Member, PieceMemory};
 use super::start::{End, Start};
 use super::window_format::WindowFormat;
 use crate::error::{Named, Result};
-use crate::{Error, RowForms, WindowEntry, WindowSpec};
+use crate::{Error, RowForms, States, WindowEntry, WindowSpec};
 
 /// Writes a reference of any kind to anything that accepts bytes.
 ///
@@ -24,6 +24,10 @@ pub struct Writer<W: Write> {
     format: WindowFormat,
     order: Order,
     end: Box<dyn End>,
+    /// The hidden states that its windows hold.
+    states: Option<States>,
+    /// Whether their head is still to be written.
+    is_head_due: bool,
 }
 
 impl<W: Write> Writer<W> {
@@ -31,11 +35,12 @@ impl<W: Write> Writer<W> {
     pub(crate) fn begin(out: W, name: Named, mut start: Start) -> Result<Self> {
         let bytes = std::mem::take(&mut start.bytes);
         let mut writer = Self::at(out, name, start, 0, []);
+        writer.is_head_due = writer.states.is_some();
         writer.put(&bytes)?;
         Ok(writer)
     }
 
-    /// A writer of a file that is written up to `offset`, with these windows in it.
+    /// A writer of a file that is written up to `offset`: its head, if it has one, and these windows.
     pub(crate) fn at<'w>(
         out: W,
         name: Named,
@@ -55,6 +60,8 @@ impl<W: Write> Writer<W> {
             name,
             order,
             end: start.end,
+            states: start.states,
+            is_head_due: false,
         }
     }
 
@@ -67,8 +74,24 @@ impl<W: Write> Writer<W> {
         self.format.clone()
     }
 
-    /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each. Returns how they are
-    /// stored.
+    /// The hidden states that the file's windows hold, and whether their head is still to be written.
+    pub(crate) fn states(&self) -> Option<(&States, bool)> {
+        self.states
+            .as_ref()
+            .map(|states| (states, self.is_head_due))
+    }
+
+    /// Notes that the head has been written.
+    pub(crate) fn end_head(&mut self) {
+        self.is_head_due = false;
+    }
+
+    pub(crate) fn name(&self) -> &Named {
+        &self.name
+    }
+
+    /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each, or as many hidden
+    /// states. Returns how they are stored.
     ///
     /// # Errors
     /// [`Error::Unwritable`] if the file cannot hold such a window or it is not the next one,
@@ -79,14 +102,14 @@ impl<W: Write> Writer<W> {
         rows: impl IntoIterator<Item = R>,
     ) -> Result<RowForms> {
         let layout = self.format.row_layout();
-        let n_vocab = self.format.n_vocab as usize;
+        let row_len = self.format.row_len as usize;
         let (mut encoder, head) = self.format.encode(window)?;
         self.append(head.compress())?;
         let mut memory = None;
         for row in rows {
             let row = row.as_ref();
             let (bytes, n) = encoder.reserve_rows(1, || memory.take());
-            if n == 0 || row.len() != n_vocab {
+            if n == 0 || row.len() != row_len {
                 return Err(self.unfit(window, row.len()));
             }
             layout.encode(row, bytes);
@@ -106,6 +129,7 @@ impl<W: Write> Writer<W> {
         if member.kind != self.format.kind {
             return Err(self.name.unwritable("a member of another kind of file"));
         }
+        self.check_head()?;
         self.order
             .check(member.part)
             .map_err(|what| self.name.unwritable(what))?;
@@ -119,6 +143,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`Error::Unwritable`] if windows or rows are missing, [`Error::Io`].
     pub fn finish(mut self) -> Result<W> {
+        self.check_head()?;
         let whole = self.order.check_end();
         whole.map_err(|what| self.name.unwritable(what))?;
         let end = self.end.bytes(self.offset);
@@ -130,12 +155,20 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
+    /// Checks that nothing of the head is missing.
+    fn check_head(&self) -> Result<()> {
+        match self.is_head_due {
+            true => Err(self.name.unwritable("hidden states without their head")),
+            false => Ok(()),
+        }
+    }
+
     /// Bytes written so far.
     pub fn file_bytes(&self) -> u64 {
         self.offset
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.out
             .write_all(bytes)
             .map_err(|source| self.name.io("write", source))?;
@@ -146,10 +179,10 @@ impl<W: Write> Writer<W> {
     /// The error for a row that does not fit into a window.
     fn unfit(&self, window: &WindowSpec, entries: usize) -> Error {
         let WindowSpec { window, n_rows, .. } = window;
-        let n_vocab = self.format.n_vocab;
-        self.name.unwritable(match entries == n_vocab as usize {
+        let row_len = self.format.row_len;
+        self.name.unwritable(match entries == row_len as usize {
             true => format!("window {window}: more rows were given than its {n_rows}"),
-            false => format!("window {window}: a row has {entries} entries, not {n_vocab}"),
+            false => format!("window {window}: a row has {entries} entries, not {row_len}"),
         })
     }
 }

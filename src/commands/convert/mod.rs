@@ -51,8 +51,7 @@ pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Co
         watch.warn(Warning::Conversion(loss.clone()));
     }
     let windows = &conversion.windows;
-    let n_vocab = about.n_vocab;
-    let size = target.projected_bytes(windows, n_vocab);
+    let size = target.projected_bytes(&about, windows);
     check_free_space(output.path(), &settings.output, size)?;
 
     let writer = Writer::create(

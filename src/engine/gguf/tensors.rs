@@ -1,5 +1,7 @@
 //! The tensor infos: their shapes, types and offsets, and whether the file holds all the data.
 
+use kl_formats::GgmlType;
+
 use super::cursor::Cursor;
 use super::error::Result;
 use super::limits;
@@ -56,17 +58,15 @@ pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resul
                 format!("tensor {name:?} has offset {offset}, not a multiple of {alignment}");
             return Err(cursor.corrupt(what));
         }
-        let bytes = match type_size(kind) {
+        let bytes = match GgmlType::of(kind) {
             // Types that are unknown here are left to llama.cpp: at least one byte.
             None => elements.min(1),
-            Some((block, _)) if !row.is_multiple_of(block) => {
+            Some(GgmlType { block, .. }) if !row.is_multiple_of(block) => {
                 return Err(cursor.corrupt(format!(
                     "tensor {name:?} has rows of {row} elements, not a multiple of its type's {block}"
                 )));
             }
-            Some((block, bytes)) => (elements / block)
-                .checked_mul(bytes)
-                .ok_or_else(|| too_large(cursor))?,
+            Some(kind) => kind.bytes(elements).ok_or_else(|| too_large(cursor))?,
         };
         let end = offset.checked_add(bytes).ok_or_else(|| too_large(cursor))?;
         if last.as_ref().is_none_or(|last| end > last.end) {
@@ -92,44 +92,4 @@ pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resul
         return Err(cursor.truncated(cursor.len, what));
     }
     Ok(n_positions)
-}
-
-/// Elements and bytes of a block of each ggml_type (ggml.h; sizes in ggml-common.h).
-fn type_size(kind: u32) -> Option<(u64, u64)> {
-    Some(match kind {
-        0 => (1, 4),      // F32
-        1 => (1, 2),      // F16
-        2 => (32, 18),    // Q4_0
-        3 => (32, 20),    // Q4_1
-        6 => (32, 22),    // Q5_0
-        7 => (32, 24),    // Q5_1
-        8 => (32, 34),    // Q8_0
-        10 => (256, 84),  // Q2_K
-        11 => (256, 110), // Q3_K
-        12 => (256, 144), // Q4_K
-        13 => (256, 176), // Q5_K
-        14 => (256, 210), // Q6_K
-        15 => (256, 292), // Q8_K
-        16 => (256, 66),  // IQ2_XXS
-        17 => (256, 74),  // IQ2_XS
-        18 => (256, 98),  // IQ3_XXS
-        19 => (256, 50),  // IQ1_S
-        20 => (32, 18),   // IQ4_NL
-        21 => (256, 110), // IQ3_S
-        22 => (256, 82),  // IQ2_S
-        23 => (256, 136), // IQ4_XS
-        24 => (1, 1),     // I8
-        25 => (1, 2),     // I16
-        26 => (1, 4),     // I32
-        27 => (1, 8),     // I64
-        28 => (1, 8),     // F64
-        29 => (256, 56),  // IQ1_M
-        30 => (1, 2),     // BF16
-        34 => (256, 54),  // TQ1_0
-        35 => (256, 66),  // TQ2_0
-        39 => (32, 17),   // MXFP4
-        40 => (64, 36),   // NVFP4
-        41 => (128, 18),  // Q1_0
-        _ => return None,
-    })
 }

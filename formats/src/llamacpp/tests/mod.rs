@@ -11,7 +11,7 @@ use crate::common::about;
 use crate::error::Named;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{Encoding, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
+use crate::{About, Encoding, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -58,7 +58,8 @@ fn write(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32], at_once: usiz
     let writer = writer(n_ctx, n_vocab, tokens).unwrap();
     let bytes = written(writer, &windows, at_once);
     let specs = specs(&windows);
-    let expected = writer::projected_bytes(Encoding::U16, &specs, n_vocab);
+    let about = About::new(KIND, "", n_ctx, n_vocab);
+    let expected = writer::projected_bytes(Encoding::U16, &about, &specs);
     assert!(specs.is_empty() || expected == bytes.len() as u64);
     bytes
 }

@@ -201,7 +201,7 @@ fn version_2(encoding: Encoding) -> (Vec<u8>, Vec<u32>) {
                     bits.extend(row.map(f32::to_bits));
                     match encoding {
                         Encoding::F32 => part.plain.extend(row.map(f32::to_le_bytes).concat()),
-                        Encoding::U16 => {
+                        _ => {
                             part.plain.extend([min, 0.5].map(f32::to_le_bytes).concat());
                             part.plain.extend(codes.map(u16::to_le_bytes).concat());
                         }

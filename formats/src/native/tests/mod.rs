@@ -12,8 +12,8 @@ use super::*;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
 use crate::{
-    Encoding, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, WindowSpec, Writer,
-    rows_per_piece,
+    Encoding, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, RowLayout, WindowSpec,
+    Writer, rows_per_piece,
 };
 
 const N_VOCAB: u32 = 5;
@@ -135,7 +135,7 @@ fn the_forms_of_rows_are_counted() {
             let mut given = 0;
             while encoder.rows_left() > 0 {
                 let (bytes, n) = encoder.reserve_rows(at_once, || None);
-                let layout = Encoding::U16.layout();
+                let layout = Encoding::U16.layout().unwrap();
                 let chunks = bytes.chunks_mut(bytes.len() / n);
                 (chunks.zip(&rows[given..])).for_each(|(out, row)| layout.encode(row, out));
                 encoder.commit(|i| rows[given + i]);
@@ -263,10 +263,10 @@ fn writers_refuse_what_the_header_does_not_state() {
 
 #[test]
 fn rows_per_piece_is_bounded() {
-    assert_eq!(rows_per_piece(Encoding::U16, 128_256), 4);
-    assert_eq!(rows_per_piece(Encoding::F32, crate::MAX_N_VOCAB), 1);
-    assert_eq!(rows_per_piece(Encoding::F32, 1), 1 << 18);
-    assert!(rows_per_piece(Encoding::F32, 0) > 0);
+    assert_eq!(rows_per_piece(RowLayout::U16, 128_256), 4);
+    assert_eq!(rows_per_piece(RowLayout::F32, crate::MAX_N_VOCAB), 1);
+    assert_eq!(rows_per_piece(RowLayout::F32, 1), 1 << 18);
+    assert!(rows_per_piece(RowLayout::F32, 0) > 0);
 }
 
 proptest! {

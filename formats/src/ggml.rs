@@ -1,0 +1,112 @@
+//! ggml's types of numbers: how many bytes a tensor of each has.
+
+/// A type of a tensor's elements (`ggml_type`), which are stored in blocks.
+///
+/// Sources: `ggml.h` for the numbers, `ggml-common.h` for the sizes, `ggml.c` for the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GgmlType {
+    /// Its number in a GGUF.
+    pub id: u32,
+    /// ggml's name for it, such as `q6_K`.
+    pub name: &'static str,
+    /// Elements of a block.
+    pub block: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Whether ggml multiplies matrices of this type with activations. It does not have a product
+    /// for integers, f64 and the type that it makes of activations.
+    pub is_for_weights: bool,
+}
+
+impl GgmlType {
+    /// The type with this number; `None` for one that is not known here.
+    pub fn of(id: u32) -> Option<Self> {
+        TYPES.into_iter().find(|kind| kind.id == id)
+    }
+
+    /// Bytes of `n` elements; `None` where they are not whole blocks, or too many.
+    pub fn bytes(self, n: u64) -> Option<u64> {
+        match n.is_multiple_of(self.block) {
+            true => (n / self.block).checked_mul(self.block_bytes),
+            false => None,
+        }
+    }
+}
+
+const fn weights(id: u32, name: &'static str, block: u64, block_bytes: u64) -> GgmlType {
+    GgmlType {
+        id,
+        name,
+        block,
+        block_bytes,
+        is_for_weights: true,
+    }
+}
+
+const fn other(id: u32, name: &'static str, block: u64, block_bytes: u64) -> GgmlType {
+    GgmlType {
+        is_for_weights: false,
+        ..weights(id, name, block, block_bytes)
+    }
+}
+
+const TYPES: [GgmlType; 34] = [
+    weights(0, "f32", 1, 4),
+    weights(1, "f16", 1, 2),
+    weights(2, "q4_0", 32, 18),
+    weights(3, "q4_1", 32, 20),
+    weights(6, "q5_0", 32, 22),
+    weights(7, "q5_1", 32, 24),
+    weights(8, "q8_0", 32, 34),
+    weights(10, "q2_K", 256, 84),
+    weights(11, "q3_K", 256, 110),
+    weights(12, "q4_K", 256, 144),
+    weights(13, "q5_K", 256, 176),
+    weights(14, "q6_K", 256, 210),
+    other(15, "q8_K", 256, 292),
+    weights(16, "iq2_xxs", 256, 66),
+    weights(17, "iq2_xs", 256, 74),
+    weights(18, "iq3_xxs", 256, 98),
+    weights(19, "iq1_s", 256, 50),
+    weights(20, "iq4_nl", 32, 18),
+    weights(21, "iq3_s", 256, 110),
+    weights(22, "iq2_s", 256, 82),
+    weights(23, "iq4_xs", 256, 136),
+    other(24, "i8", 1, 1),
+    other(25, "i16", 1, 2),
+    other(26, "i32", 1, 4),
+    other(27, "i64", 1, 8),
+    other(28, "f64", 1, 8),
+    weights(29, "iq1_m", 256, 56),
+    weights(30, "bf16", 1, 2),
+    weights(34, "tq1_0", 256, 54),
+    weights(35, "tq2_0", 256, 66),
+    weights(39, "mxfp4", 32, 17),
+    weights(40, "nvfp4", 64, 36),
+    weights(41, "q1_0", 128, 18),
+    weights(42, "q2_0", 64, 18),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_whole_blocks() {
+        let q6_k = GgmlType::of(14).unwrap();
+        assert_eq!((q6_k.name, q6_k.bytes(512)), ("q6_K", Some(420)));
+        assert_eq!(q6_k.bytes(511), None);
+        assert_eq!(GgmlType::of(28).unwrap().bytes(u64::MAX), None);
+        assert_eq!(GgmlType::of(4), None);
+    }
+
+    #[test]
+    fn numbers_and_names_are_unique() {
+        for (i, a) in TYPES.iter().enumerate() {
+            for b in &TYPES[i + 1..] {
+                assert!(a.id < b.id && a.name != b.name, "{a:?} {b:?}");
+            }
+        }
+    }
+}

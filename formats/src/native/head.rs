@@ -1,0 +1,266 @@
+//! The head's members: its tensor and the values of the steps that follow, in bounded pieces, then
+//! the check rows.
+
+use std::io::{self, Read, Write};
+
+use sha2::{Digest, Sha256};
+
+use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM};
+use super::members::{member_at, unpack_at};
+use super::{Header, NativeReader};
+use crate::error::Result;
+use crate::source::Source;
+use crate::writing::Writer;
+use crate::{States, hex};
+
+/// Plain bytes of each piece of the head but the last.
+const PIECE_BYTES: u64 = 16 << 20;
+
+/// Where the head's members are in a file.
+#[derive(Debug, Default)]
+pub(super) struct HeadMembers {
+    /// Where each of them starts.
+    offsets: Vec<u64>,
+    /// Where the last ends, and so the first window starts.
+    pub(super) end: u64,
+}
+
+/// The members that a head has, in order: what each holds, and its plain bytes.
+fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
+    let bytes = states.head_bytes();
+    let piece = move |i: u64| PIECE_BYTES.min(bytes - i * PIECE_BYTES);
+    // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
+    let pieces = (0..bytes.div_ceil(PIECE_BYTES)).map(move |i| (Tag::of_head(i as u32), piece(i)));
+    let n_rows = states.check.rows.len() as u32; // bounded by the header
+    let rows = (0..n_rows).map(move |i| (Tag::check_row(i), 4 * u64::from(n_vocab)));
+    pieces.chain(rows)
+}
+
+impl HeadMembers {
+    /// Finds the head's members, by the lengths they state, from `start` on, where the header ends.
+    ///
+    /// # Errors
+    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for members that
+    /// are not those of the header, [`crate::Error::Io`].
+    pub(super) fn find(source: &Source, header: &Header, start: u64) -> Result<Self> {
+        let mut found = Self {
+            offsets: Vec::new(),
+            end: start,
+        };
+        let Some(states) = &header.states else {
+            return Ok(found);
+        };
+        for (tag, plain_bytes) in members(states, header.n_vocab) {
+            let offset = found.end;
+            let cut = || {
+                let what = "the file ends within the head of its hidden states";
+                source.name.truncated(None, source.len, what)
+            };
+            let corrupt = |what| source.name.corrupt(None, offset, what);
+            let bytes = source.array_at::<HEAD_BYTES>(offset)?.ok_or_else(cut)?;
+            let head = member::read_head(&bytes)
+                .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
+            if head.tag != tag || u64::from(head.plain_bytes) != plain_bytes {
+                return Err(corrupt(
+                    "a member of the head does not hold what the header states",
+                ));
+            }
+            let end = offset.saturating_add(head.member_bytes.into());
+            if end > source.len {
+                return Err(cut());
+            }
+            found.offsets.push(offset);
+            found.end = end;
+        }
+        Ok(found)
+    }
+}
+
+/// The head's bytes, piece by piece.
+struct HeadStream<'r> {
+    source: &'r Source,
+    /// The pieces that are left: where each starts, and what it holds.
+    left: Box<dyn Iterator<Item = (u64, Tag)> + 'r>,
+    plain: io::Cursor<Vec<u8>>,
+}
+
+impl Read for HeadStream<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let n = self.plain.read(out)?;
+            if n > 0 || out.is_empty() {
+                return Ok(n);
+            }
+            let Some((offset, tag)) = self.left.next() else {
+                return Ok(0);
+            };
+            let unpacked = member_at(self.source, offset, tag)
+                .and_then(|head| unpack_at(self.source, offset, &head));
+            self.plain = io::Cursor::new(unpacked.map_err(io::Error::other)?);
+        }
+    }
+}
+
+impl NativeReader {
+    /// The head's members: where each starts, and what it holds.
+    fn head_members(&self) -> impl Iterator<Item = (u64, Tag)> + '_ {
+        let states = self.header.states.iter();
+        let tags = states.flat_map(|states| members(states, self.header.n_vocab));
+        let offsets = self.head.offsets.iter().copied();
+        offsets.zip(tags.map(|(tag, _)| tag))
+    }
+
+    /// The bytes of the head: its tensor and the steps' values.
+    pub(super) fn head_stream(&self) -> Box<dyn Read + '_> {
+        let left = self.head_members().filter(|(_, tag)| tag.is_of_head());
+        Box::new(HeadStream {
+            source: &self.source,
+            left: Box::new(left),
+            plain: io::Cursor::default(),
+        })
+    }
+
+    /// The check rows, in the order of the header.
+    pub(super) fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
+        let members = self.head_members().filter(|(_, tag)| !tag.is_of_head());
+        let rows = members.map(|(offset, tag)| {
+            let head = member_at(&self.source, offset, tag)?;
+            let plain = unpack_at(&self.source, offset, &head)?;
+            let logits = plain.as_chunks::<4>().0.iter();
+            Ok(logits.map(|b| f32::from_le_bytes(*b)).collect())
+        });
+        rows.collect()
+    }
+
+    /// Reads the whole head: its checksums, and the tensor's hash.
+    pub(super) fn verify_head(&self) -> Result<()> {
+        let Some(states) = &self.header.states else {
+            return Ok(());
+        };
+        let mut hash = TensorHash::new(states);
+        for (offset, tag) in self.head_members() {
+            let head = member_at(&self.source, offset, tag)?;
+            let plain = unpack_at(&self.source, offset, &head)?;
+            if tag.is_of_head() {
+                hash.update(&plain);
+            }
+        }
+        match hash.matches(states) {
+            true => Ok(()),
+            false => {
+                let start = self.head.offsets.first().copied().unwrap_or_default();
+                Err(self.name().corrupt(None, start, OTHER_HASH))
+            }
+        }
+    }
+}
+
+const OTHER_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
+
+/// The SHA-256 of the head's first bytes: its tensor.
+struct TensorHash {
+    hash: Sha256,
+    left: u64,
+}
+
+impl TensorHash {
+    fn new(states: &States) -> Self {
+        Self {
+            hash: Sha256::new(),
+            left: states.head.bytes,
+        }
+    }
+
+    fn update(&mut self, plain: &[u8]) {
+        let n = self.left.min(plain.len() as u64);
+        self.left -= n;
+        self.hash
+            .update(plain.get(..n as usize).unwrap_or_default());
+    }
+
+    fn matches(self, states: &States) -> bool {
+        hex(&self.hash.finalize()) == states.head.sha256
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes what a file of hidden states has before its first window: `head`, the bytes of the
+    /// head's tensor and the values of the steps that follow, f32; and the model's own rows of the
+    /// positions in [`crate::HeadCheck::rows`], in that order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if they are not what the header states, or not what comes next;
+    /// [`crate::Error::Io`], also where `head` cannot be read.
+    pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
+        let (states, n_vocab) = self.due_head()?;
+        let n_rows = states.check.rows.len();
+        if check_rows.len() != n_rows || check_rows.iter().any(|row| row.len() != n_vocab as usize)
+        {
+            let what = format!("check rows that are not {n_rows} of {n_vocab} entries");
+            return Err(self.name().unwritable(what));
+        }
+        let mut hash = TensorHash::new(&states);
+        let mut bytes = Vec::new();
+        let mut rows = check_rows.iter();
+        for (tag, n) in members(&states, n_vocab) {
+            if tag.is_of_head() {
+                let mut plain = Vec::with_capacity(n as usize); // at most PIECE_BYTES
+                let read = head.by_ref().take(n).read_to_end(&mut plain);
+                read.map_err(|cause| self.name().io("read the head for it", cause))?;
+                if plain.len() as u64 != n {
+                    return Err(self
+                        .name()
+                        .unwritable("a head shorter than its header states"));
+                }
+                hash.update(&plain);
+                member::build_in(&mut bytes, tag, &plain);
+            } else {
+                let row = rows.next().map(Vec::as_slice).unwrap_or_default();
+                member::build_in(&mut bytes, tag, bytemuck::cast_slice(row));
+            }
+            self.put(&bytes)?;
+        }
+        let after = head.read(&mut [0]);
+        match after.map_err(|cause| self.name().io("read the head for it", cause))? {
+            0 if hash.matches(&states) => {
+                self.end_head();
+                Ok(())
+            }
+            0 => Err(self.name().unwritable(OTHER_HASH)),
+            _ => Err(self
+                .name()
+                .unwritable("a head longer than its header states")),
+        }
+    }
+
+    /// Writes the head of `from` as it is: its members' bytes, unchanged.
+    pub(super) fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
+        for (offset, tag) in from.head_members() {
+            let head = member_at(&from.source, offset, tag)?;
+            let bytes = from.whole_member(offset, &head)?;
+            self.put(&bytes)?;
+        }
+        self.end_head();
+        Ok(())
+    }
+
+    fn due_head(&self) -> Result<(States, u32)> {
+        match self.states() {
+            Some((states, true)) => Ok((states.clone(), self.format().n_vocab)),
+            _ => Err(self.name().unwritable("a head where none comes next")),
+        }
+    }
+}
+
+impl NativeReader {
+    /// All bytes of a member, whose checksum has been checked.
+    pub(super) fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
+        // No more than the file has: `member_at` has checked it.
+        let mut bytes = vec![0; head.member_bytes as usize];
+        self.source.read_exact_at(&mut bytes, offset)?;
+        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
+            true => Ok(bytes),
+            false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
+        }
+    }
+}

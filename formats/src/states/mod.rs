@@ -1,0 +1,178 @@
+//! Hidden states in place of rows: what a reference of them records, so that the rows can be
+//! computed. A row is head x state, and for some architectures more follows.
+
+mod fault;
+mod state_type;
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+pub use state_type::StateType;
+
+use crate::WindowEntry;
+
+/// Most numbers that a hidden state may have. The widest model published by 2026 has 18,432.
+pub const MAX_N_EMBD: u32 = 1 << 20;
+
+/// What a reference of hidden states records about them and the head that makes rows of them.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct States {
+    /// Numbers in a state.
+    pub n_embd: u32,
+    /// How they are stored.
+    #[serde(rename = "type")]
+    pub state_type: StateType,
+    /// The head: what states are multiplied with.
+    pub head: HeadTensor,
+    /// What follows the product, in order.
+    pub then: Vec<HeadStep>,
+    /// Tokens of each decode call of a window but its last.
+    pub n_batch: u32,
+    /// Tokens of each physical batch of a decode call but its last: their states were multiplied
+    /// with the head together.
+    pub n_ubatch: u32,
+    /// How far the rows that are computed are from the model's own.
+    pub check: HeadCheck,
+}
+
+/// The head's tensor, as it stands in the model's GGUF: `n_vocab` rows of `n_embd` elements.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct HeadTensor {
+    /// Its name, such as `output.weight`; of tied embeddings `token_embd.weight`.
+    pub name: String,
+    /// ggml's name for the type of its elements, such as `q6_K`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The type's number in a GGUF.
+    pub type_id: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// SHA-256 (hex) of its bytes.
+    pub sha256: String,
+}
+
+/// A step that follows the product of head and state, in f32.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum HeadStep {
+    /// `x * factor + bias`, as `ggml_scale_bias` computes it.
+    Scale {
+        /// What each logit is multiplied with.
+        factor: f32,
+        /// What is added to each.
+        bias: f32,
+    },
+    /// `tanh(x)`.
+    Tanh,
+    /// `x + value`.
+    Add {
+        /// How many values are stored after the head: one for each entry of the vocabulary, or one
+        /// for all.
+        n_values: u32,
+    },
+    /// `x * value`.
+    Mul {
+        /// As in [`HeadStep::Add`].
+        n_values: u32,
+    },
+}
+
+/// How far the rows computed from stored states were from the model's own where they were written,
+/// and which of the model's own rows the file holds.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct HeadCheck {
+    /// Rows that were compared.
+    pub n_rows: u64,
+    /// The mean KL divergence of a computed row from the model's own, in nats; 0 where all are equal
+    /// to the bit.
+    pub mean_kld: f32,
+    /// The largest.
+    pub max_kld: f32,
+    /// Whose rows the file holds, as the model gave them.
+    pub rows: Vec<CheckRow>,
+}
+
+/// A position whose row the file holds, as the model gave it.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CheckRow {
+    /// The window's index in the order of the text.
+    pub window: u32,
+    /// The position in the window.
+    pub position: u32,
+}
+
+impl HeadStep {
+    /// How many f32 values of the step are stored after the head.
+    pub fn n_values(self) -> u32 {
+        match self {
+            HeadStep::Add { n_values } | HeadStep::Mul { n_values } => n_values,
+            HeadStep::Scale { .. } | HeadStep::Tanh => 0,
+        }
+    }
+}
+
+impl States {
+    /// Which of a window's rows were multiplied with the head together: ranges of indices among its
+    /// stored rows, in order, that cover all of them. ggml's products may differ in the last bits
+    /// with the number of columns, so a reader should use the same.
+    pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
+        let [first, n_batch, n_ubatch] = [
+            window.first_scored,
+            self.n_batch.max(1),
+            self.n_ubatch.max(1),
+        ]
+        .map(u64::from);
+        let n_rows = window.n_rows;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let start = next;
+            // Of the position `first + start`: its decode call, and its physical batch in that.
+            let position = first + u64::from(start);
+            let call = position - position % n_batch;
+            let end = position - (position - call) % n_ubatch + n_ubatch;
+            let end = end.min(call + n_batch) - first;
+            next = u32::try_from(end).map_or(n_rows, |end| end.min(n_rows));
+            (start < n_rows).then_some(start..next)
+        })
+    }
+
+    /// Bytes of what is stored of the head: its tensor, then the steps' values, f32.
+    pub fn head_bytes(&self) -> u64 {
+        let values = self.then.iter().map(|step| u64::from(step.n_values()) * 4);
+        values.fold(self.head.bytes, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::states;
+
+    #[test]
+    fn groups_are_the_physical_batches() {
+        let groups = |first_scored, n_rows, n_batch, n_ubatch| {
+            let states = States {
+                n_batch,
+                n_ubatch,
+                ..states(2, 3)
+            };
+            let window = WindowEntry {
+                window: 0,
+                n_tokens: 100,
+                n_rows,
+                first_scored,
+            };
+            let groups = states.groups(&window).map(|rows| (rows.start, rows.end));
+            groups.collect::<Vec<_>>()
+        };
+        assert_eq!(groups(0, 10, 4, 4), [(0, 4), (4, 8), (8, 10)]);
+        assert_eq!(groups(0, 10, 5, 3), [(0, 3), (3, 5), (5, 8), (8, 10)]);
+        assert_eq!(groups(1, 9, 5, 3), [(0, 2), (2, 4), (4, 7), (7, 9)]);
+        assert_eq!(groups(6, 2, 5, 3), [(0, 2)]);
+        assert_eq!(groups(3, 0, 4, 4), []);
+        assert_eq!(groups(7, 3, 512, 512), [(0, 3)]);
+        assert_eq!(groups(7, 3, u32::MAX, 1), [(0, 1), (1, 2), (2, 3)]);
+        assert_eq!(groups(u32::MAX, u32::MAX, u32::MAX, u32::MAX).len(), 2);
+    }
+}
