@@ -51,6 +51,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         flash_attn: FlashAttention::Auto,
         type_k: CacheType::default(),
         type_v: CacheType::default(),
+        states: false,
     })?;
     let tokens = model.tokenize(&text, false)?;
     let windowing = Windowing {

@@ -10,7 +10,9 @@ use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
 
 use super::llama_cpp::check_positions;
-use super::{Decoder, EngineError, LogitSource, last_log_errors, top_token};
+use super::{
+    Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
+};
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
@@ -94,23 +96,38 @@ impl LogitSource for LlamaCppDecoder<'_> {
     fn decode<E: From<EngineError>>(
         &mut self,
         window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.context.clear_kv_cache();
-        let scored_start = window.first_scored as usize;
-        let scored_end = scored_start + window.n_rows as usize;
-        // Nothing after the last scored position can change a row.
-        for start in (0..scored_end).step_by(self.n_batch) {
-            let end = scored_end.min(start + self.n_batch);
-            let rows =
-                self.decode_batch(window.window, &window.tokens, start..end, scored_start)?;
-            sink(&rows)?;
-        }
-        Ok(())
+        decode_in_steps(self, window, sink)
     }
 }
 
 impl Decoder for LlamaCppDecoder<'_> {
+    fn step(
+        &mut self,
+        window: &WindowSpec,
+        start: usize,
+    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
+        if start == 0 {
+            self.context.clear_kv_cache();
+        }
+        let scored_start = window.first_scored as usize;
+        // Nothing after the last scored position can change a row.
+        let scored_end = scored_start + window.n_rows as usize;
+        let end = scored_end.min(start + self.n_batch);
+        let rows = self.decode_batch(window.window, &window.tokens, start..end, scored_start)?;
+        Ok(((end < scored_end).then_some(end), rows))
+    }
+
+    fn decode_states<E: From<EngineError>>(
+        &mut self,
+        _window: &WindowSpec,
+        _wants_rows: impl Fn(Range<usize>) -> bool,
+        _sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        todo!()
+    }
+
     fn extend<E: From<EngineError>>(
         &mut self,
         window: u32,

@@ -83,6 +83,17 @@ pub enum EngineError {
         /// llama.cpp's code, and the last errors in its log.
         reason: String,
     },
+    /// Rows of the model cannot be computed from its hidden states.
+    #[error("{path}: hidden states cannot stand for its logits: {what}: use --encoding u16", path = .path.display())]
+    Head {
+        /// The model's file.
+        path: PathBuf,
+        /// What `kl` cannot repeat, and of which architecture.
+        what: String,
+    },
+    /// The head of stored hidden states cannot be used.
+    #[error("the output head cannot be used: {0}")]
+    StoredHead(String),
     /// No token could be generated: the row's logits are not finite.
     #[error("{path}: cannot generate a token after prompt {window}, position {position}: the logits are not finite: leave out the prompt, or use another model", path = .path.display())]
     NoTopToken {

@@ -1,11 +1,12 @@
 //! The engine's traits, implemented with llama.cpp.
 
 use std::fs;
+use std::io::Read;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-use kl_formats::{ModelIdentity, TokenizerIdentity};
+use kl_formats::{ModelIdentity, States, TokenizerIdentity};
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
@@ -16,8 +17,8 @@ use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
 
 use super::gguf::{self, GgufSummary};
 use super::{
-    ContextOptions, Engine, EngineError, LLAMA_CPP_VERSION, LlamaCppDecoder, Model, ModelOptions,
-    Tokens, last_log_errors,
+    ContextOptions, Engine, EngineError, LLAMA_CPP_VERSION, LlamaCppDecoder, LlamaCppHead, Model,
+    ModelOptions, OutputHead, Tokens, last_log_errors,
 };
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -37,6 +38,7 @@ impl LlamaCpp {
 
 impl Engine for LlamaCpp {
     type Model<'e> = LlamaCppModel<'e>;
+    type Head<'e> = LlamaCppHead<'e>;
 
     fn version(&self) -> String {
         LLAMA_CPP_VERSION.to_owned()
@@ -59,6 +61,15 @@ impl Engine for LlamaCpp {
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
         LlamaCppModel::load(self.backend()?, path, options)
+    }
+
+    fn head(
+        &self,
+        _states: &States,
+        _section: &mut dyn Read,
+        _threads: u32,
+    ) -> Result<LlamaCppHead<'_>, EngineError> {
+        todo!()
     }
 }
 
@@ -166,6 +177,10 @@ impl Tokens for LlamaCppModel<'_> {
 impl Model for LlamaCppModel<'_> {
     type Decoder<'m>
         = LlamaCppDecoder<'m>
+    where
+        Self: 'm;
+    type Head<'m>
+        = LlamaCppHead<'m>
     where
         Self: 'm;
 
@@ -276,6 +291,23 @@ impl Model for LlamaCppModel<'_> {
             &self.path,
             &self.turn,
         ))
+    }
+
+    fn output_head(&self) -> Result<OutputHead, EngineError> {
+        todo!()
+    }
+
+    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
+        todo!()
+    }
+
+    fn head(
+        &self,
+        _states: &States,
+        _section: &mut dyn Read,
+        _threads: u32,
+    ) -> Result<LlamaCppHead<'_>, EngineError> {
+        todo!()
     }
 
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece

@@ -9,23 +9,29 @@ mod decoder;
 mod error;
 mod fake;
 pub mod gguf;
+mod head;
 mod llama_cpp;
+mod llama_cpp_head;
 mod log;
 mod options;
 
 pub use decoder::LlamaCppDecoder;
 pub use error::EngineError;
-pub use fake::{Fake, FakeDecoder, FakeEngine, FakeModel};
+pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
+pub use head::{Head, OutputHead, Outputs};
 pub use llama_cpp::{LlamaCpp, LlamaCppModel};
+pub use llama_cpp_head::LlamaCppHead;
 pub use log::follow_log;
 use log::last_log_errors;
 pub use options::{
     CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,
 };
 
+use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
-use kl_formats::{ModelIdentity, TokenTexts, TokenizerIdentity, WindowSpec};
+use kl_formats::{ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
@@ -34,6 +40,11 @@ pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 pub trait Engine {
     /// A loaded model.
     type Model<'e>: Model + Sync
+    where
+        Self: 'e;
+
+    /// What computes rows of hidden states without a model.
+    type Head<'e>: Head
     where
         Self: 'e;
 
@@ -60,6 +71,19 @@ pub trait Engine {
     /// # Errors
     /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
+
+    /// Prepares the head of stored states on the CPU. `section` gives its matrix, then the values of
+    /// its steps.
+    ///
+    /// # Errors
+    /// A section that cannot be read or does not hold what `states` describes, a type that the
+    /// engine does not know, or not enough memory.
+    fn head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        threads: u32,
+    ) -> Result<Self::Head<'_>, EngineError>;
 }
 
 /// The tokens of a vocabulary, one by one.
@@ -85,6 +109,11 @@ pub trait Tokens {
 pub trait Model: Tokens {
     /// What runs this model: one of its contexts.
     type Decoder<'m>: Decoder
+    where
+        Self: 'm;
+
+    /// What computes rows of hidden states where this model computes its own.
+    type Head<'m>: Head
     where
         Self: 'm;
 
@@ -146,6 +175,31 @@ pub trait Model: Tokens {
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
 
+    /// Finds out what makes rows of its hidden states, by decoding one token.
+    ///
+    /// # Errors
+    /// Why it cannot be decoded, or what follows the head that `kl` cannot repeat.
+    fn output_head(&self) -> Result<OutputHead, EngineError>;
+
+    /// Reads the head's matrix as it stands in the model's file.
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    fn read_head_tensor(&self, head: &OutputHead) -> Result<Box<dyn Read>, EngineError>;
+
+    /// Prepares the head of stored states on the device that computes this model's own. `section`
+    /// gives its matrix, then the values of its steps; where the matrix is this model's own too, the
+    /// model's is used.
+    ///
+    /// # Errors
+    /// Those of [`Engine::head`].
+    fn head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        threads: u32,
+    ) -> Result<Self::Head<'_>, EngineError>;
+
     /// Drops a model right before the process ends, which may skip work that the system does
     /// faster.
     fn drop_last(self)
@@ -184,6 +238,33 @@ pub trait LogitSource {
 
 /// A model's context: decodes windows, and can continue a text.
 pub trait Decoder: LogitSource<Error = EngineError> {
+    /// Runs one decode call: the tokens of a window from position `start` on, after those before
+    /// it, which have been decoded by the call before; `start` 0 empties the context first. Returns
+    /// the next call's first position, `None` once the last scored position has been decoded, and
+    /// the rows of this call's scored positions. [`LogitSource::decode`] is this in a loop.
+    ///
+    /// # Errors
+    /// Why the model cannot decode.
+    fn step(
+        &mut self,
+        window: &WindowSpec,
+        start: usize,
+    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError>;
+
+    /// Runs one window as [`LogitSource::decode`] does, in a context created with
+    /// [`ContextOptions::states`], and hands out the hidden states of each call. `wants_rows` is
+    /// given the positions of a call and returns whether the model's own rows are wanted too: if
+    /// not, they are not computed where that can be avoided.
+    ///
+    /// # Errors
+    /// Why the model cannot decode or shows no states, or what `sink` returned.
+    fn decode_states<E: From<EngineError>>(
+        &mut self,
+        window: &WindowSpec,
+        wants_rows: impl Fn(Range<usize>) -> bool,
+        sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
+    ) -> Result<(), E>;
+
     /// Appends `n` tokens to `tokens`, which holds at least one: each is the most probable next
     /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
     ///
@@ -197,6 +278,21 @@ pub trait Decoder: LogitSource<Error = EngineError> {
         n: u32,
         on_token: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E>;
+}
+
+/// Runs a window step by step: see [`LogitSource::decode`].
+fn decode_in_steps<E: From<EngineError>>(
+    decoder: &mut impl Decoder,
+    window: &WindowSpec,
+    mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut start = Some(0);
+    while let Some(at) = start {
+        let (next, rows) = decoder.step(window, at)?;
+        sink(&rows)?;
+        start = next;
+    }
+    Ok(())
 }
 
 /// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no

@@ -36,6 +36,8 @@ pub struct ContextOptions {
     pub type_k: CacheType,
     /// Type of the V cache.
     pub type_v: CacheType,
+    /// Whether the context shows hidden states, for [`super::Decoder::decode_states`].
+    pub states: bool,
 }
 
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.

@@ -1,15 +1,19 @@
 //! An engine without llama.cpp, for tests: rows that depend on nothing but the tokens before them.
 
+mod decoder;
+mod head;
+
+pub use decoder::{Fake, FakeDecoder};
+pub use head::{FakeHead, FakeStates};
+
 use std::fs;
+use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use kl_formats::{ModelIdentity, TokenizerIdentity, WindowSpec, hex};
+use kl_formats::{ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::{
-    ContextOptions, Decoder, Engine, EngineError, LogitSource, Model, ModelOptions, Tokens,
-    top_token,
-};
+use super::{ContextOptions, Engine, EngineError, Model, ModelOptions, OutputHead, Tokens};
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
 ///
@@ -26,6 +30,8 @@ pub struct FakeEngine {
     pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
+    /// How well rows can be computed from its models' hidden states.
+    pub states: FakeStates,
 }
 
 impl Default for FakeEngine {
@@ -36,12 +42,14 @@ impl Default for FakeEngine {
             has_attention: true,
             n_positions: None,
             fails_at: None,
+            states: FakeStates::default(),
         }
     }
 }
 
 impl Engine for FakeEngine {
     type Model<'e> = FakeModel;
+    type Head<'e> = FakeHead;
 
     fn version(&self) -> String {
         "fake 1".to_owned()
@@ -78,6 +86,15 @@ impl Engine for FakeEngine {
             },
         })
     }
+
+    fn head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        _threads: u32,
+    ) -> Result<FakeHead, EngineError> {
+        FakeHead::new(self, states, section, None)
+    }
 }
 
 fn refused(path: &Path, error: &std::io::Error) -> EngineError {
@@ -98,6 +115,13 @@ pub struct FakeModel {
     tokenizer: TokenizerIdentity,
 }
 
+impl FakeModel {
+    /// The head's matrix, which tells models apart and computes nothing.
+    fn head_bytes(&self) -> Vec<u8> {
+        head::bytes(self.seed, self.engine.n_vocab)
+    }
+}
+
 impl Tokens for FakeModel {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let text = char::from_u32(token).filter(|_| token < self.engine.n_vocab)?;
@@ -112,6 +136,7 @@ impl Tokens for FakeModel {
 
 impl Model for FakeModel {
     type Decoder<'m> = FakeDecoder;
+    type Head<'m> = FakeHead;
 
     fn path(&self) -> &Path {
         &self.path
@@ -189,131 +214,30 @@ impl Model for FakeModel {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
-        Ok(FakeDecoder {
-            rows: Fake {
-                n_vocab: self.engine.n_vocab as usize,
-                n_batch: options.n_batch as usize,
-                seed: self.seed,
-            },
-            path: self.path.clone(),
-            fails_at: self.engine.fails_at,
-        })
-    }
-}
-
-/// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
-/// depend on its weights and those tokens.
-#[derive(Debug, Clone)]
-pub struct Fake {
-    /// Entries in a row.
-    pub n_vocab: usize,
-    /// Rows in a decode call.
-    pub n_batch: usize,
-    /// Stands for the weights: sources with the same seed are the same model.
-    pub seed: u64,
-}
-
-impl Fake {
-    /// The row at a position, from the hash of all tokens up to it.
-    fn row(&self, state: u64) -> Vec<f32> {
-        let entry = |entry: usize| logit(mix(state ^ entry as u64));
-        (0..self.n_vocab).map(entry).collect()
+        let rows = Fake {
+            n_vocab: self.engine.n_vocab as usize,
+            n_batch: options.n_batch as usize,
+            seed: self.seed,
+        };
+        Ok(FakeDecoder::new(rows, options, &self.engine, &self.path))
     }
 
-    /// The hash of all tokens, after one more.
-    fn after(state: u64, token: u32) -> u64 {
-        mix(state ^ u64::from(token))
-    }
-}
-
-impl LogitSource for Fake {
-    type Error = EngineError;
-
-    fn n_vocab(&self) -> usize {
-        self.n_vocab
+    fn output_head(&self) -> Result<OutputHead, EngineError> {
+        self.engine
+            .states
+            .output_head(&self.path, &self.head_bytes())
     }
 
-    fn decode<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let scored = window.first_scored as usize..(window.first_scored + window.n_rows) as usize;
-        let mut state = self.seed;
-        let mut rows: Vec<Vec<f32>> = Vec::new();
-        for (position, &token) in window.tokens.iter().enumerate() {
-            state = Self::after(state, token);
-            if scored.contains(&position) {
-                rows.push(self.row(state));
-            }
-        }
-        for rows in rows.chunks(self.n_batch) {
-            let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
-            sink(&rows)?;
-        }
-        Ok(())
-    }
-}
-
-/// A context of a [`FakeModel`].
-#[derive(Debug)]
-pub struct FakeDecoder {
-    rows: Fake,
-    path: PathBuf,
-    fails_at: Option<u32>,
-}
-
-impl LogitSource for FakeDecoder {
-    type Error = EngineError;
-
-    fn n_vocab(&self) -> usize {
-        self.rows.n_vocab
+    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
+        Ok(Box::new(Cursor::new(self.head_bytes())))
     }
 
-    fn decode<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if self.fails_at == Some(window.window) {
-            return Err(E::from(EngineError::Decode {
-                path: self.path.clone(),
-                window: window.window,
-                position: 0,
-                reason: "a fake failure".to_owned(),
-            }));
-        }
-        self.rows.decode(window, sink)
+    fn head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        _threads: u32,
+    ) -> Result<FakeHead, EngineError> {
+        FakeHead::new(&self.engine, states, section, Some(&self.head_bytes()))
     }
-}
-
-impl Decoder for FakeDecoder {
-    fn extend<E: From<EngineError>>(
-        &mut self,
-        _window: u32,
-        tokens: &mut Vec<u32>,
-        n: u32,
-        mut on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut state = tokens
-            .iter()
-            .fold(self.rows.seed, |state, &token| Fake::after(state, token));
-        for _ in 0..n {
-            let next = top_token(&self.rows.row(state)).unwrap_or_default();
-            tokens.push(next);
-            state = Fake::after(state, next);
-            on_token()?;
-        }
-        Ok(())
-    }
-}
-
-fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value ^ (value >> 29)
-}
-
-/// A number between -8 and 8.
-fn logit(bits: u64) -> f32 {
-    (bits >> 40) as f32 / (1u64 << 24) as f32 * 16.0 - 8.0
 }

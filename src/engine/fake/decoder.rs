@@ -1,0 +1,250 @@
+//! Rows and hidden states that depend on nothing but the tokens before them.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use kl_formats::WindowSpec;
+
+use super::head::{N_EMBD, state_numbers};
+use super::{FakeEngine, FakeStates};
+use crate::engine::{
+    ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, top_token,
+};
+
+/// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
+/// depend on its weights and those tokens.
+#[derive(Debug, Clone)]
+pub struct Fake {
+    /// Entries in a row.
+    pub n_vocab: usize,
+    /// Rows in a decode call.
+    pub n_batch: usize,
+    /// Stands for the weights: sources with the same seed are the same model.
+    pub seed: u64,
+}
+
+impl Fake {
+    /// The row at a position, from the hash of all tokens up to it.
+    pub(super) fn row(n_vocab: usize, state: u64) -> Vec<f32> {
+        let entry = |entry: usize| logit(mix(state ^ entry as u64));
+        (0..n_vocab).map(entry).collect()
+    }
+
+    /// The hash of all tokens, after one more.
+    fn after(state: u64, token: u32) -> u64 {
+        mix(state ^ u64::from(token))
+    }
+
+    /// The hashes at the scored positions of one call, from `start` on, and where the next call
+    /// starts.
+    fn call(&self, window: &WindowSpec, start: usize) -> Call {
+        let scored_start = window.first_scored as usize;
+        let scored_end = scored_start + window.n_rows as usize;
+        let end = scored_end.min(start + self.n_batch.max(1));
+        let mut state = self.seed;
+        let mut hashes = Vec::new();
+        for (position, &token) in window.tokens.iter().enumerate().take(end) {
+            state = Self::after(state, token);
+            if position >= start.max(scored_start) {
+                hashes.push(state);
+            }
+        }
+        Call {
+            positions: start..end,
+            next: (end < scored_end).then_some(end),
+            hashes,
+        }
+    }
+}
+
+/// What one decode call computes.
+struct Call {
+    positions: Range<usize>,
+    next: Option<usize>,
+    /// The hash of all tokens up to each scored position.
+    hashes: Vec<u64>,
+}
+
+impl LogitSource for Fake {
+    type Error = EngineError;
+
+    fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    fn decode<E: From<EngineError>>(
+        &mut self,
+        window: &WindowSpec,
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut start = Some(0);
+        while let Some(at) = start {
+            let call = self.call(window, at);
+            let rows = rows_of(self.n_vocab, &call.hashes);
+            sink(&slices(&rows))?;
+            start = call.next;
+        }
+        Ok(())
+    }
+}
+
+fn rows_of(n_vocab: usize, hashes: &[u64]) -> Vec<Vec<f32>> {
+    let row = |&hash: &u64| Fake::row(n_vocab, hash);
+    hashes.iter().map(row).collect()
+}
+
+fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
+    rows.iter().map(Vec::as_slice).collect()
+}
+
+/// A context of a [`super::FakeModel`].
+#[derive(Debug)]
+pub struct FakeDecoder {
+    source: Fake,
+    n_ubatch: usize,
+    shows_states: bool,
+    states: FakeStates,
+    path: PathBuf,
+    fails_at: Option<u32>,
+    /// The rows of the last call.
+    rows: Vec<Vec<f32>>,
+}
+
+impl FakeDecoder {
+    pub(super) fn new(
+        source: Fake,
+        options: &ContextOptions,
+        engine: &FakeEngine,
+        path: &Path,
+    ) -> Self {
+        Self {
+            source,
+            n_ubatch: options.n_ubatch.max(1) as usize,
+            shows_states: options.states,
+            states: engine.states,
+            path: path.to_owned(),
+            fails_at: engine.fails_at,
+            rows: Vec::new(),
+        }
+    }
+
+    fn failed(&self, window: u32, position: usize, reason: &str) -> EngineError {
+        EngineError::Decode {
+            path: self.path.clone(),
+            window,
+            position,
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn call(&self, window: &WindowSpec, start: usize) -> Result<Call, EngineError> {
+        if self.fails_at == Some(window.window) {
+            return Err(self.failed(window.window, start, "a fake failure"));
+        }
+        Ok(self.source.call(window, start))
+    }
+}
+
+impl LogitSource for FakeDecoder {
+    type Error = EngineError;
+
+    fn n_vocab(&self) -> usize {
+        self.source.n_vocab
+    }
+
+    fn decode<E: From<EngineError>>(
+        &mut self,
+        window: &WindowSpec,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        decode_in_steps(self, window, sink)
+    }
+}
+
+impl Decoder for FakeDecoder {
+    fn step(
+        &mut self,
+        window: &WindowSpec,
+        start: usize,
+    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
+        let call = self.call(window, start)?;
+        self.rows = rows_of(self.source.n_vocab, &call.hashes);
+        Ok((call.next, slices(&self.rows)))
+    }
+
+    fn decode_states<E: From<EngineError>>(
+        &mut self,
+        window: &WindowSpec,
+        wants_rows: impl Fn(Range<usize>) -> bool,
+        mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.shows_states {
+            let reason = "the context was not created to show hidden states";
+            return Err(self.failed(window.window, 0, reason).into());
+        }
+        let mut start = Some(0);
+        while let Some(at) = start {
+            let call = self.call(window, at)?;
+            let states: Vec<f32> = call
+                .hashes
+                .iter()
+                .flat_map(|&hash| state_numbers(hash, self.states))
+                .collect();
+            debug_assert_eq!(states.len(), call.hashes.len() * N_EMBD);
+            let rows = wants_rows(call.positions.clone())
+                .then(|| rows_of(self.source.n_vocab, &call.hashes));
+            let rows = rows.as_deref().map(slices);
+            // The scored positions are the last of a call.
+            let first_scored = call.positions.end.saturating_sub(call.hashes.len());
+            let groups: Vec<usize> = call
+                .positions
+                .clone()
+                .step_by(self.n_ubatch)
+                .map(|first| call.positions.end.min(first + self.n_ubatch))
+                .scan(first_scored, |from, end| {
+                    let n = end.saturating_sub(*from);
+                    *from = end.max(*from);
+                    Some(n)
+                })
+                .filter(|&n| n > 0)
+                .collect();
+            sink(&Outputs {
+                states: &states,
+                rows: rows.as_deref(),
+                groups: &groups,
+            })?;
+            start = call.next;
+        }
+        Ok(())
+    }
+
+    fn extend<E: From<EngineError>>(
+        &mut self,
+        _window: u32,
+        tokens: &mut Vec<u32>,
+        n: u32,
+        mut on_token: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut state = tokens
+            .iter()
+            .fold(self.source.seed, |state, &token| Fake::after(state, token));
+        for _ in 0..n {
+            let row = Fake::row(self.source.n_vocab, state);
+            let next = top_token(&row).unwrap_or_default();
+            tokens.push(next);
+            state = Fake::after(state, next);
+            on_token()?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    value ^ (value >> 29)
+}
+
+/// A number between -8 and 8.
+fn logit(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1u64 << 24) as f32 * 16.0 - 8.0
+}

@@ -1,0 +1,155 @@
+//! Rows computed from hidden states that are no more than the hash of all tokens.
+
+use std::io::Read;
+use std::path::Path;
+
+use kl_formats::{HeadTensor, States, hex};
+use sha2::{Digest, Sha256};
+
+use super::FakeEngine;
+use super::decoder::{Fake, mix};
+use crate::engine::{EngineError, Head, OutputHead};
+
+/// Numbers of a state: the bytes of a hash.
+pub(super) const N_EMBD: usize = 8;
+
+/// What [`FakeStates::Single`] adds to each number: half precision drops it from those above 2.
+const FRACTION: f32 = 1.0 / 1024.0;
+
+/// How well rows can be computed from the hidden states of a fake model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum FakeStates {
+    /// To the bit, from states in half precision too.
+    #[default]
+    Half,
+    /// To the bit from states in f32 alone.
+    Single {
+        /// By how much a logit moves, at most, where its state was rounded.
+        error: f32,
+    },
+    /// Not even from states in f32.
+    Never {
+        /// By how much a logit moves, at most.
+        error: f32,
+    },
+    /// What follows the head cannot be repeated.
+    Unknown,
+}
+
+impl FakeStates {
+    pub(super) fn output_head(self, path: &Path, head: &[u8]) -> Result<OutputHead, EngineError> {
+        if self == Self::Unknown {
+            return Err(EngineError::Head {
+                path: path.to_owned(),
+                what: "the operation FAKE follows the output head of fake models".to_owned(),
+            });
+        }
+        Ok(OutputHead {
+            n_embd: N_EMBD as u32,
+            tensor: HeadTensor {
+                name: "output.weight".to_owned(),
+                type_name: "f32".to_owned(),
+                type_id: 0,
+                bytes: head.len() as u64,
+                sha256: hex(&Sha256::digest(head)),
+            },
+            then: Vec::new(),
+            values: Vec::new(),
+        })
+    }
+}
+
+/// The matrix of the model with this seed.
+pub(super) fn bytes(seed: u64, n_vocab: u32) -> Vec<u8> {
+    let weight = |i: u64| (mix(seed ^ i) >> 40) as f32;
+    let n = u64::from(n_vocab) * N_EMBD as u64;
+    (0..n).flat_map(|i| weight(i).to_le_bytes()).collect()
+}
+
+/// The state that stands for a hash: its bytes, as numbers from 0 to 255.
+pub(super) fn state_numbers(hash: u64, states: FakeStates) -> [f32; N_EMBD] {
+    let fraction = match states {
+        FakeStates::Single { .. } => FRACTION,
+        _ => 0.0,
+    };
+    hash.to_le_bytes().map(|byte| f32::from(byte) + fraction)
+}
+
+/// Computes rows of a [`super::FakeModel`] from its states.
+#[derive(Debug)]
+pub struct FakeHead {
+    n_vocab: usize,
+    states: FakeStates,
+    is_shared: bool,
+    rows: Vec<f32>,
+}
+
+impl FakeHead {
+    /// Reads a head; `model` is the head of the model that it is for.
+    pub(super) fn new(
+        engine: &FakeEngine,
+        states: &States,
+        section: &mut dyn Read,
+        model: Option<&[u8]>,
+    ) -> Result<Self, EngineError> {
+        let fault = |what: &str| EngineError::StoredHead(what.to_owned());
+        if states.n_embd as usize != N_EMBD || states.head.type_id != 0 {
+            return Err(fault("it is not a fake one"));
+        }
+        let mut head = Vec::new();
+        let read = section.take(states.head.bytes).read_to_end(&mut head);
+        read.map_err(|error| fault(&error.to_string()))?;
+        let row_bytes = size_of::<f32>() * N_EMBD;
+        if head.len() as u64 != states.head.bytes || head.len() % row_bytes != 0 {
+            return Err(fault("it is cut off"));
+        }
+        Ok(Self {
+            n_vocab: head.len() / row_bytes,
+            states: engine.states,
+            is_shared: model == Some(&head[..]),
+            rows: Vec::new(),
+        })
+    }
+
+    fn row(&self, state: &[f32]) -> Vec<f32> {
+        let mut bytes = [0; N_EMBD];
+        let mut is_rounded = false;
+        for (byte, &number) in bytes.iter_mut().zip(state) {
+            *byte = number as u8;
+            is_rounded |= number.fract() != FRACTION;
+        }
+        let hash = u64::from_le_bytes(bytes);
+        let mut row = Fake::row(self.n_vocab, hash);
+        let error = match self.states {
+            FakeStates::Single { error } if is_rounded => error,
+            FakeStates::Never { error } => error,
+            _ => return row,
+        };
+        // Another row's logits, between -8 and 8, are as good as random.
+        let noise = Fake::row(self.n_vocab, !hash);
+        for (logit, noise) in row.iter_mut().zip(noise) {
+            *logit += error * noise / 8.0;
+        }
+        row
+    }
+}
+
+impl Head for FakeHead {
+    fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
+        let states = states.chunks_exact(N_EMBD);
+        self.rows = states.flat_map(|state| self.row(state)).collect();
+        Ok(&self.rows)
+    }
+
+    fn device(&self) -> &str {
+        "FAKE"
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+}

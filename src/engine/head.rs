@@ -1,0 +1,60 @@
+//! What makes rows of logits of a model's hidden states: the output head, a matrix, and the steps
+//! that follow it in some architectures.
+
+use kl_formats::{HeadStep, HeadTensor};
+
+use super::EngineError;
+
+/// A model's output head, as one decoded token has shown it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputHead {
+    /// Numbers of a hidden state.
+    pub n_embd: u32,
+    /// The matrix, n_embd x n_vocab, as it stands in the model's file.
+    pub tensor: HeadTensor,
+    /// What follows the product, in order.
+    pub then: Vec<HeadStep>,
+    /// The values of each step that has some, in order: n_vocab of them, or one.
+    pub values: Vec<Vec<f32>>,
+}
+
+impl OutputHead {
+    /// The values of all steps, as files hold them after the matrix: f32, little-endian.
+    #[must_use]
+    pub fn value_bytes(&self) -> Vec<u8> {
+        let values = self.values.iter().flatten();
+        values.flat_map(|value| value.to_le_bytes()).collect()
+    }
+}
+
+/// Computes rows of logits from hidden states: one product, then the steps.
+pub trait Head: Send {
+    /// Entries in a row.
+    fn n_vocab(&self) -> usize;
+
+    /// The rows of `states`, n x n_embd: n x n_vocab logits, valid until the next call. Kernels sum
+    /// in another order for another n: to the bit, rows are the model's where n is the number of
+    /// states that its own physical batch had.
+    ///
+    /// # Errors
+    /// A number of states that is not whole, or why the device cannot compute them.
+    fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError>;
+
+    /// Where the rows are computed: `CPU`, `CUDA0`.
+    fn device(&self) -> &str;
+
+    /// Whether it uses the matrix of a loaded model, and so has no memory of its own for one.
+    fn is_shared(&self) -> bool;
+}
+
+/// What one decode call gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a> {
+    /// The hidden states of the call's scored positions, in order: n x n_embd.
+    pub states: &'a [f32],
+    /// The model's own rows of the same positions, if they were asked for.
+    pub rows: Option<&'a [&'a [f32]]>,
+    /// How many of the states each physical batch brought, without those that brought none: the
+    /// model computed the rows of each by one product.
+    pub groups: &'a [usize],
+}
