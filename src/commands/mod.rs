@@ -21,6 +21,7 @@ mod evaluate;
 mod evaluation;
 mod folder;
 mod info;
+mod input;
 mod merge;
 mod observer;
 pub mod output;

@@ -3,20 +3,17 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, BackendIdentity, Header, NativeReader, Prompts, Shard, Target, Writer};
+use kl_formats::{Header, NativeReader, Shard, Writer};
 use serde::Serialize;
 
-use super::context::{
-    Precedent, backend_identity, check_offload, check_windows, context_options, writer,
-};
-use super::observer::{Event, Observer, Phase, Watch};
+use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
+use super::input;
+use super::observer::{Event, Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, folder_of, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{Engine, Model};
-use crate::input::{
-    Generation, GenerationStep, PreparedInput, RawInput, Selection, Source, n_rows, n_tokens,
-};
+use crate::input::{PreparedInput, Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Step, write_reference};
 use crate::report::Warning;
 use crate::report::number::{bytes, count, count_of, printable};
@@ -53,15 +50,7 @@ pub fn write<E: Engine>(
 ) -> Result<Written> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let raw = RawInput::read(&settings.input)?;
-    for (name, invalid) in raw.invalid_utf8() {
-        watch.warn(Warning::NotUtf8 {
-            name,
-            n: invalid.n,
-            first: invalid.first,
-        });
-    }
-    watch.check()?;
+    let raw = input::read(&settings.input, watch)?;
     // Created before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
     let can_resume = settings.target.can_resume();
@@ -72,7 +61,13 @@ pub fn write<E: Engine>(
     let mut output = PartialFile::create(&settings.output, overwrite)?;
     check_offload(engine, &settings.run, watch)?;
     let model = engine.load(&settings.model, &settings.run.model)?;
-    let input = prepare(settings, raw, &model, watch)?;
+    let in_chunks = settings.target.is_base_file();
+    let selection = Selection {
+        max_rows: settings.run.max_rows,
+        part: settings.part,
+        n_first_rows: 0,
+    };
+    let input = input::prepare(raw, &model, &settings.run, in_chunks, &selection, watch)?;
 
     let windows = &input.plan.windows;
     let longest = input.longest_window;
@@ -80,7 +75,8 @@ pub fn write<E: Engine>(
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
     let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
     let backend = backend_identity(engine, &settings.run, &options)?;
-    let about = describe(settings, &model, &input, backend);
+    let (kind, path) = (settings.target.kind(), &settings.output);
+    let about = input::describe(kind, path, &model, &settings.input, &input, backend);
     let begun = if can_resume {
         let header = Header::new(&about, settings.target.encoding(), windows);
         if let Some(whole) = whole {
@@ -170,99 +166,6 @@ fn was_whole(settings: &WriteSettings, whole: &NativeReader, watch: &Watch<'_>) 
     }
 }
 
-/// Tokenizes the input, and lets the model continue prompts if it should.
-fn prepare<M: Model>(
-    settings: &WriteSettings,
-    raw: RawInput<'_>,
-    model: &M,
-    watch: &Watch<'_>,
-) -> Result<PreparedInput> {
-    // Generating tokens can take hours, so warn before that.
-    if model.lacks_pre_tokenizer() {
-        watch.warn(Warning::NoPreTokenizer);
-    }
-    if raw.lacks_chat_template(model) {
-        watch.warn(Warning::NoChatTemplate);
-    }
-    let run = &settings.run;
-    let context = |n_ctx| context_options(run, n_ctx, model.n_vocab(), Precedent::default());
-    let mut phase: Option<Phase<'_>> = None;
-    let mut on_step = |step: GenerationStep| {
-        match (step, &phase) {
-            (
-                GenerationStep::Begin {
-                    n_prompts,
-                    n_tokens,
-                },
-                _,
-            ) => phase = Some(watch.begin("generating", Some(n_prompts), Some(n_tokens))),
-            (GenerationStep::Done, Some(phase)) => phase.window(None),
-            (GenerationStep::Token, Some(phase)) => phase.rows(1),
-            _ => {}
-        }
-        Ok(watch.check()?)
-    };
-    let generation = Generation {
-        context: &context,
-        on_step: &mut on_step,
-    };
-    let is_base_file = settings.target.is_base_file();
-    let selection = Selection {
-        max_rows: run.max_rows,
-        part: settings.part,
-        n_first_rows: 0,
-    };
-    let input = raw.prepare(model, is_base_file, &selection, generation)?;
-    drop(phase);
-    warn_of_input(&input, watch);
-    Ok(input)
-}
-
-fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
-    if input.n_left_out > 0 {
-        watch.warn(Warning::NoWholeWindow(input.n_left_out));
-    }
-    match (input.plan.n_unscored, &input.prompts) {
-        (0, _) => {}
-        (n, None) => watch.warn(Warning::Unscored(n as u64)),
-        (n, Some(_)) => watch.warn(Warning::UnscoredPrompts(n as u64)),
-    }
-}
-
-/// Describes the reference in full; each kind of file records what it can of that.
-fn describe<M: Model>(
-    settings: &WriteSettings,
-    model: &M,
-    input: &PreparedInput,
-    backend: BackendIdentity,
-) -> About {
-    let kind = settings.target.kind();
-    let mut about = About::new(kind, &settings.output, input.n_ctx, model.n_vocab());
-    about.writer = Some(writer());
-    about.model = Some(model.identity());
-    about.model_path = Some(settings.model.display().to_string());
-    about.tokenizer = model.tokenizer().cloned();
-    about.text = Some(input.text.clone());
-    about.texts.clone_from(&input.texts);
-    about.text_path = Some(settings.input.to_string());
-    about.add_bos = Some(input.add_bos);
-    about.first_scored = Some(input.first_scored);
-    about.n_windows = Some(input.plan.windows.len() as u32);
-    about.n_rows = Some(input.plan.n_rows());
-    about.seed = input.plan.seed;
-    about.stride = input.stride;
-    about.groups.clone_from(&input.groups);
-    about.shard = input.shard;
-    about.backend = Some(backend);
-    about.prompts = input.prompts.clone().map(|list| {
-        let mut prompts = Prompts::new(list);
-        prompts.chat_template.clone_from(&input.chat_template);
-        prompts.generated = input.generated;
-        prompts
-    });
-    about
-}
-
 /// Describes what is about to be written: model, input, windows, size.
 fn announce<M: Model>(
     settings: &WriteSettings,
@@ -287,7 +190,8 @@ fn announce<M: Model>(
             count(u64::from(model.n_vocab()))
         ),
     );
-    for (name, text) in describe_input(input, &settings.input, settings.target) {
+    let in_chunks = settings.target.is_base_file();
+    for (name, text) in input::in_words(input, &settings.input, in_chunks) {
         say(name, text);
     }
     if let Some(shard) = input.shard {
@@ -316,50 +220,4 @@ fn part_of(shard: Shard) -> String {
         "{index} (from 0) of {parts} of {}",
         count_of(shard.n_windows.into(), "window")
     )
-}
-
-/// Describes the input and its windows, one line each: a name and a text.
-fn describe_input(
-    input: &PreparedInput,
-    source: &Source,
-    target: Target,
-) -> [(&'static str, String); 2] {
-    let n_tokens = count_of(input.text.n_tokens.unwrap_or(0), "token");
-    let n_rows = count_of(input.plan.n_rows(), "scored position");
-    let n_windows = count(input.plan.windows.len() as u64);
-    let bos = match (input.add_bos, target.is_base_file()) {
-        (false, _) => "",
-        (true, true) => ", each with a BOS for its first token",
-        (true, false) => ", each with a BOS",
-    };
-    let Some(prompts) = &input.prompts else {
-        let stride = input.stride;
-        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
-        let n_ctx = input.n_ctx;
-        return [
-            ("text", format!("{source}, {n_tokens}")),
-            (
-                "windows",
-                format!("{n_windows} of {n_ctx} tokens{stride}{bos}, {n_rows}"),
-            ),
-        ];
-    };
-    let n_prompts = count(prompts.len() as u64);
-    let template = match input.chat_template {
-        Some(_) => "in a chat template",
-        None => "as they are",
-    };
-    let longest = count(input.plan.longest_window().into());
-    let generated = input.generated;
-    let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
-    [
-        (
-            "prompts",
-            format!("{source}, {n_prompts} {template}, {n_tokens}"),
-        ),
-        (
-            "windows",
-            format!("{n_windows} of at most {longest} tokens{generated}{bos}, {n_rows}"),
-        ),
-    ]
 }

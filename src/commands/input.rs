@@ -1,0 +1,169 @@
+//! The text or the prompts that a reference model runs over: read, made into windows, and described.
+
+use std::path::Path;
+
+use anyhow::Result;
+use kl_formats::{About, BackendIdentity, Kind, Prompts};
+
+use super::context::{Precedent, context_options, writer};
+use super::observer::{Phase, Watch};
+use super::settings::RunSettings;
+use crate::engine::Model;
+use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Selection, Source};
+use crate::report::Warning;
+use crate::report::number::{count, count_of};
+
+/// Reads the input before a model is loaded, and warns of bytes that are no text.
+///
+/// # Errors
+/// What is wrong with the files, or that the observer asks to stop.
+pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
+    let raw = RawInput::read(source)?;
+    for (name, invalid) in raw.invalid_utf8() {
+        watch.warn(Warning::NotUtf8 {
+            name,
+            n: invalid.n,
+            first: invalid.first,
+        });
+    }
+    watch.check()?;
+    Ok(raw)
+}
+
+/// Tokenizes the input, and lets the model continue prompts if it should.
+///
+/// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `run` is how the model runs.
+pub fn prepare<M: Model>(
+    raw: RawInput<'_>,
+    model: &M,
+    run: &RunSettings,
+    in_chunks: bool,
+    selection: &Selection,
+    watch: &Watch<'_>,
+) -> Result<PreparedInput> {
+    // Generating tokens can take hours, so warn before that.
+    if model.lacks_pre_tokenizer() {
+        watch.warn(Warning::NoPreTokenizer);
+    }
+    if raw.lacks_chat_template(model) {
+        watch.warn(Warning::NoChatTemplate);
+    }
+    let context = |n_ctx| context_options(run, n_ctx, model.n_vocab(), Precedent::default());
+    let mut phase: Option<Phase<'_>> = None;
+    let mut on_step = |step: GenerationStep| {
+        match (step, &phase) {
+            (
+                GenerationStep::Begin {
+                    n_prompts,
+                    n_tokens,
+                },
+                _,
+            ) => phase = Some(watch.begin("generating", Some(n_prompts), Some(n_tokens))),
+            (GenerationStep::Done, Some(phase)) => phase.window(None),
+            (GenerationStep::Token, Some(phase)) => phase.rows(1),
+            _ => {}
+        }
+        Ok(watch.check()?)
+    };
+    let generation = Generation {
+        context: &context,
+        on_step: &mut on_step,
+    };
+    let input = raw.prepare(model, in_chunks, selection, generation)?;
+    drop(phase);
+    warn_of_input(&input, watch);
+    Ok(input)
+}
+
+fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
+    if input.n_left_out > 0 {
+        watch.warn(Warning::NoWholeWindow(input.n_left_out));
+    }
+    match (input.plan.n_unscored, &input.prompts) {
+        (0, _) => {}
+        (n, None) => watch.warn(Warning::Unscored(n as u64)),
+        (n, Some(_)) => watch.warn(Warning::UnscoredPrompts(n as u64)),
+    }
+}
+
+/// Describes in full the reference of this kind and path that `model` makes of `input`, which was
+/// read from `source`.
+pub fn describe<M: Model>(
+    kind: Kind,
+    path: &Path,
+    model: &M,
+    source: &Source,
+    input: &PreparedInput,
+    backend: BackendIdentity,
+) -> About {
+    let mut about = About::new(kind, path, input.n_ctx, model.n_vocab());
+    about.writer = Some(writer());
+    about.model = Some(model.identity());
+    about.model_path = Some(model.path().display().to_string());
+    about.tokenizer = model.tokenizer().cloned();
+    about.text = Some(input.text.clone());
+    about.texts.clone_from(&input.texts);
+    about.text_path = Some(source.to_string());
+    about.add_bos = Some(input.add_bos);
+    about.first_scored = Some(input.first_scored);
+    about.n_windows = Some(input.plan.windows.len() as u32);
+    about.n_rows = Some(input.plan.n_rows());
+    about.seed = input.plan.seed;
+    about.stride = input.stride;
+    about.groups.clone_from(&input.groups);
+    about.shard = input.shard;
+    about.backend = Some(backend);
+    about.prompts = input.prompts.clone().map(|list| {
+        let mut prompts = Prompts::new(list);
+        prompts.chat_template.clone_from(&input.chat_template);
+        prompts.generated = input.generated;
+        prompts
+    });
+    about
+}
+
+/// Describes the input and its windows, one line each: a name and a text.
+pub fn in_words(
+    input: &PreparedInput,
+    source: &Source,
+    in_chunks: bool,
+) -> [(&'static str, String); 2] {
+    let n_tokens = count_of(input.text.n_tokens.unwrap_or(0), "token");
+    let n_rows = count_of(input.plan.n_rows(), "scored position");
+    let n_windows = count(input.plan.windows.len() as u64);
+    let bos = match (input.add_bos, in_chunks) {
+        (false, _) => "",
+        (true, true) => ", each with a BOS for its first token",
+        (true, false) => ", each with a BOS",
+    };
+    let Some(prompts) = &input.prompts else {
+        let stride = input.stride;
+        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
+        let n_ctx = input.n_ctx;
+        return [
+            ("text", format!("{source}, {n_tokens}")),
+            (
+                "windows",
+                format!("{n_windows} of {n_ctx} tokens{stride}{bos}, {n_rows}"),
+            ),
+        ];
+    };
+    let n_prompts = count(prompts.len() as u64);
+    let template = match input.chat_template {
+        Some(_) => "in a chat template",
+        None => "as they are",
+    };
+    let longest = count(input.plan.longest_window().into());
+    let generated = input.generated;
+    let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
+    [
+        (
+            "prompts",
+            format!("{source}, {n_prompts} {template}, {n_tokens}"),
+        ),
+        (
+            "windows",
+            format!("{n_windows} of at most {longest} tokens{generated}{bos}, {n_rows}"),
+        ),
+    ]
+}
