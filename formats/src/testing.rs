@@ -133,10 +133,10 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindo
 pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usize) -> Vec<Piece> {
     let (mut encoder, head) = format.encode(&window.spec).unwrap();
     let mut pieces = vec![head];
-    let n_vocab = format.n_vocab as usize;
+    let row_len = format.row_len as usize;
     let layout = format.row_layout();
-    let row_bytes = layout.row_bytes(n_vocab).unwrap();
-    let mut rows = window.rows.chunks(n_vocab);
+    let row_bytes = layout.row_bytes(row_len).unwrap();
+    let mut rows = window.rows.chunks(row_len);
     while encoder.rows_left() > 0 {
         let (bytes, n) = encoder.reserve_rows(at_once, || None);
         assert_eq!(bytes.len(), n * row_bytes);

@@ -118,8 +118,9 @@ fn native(path: &Path) -> Result<()> {
     cut_off(path);
     let reader = NativeReader::open(path)?;
     let mut windows = 0..reader.windows().len();
-    let whole = windows.try_for_each(|i| reader.verify_window(i));
-    let found = read_native(&reader);
+    let whole = reader.verify_head();
+    let whole = whole.and_then(|()| windows.try_for_each(|i| reader.verify_window(i)));
+    let found = read_native(reader);
     assert!(
         found.is_ok() || whole.is_err(),
         "a file is verified that cannot be read"
@@ -132,18 +133,22 @@ fn cut_off(path: &Path) {
     if let Ok(reader) = NativeReader::open_cut_off(path) {
         assert!(reader.windows_end() <= reader.file_bytes());
         assert!(native::count_windows(path).is_ok_and(|n| n >= reader.windows().len()));
-        read_native(&reader).expect("whole windows");
         black_box(Writer::resume(std::io::sink(), path, &reader).map(|writer| writer.file_bytes()))
             .ok();
+        read_native(reader).expect("whole windows");
     }
 }
 
-fn read_native(reader: &NativeReader) -> Result<()> {
+fn read_native(reader: NativeReader) -> Result<()> {
     black_box((reader.path(), reader.file_bytes(), reader.header()));
     let prompts = reader.header().prompts.iter().flatten();
     prompts.for_each(|prompt| drop(black_box(prompt.content.label())));
     let windows: Vec<WindowEntry> = reader.windows().copied().collect();
-    read_blocks(reader, &windows)
+    match reader.into_reference().into_rows() {
+        Rows::Blocks(blocks) => read_blocks(&*blocks, &windows),
+        Rows::States(states) => read_states(&*states, &windows),
+        Rows::Stream(_) => panic!("a native file that is a stream"),
+    }
 }
 
 /// Every window and every block.
@@ -170,9 +175,11 @@ fn read_blocks(reader: &dyn ReadBlocks, windows: &[WindowEntry]) -> Result<()> {
 fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
     let states = reader.states();
     let mut head = Vec::new();
-    let read = reader.head().read_to_end(&mut head);
+    if let Err(error) = reader.head().read_to_end(&mut head) {
+        return Err(error.downcast::<Error>().expect("an error of this crate"));
+    }
+    assert_eq!(head.len() as u64, states.head_bytes());
     let rows = reader.check_rows()?;
-    assert_eq!(read.ok(), Some(states.head_bytes() as usize));
     assert_eq!(rows.len(), states.check.rows.len());
     for (i, entry) in windows.iter().enumerate() {
         assert_eq!(reader.window(i)?.entry(), *entry);

@@ -4,15 +4,20 @@ use super::states::StatesReader;
 use super::{Header, KIND, NativeReader};
 use crate::reference::{About, Checks, Prompts, Reference, Rows};
 
-/// An open file as a reference.
-pub(super) fn reference(reader: NativeReader) -> Reference {
-    let windows = reader.windows().copied().collect();
-    let about = about(&reader);
-    let rows = match reader.header().states.clone() {
-        None => Rows::Blocks(Box::new(reader)),
-        Some(states) => Rows::States(Box::new(StatesReader { reader, states })),
-    };
-    Reference::new(about, Some(windows), rows)
+impl NativeReader {
+    /// The open file as a reference, of rows or of hidden states.
+    pub fn into_reference(self) -> Reference {
+        let windows = self.windows().copied().collect();
+        let about = about(&self);
+        let rows = match self.header().states.clone() {
+            None => Rows::Blocks(Box::new(self)),
+            Some(states) => Rows::States(Box::new(StatesReader {
+                reader: self,
+                states,
+            })),
+        };
+        Reference::new(about, Some(windows), rows)
+    }
 }
 
 fn about(reader: &NativeReader) -> About {

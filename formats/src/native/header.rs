@@ -15,7 +15,7 @@ use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
     BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Shard,
-    States, TextIdentity, TokenizerIdentity, WindowSpec,
+    StateType, States, TextIdentity, TokenizerIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes, if it holds rows. It reads version 2 too.
@@ -307,15 +307,23 @@ impl Header {
 
     /// What is wrong with the description of hidden states, if anything.
     fn states_fault(&self) -> Option<String> {
-        let encoding = self.encoding;
+        let (version, encoding) = (self.format_version, self.encoding);
+        if encoding.holds_states() != (version == STATES_FORMAT_VERSION) {
+            return Some(format!("encoding {encoding} in format version {version}"));
+        }
         match &self.states {
             None if !encoding.holds_states() => None,
             None => Some(format!("encoding {encoding} without states")),
             Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
-            Some(_) if self.format_version != STATES_FORMAT_VERSION => {
-                Some(format!("states in format version {}", self.format_version))
-            }
             Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
+            Some(States { state_type, .. })
+                if encoding == Encoding::Hidden16 && *state_type != StateType::F16 =>
+            {
+                Some(format!(
+                    "states of type {} in encoding {encoding}",
+                    state_type.name()
+                ))
+            }
             Some(states) => states.fault(self.n_vocab, self.n_ctx),
         }
     }

@@ -40,7 +40,7 @@ pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
 pub(crate) const FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
-    open: |path| NativeReader::open(path).map(about::reference),
+    open: |path| NativeReader::open(path).map(NativeReader::into_reference),
     write: Some(WriteFormat {
         encodings: &[
             Encoding::U16,
