@@ -39,7 +39,7 @@ use anyhow::{Result, bail};
 use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
 use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log};
-use crate::report::number::{bytes, count, count_of, duration};
+use crate::report::number::{bytes, count, count_of, duration, significant};
 use crate::report::{Report, verified_text};
 use results::Results;
 use settings::Command;
@@ -156,8 +156,12 @@ fn show_written(written: &Written, quiet: bool) {
     if written.was_whole {
         say!("kl: {}: is already complete", written.path);
     } else if !quiet {
+        let check = match &written.checked {
+            Some(_) => format!(", check {}", duration(written.check_s)),
+            None => String::new(),
+        };
         say!(
-            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}), {:.0} tokens/s",
+            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}), {:.0} tokens/s",
             written.path,
             bytes(written.file_bytes),
             count(written.n_rows),
@@ -167,6 +171,16 @@ fn show_written(written: &Written, quiet: bool) {
             duration(written.write_s),
             written.n_tokens as f64 / written.wall_s,
         );
+        if let Some(checked) = &written.checked {
+            let rows = count_of(checked.n_rows, "row");
+            match checked.is_exact {
+                true => say!("checked {rows}, computed from the hidden states: all to the bit"),
+                false => say!(
+                    "checked {rows}, computed from the hidden states: at most {} nats off",
+                    significant(checked.max_kld, 3)
+                ),
+            }
+        }
     }
 }
 

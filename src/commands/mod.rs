@@ -44,7 +44,7 @@ pub use merge::{Merged, merge};
 pub use observer::{Event, Observer};
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use report::{Reported, report};
-pub use write::{Written, write};
+pub use write::{CheckedRows, Written, write};
 
 #[cfg(test)]
 mod tests;

@@ -5,39 +5,41 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, native};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::output::PartialFile;
 use crate::input::Plan;
 use crate::report::number::count;
 
-/// Opens the reference that a run with the same settings began in `output`, if there is one to
-/// continue.
+/// Opens the reference that an earlier run began in `output`, if there is one to continue.
 ///
 /// # Errors
-/// If the earlier run had other settings or other tokens.
-pub fn begun(output: &PartialFile, header: &Header, plan: &Plan) -> Result<Option<NativeReader>> {
+/// A file that no run of `kl` began, or that cannot be read.
+pub fn cut_off(output: &PartialFile) -> Result<Option<NativeReader>> {
     if !output.is_resumed() {
         return Ok(None);
     }
-    let cut_off = match NativeReader::open_cut_off(output.path()) {
+    match NativeReader::open_cut_off(output.path()) {
         // Not even its header is whole.
-        Err(Error::Truncated { .. }) => return Ok(None),
+        Err(Error::Truncated { .. }) => Ok(None),
         Err(error @ Error::NotAReference { .. }) => bail!(nothing_to_resume(output, &error)),
-        opened => opened?,
-    };
-    check_same_reference(&cut_off, header)?;
-    let n_whole = cut_off.windows().len();
+        opened => Ok(Some(opened?)),
+    }
+}
+
+/// Refuses a reference whose windows have other tokens than this run's.
+pub fn check_windows(begun: &NativeReader, plan: &Plan) -> Result<()> {
+    let n_whole = begun.windows().len();
     for (index, planned) in plan.windows.iter().take(n_whole).enumerate() {
-        if cut_off.window(index)? != *planned {
+        if begun.window(index)? != *planned {
             bail!(
                 "{}: window {} holds other tokens than this run's: start over with --force",
-                output.path().display(),
+                begun.path().display(),
                 planned.window
             );
         }
     }
-    Ok(Some(cut_off))
+    Ok(())
 }
 
 /// The message for a partial file that no run of kl began.
@@ -48,6 +50,10 @@ pub fn nothing_to_resume(output: &PartialFile, error: &Error) -> String {
 
 /// Refuses a reference that was begun with another header than this run's.
 pub fn check_same_reference(file: &NativeReader, header: &Header) -> Result<()> {
+    // First: files of hidden states differ in the version of their format too.
+    let encoding = |header: &Header| json!({"encoding": header.encoding});
+    let (there, here) = (encoding(file.header()), encoding(header));
+    check_same_run(file.path(), &there, &here, "text")?;
     check_same_run(file.path(), file.header(), header, "text")
 }
 
@@ -143,7 +149,6 @@ fn short(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_first_difference_is_named_with_both_values() {

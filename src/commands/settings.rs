@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use kl_formats::Target;
+use kl_formats::{Encoding, Target};
 
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::{Part, Source};
@@ -23,13 +23,43 @@ pub struct WriteSettings {
     pub input: Source,
     /// The reference to write.
     pub output: PathBuf,
-    /// Its kind, and how it stores a logit.
+    /// Its kind, and how it stores rows.
     pub target: Target,
+    /// Whether to store hidden states instead, where that is smaller for this text and gives the
+    /// model's rows to the bit; needs kl's own kind of file.
+    pub auto: bool,
     /// Which part of the windows to write; `None`: all. Needs kl's own kind of file.
     pub part: Option<Part>,
     /// Whether to resume what an interrupted run left; needs kl's own kind of file.
     pub resume: bool,
     pub run: RunSettings,
+}
+
+/// How kl's own kind of file is to store rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncodingChoice {
+    /// In this encoding.
+    Is(Encoding),
+    /// As hidden states or in `u16`: see [`WriteSettings::auto`].
+    Auto,
+}
+
+impl Default for EncodingChoice {
+    fn default() -> Self {
+        Self::Is(Encoding::U16)
+    }
+}
+
+impl FromStr for EncodingChoice {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match (name, name.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(encoding)) => Ok(Self::Is(encoding)),
+            _ => Err("expected u16, f32, hidden, hidden16 or auto"),
+        }
+    }
 }
 
 /// Settings for evaluating models against a reference.

@@ -2,6 +2,7 @@
 
 mod parts;
 mod recorded;
+mod states;
 
 use std::fs;
 use std::path::PathBuf;
@@ -118,6 +119,7 @@ impl Folder {
             }),
             output: self.path(name),
             target: target(native::KIND, Some(Encoding::F32)),
+            auto: false,
             part: None,
             resume: false,
             run: run(),
@@ -218,6 +220,7 @@ fn an_observer_hears_what_happens_in_order() {
             "plan model",
             "plan text",
             "plan windows",
+            "plan sizes",
             "plan file",
             "begin writing",
             "end"

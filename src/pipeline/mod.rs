@@ -10,17 +10,21 @@ mod evaluate;
 mod in_place;
 mod ordered;
 mod parallel_writer;
+mod recompute;
 mod reference_rows;
 mod spare;
 mod stored;
 mod stream;
 mod write;
+mod write_states;
 
 pub use convert::convert_reference;
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
+pub use recompute::Recompute;
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
 pub use stored::Stored;
 pub use write::{Written, write_reference};
+pub use write_states::{StateWriting, write_states};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,6 +59,18 @@ pub enum Error {
     Inconsistent {
         /// What the file gave instead.
         found: String,
+    },
+    /// A row that cannot be computed from its hidden state.
+    #[error(
+        "window {window}, position {position}: the row computed from the hidden state is not the model's own ({kld:.2e} nats off)"
+    )]
+    RowMoved {
+        /// The window, in text order.
+        window: u32,
+        /// The position in the window.
+        position: usize,
+        /// The KL divergence of the computed row from the model's own, in nats.
+        kld: f64,
     },
     /// A worker thread panicked: a defect of this program.
     #[error("internal error: a worker stopped before its work was done")]

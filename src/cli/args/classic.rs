@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::value_parser;
-use kl_formats::{Encoding, Kind, MAX_N_CTX};
+use kl_formats::{Kind, MAX_N_CTX};
 
 use super::values::{file, gpu_layers, n_tokens, tensor_split, written_kind};
 use super::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
-use crate::commands::settings::{MAX_THREADS, RelativeWidth, Vocabulary};
+use crate::commands::settings::{EncodingChoice, MAX_THREADS, RelativeWidth, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, SplitMode};
 use crate::input::{Part, ScoreFrom};
 
@@ -175,9 +175,21 @@ pub struct WriteArgs {
     )]
     pub format: Kind,
 
-    /// How kl's own format stores a logit: u16 (half the size) or f32 (exact) [default: u16]
-    #[arg(long, value_name = "u16|f32", help_heading = REFERENCE, hide_short_help = true)]
-    pub encoding: Option<Encoding>,
+    /// How kl's own format stores rows of logits [default: u16]
+    ///
+    /// - u16:      16 bits for each logit
+    /// - f32:      32 bits for each: exact
+    /// - hidden:   the states that the output head makes rows of, and the head: exact
+    /// - hidden16: the same with states in half precision, 1e-4 nats off at most
+    /// - auto:     hidden if it is smaller than u16 for this text and works with this model, else u16
+    #[arg(
+        long,
+        value_name = "u16|f32|hidden|hidden16|auto",
+        help_heading = REFERENCE,
+        hide_short_help = true,
+        verbatim_doc_comment
+    )]
+    pub encoding: Option<EncodingChoice>,
 }
 
 /// The flags for evaluating models, except those for the results.

@@ -8,7 +8,7 @@ use super::paths;
 use super::run::run_settings;
 use super::usage_error::{UsageError, wrong};
 use crate::cli::args::{Args, WriteArgs};
-use crate::commands::settings::{DEFAULT_N_CTX, WriteSettings};
+use crate::commands::settings::{DEFAULT_N_CTX, EncodingChoice, WriteSettings};
 use crate::input::{
     GROUP_NAMES, GroupedSource, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice,
     TextSource, Windowing, is_group_name,
@@ -177,7 +177,7 @@ pub(super) fn write_settings(
              convert",
         );
     }
-    let target = target(format, encoding)?;
+    let (target, auto) = stored(format, encoding)?;
     let run = run_settings(&args);
     let windowing = match &input {
         Source::Text(text) => Some(&text.windowing),
@@ -200,10 +200,31 @@ pub(super) fn write_settings(
         input,
         output,
         target,
+        auto,
         part: args.shard,
         resume: args.resume,
         run,
     })
+}
+
+/// How rows are stored, and whether hidden states may be stored instead.
+fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), UsageError> {
+    if kind == native::KIND {
+        return match choice.unwrap_or_default() {
+            EncodingChoice::Is(encoding) => Ok((target(kind, Some(encoding))?, false)),
+            EncodingChoice::Auto => Ok((target(kind, Some(Encoding::U16))?, true)),
+        };
+    }
+    let encoding = match choice {
+        None => None,
+        Some(EncodingChoice::Is(encoding)) if !encoding.holds_states() => Some(encoding),
+        Some(_) => {
+            return wrong(
+                "--encoding hidden, hidden16 and auto need --format kl: no other format can hold hidden states",
+            );
+        }
+    };
+    Ok((target(kind, encoding)?, false))
 }
 
 pub(super) fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, UsageError> {

@@ -1,0 +1,96 @@
+//! What a person reads before a reference is written: model, input, windows, sizes, file.
+
+use kl_formats::{Encoding, Shard, States, Target};
+
+use crate::commands::input::in_words;
+use crate::commands::observer::{Event, Watch};
+use crate::commands::output::{PartialFile, folder_of};
+use crate::commands::settings::WriteSettings;
+use crate::engine::Model;
+use crate::input::PreparedInput;
+use crate::report::number::{bytes, count, count_of, printable, significant};
+
+fn say(watch: &Watch<'_>, name: &str, text: &str) {
+    watch.event(&Event::Plan(name, text));
+}
+
+/// Describes the model, the input, and which part of it is written.
+pub fn input<M: Model>(
+    settings: &WriteSettings,
+    model: &M,
+    input: &PreparedInput,
+    watch: &Watch<'_>,
+) {
+    let identity = model.identity();
+    let name = identity.name.or(identity.file_name).unwrap_or_default();
+    let size = bytes(identity.size_bytes.unwrap_or(0));
+    let n_vocab = count(u64::from(model.n_vocab()));
+    let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
+    say(watch, "model", &text);
+    for (name, text) in in_words(input, &settings.input, settings.target.is_base_file()) {
+        say(watch, name, &text);
+    }
+    if let Some(shard) = input.shard {
+        say(watch, "part", &part_of(shard));
+    }
+}
+
+/// Which part of the windows is written.
+fn part_of(shard: Shard) -> String {
+    let (index, parts) = (shard.index, count_of(shard.count.into(), "part"));
+    format!(
+        "{index} (from 0) of {parts} of {}",
+        count_of(shard.n_windows.into(), "window")
+    )
+}
+
+/// Lists the size of the file in each encoding; nothing where there is no choice.
+pub fn sizes(sizes: &[(Encoding, u64)], watch: &Watch<'_>) {
+    let each = sizes
+        .iter()
+        .map(|&(encoding, size)| format!("{encoding} {}", bytes(size)));
+    if !sizes.is_empty() {
+        say(watch, "sizes", &each.collect::<Vec<_>>().join(", "));
+    }
+}
+
+/// States how hidden states are stored, and what a trial of them has found.
+pub fn states(target: Target, states: &States, watch: &Watch<'_>) {
+    let check = &states.check;
+    let found = match check.max_kld {
+        0.0 => "all to the bit".to_owned(),
+        most => format!("at most {} nats off", significant(most.into(), 3)),
+    };
+    let text = format!(
+        "{} ({}): {} computed again, {found}",
+        target.encoding(),
+        states.state_type.name(),
+        count_of(check.n_rows, "row")
+    );
+    say(watch, "encoding", &text);
+}
+
+/// Names the file to be written, and how many windows an earlier run has left.
+pub fn file(
+    settings: &WriteSettings,
+    target: Target,
+    output: &PartialFile,
+    size: u64,
+    n_whole: usize,
+    watch: &Watch<'_>,
+) {
+    let free =
+        fs4::available_space(folder_of(output.path())).map_or_else(|_| "unknown".to_owned(), bytes);
+    let path = settings.output.display();
+    let size = bytes(size);
+    say(
+        watch,
+        "file",
+        &format!("{path} ({target}), at most {size}; {free} free"),
+    );
+    if n_whole > 0 {
+        let windows = count_of(n_whole as u64, "whole window");
+        let path = output.path().display();
+        say(watch, "resume", &format!("after the {windows} of {path}"));
+    }
+}

@@ -1,0 +1,273 @@
+//! Writes a reference: a model runs over a text or prompts, and its logits are kept, or the hidden
+//! states that they can be computed from.
+
+mod announce;
+mod stored;
+mod trial;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
+use serde::Serialize;
+
+use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
+use super::input;
+use super::observer::{Observer, Watch};
+use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
+use super::resume;
+use super::settings::WriteSettings;
+use crate::engine::{Engine, Model};
+use crate::input::{Selection, n_rows, n_tokens};
+use crate::pipeline::{self, Error, Step, write_reference, write_states};
+use crate::report::Warning;
+use crate::score::Recomputed;
+use stored::{Choice, Hidden, Ready};
+
+/// A reference that was written.
+#[derive(Serialize, Debug, Default)]
+pub struct Written {
+    /// The file, as given.
+    pub path: String,
+    /// Whether the file was whole before this run, which then did nothing.
+    pub was_whole: bool,
+    pub file_bytes: u64,
+    /// Rows that this run computed.
+    pub n_rows: u64,
+    /// Tokens that this run decoded.
+    pub n_tokens: u64,
+    /// Where hidden states are stored: how the rows that were computed from them again compare with
+    /// the model's own.
+    pub checked: Option<CheckedRows>,
+    /// Seconds in all, and where they went.
+    pub wall_s: f64,
+    pub decode_s: f64,
+    pub encode_s: f64,
+    pub write_s: f64,
+    /// Seconds of the trial of hidden states, and of computing rows again.
+    pub check_s: f64,
+    pub warnings: Vec<Warning>,
+}
+
+/// Rows that were computed again from hidden states, compared with the model's own.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+pub struct CheckedRows {
+    pub n_rows: u64,
+    /// Whether all are equal to the bit.
+    pub is_exact: bool,
+    /// KL(own‖computed) in nats.
+    pub mean_kld: f64,
+    pub max_kld: f64,
+}
+
+impl From<Recomputed> for CheckedRows {
+    fn from(rows: Recomputed) -> Self {
+        Self {
+            n_rows: rows.n_rows,
+            is_exact: rows.is_exact(),
+            mean_kld: rows.mean_kld(),
+            max_kld: rows.max_kld,
+        }
+    }
+}
+
+/// Writes a reference.
+///
+/// # Errors
+/// What is wrong with the input, the model or the output. A native file that was cut off keeps its
+/// whole windows, for `--resume`.
+pub fn write<E: Engine>(
+    settings: &WriteSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Written> {
+    let watch = &Watch::new(observer);
+    let started = Instant::now();
+    let raw = input::read(&settings.input, watch)?;
+    // Created before the model is loaded: a bad path fails now, not hours later.
+    let whole = whole_already(settings);
+    let can_resume = settings.target.can_resume();
+    let overwrite = Overwrite {
+        replace_target: settings.run.force || whole.is_some(),
+        ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
+    };
+    let output = PartialFile::create(&settings.output, overwrite)?;
+    check_offload(engine, &settings.run, watch)?;
+    let model = engine.load(&settings.model, &settings.run.model)?;
+    let in_chunks = settings.target.is_base_file();
+    let may_hold_states = settings.auto || settings.target.encoding().holds_states();
+    let selection = Selection {
+        max_rows: settings.run.max_rows,
+        part: settings.part,
+        n_first_rows: if may_hold_states {
+            trial::N_TRIAL_ROWS
+        } else {
+            0
+        },
+    };
+    let input = input::prepare(raw, &model, &settings.run, in_chunks, &selection, watch)?;
+
+    let longest = input.longest_window;
+    check_windows(longest, &model, watch)?;
+    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
+    let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
+    let backend = backend_identity(engine, &settings.run, &options)?;
+    let (kind, path) = (settings.target.kind(), &settings.output);
+    let mut about = input::describe(kind, path, &model, &settings.input, &input, backend);
+    let choice = Choice {
+        model: &model,
+        settings,
+        head: (kind == native::KIND).then(|| model.output_head()),
+        input: &input,
+        options,
+    };
+    let written = match whole {
+        Some(whole) => {
+            choice.as_begun(&whole, &mut about)?;
+            was_whole(&whole)
+        }
+        None => write_missing(&choice, about, output, watch)?,
+    };
+    drop(choice);
+    model.drop_last();
+    Ok(Written {
+        path: settings.output.display().to_string(),
+        wall_s: started.elapsed().as_secs_f64(),
+        warnings: watch.warnings(),
+        ..written
+    })
+}
+
+/// Opens the file if `--resume` finds it whole: the earlier run was not cut off, or was resumed
+/// already.
+fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
+    let is_cut_off = partial_path(&settings.output).exists();
+    (settings.resume && !is_cut_off)
+        .then(|| NativeReader::open(&settings.output).ok())
+        .flatten()
+}
+
+fn was_whole(whole: &NativeReader) -> Written {
+    Written {
+        was_whole: true,
+        file_bytes: whole.file_bytes(),
+        ..Written::default()
+    }
+}
+
+/// Writes the windows that no earlier run has written.
+fn write_missing<M: Model>(
+    choice: &Choice<'_, '_, M>,
+    mut about: About,
+    mut output: PartialFile,
+    watch: &Watch<'_>,
+) -> Result<Written> {
+    let (settings, input) = (choice.settings, choice.input);
+    let windows = &input.plan.windows;
+    let can_resume = settings.target.can_resume();
+    let begun = match can_resume {
+        true => resume::cut_off(&output)?,
+        false => None,
+    };
+    let as_begun = match &begun {
+        Some(begun) => {
+            let stored = choice.as_begun(begun, &mut about)?;
+            resume::check_windows(begun, &input.plan)?;
+            Some(stored)
+        }
+        None => None,
+    };
+    let (n_whole, length) = begun
+        .as_ref()
+        .map_or((0, 0), |begun| (begun.windows().len(), begun.windows_end()));
+    let missing = windows.get(n_whole..).unwrap_or_default();
+
+    announce::input(settings, choice.model, input, watch);
+    announce::sizes(&choice.sizes(&mut about), watch);
+    let trying = Instant::now();
+    let stored = match as_begun {
+        Some(stored) => stored,
+        None => choice.for_new_file(&mut about, watch)?,
+    };
+    let trial_time = trying.elapsed();
+    let target = stored.target;
+    about.states.clone_from(&stored.states);
+    if let Some(states) = &about.states {
+        announce::states(target, states, watch);
+    }
+    let size = target.projected_bytes(&about, windows);
+    let size = size.saturating_add(input.prompt_bytes());
+    announce::file(settings, target, &output, size, n_whole, watch);
+    check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;
+
+    let Ready {
+        mut decoder,
+        mut hidden,
+    } = choice.ready(stored, missing)?;
+    let file = output.direct_file(length)?;
+    let writer = match &begun {
+        Some(begun) => Writer::resume(file, output.path(), begun)?,
+        None => {
+            let specs = input.windows_of_the_text();
+            let mut writer = Writer::create(file, output.path(), target, &about, &specs)?;
+            if let Some(hidden) = &hidden {
+                writer.write_head(choice.head_section()?, &hidden.check_rows)?;
+            }
+            writer
+        }
+    };
+    if can_resume {
+        output.keep_if_cut_off();
+    }
+    let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
+    let on_step = |step: Step<&WindowSpec>| {
+        match step {
+            Step::Rows(n) => phase.rows(n),
+            Step::Window(_) => phase.window(None),
+        }
+        watch.check()
+    };
+    let written = match &mut hidden {
+        Some(hidden) => write_states(&mut decoder, &mut hidden.writing, missing, writer, on_step),
+        None => write_reference(&mut decoder, missing, writer, on_step),
+    };
+    drop(phase);
+    let pipeline::Written {
+        output: file,
+        timing,
+        forms,
+    } = match written {
+        Ok(written) => written,
+        Err(Error::RowMoved {
+            window,
+            position,
+            kld,
+        }) => {
+            // A run that continued it would end in the same place.
+            output.discard();
+            bail!(
+                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}",
+                settings.model.display(),
+                choice.advice(target, kld)
+            );
+        }
+        Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
+        Err(error) => return Err(error.into()),
+    };
+    let file_bytes = output.commit_direct(file)?;
+    if let Some(warning) = Warning::of_forms(forms) {
+        watch.warn(warning);
+    }
+    let checked = hidden.map(|Hidden { writing, .. }| (writing.checked, writing.check_time));
+    Ok(Written {
+        file_bytes,
+        n_rows: n_rows(missing),
+        n_tokens: n_tokens(missing),
+        checked: checked.map(|(rows, _)| rows.into()),
+        check_s: checked.map_or(0.0, |(_, time)| (trial_time + time).as_secs_f64()),
+        decode_s: timing.decode.as_secs_f64(),
+        encode_s: timing.score.as_secs_f64(),
+        write_s: timing.write.as_secs_f64(),
+        ..Written::default()
+    })
+}

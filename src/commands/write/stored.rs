@@ -1,0 +1,331 @@
+//! How a run stores rows: as the settings ask, as an earlier run began, or as a trial finds.
+
+use std::collections::HashSet;
+use std::io::{Cursor, Read};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kl_formats::{
+    About, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
+};
+
+use super::trial::{self, Outcome, Trial};
+use crate::commands::observer::{Event, Watch};
+use crate::commands::resume;
+use crate::commands::settings::WriteSettings;
+use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
+use crate::input::PreparedInput;
+use crate::pipeline::{Recompute, StateWriting};
+use crate::report::number::{bytes, printable, significant};
+use crate::score::Recomputed;
+
+/// How a run stores rows.
+pub struct Stored<'m, M: Model + 'm> {
+    pub target: Target,
+    /// Of hidden states: what a header records of them.
+    pub states: Option<States>,
+    /// Of hidden states, unless an earlier run has tried them: the trial.
+    trial: Option<(Trial, Recompute<M::Head<'m>>)>,
+    /// The context that the trial has used.
+    decoder: Option<M::Decoder<'m>>,
+}
+
+/// A context that is ready to write.
+pub struct Ready<'m, M: Model + 'm> {
+    pub decoder: M::Decoder<'m>,
+    /// `None`: it writes rows.
+    pub hidden: Option<Hidden<M::Head<'m>>>,
+}
+
+/// Hidden states, ready to be written.
+pub struct Hidden<H> {
+    pub writing: StateWriting<H>,
+    /// The model's own rows that a new file begins with.
+    pub check_rows: Vec<Vec<f32>>,
+}
+
+/// What there is to choose from.
+pub struct Choice<'m, 'a, M> {
+    pub model: &'m M,
+    pub settings: &'a WriteSettings,
+    /// The model's output head, or why rows cannot be computed with it; `None` for a kind of file
+    /// that cannot hold hidden states.
+    pub head: Option<Result<OutputHead, EngineError>>,
+    pub input: &'a PreparedInput,
+    /// How a context is created that shows no states.
+    pub options: ContextOptions,
+}
+
+impl<'m, M: Model> Choice<'m, '_, M> {
+    /// The encodings of this kind of file, and most bytes that the file can have in each. `about`
+    /// describes it but for the states.
+    pub fn sizes(&self, about: &mut About) -> Vec<(Encoding, u64)> {
+        let windows = &self.input.plan.windows;
+        let Some(head) = &self.head else {
+            return Vec::new();
+        };
+        let mut encodings = vec![Encoding::U16, Encoding::F32];
+        if head.is_ok() {
+            encodings.extend([Encoding::Hidden, Encoding::Hidden16]);
+        }
+        let size = |encoding| {
+            let state_type = self.expected_type(encoding);
+            Some((encoding, self.size(about, windows, encoding, state_type)?))
+        };
+        encodings.into_iter().filter_map(size).collect()
+    }
+
+    /// The type that states of an encoding most likely need. ggml's CPU kernels convert states to
+    /// the type of a head in half precision before they multiply, so that this type loses nothing.
+    fn expected_type(&self, encoding: Encoding) -> StateType {
+        let head = self.head.as_ref().and_then(|head| head.as_ref().ok());
+        match (encoding, head.map(|head| head.tensor.type_name.as_str())) {
+            (Encoding::Hidden16, _) | (_, Some("f16")) => StateType::F16,
+            (_, Some("bf16")) => StateType::Bf16,
+            _ => StateType::F32,
+        }
+    }
+
+    /// Most bytes of a file of these windows; `None` if it cannot be written.
+    fn size(
+        &self,
+        about: &mut About,
+        windows: &[WindowSpec],
+        encoding: Encoding,
+        state_type: StateType,
+    ) -> Option<u64> {
+        let target = Target::new(self.settings.target.kind(), Some(encoding)).ok()?;
+        about.states = match &self.head {
+            Some(Ok(head)) => Some(self.states(head, state_type)),
+            _ => None,
+        };
+        let bytes = target.projected_bytes(about, windows);
+        Some(bytes.saturating_add(self.input.prompt_bytes()))
+    }
+
+    /// What a header records of this model's states, but for the trial.
+    fn states(&self, head: &OutputHead, state_type: StateType) -> States {
+        States {
+            n_embd: head.n_embd,
+            state_type,
+            head: head.tensor.clone(),
+            then: head.then.clone(),
+            n_batch: self.options.n_batch,
+            n_ubatch: self.options.n_ubatch,
+            check: HeadCheck {
+                rows: trial::check_positions(&self.input.plan),
+                ..HeadCheck::default()
+            },
+        }
+    }
+
+    /// As an earlier run began or finished the file. What its trial has found is taken from there.
+    ///
+    /// # Errors
+    /// If that run had other settings, or the model has no head that rows can be computed with.
+    pub fn as_begun(&self, begun: &NativeReader, about: &mut About) -> Result<Stored<'m, M>> {
+        let header = begun.header();
+        let encoding = match (self.settings.auto, header.encoding) {
+            (true, Encoding::Hidden) => Encoding::Hidden,
+            _ => self.settings.target.encoding(),
+        };
+        let mut stored = self.plain();
+        if encoding.holds_states() {
+            stored.target = Target::new(self.settings.target.kind(), Some(encoding))?;
+            let mut states = self.states(self.head()?, StateType::F32);
+            if let Some(begun) = &header.states {
+                states.state_type = begun.state_type;
+                states.check.clone_from(&begun.check);
+            }
+            stored.states = Some(states);
+        }
+        about.states.clone_from(&stored.states);
+        let windows = &self.input.plan.windows;
+        resume::check_same_reference(begun, &Header::new(about, encoding, windows))?;
+        Ok(stored)
+    }
+
+    /// As the settings ask for it, or as a trial finds best.
+    ///
+    /// # Errors
+    /// If hidden states were asked for and do not give the model's rows, and those of the trial.
+    pub fn for_new_file(&self, about: &mut About, watch: &Watch<'_>) -> Result<Stored<'m, M>> {
+        let asked = self.settings.target;
+        if asked.encoding().holds_states() {
+            return match self.tried(asked, watch)? {
+                Ok(stored) => Ok(stored),
+                Err(moved) => bail!(
+                    "{}: rows computed from hidden states are not the model's own {}",
+                    self.settings.model.display(),
+                    self.advice(asked, moved.max_kld)
+                ),
+            };
+        }
+        if !self.settings.auto {
+            return Ok(self.plain());
+        }
+        let kept = |why: String| {
+            watch.event(&Event::Plan("encoding", &format!("{asked}: {why}")));
+            Ok(self.plain())
+        };
+        if let Some(Err(error)) = &self.head {
+            return kept(error.to_string());
+        }
+        // Every part must come to the same result.
+        let whole = self.input.plan.whole();
+        let mut size = |encoding, state_type| {
+            let size = self.size(about, whole, encoding, state_type);
+            size.unwrap_or(u64::MAX)
+        };
+        let plain = size(asked.encoding(), StateType::F32);
+        let larger = |hidden| {
+            let (hidden, plain) = (bytes(hidden), bytes(plain));
+            format!("hidden states would take {hidden} for this text, not {plain}")
+        };
+        let hidden = size(Encoding::Hidden, StateType::F16);
+        if hidden >= plain {
+            return kept(larger(hidden));
+        }
+        let target = Target::new(asked.kind(), Some(Encoding::Hidden))?;
+        match self.tried(target, watch)? {
+            Ok(stored) => {
+                let states = stored.states.as_ref();
+                let hidden = states.map_or(u64::MAX, |s| size(Encoding::Hidden, s.state_type));
+                if hidden >= plain {
+                    return kept(larger(hidden));
+                }
+                Ok(stored)
+            }
+            Err(moved) => kept(format!(
+                "rows computed from hidden states are not the model's own ({} nats off)",
+                significant(moved.max_kld, 3)
+            )),
+        }
+    }
+
+    /// Hidden states, if they give the model's rows; else how far theirs are from those.
+    fn tried(
+        &self,
+        target: Target,
+        watch: &Watch<'_>,
+    ) -> Result<Result<Stored<'m, M>, Recomputed>> {
+        let (head, encoding) = (self.head()?, target.encoding());
+        let mut states = self.states(head, StateType::F32);
+        let mut recompute = self.recompute(&states)?;
+        let mut decoder = self.model.decoder(&self.options_with_states())?;
+        let plan = &self.input.plan;
+        let outcome = trial::run(&mut decoder, &mut recompute, &states, encoding, plan, watch)?;
+        let (state_type, trial) = match outcome {
+            Outcome::Passed(state_type, trial) => (state_type, trial),
+            Outcome::Failed(moved) => return Ok(Err(moved)),
+        };
+        states.state_type = state_type;
+        states.check = trial.head_check(states.check.rows);
+        Ok(Ok(Stored {
+            target,
+            states: Some(states),
+            trial: Some((trial, recompute)),
+            decoder: Some(decoder),
+        }))
+    }
+
+    fn recompute(&self, states: &States) -> Result<Recompute<M::Head<'m>>> {
+        let mut section = self.head_section()?;
+        let threads = self.options.threads;
+        let head = self.model.head(states, &mut section, threads)?;
+        Ok(Recompute::new(head))
+    }
+
+    /// The head as a file holds it.
+    ///
+    /// # Errors
+    /// If the model's file cannot be read.
+    pub fn head_section(&self) -> Result<impl Read + use<M>> {
+        let head = self.head()?;
+        let tensor = self.model.read_head_tensor(head)?;
+        Ok(tensor.chain(Cursor::new(head.value_bytes())))
+    }
+
+    /// By how much a computed row is off, and what to do. Names the architecture, which decides what
+    /// follows the head.
+    pub fn advice(&self, target: Target, off: f64) -> String {
+        let name = self.model.identity().architecture;
+        let name = name.map_or_else(
+            || "of unknown architecture".to_owned(),
+            |name| printable(&name),
+        );
+        let encoding = target.encoding();
+        let most = match trial::tolerance(encoding) {
+            Some(most) => format!(", more than the {most} of {encoding}"),
+            None => String::new(),
+        };
+        let off = significant(off, 3);
+        format!("({name}: {off} nats off{most}): use --encoding u16")
+    }
+
+    /// Prepares to write these windows as was chosen.
+    ///
+    /// # Errors
+    /// Not enough memory, or a head that cannot be prepared.
+    pub fn ready(&self, stored: Stored<'m, M>, windows: &[WindowSpec]) -> Result<Ready<'m, M>> {
+        let Some(states) = stored.states else {
+            let decoder = self.model.decoder(&self.options)?;
+            return Ok(Ready {
+                decoder,
+                hidden: None,
+            });
+        };
+        let decoder = match stored.decoder {
+            Some(decoder) => decoder,
+            None => self.model.decoder(&self.options_with_states())?,
+        };
+        let (trial, recompute) = match stored.trial {
+            Some(trial) => trial,
+            None => (Trial::default(), self.recompute(&states)?),
+        };
+        // The trial's windows may be of other parts.
+        let numbers: HashSet<u32> = windows.iter().map(|window| window.window).collect();
+        let mut known = trial.known;
+        known.retain(|window, _| numbers.contains(window));
+        let writing = StateWriting {
+            n_embd: states.n_embd as usize,
+            state_type: states.state_type,
+            n_batch: states.n_batch,
+            tolerance: trial::tolerance(stored.target.encoding()),
+            recompute,
+            known,
+            checked: trial.compared,
+            check_time: Duration::ZERO,
+        };
+        let hidden = Some(Hidden {
+            writing,
+            check_rows: trial.check_rows,
+        });
+        Ok(Ready { decoder, hidden })
+    }
+
+    fn options_with_states(&self) -> ContextOptions {
+        ContextOptions {
+            states: true,
+            ..self.options.clone()
+        }
+    }
+
+    /// Rows as they are.
+    fn plain(&self) -> Stored<'m, M> {
+        Stored {
+            target: self.settings.target,
+            states: None,
+            trial: None,
+            decoder: None,
+        }
+    }
+
+    fn head(&self) -> Result<&OutputHead> {
+        match &self.head {
+            Some(Ok(head)) => Ok(head),
+            Some(Err(error)) => bail!("{error}"),
+            None => bail!("this kind of file cannot hold hidden states"),
+        }
+    }
+}
