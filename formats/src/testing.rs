@@ -1,6 +1,7 @@
 //! Helpers that the tests of several formats share.
 
 mod change;
+mod hidden;
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 use crate::common::about;
 use crate::*;
 pub(crate) use change::any_change;
+pub(crate) use hidden::{Hidden, states};
 
 /// A temporary folder, and a file in it to write again and again.
 pub(crate) struct Scratch {
@@ -47,25 +49,6 @@ pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[SampleWindow])
 /// The windows without their rows.
 pub(crate) fn specs(windows: &[SampleWindow]) -> Vec<WindowSpec> {
     windows.iter().map(|window| window.spec.clone()).collect()
-}
-
-/// Hidden states of `n_embd` numbers in f16, with an f32 head.
-pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
-    States {
-        n_embd,
-        state_type: StateType::F16,
-        head: HeadTensor {
-            name: "output.weight".to_owned(),
-            type_name: "f32".to_owned(),
-            type_id: 0,
-            bytes: 4 * u64::from(n_embd) * u64::from(n_vocab),
-            sha256: String::new(),
-        },
-        then: Vec::new(),
-        n_batch: 4,
-        n_ubatch: 2,
-        check: HeadCheck::default(),
-    }
 }
 
 /// A window and its rows, one after the other.

@@ -15,7 +15,7 @@ use crate::writing::Writer;
 use crate::{CheckRow, States, hex};
 
 /// Plain bytes of each piece of the head but the last.
-const PIECE_BYTES: u64 = 16 << 20;
+pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
 /// Where the head's members are in a file.
 #[derive(Debug, Default)]

@@ -4,6 +4,9 @@
 mod fault;
 mod state_type;
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -141,42 +144,5 @@ impl States {
     pub fn head_bytes(&self) -> u64 {
         let values = self.then.iter().map(|step| u64::from(step.n_values()) * 4);
         values.fold(self.head.bytes, u64::saturating_add)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::states;
-
-    #[test]
-    fn groups_are_the_physical_batches() {
-        let groups = |first_scored, n_rows, n_batch, n_ubatch| {
-            let states = States {
-                n_batch,
-                n_ubatch,
-                ..states(2, 3)
-            };
-            let window = WindowEntry {
-                window: 0,
-                n_tokens: 100,
-                n_rows,
-                first_scored,
-            };
-            let groups = states.groups(&window).map(|rows| (rows.start, rows.end));
-            groups.collect::<Vec<_>>()
-        };
-        assert_eq!(groups(0, 10, 4, 4), [(0, 4), (4, 8), (8, 10)]);
-        assert_eq!(groups(0, 10, 5, 3), [(0, 3), (3, 5), (5, 8), (8, 10)]);
-        assert_eq!(groups(1, 9, 5, 3), [(0, 2), (2, 4), (4, 7), (7, 9)]);
-        assert_eq!(groups(6, 2, 5, 3), [(0, 2)]);
-        assert_eq!(groups(3, 0, 4, 4), []);
-        assert_eq!(groups(7, 3, 512, 512), [(0, 3)]);
-        assert_eq!(groups(7, 3, u32::MAX, 1), [(0, 1), (1, 2), (2, 3)]);
-        let most = u32::MAX;
-        assert_eq!(
-            groups(most, most, most - 1, most - 1),
-            [(0, most - 2), (most - 2, most)]
-        );
     }
 }

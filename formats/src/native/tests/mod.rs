@@ -2,6 +2,7 @@ mod cut_off;
 mod damage;
 mod hostile;
 mod members;
+mod states;
 
 use std::path::Path;
 

@@ -1,0 +1,147 @@
+//! Descriptions of hidden states that contradict themselves.
+
+use super::*;
+use crate::testing::states;
+
+/// A change to a description, and a part of the message that refuses it.
+type Change = (fn(&mut States), &'static str);
+
+/// Of 6 numbers, for rows of 5 entries, in windows of 8 tokens.
+fn fault(change: impl Fn(&mut States)) -> Option<String> {
+    let mut states = states(6, 5);
+    states.check.rows = vec![CheckRow {
+        window: 9,
+        position: 7,
+    }];
+    change(&mut states);
+    states.fault(5, 8)
+}
+
+#[test]
+fn sizes_and_steps_are_checked() {
+    assert_eq!(fault(|_| {}), None);
+    let changes: [Change; 21] = [
+        (|s| s.n_embd = 0, "n_embd 0"),
+        (|s| s.n_embd = MAX_N_EMBD + 1, "n_embd"),
+        (|s| s.n_embd = u32::MAX, "n_embd"),
+        (|s| s.n_embd = 7, "120 bytes, but 5 x 7"),
+        (|s| s.n_batch = 0, "n_batch 0"),
+        (|s| s.n_ubatch = 0, "n_ubatch 0"),
+        (|s| s.n_ubatch = s.n_batch + 1, "n_ubatch 5"),
+        (|s| s.head.type_id = 4, "type 4, which is not known"),
+        (|s| s.head.type_id = 26, "type 26, which is not known"),
+        (|s| s.head.type_id = u32::MAX, "not known"),
+        (|s| s.head.type_id = 1, "1 is f16"),
+        (|s| s.head.type_name = "F32".into(), "\"F32\""),
+        (|s| s.head.bytes += 1, "121 bytes"),
+        (|s| s.head.bytes = u64::MAX, "have 120"),
+        (|s| s.head.name = "x".repeat(2000), "1 KiB"),
+        (|s| s.then = vec![HeadStep::Add { n_values: 4 }], "4 values"),
+        (|s| s.then = vec![HeadStep::Mul { n_values: 0 }], "0 values"),
+        (|s| s.then = vec![HeadStep::Tanh; 17], "17 steps"),
+        (|s| s.check.mean_kld = f32::NAN, "finite"),
+        (|s| s.check.rows[0].position = 8, "position 8 of n_ctx 8"),
+        (
+            |s| s.check.rows = vec![s.check.rows[0]; 65],
+            "65 check rows",
+        ),
+    ];
+    for (change, part) in changes {
+        let found = fault(change).unwrap_or_else(|| panic!("{part}"));
+        assert!(found.contains(part), "{found} / {part}");
+    }
+    let scale = |factor, bias| HeadStep::Scale { factor, bias };
+    for step in [scale(f32::INFINITY, 0.0), scale(1.0, f32::NAN)] {
+        assert!(fault(|s| s.then = vec![step]).is_some());
+    }
+    for n_values in [1, 5] {
+        let steps = [HeadStep::Add { n_values }, HeadStep::Mul { n_values }];
+        assert_eq!(fault(|s| s.then = steps.into()), None);
+    }
+}
+
+#[test]
+fn rows_of_a_head_are_whole_blocks() {
+    let q8_0 = |n_embd| {
+        fault(|states| {
+            states.n_embd = n_embd;
+            states.head.type_name = "q8_0".into();
+            states.head.type_id = 8;
+            states.head.bytes = 5 * 34;
+        })
+    };
+    assert_eq!(q8_0(32), None);
+    assert!(q8_0(33).unwrap().contains("rows of 33"));
+    assert!(q8_0(64).unwrap().contains("have 340"));
+}
+
+#[test]
+fn steps_are_written_as_objects_with_their_operation() {
+    let steps = [
+        HeadStep::Scale {
+            factor: 0.0625,
+            bias: 0.0,
+        },
+        HeadStep::Tanh,
+        HeadStep::Add { n_values: 5 },
+        HeadStep::Mul { n_values: 1 },
+    ];
+    let json = r#"[{"op":"scale","factor":0.0625,"bias":0.0},{"op":"tanh"},{"op":"add","n_values":5},{"op":"mul","n_values":1}]"#;
+    assert_eq!(serde_json::to_string(&steps).unwrap(), json);
+    assert_eq!(serde_json::from_str::<[HeadStep; 4]>(json).unwrap(), steps);
+}
+
+#[test]
+fn groups_are_the_physical_batches() {
+    let groups = |first_scored, n_rows, n_batch, n_ubatch| {
+        let states = States {
+            n_batch,
+            n_ubatch,
+            ..states(2, 3)
+        };
+        let window = WindowEntry {
+            window: 0,
+            n_tokens: 100,
+            n_rows,
+            first_scored,
+        };
+        let groups = states.groups(&window).map(|rows| (rows.start, rows.end));
+        groups.collect::<Vec<_>>()
+    };
+    assert_eq!(groups(0, 10, 4, 4), [(0, 4), (4, 8), (8, 10)]);
+    assert_eq!(groups(0, 10, 5, 3), [(0, 3), (3, 5), (5, 8), (8, 10)]);
+    assert_eq!(groups(1, 9, 5, 3), [(0, 2), (2, 4), (4, 7), (7, 9)]);
+    assert_eq!(groups(6, 2, 5, 3), [(0, 2)]);
+    assert_eq!(groups(3, 0, 4, 4), []);
+    assert_eq!(groups(7, 3, 512, 512), [(0, 3)]);
+    assert_eq!(groups(7, 3, u32::MAX, 1), [(0, 1), (1, 2), (2, 3)]);
+    let most = u32::MAX;
+    assert_eq!(
+        groups(most, most, most - 1, most - 1),
+        [(0, most - 2), (most - 2, most)]
+    );
+}
+
+proptest::proptest! {
+    /// As a loop over the positions finds them.
+    #[test]
+    fn groups_cover_a_window(
+        first_scored in 0u32..40, n_rows in 0u32..40, n_batch in 1u32..20, n_ubatch in 1u32..20
+    ) {
+        let n_ubatch = n_ubatch.min(n_batch);
+        let states = States { n_batch, n_ubatch, ..states(2, 3) };
+        let window = WindowEntry { window: 0, n_tokens: 80, n_rows, first_scored };
+        let batch_of = |row: u32| {
+            let position = first_scored + row;
+            (position / n_batch, position % n_batch / n_ubatch)
+        };
+        let mut expected: Vec<Range<u32>> = Vec::new();
+        for row in 0..n_rows {
+            match expected.last_mut() {
+                Some(last) if batch_of(last.start) == batch_of(row) => last.end = row + 1,
+                _ => expected.push(row..row + 1),
+            }
+        }
+        proptest::prop_assert_eq!(states.groups(&window).collect::<Vec<_>>(), expected);
+    }
+}
