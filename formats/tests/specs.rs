@@ -2,6 +2,8 @@
 //! skipped where there is none.
 
 mod common;
+#[path = "specs/hidden.rs"]
+mod hidden;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -84,19 +86,24 @@ fn rows(window: &WindowSpec) -> impl Iterator<Item = [f32; 5]> {
 
 /// What both readers print for the windows.
 fn expected(encoding: Encoding) -> String {
+    expected_of(|window, i| {
+        let layout = encoding.layout().unwrap();
+        let mut words = vec![0u32; layout.row_bytes(5).unwrap() / 4];
+        let bytes = bytemuck::cast_slice_mut(&mut words);
+        let row = row(window, i);
+        layout.encode(&row, bytes);
+        // A row that is exact is only marked.
+        let view = layout.view(bytes, 5).unwrap_or(Row::F32(&row));
+        (0..5).map(|t| view.get(t)).collect()
+    })
+}
+
+/// What a reader prints for the windows, whose rows `row` gives, by window and index.
+fn expected_of(row: impl Fn(u32, u32) -> Vec<f32>) -> String {
     let mut lines = String::new();
     for window in windows() {
-        let mut sum = 0.0;
-        for i in 0..window.n_rows {
-            let layout = encoding.layout().unwrap();
-            let mut words = vec![0u32; layout.row_bytes(5).unwrap() / 4];
-            let bytes = bytemuck::cast_slice_mut(&mut words);
-            let row = row(window.window, i);
-            layout.encode(&row, bytes);
-            // A row that is exact is only marked.
-            let view = layout.view(bytes, 5).unwrap_or(Row::F32(&row));
-            sum += (0..5).map(|t| f64::from(view.get(t))).sum::<f64>();
-        }
+        let rows = (0..window.n_rows).flat_map(|i| row(window.window, i));
+        let sum: f64 = rows.map(f64::from).sum();
         let mean = match window.n_rows {
             0 => "None".into(),
             n => format!("{:.9}", sum / f64::from(n * 5)),
@@ -109,12 +116,17 @@ fn expected(encoding: Encoding) -> String {
     lines
 }
 
-#[test]
-fn the_reader_in_logits_md_reads_native_files() {
-    let script = reader_of(include_str!("../LOGITS.md")).replace(
+/// The reader in LOGITS.md, printing means to 9 decimals.
+fn logits_md() -> String {
+    reader_of(include_str!("../LOGITS.md")).replace(
         "logits.mean(dtype=\"f8\")",
         "f'{logits.mean(dtype=\"f8\"):.9f}'",
-    );
+    )
+}
+
+#[test]
+fn the_reader_in_logits_md_reads_native_files() {
+    let script = logits_md();
     for encoding in [Encoding::U16, Encoding::F32] {
         let about = common::about(native::KIND, 3, 5);
         let mut header = Header::new(&about, encoding, &windows());
