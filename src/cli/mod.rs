@@ -93,12 +93,12 @@ fn run(command: &Command) -> Result<Outcome> {
         }
         Command::Compare(settings) => {
             return show_evaluation(&settings.results, settings.others.len(), |observer| {
-                commands::compare(settings, observer)
+                commands::compare(settings, &LlamaCpp::default(), observer)
             });
         }
         Command::Convert(settings) => {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
-            let converted = commands::convert(settings, &terminal)?;
+            let converted = commands::convert(settings, &LlamaCpp::default(), &terminal)?;
             if !settings.quiet {
                 say!(
                     "wrote {}: {}, {} rows in {}",

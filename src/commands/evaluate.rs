@@ -1,14 +1,16 @@
 //! Evaluates models against a reference.
 
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference, Shard};
+use kl_formats::{About, Reference, Shard, States};
 
 use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
 use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
 use super::settings::{EvaluateSettings, RelativeWidth};
@@ -157,6 +159,9 @@ impl<E: Engine> ModelRun<'_, E> {
             run.warn(watch);
         }
         reference.set_bos(model.bos());
+        let head =
+            |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
+        let reference = readable(reference, head, watch)?;
 
         let identity = model.identity();
         let evaluation = Evaluation {

@@ -20,6 +20,7 @@ mod differences;
 mod evaluate;
 mod evaluation;
 mod folder;
+mod head;
 mod info;
 mod input;
 mod merge;

@@ -91,6 +91,8 @@ pub struct CompareSettings {
     pub max_rows: Option<u64>,
     /// Never [`Vocabulary::Tokenizer`], which needs a model.
     pub vocabulary: Vocabulary,
+    /// Threads that compute rows of hidden states.
+    pub threads: u32,
     pub results: ResultSettings,
 }
 
@@ -114,6 +116,8 @@ pub struct ConvertSettings {
     /// The first token that the model decoded in each window of a base file; `None`: the file must
     /// make it clear.
     pub bos: Option<Bos>,
+    /// Threads that compute rows of hidden states.
+    pub threads: u32,
     /// Whether to overwrite an existing output.
     pub force: bool,
     /// Whether to print warnings and errors only.

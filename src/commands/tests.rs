@@ -422,9 +422,10 @@ fn stored_rows_compare_like_the_model_that_made_them() {
         others: vec![folder.path("other"), folder.path("ref")],
         max_rows: None,
         vocabulary: Vocabulary::Same,
+        threads: 1,
         results: results(),
     };
-    let report = compare(&settings, &()).unwrap();
+    let report = compare(&settings, &FakeEngine::default(), &()).unwrap();
     assert_eq!(mean(&report, 0), mean(&folder.evaluate(&["q4"]), 0));
     assert_eq!(mean(&report, 1), 0.0);
     assert!(report.models[1].is_reference_model);
@@ -440,10 +441,11 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
         output: folder.path("base"),
         target: target(llamacpp::KIND, None),
         bos: None,
+        threads: 1,
         force: false,
         quiet: true,
     };
-    let converted = convert(&settings, &observer).unwrap();
+    let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
     assert!(converted.warnings.len() > 2);
     assert!(
         converted

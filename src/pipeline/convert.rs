@@ -20,7 +20,7 @@ use super::{Error, Step};
 /// # Errors
 /// Those of either file and of `on_step`. The output is then incomplete.
 pub fn convert_reference<W: Write + Send + 'static>(
-    rows: &ReferenceRows,
+    rows: &ReferenceRows<'_>,
     windows: &[WindowSpec],
     writer: Writer<W>,
     on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,

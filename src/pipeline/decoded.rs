@@ -1,12 +1,13 @@
-//! Decodes a file's rows into logits, a few at a time.
+//! A file's rows as logits, a few at a time.
 
 use kl_formats::WindowSpec;
 
 use super::Error;
-use super::reference_rows::{OpenWindow, ReferenceRows};
+use super::open_window::OpenWindow;
+use super::reference_rows::ReferenceRows;
 use super::spare::Spare;
 
-/// Hands `sink` the rows of `wanted`, decoded on all cores, a bounded number at a time.
+/// Hands `sink` the logits of `wanted`'s rows, a bounded number at a time.
 ///
 /// They are all or some of the rows of the file's window with that number. Windows before it are
 /// skipped.
@@ -14,10 +15,10 @@ use super::spare::Spare;
 /// # Errors
 /// Those of the file and of `sink`.
 pub(super) fn decoded_rows<E: From<Error>>(
-    rows: &ReferenceRows,
+    rows: &ReferenceRows<'_>,
     wanted: &WindowSpec,
     spare: &Spare<Vec<f32>>,
-    mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
+    sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut window = find(rows, wanted.window)?;
     let fault = || Error::Inconsistent {
@@ -31,23 +32,12 @@ pub(super) fn decoded_rows<E: From<Error>>(
         return Err(fault().into());
     }
     window.skip(before)?;
-    window.in_parts(n_wanted, |window, n| {
-        let decoded = window.map(n, |_, row| {
-            let mut logits = spare.take().unwrap_or_default();
-            logits.resize(row.len(), 0.0);
-            row.decode_into(&mut logits);
-            logits
-        })?;
-        let rows: Vec<&[f32]> = decoded.iter().map(Vec::as_slice).collect();
-        sink(&rows)?;
-        decoded.into_iter().for_each(|logits| spare.give(logits));
-        Ok::<_, E>(())
-    })?;
+    window.logits(n_wanted, spare, sink)?;
     Ok(window.skip_rest()?)
 }
 
 /// Skips to the window with this number.
-fn find(rows: &ReferenceRows, number: u32) -> Result<OpenWindow<'_>, Error> {
+fn find<'r>(rows: &'r ReferenceRows<'_>, number: u32) -> Result<OpenWindow<'r>, Error> {
     while let Some(mut window) = rows.next_window()? {
         if window.spec.window == number {
             return Ok(window);

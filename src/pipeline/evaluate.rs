@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 
-use super::reference_rows::{OpenWindow, ReferenceRows};
+use super::open_window::OpenWindow;
+use super::reference_rows::ReferenceRows;
 use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, RowPair, TokenScore, floor};
@@ -50,7 +51,7 @@ pub struct ScoredRow<M = ()> {
 pub fn evaluate<S: LogitSource, M: Send>(
     n_sources: usize,
     make: impl Fn() -> Result<S, Error> + Sync,
-    reference: &ReferenceRows,
+    reference: &ReferenceRows<'_>,
     kernel: Kernel,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,

@@ -4,15 +4,20 @@
 //! the blocks of the reference that they belong to. Pieces are compressed and written while the
 //! model decodes the next rows.
 
+mod computed;
 mod convert;
 mod decoded;
 mod evaluate;
 mod in_place;
+mod open_window;
 mod ordered;
 mod parallel_writer;
+mod readable;
 mod recompute;
 mod reference_rows;
+mod source;
 mod spare;
+mod states;
 mod stored;
 mod stream;
 mod write;
@@ -20,12 +25,14 @@ mod write_states;
 
 pub use convert::convert_reference;
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
+pub use readable::{Readable, RowsHere};
 pub use recompute::Recompute;
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
 pub use stored::Stored;
 pub use write::{Written, write_reference};
 pub use write_states::{StateWriting, write_states};
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -72,6 +79,18 @@ pub enum Error {
         /// The KL divergence of the computed row from the model's own, in nats.
         kld: f64,
     },
+    /// Hidden states whose rows are not those of the model that wrote them.
+    #[error(
+        "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
+    )]
+    WrongRows {
+        /// The reference.
+        path: PathBuf,
+        /// Where the rows were computed.
+        device: String,
+        /// The KLD of the worst row from the model's own, in nats.
+        max_kld: f64,
+    },
     /// A worker thread panicked: a defect of this program.
     #[error("internal error: a worker stopped before its work was done")]
     WorkerLost,
@@ -102,7 +121,7 @@ pub struct Timing {
     pub decode: Duration,
     /// Scoring rows, or encoding them.
     pub score: Duration,
-    /// Reading the reference, or waiting for it.
+    /// Reading the reference, or waiting for it; of hidden states, computing its rows too.
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,

@@ -1,24 +1,20 @@
 //! The reference's side of a run: which of its windows are read, in which order, and their rows.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Instant;
 
-use kl_formats::{
-    Reference, Row, RowLayout, Rows, Shard, TokenRecord, Values, WindowSpec, rows_per_piece,
-};
+use kl_formats::{Reference, Shard, TokenRecord, Values, WindowSpec};
 
-use super::in_place::{BlockRows, InPlace};
-use super::stream::Stream;
+use super::open_window::OpenWindow;
+use super::readable::{Readable, RowsHere};
+use super::source::Source;
 use super::{Error, locked};
 use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
-/// How many bytes of decoded rows are held at once; one row is always allowed.
-const BYTES_AT_ONCE: usize = 16 << 20;
-
 /// The windows of a reference, to be evaluated one after the other.
-pub struct ReferenceRows {
-    source: Source,
+pub struct ReferenceRows<'h> {
+    source: Source<'h>,
     n_vocab: usize,
     /// Whether the rows are log-probabilities with a floor.
     is_floored: bool,
@@ -34,63 +30,43 @@ pub struct ReferenceRows {
     pub max_rows: u64,
     /// How many entries of each row are compared, from the first on, in the model's rows too.
     pub n_entries: usize,
+    /// Where the rows are computed; `None` where they are stored.
+    pub here: Option<RowsHere>,
 }
 
-/// Where rows come from: any part of the file, or a stream.
-enum Source {
-    InPlace(InPlace),
-    Stream(Mutex<Stream>),
-}
-
-/// One window, whose rows are compared with the model's as those come.
-pub(super) struct OpenWindow<'r> {
-    pub(super) spec: WindowSpec,
-    pub(super) n_vocab: usize,
-    /// Whether the rows are log-probabilities with a floor.
-    pub(super) is_floored: bool,
-    rows: RowSource<'r>,
-    /// Rows that have not been read.
-    left: usize,
-    /// How much of its caller's time reading has taken.
-    pub(super) in_reading: Duration,
-}
-
-enum RowSource<'r> {
-    InPlace(BlockRows<'r>),
-    /// An open window of a stream holds the stream.
-    Stream(MutexGuard<'r, Stream>),
-}
-
-impl ReferenceRows {
+impl<'h> ReferenceRows<'h> {
     /// Reads at most `max_rows` rows of `reference`.
     ///
     /// Where only a part is wanted, files in text order are read in the seeded random order of
     /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's
     /// files, is random already.
     #[must_use]
-    pub fn new(reference: Reference, max_rows: Option<u64>) -> Self {
+    pub fn new(readable: Readable<'h>, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);
-        let rows = rows_per_window(&reference);
+        let reference = &readable.reference;
+        let rows = rows_per_window(reference);
         let order = choose_windows(&rows, reference.is_shuffled(), max_rows);
-        Self::in_order(reference, &rows, order, max_rows)
+        Self::in_order(readable, &rows, order, max_rows)
     }
 
     /// The same in the order of a sample, though all rows may be read: for a caller who may stop
     /// anywhere. A stream keeps its own order.
     #[must_use]
-    pub fn sampled(reference: Reference, max_rows: Option<u64>) -> Self {
+    pub fn sampled(readable: Readable<'h>, max_rows: Option<u64>) -> Self {
         let max_rows = max_rows.unwrap_or(u64::MAX);
-        let rows = rows_per_window(&reference);
+        let reference = &readable.reference;
+        let rows = rows_per_window(reference);
         let order = sample(&rows, reference.is_shuffled(), max_rows);
-        Self::in_order(reference, &rows, order, max_rows)
+        Self::in_order(readable, &rows, order, max_rows)
     }
 
     /// Reads the windows of [`ReferenceRows::new`] that belong to one part of them. A stream cannot
     /// be shared out: it is read whole.
     #[must_use]
-    pub fn part(reference: Reference, max_rows: Option<u64>, shard: Shard) -> Self {
-        let rows = rows_per_window(&reference);
-        let all = windows_to_share(&rows, &reference, max_rows);
+    pub fn part(readable: Readable<'h>, max_rows: Option<u64>, shard: Shard) -> Self {
+        let reference = &readable.reference;
+        let rows = rows_per_window(reference);
+        let all = windows_to_share(&rows, reference, max_rows);
         let excess = count(&rows, &all)
             .1
             .unwrap_or(0)
@@ -104,10 +80,11 @@ impl ReferenceRows {
         } else {
             0
         };
-        Self::in_order(reference, &rows, order, n_rows.saturating_sub(excess))
+        Self::in_order(readable, &rows, order, n_rows.saturating_sub(excess))
     }
 
-    fn in_order(reference: Reference, rows: &[u32], order: Vec<usize>, max_rows: u64) -> Self {
+    fn in_order(readable: Readable<'h>, rows: &[u32], order: Vec<usize>, max_rows: u64) -> Self {
+        let reference = &readable.reference;
         let (n_windows, n_rows) = match reference.windows() {
             Some(_) => count(rows, &order),
             None => {
@@ -116,30 +93,36 @@ impl ReferenceRows {
             }
         };
         Self {
-            n_vocab: reference.about().n_vocab as usize,
-            is_floored: is_floored(&reference),
-            source: Source::new(reference, order, max_rows),
-            wanted: None,
             n_windows,
             n_rows,
             max_rows,
+            ..Self::of_windows(readable, order, max_rows)
+        }
+    }
+
+    /// The windows at these indices; of a stream, all up to the one that brings `max_rows`.
+    fn of_windows(readable: Readable<'h>, order: Vec<usize>, max_rows: u64) -> Self {
+        let about = readable.reference.about();
+        Self {
+            n_vocab: about.n_vocab as usize,
+            is_floored: about.values == Values::FlooredLogProbabilities,
+            wanted: None,
+            n_windows: None,
+            n_rows: None,
+            max_rows,
             n_entries: usize::MAX,
+            here: readable.here().cloned(),
+            source: Source::new(readable, order, max_rows),
         }
     }
 
     /// Reads the windows of `reference` at these indices, in their order; of a stream, all windows
     /// in its own order.
     #[must_use]
-    pub fn at(reference: Reference, indices: Vec<usize>, max_rows: Option<u64>) -> Self {
+    pub fn at(readable: Readable<'h>, indices: Vec<usize>, max_rows: Option<u64>) -> Self {
         Self {
-            n_vocab: reference.about().n_vocab as usize,
-            is_floored: is_floored(&reference),
-            source: Source::new(reference, indices, u64::MAX),
-            wanted: None,
-            n_windows: None,
-            n_rows: None,
             max_rows: max_rows.unwrap_or(u64::MAX),
-            n_entries: usize::MAX,
+            ..Self::of_windows(readable, indices, u64::MAX)
         }
     }
 
@@ -215,9 +198,9 @@ impl ReferenceRows {
 
     /// Leaves out the window that comes next.
     fn skip_window(&mut self) -> Result<(), Error> {
-        if let Source::InPlace(rows) = &mut self.source {
-            rows.skip();
-        } else if let Some(mut window) = self.next_of_file()? {
+        if !self.source.skip()
+            && let Some(mut window) = self.next_of_file()?
+        {
             window.skip_rest()?;
         }
         Ok(())
@@ -225,7 +208,7 @@ impl ReferenceRows {
 
     /// Whether several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
-        matches!(self.source, Source::InPlace(_))
+        self.source.can_share()
     }
 
     /// Opens the next window.
@@ -253,97 +236,12 @@ impl ReferenceRows {
 
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
         let started = Instant::now();
-        let next = match &self.source {
-            Source::InPlace(rows) => rows
-                .next_window()?
-                .map(|(spec, rows)| (spec, RowSource::InPlace(rows))),
-            Source::Stream(stream) => {
-                let mut stream = locked(stream);
-                stream
-                    .next_window()?
-                    .map(|spec| (spec, RowSource::Stream(stream)))
-            }
-        };
-        Ok(next.map(|(spec, rows)| OpenWindow {
-            left: spec.n_rows as usize,
-            spec,
-            n_vocab: self.n_vocab,
-            is_floored: self.is_floored,
-            rows,
-            in_reading: started.elapsed(),
+        let next = self.source.next_window()?;
+        Ok(next.map(|(spec, rows)| {
+            let in_reading = started.elapsed();
+            OpenWindow::new(spec, self.n_vocab, self.is_floored, rows, in_reading)
         }))
     }
-}
-
-impl Source {
-    /// The window that comes next.
-    fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
-        match self {
-            Self::InPlace(rows) => rows.peek(),
-            Self::Stream(stream) => locked(stream).peek(),
-        }
-    }
-
-    fn new(reference: Reference, order: Vec<usize>, max_rows: u64) -> Self {
-        let rows_per_block = rows_per_piece(RowLayout::F32, reference.about().n_vocab) as usize;
-        match reference.into_rows() {
-            Rows::Blocks(blocks) => Self::InPlace(InPlace::new(blocks, order)),
-            Rows::Stream(stream) => {
-                Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
-            }
-            Rows::States(_) => todo!("rows of hidden states"),
-        }
-    }
-}
-
-impl OpenWindow<'_> {
-    /// Skips all rows that are left: a stream has no other way to what comes after them.
-    pub(super) fn skip_rest(&mut self) -> Result<(), Error> {
-        self.skip(self.left)
-    }
-
-    /// Skips rows.
-    pub(super) fn skip(&mut self, n: usize) -> Result<(), Error> {
-        if let RowSource::InPlace(rows) = &mut self.rows {
-            rows.skip(n);
-            self.left = self.left.saturating_sub(n);
-            return Ok(());
-        }
-        self.in_parts(n, |window, n| window.map(n, |_, _| ()).map(drop))
-    }
-
-    /// Calls `of_part` for `n` rows in parts of bounded size, with the size of each.
-    pub(super) fn in_parts<E>(
-        &mut self,
-        n: usize,
-        mut of_part: impl FnMut(&mut Self, usize) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let at_once = (BYTES_AT_ONCE / (4 * self.n_vocab).max(1)).max(1);
-        let mut left = n;
-        while left > 0 {
-            let part = left.min(at_once);
-            of_part(self, part)?;
-            left -= part;
-        }
-        Ok(())
-    }
-
-    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
-    pub(super) fn map<T: Send>(
-        &mut self,
-        n: usize,
-        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
-    ) -> Result<Vec<T>, Error> {
-        self.left = self.left.saturating_sub(n);
-        match &mut self.rows {
-            RowSource::InPlace(rows) => rows.map(n, of_row, &mut self.in_reading),
-            RowSource::Stream(rows) => rows.map(n, of_row, &mut self.in_reading),
-        }
-    }
-}
-
-fn is_floored(reference: &Reference) -> bool {
-    reference.about().values == Values::FlooredLogProbabilities
 }
 
 /// Counts the windows with rows, and the rows, that [`ReferenceRows::new`] reads: how many of them

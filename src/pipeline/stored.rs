@@ -11,19 +11,19 @@ use super::spare::Spare;
 use crate::engine::LogitSource;
 
 /// A file whose rows are evaluated as a model's are.
-pub struct Stored {
-    rows: ReferenceRows,
+pub struct Stored<'h> {
+    rows: ReferenceRows<'h>,
     n_vocab: usize,
     /// Its own windows, by the number of the window that each is compared with.
     windows: HashMap<u32, WindowSpec>,
     spare: Spare<Vec<f32>>,
 }
 
-impl Stored {
+impl<'h> Stored<'h> {
     /// Evaluates `rows`, whose windows come in the order in which they are asked for. `windows`
     /// holds the rows to use of each, by the number of the window that is asked for.
     #[must_use]
-    pub fn new(rows: ReferenceRows, n_vocab: u32, windows: HashMap<u32, WindowSpec>) -> Self {
+    pub fn new(rows: ReferenceRows<'h>, n_vocab: u32, windows: HashMap<u32, WindowSpec>) -> Self {
         Self {
             rows,
             n_vocab: n_vocab as usize,
@@ -33,7 +33,7 @@ impl Stored {
     }
 }
 
-impl LogitSource for Stored {
+impl LogitSource for Stored<'_> {
     type Error = Error;
 
     fn n_vocab(&self) -> usize {

@@ -10,7 +10,7 @@ use kl_formats::{
 };
 
 use super::*;
-use crate::engine::{Fake, LogitSource};
+use crate::engine::{Engine, Fake, FakeEngine, LogitSource};
 use crate::input::{Plan, ScoreFrom, Windowing};
 use crate::score::{Kernel, RowPair};
 
@@ -67,6 +67,13 @@ fn write_klpy(path: &Path, plan: &Plan) {
     write_reference(&mut fake(1, 5), &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
+/// Opens a reference that is to be read; a fake head makes rows of hidden states.
+fn open(path: &Path) -> Readable<'static> {
+    let engine = FakeEngine::default();
+    let reference = Reference::open(path).unwrap();
+    Readable::open(reference, |states, section| engine.head(states, section, 1)).unwrap()
+}
+
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
     read_with(1, path, seed, n_batch, max_rows)
 }
@@ -79,7 +86,7 @@ fn read_with(
     max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = ReferenceRows::new(Reference::open(path).unwrap(), max_rows);
+    let blocks = ReferenceRows::new(open(path), max_rows);
     evaluate(
         n_sources,
         || Ok(fake(seed, n_batch)),
@@ -174,7 +181,7 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
     write_native(&path, &plan, Encoding::F32, 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), Some(20));
+        let rows = ReferenceRows::new(open(&path), Some(20));
         let make = || Ok(fake(2, 3));
         let measure = |pair: &RowPair<'_>| (pair.next, Kernel::Portable.score(pair));
         evaluate(n_sources, make, &rows, Kernel::Portable, measure, |step| {
@@ -208,7 +215,7 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
             n if n < allowed => Ok(fake(2, 4)),
             _ => Err(Error::WorkerLost),
         };
-        let rows = ReferenceRows::new(Reference::open(&path).unwrap(), None);
+        let rows = ReferenceRows::new(open(&path), None);
         let done = evaluate(2, make, &rows, Kernel::Portable, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
                 n_rows += window.rows.len() as u64;
@@ -270,7 +277,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None);
+    let blocks = ReferenceRows::new(open(&path), None);
     let small = Fake {
         n_vocab: 5,
         n_batch: 4,
@@ -290,7 +297,7 @@ fn a_caller_can_stop_either_way() {
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(Reference::open(&path).unwrap(), None);
+    let blocks = ReferenceRows::new(open(&path), None);
     let make = || Ok(fake(2, 4));
     let stopped = evaluate(2, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| {
         Err(Error::Interrupted)

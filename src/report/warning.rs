@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 use thiserror::Error;
 
-use super::number::{count_of, part, percent};
+use super::number::{count_of, kld, part, percent};
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -131,6 +131,16 @@ pub enum Warning {
         "the reference is {}: the numbers cover only its windows; kl merge makes the whole of the parts", part(.0)
     )]
     PartOfReference(Shard),
+    /// Rows computed from hidden states are far from the model's own.
+    #[error(
+        "{path}: the rows computed from its hidden states on {device} differ from those of the model that wrote it by a mean KLD of {}, and up to {}, more than the rounding of another backend explains: evaluate where it was written, or write it with --encoding u16", kld(*.mean_kld), kld(*.max_kld)
+    )]
+    RowsMoved {
+        path: String,
+        device: String,
+        mean_kld: f64,
+        max_kld: f64,
+    },
     /// Parts of a whole were not computed alike.
     #[error(
         "{what} is {one} in {one_path} and {other} in {other_path}: the parts may differ by more than rounding; the merged file records what the first part states"
@@ -221,6 +231,7 @@ impl Warning {
             Self::UnknownTokens(_) => "unknown_tokens",
             Self::TokenizerCut { .. } => "vocabulary_cut",
             Self::PartOfReference(_) => "part_of_reference",
+            Self::RowsMoved { .. } => "rows_moved",
             Self::PartsDiffer { .. } => "parts_differ",
             Self::Overlap { .. } => "overlapping_windows",
             Self::OtherBos { .. } => "other_bos",

@@ -3,6 +3,7 @@
 use kl_formats::native;
 
 use super::paths;
+use super::run::default_threads;
 use super::usage_error::{UsageError, wrong};
 use super::write::target;
 use crate::cli::args::ConvertArgs;
@@ -22,6 +23,7 @@ impl TryFrom<ConvertArgs> for ConvertSettings {
             input: args.input,
             output: args.output,
             bos: args.bos,
+            threads: default_threads(),
             force: args.force,
             quiet: args.quiet,
         })

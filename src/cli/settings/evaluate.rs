@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::paths;
-use super::run::{max_rows, run_settings};
+use super::run::{default_threads, max_rows, run_settings};
 use super::usage_error::{UsageError, wrong};
 use crate::cli::args::{Args, CompareArgs, ResultArgs};
 use crate::commands::settings::{
@@ -75,6 +75,7 @@ impl TryFrom<CompareArgs> for CompareSettings {
             others: args.others,
             max_rows: max_rows(args.n_tokens),
             vocabulary: args.vocab.unwrap_or_default(),
+            threads: default_threads(),
         })
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         },
         n_batch,
         n_ubatch,
-        threads: threads.unwrap_or_else(|| (num_cpus::get_physical() as u32).min(MAX_THREADS)),
+        threads: threads.unwrap_or_else(default_threads),
         flash_attn,
         type_k: cache_type_k,
         type_v: cache_type_v,
@@ -36,6 +36,11 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         verbose: args.verbose,
         quiet: args.quiet,
     }
+}
+
+/// Threads that compute where `--threads` names no other number: one for each physical core.
+pub(super) fn default_threads() -> u32 {
+    (num_cpus::get_physical() as u32).min(MAX_THREADS)
 }
 
 /// `--n-tokens`, which has been parsed to -1 or a positive number.

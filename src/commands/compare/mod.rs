@@ -1,19 +1,23 @@
-//! Compares stored rows with stored rows, without a model.
+//! Compares stored rows with stored rows, without a model. Those of hidden states are computed on
+//! the CPU.
 
 mod pairs;
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use kl_formats::{About, ModelIdentity, Reference, WindowSpec};
+use kl_formats::{About, ModelIdentity, Reference, States, WindowSpec};
 
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
 use super::vocabulary::check_vocabularies;
+use crate::engine::Engine;
 use crate::pipeline::{ReferenceRows, Stored};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
 use pairs::{Pair, Side, pair};
@@ -22,7 +26,11 @@ use pairs::{Pair, Side, pair};
 ///
 /// # Errors
 /// What is wrong with the reference. A file that cannot be compared is listed in the report.
-pub fn compare(settings: &CompareSettings, observer: &dyn Observer) -> Result<Report> {
+pub fn compare<E: Engine + Sync>(
+    settings: &CompareSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Report> {
     let watch = &Watch::new(observer);
     let reference = Reference::open(&settings.reference)?;
     warn_of_overlap(&reference, watch);
@@ -45,6 +53,7 @@ pub fn compare(settings: &CompareSettings, observer: &dyn Observer) -> Result<Re
         |path, info, _| {
             let run = FileRun {
                 settings,
+                engine,
                 watch,
                 path,
                 info,
@@ -56,8 +65,10 @@ pub fn compare(settings: &CompareSettings, observer: &dyn Observer) -> Result<Re
 }
 
 /// One file of a run.
-struct FileRun<'r> {
+struct FileRun<'r, E> {
     settings: &'r CompareSettings,
+    /// Computes rows of hidden states.
+    engine: &'r E,
     watch: &'r Watch<'r>,
     path: &'r Path,
     info: &'r ReferenceInfo,
@@ -65,11 +76,12 @@ struct FileRun<'r> {
     windows: &'r [WindowSpec],
 }
 
-impl FileRun<'_> {
+impl<E: Engine + Sync> FileRun<'_, E> {
     /// Compares the file with the reference, which must still be the one that the run began with.
     fn evaluate(&self, fingerprint: Option<&str>) -> Result<Evaluated> {
         let Self {
             settings,
+            engine,
             watch,
             path,
             ..
@@ -90,6 +102,10 @@ impl FileRun<'_> {
             watch,
         )?;
         drop(other);
+        let head = |states: &States, section: &mut dyn Read| {
+            engine.head(states, section, settings.threads)
+        };
+        let reference = readable(reference, head, watch)?;
         let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
 
         let evaluation = Evaluation {
@@ -130,7 +146,7 @@ impl FileRun<'_> {
             .map(|pair| (pair.window.window, pair.other.clone()))
             .collect();
         let make = || {
-            let other = Reference::open(path)?;
+            let other = readable(Reference::open(path)?, head, watch)?;
             let rows = ReferenceRows::at(other, indices(|pair| pair.other_index), None);
             Ok(Stored::new(rows, other_about.n_vocab, others.clone()))
         };

@@ -8,7 +8,7 @@ use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{About, Encoding, Target, Values, WindowSpec, klpy, llamacpp};
 
 use crate::input::{longest_window, n_rows};
-use crate::report::number::{count, count_of};
+use crate::report::number::{count, count_of, kld};
 
 /// What a conversion will write, and what it will lose.
 #[derive(Debug)]
@@ -29,6 +29,15 @@ impl Conversion {
             windows,
             losses: Vec::new(),
         };
+        if let Some(error) = about.states.as_ref().map(|states| &states.check)
+            && error.max_kld > 0.0
+        {
+            conversion.lose(format!(
+                "the record of its hidden states' own error: a mean KLD of {}, largest {}",
+                kld(error.mean_kld.into()),
+                kld(error.max_kld.into())
+            ));
+        }
         match target.kind() {
             klpy::KIND => conversion.for_kl_py(about)?,
             llamacpp::KIND => conversion.for_llama_cpp(about)?,
@@ -224,6 +233,12 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
     let is_alike = about.kind == target.kind() && about.is_base_file == target.is_base_file();
     if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
+    }
+    if target.encoding().holds_states() {
+        bail!(
+            "--encoding {}: {path} holds no hidden states in that form, which only a run of the model can write: use --encoding u16 or f32, or kl -m MODEL -t TEXT -w REF",
+            target.encoding()
+        );
     }
     if about.values == Values::FlooredLogProbabilities && target.is_base_file() {
         bail!(

@@ -1,19 +1,23 @@
-//! Converts a reference to another kind, without the model.
+//! Converts a reference to another kind, without the model. Rows of hidden states are computed on
+//! the CPU.
 
 mod losses;
 
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference, WindowSpec, Writer};
+use kl_formats::{About, Reference, States, WindowSpec, Writer};
 use serde::Serialize;
 
 use super::context::writer;
+use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space};
 use super::reference::read_windows;
 use super::settings::{Bos, ConvertSettings};
+use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};
 use crate::pipeline::{ReferenceRows, Step, convert_reference};
 use crate::report::Warning;
@@ -34,7 +38,11 @@ pub struct Converted {
 ///
 /// # Errors
 /// What is wrong with the input, what the new kind cannot hold, and why it cannot be written.
-pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Converted> {
+pub fn convert<E: Engine>(
+    settings: &ConvertSettings,
+    engine: &E,
+    observer: &dyn Observer,
+) -> Result<Converted> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let target = settings.target;
@@ -51,6 +59,9 @@ pub fn convert(settings: &ConvertSettings, observer: &dyn Observer) -> Result<Co
         watch.warn(Warning::Conversion(loss.clone()));
     }
     let windows = &conversion.windows;
+    let head =
+        |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
+    let reference = readable(reference, head, watch)?;
     let size = target.projected_bytes(&about, windows);
     check_free_space(output.path(), &settings.output, size)?;
 
@@ -140,6 +151,7 @@ fn describe(mut about: About, windows: &[WindowSpec]) -> About {
         about.add_bos = Some(windows.len() > 1 && begin_alike(windows));
         about.first_scored = Some(windows.first().map_or(0, |window| window.first_scored));
     }
+    about.states = None;
     about.n_windows = Some(windows.len() as u32);
     about.n_rows = Some(n_rows(windows));
     about

@@ -101,7 +101,7 @@ impl Evaluation<'_> {
     pub fn run<S: LogitSource>(
         &self,
         sidecar: Option<SidecarFile>,
-        mut rows: ReferenceRows,
+        mut rows: ReferenceRows<'_>,
         n_sources: usize,
         make: impl Fn() -> Result<S, Error> + Sync,
     ) -> Result<Evaluated>
@@ -142,10 +142,14 @@ impl Evaluation<'_> {
         }
         let mut report = self.report(outcome, &log, until.as_ref(), n_windows, &header.groups);
         report.sidecar = sidecar.map(|path| path.display().to_string());
-        Ok(Evaluated { report, unwritten })
+        Ok(Evaluated {
+            report,
+            unwritten,
+            here: rows.here,
+        })
     }
 
-    fn sidecar_header(&self, rows: &ReferenceRows) -> SidecarHeader {
+    fn sidecar_header(&self, rows: &ReferenceRows<'_>) -> SidecarHeader {
         let mut header = SidecarHeader::new(
             self.reference_summary.clone(),
             self.reference.n_ctx,
@@ -174,7 +178,7 @@ impl Evaluation<'_> {
         &self,
         sidecar: Option<SidecarFile>,
         header: &SidecarHeader,
-        rows: &mut ReferenceRows,
+        rows: &mut ReferenceRows<'_>,
         until: Option<Until>,
     ) -> Result<TokenLog> {
         let Some(sidecar) = sidecar else {
@@ -198,7 +202,7 @@ impl Evaluation<'_> {
     /// Scores rows until they end, or the observer asks to stop.
     fn score<S: LogitSource>(
         &self,
-        rows: &ReferenceRows,
+        rows: &ReferenceRows<'_>,
         log: &mut TokenLog,
         mut until: Option<&mut Until>,
         n_sources: usize,

@@ -7,13 +7,16 @@ use anyhow::{Error, Result};
 use crate::commands::observer::{Event, Watch};
 use crate::commands::report::RunTable;
 use crate::commands::settings::ResultSettings;
-use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
+use crate::pipeline::RowsHere;
+use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
     /// Why its sidecar could not be written, if it could not.
     pub unwritten: Option<Error>,
+    /// Where the reference's rows were computed; `None` where they are stored.
+    pub here: Option<RowsHere>,
 }
 
 /// Evaluates the models at `paths`, or files with their rows. The observer gets the report so far
@@ -51,6 +54,9 @@ pub fn evaluate_each(
         let is_last = index + 1 == usable.len();
         match evaluate(path, &report.reference, is_last) {
             Ok(evaluated) => {
+                if let Some(states) = &mut report.reference.states {
+                    states.here = evaluated.here.map(HereInfo::from);
+                }
                 if let Some(error) = evaluated.unwritten {
                     let error = one_line(&error);
                     watch.event(&Event::Failed(&error));

@@ -42,7 +42,7 @@ impl TokenLog {
         mut sidecar: SidecarFile,
         earlier: Option<Earlier>,
         header: Option<&SidecarHeader>,
-        rows: &mut ReferenceRows,
+        rows: &mut ReferenceRows<'_>,
     ) -> Result<Self> {
         let mut log = Self::default();
         match earlier {

@@ -33,6 +33,7 @@ impl Folder {
             others: vec![self.path(other)],
             max_rows: None,
             vocabulary: Vocabulary::Same,
+            threads: 1,
             results: ResultSettings {
                 sidecar: Sidecar::At(self.path(sidecar)),
                 ..results()
@@ -89,7 +90,12 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     let word = "some".bytes().map(u32::from).collect::<Vec<_>>();
     assert_eq!(texts.text(&word), "some");
     // Rows that were stored have no vocabulary.
-    compare(&folder.compare_settings("ref", "rows.kls"), &()).unwrap();
+    compare(
+        &folder.compare_settings("ref", "rows.kls"),
+        &FakeEngine::default(),
+        &(),
+    )
+    .unwrap();
     let mut rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     assert_eq!(rows.texts().unwrap(), TokenTexts::default());
 }
@@ -103,7 +109,12 @@ fn compared_rows_are_of_the_references_groups() {
         ..folder.grouped_settings("other")
     };
     write(&settings, &FakeEngine::default(), &()).unwrap();
-    compare(&folder.compare_settings("other", "rows.kls"), &()).unwrap();
+    compare(
+        &folder.compare_settings("other", "rows.kls"),
+        &FakeEngine::default(),
+        &(),
+    )
+    .unwrap();
     let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     let whole = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
     assert_eq!(rows.header().groups, whole.header().groups);

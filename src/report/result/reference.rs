@@ -6,6 +6,7 @@ use kl_formats::{About, BackendIdentity, Prompts, TextIdentity, Values};
 use serde::Serialize;
 
 use super::model::ModelInfo;
+use super::states::StatesInfo;
 
 /// A reference, as far as its file describes itself.
 #[derive(Serialize, Debug, Clone)]
@@ -18,8 +19,12 @@ pub struct ReferenceInfo {
     pub n_ctx: u32,
     /// Entries in a row.
     pub n_vocab: u32,
-    /// How a logit is stored: `f32` or `u16`; in other programs' files also `f16`, `bf16`, `f64`.
+    /// How a logit is stored: `f32` or `u16`; `hidden` or `hidden16` where it is computed from a
+    /// hidden state; in other programs' files also `f16`, `bf16`, `f64`.
     pub encoding: String,
+    /// The hidden states that it holds in place of rows; absent where it holds rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub states: Option<StatesInfo>,
     /// The model that wrote it.
     pub model: Option<ModelInfo>,
     /// The first scored position of a full window; kl.py's files score all.
@@ -76,6 +81,7 @@ impl ReferenceInfo {
             n_ctx: about.n_ctx,
             n_vocab: about.n_vocab,
             encoding: about.encoding.to_string(),
+            states: about.states.as_ref().map(StatesInfo::new),
             model,
             first_scored: about.first_scored,
             n_windows: about.n_windows,

@@ -215,6 +215,7 @@ pub fn reference() -> ReferenceInfo {
         n_ctx: 80,
         n_vocab: 512,
         encoding: "u16".to_owned(),
+        states: None,
         model: Some(model("tiny-f16.gguf", 4_000_000)),
         first_scored: Some(0),
         n_windows: Some(3),

@@ -7,6 +7,7 @@ mod llama_perplexity;
 mod logit_metrics;
 mod prompts;
 mod sheet;
+mod states;
 
 use std::fmt::Write as _;
 
@@ -19,6 +20,7 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::logit_metrics::logit_sections;
 use self::prompts::prompt_table;
 use self::sheet::Sheet;
+use self::states::states;
 use super::number::{
     bytes, count, count_of, duration, kld, part, percent, printable, short_percent, signed_percent,
     significant,
@@ -107,6 +109,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
     if let Some(model) = &reference.model {
         out.line("reference model", &describe(model));
+    }
+    if let Some(of_reference) = &reference.states {
+        states(out, of_reference);
     }
     let left_out = match summary.n_excluded {
         0 => String::new(),

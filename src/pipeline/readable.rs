@@ -1,0 +1,124 @@
+//! A reference whose rows can be had: where it holds hidden states, with the head that makes rows of
+//! them, after a check that it makes the right ones.
+
+use std::io::Read;
+use std::sync::Mutex;
+
+use kl_formats::{CheckRow, ReadStates, Reference, Rows, States, WindowEntry};
+
+use super::Error;
+use super::states::SharedHead;
+use crate::engine::{EngineError, Head};
+use crate::score::{Kernel, Recomputed};
+
+/// The KLD, in nats, from which a row is not the model's: a writer stops at 1e-4, and other kernels
+/// move a row by less than that.
+const WRONG_KLD: f64 = 0.1;
+
+/// A reference whose rows can be had.
+pub struct Readable<'h> {
+    pub(super) reference: Reference,
+    pub(super) head: Option<Box<dyn SharedHead + 'h>>,
+    here: Option<RowsHere>,
+}
+
+/// Where the rows of hidden states are computed, and how far they are from those of the model that
+/// wrote them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowsHere {
+    /// The device: `CPU`, `CUDA0`.
+    pub device: String,
+    /// Whether the evaluated model's own head is the same, and so is in memory once.
+    pub shares_model_head: bool,
+    /// The model's own rows that the file holds, against the same rows computed here. None where
+    /// the file is a part without the window that they are of.
+    pub moved: Recomputed,
+}
+
+impl<'h> Readable<'h> {
+    /// Opens the rows of `reference`. Where it holds states, `make` prepares its head.
+    ///
+    /// # Errors
+    /// Those of `make` and of the file; [`Error::WrongRows`].
+    pub fn open<H: Head + 'h>(
+        reference: Reference,
+        make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+    ) -> Result<Self, Error> {
+        let Rows::States(rows) = reference.rows() else {
+            return Ok(Self {
+                reference,
+                head: None,
+                here: None,
+            });
+        };
+        let mut head = make(rows.states(), &mut *rows.head())?;
+        let windows = reference.windows().unwrap_or_default();
+        let here = RowsHere {
+            moved: check(&**rows, windows, &mut head)?,
+            device: head.device().to_owned(),
+            shares_model_head: head.is_shared(),
+        };
+        if here.moved.max_kld >= WRONG_KLD {
+            return Err(Error::WrongRows {
+                path: reference.path().to_owned(),
+                device: here.device,
+                max_kld: here.moved.max_kld,
+            });
+        }
+        Ok(Self {
+            head: Some(Box::new(Mutex::new(head))),
+            here: Some(here),
+            reference,
+        })
+    }
+
+    /// Where its rows are computed; `None` where they are stored.
+    #[must_use]
+    pub fn here(&self) -> Option<&RowsHere> {
+        self.here.as_ref()
+    }
+}
+
+/// Computes the rows that the file also holds as the model gave them, each in its batch, and compares
+/// both.
+fn check(
+    rows: &dyn ReadStates,
+    windows: &[WindowEntry],
+    head: &mut impl Head,
+) -> Result<Recomputed, Error> {
+    let mut all = Recomputed::default();
+    let wanted = &rows.states().check.rows;
+    let stored = rows.check_rows()?;
+    let mut states = Vec::new();
+    for (i, entry) in windows.iter().enumerate() {
+        let of_window = |(row, _): &(&CheckRow, _)| row.window == entry.window;
+        let here: Vec<_> = wanted.iter().zip(&stored).filter(of_window).collect();
+        if here.is_empty() {
+            continue;
+        }
+        for group in rows.states().groups(entry) {
+            let index = |row: &CheckRow| {
+                let index = row.position.checked_sub(entry.first_scored)?;
+                let in_group = group.contains(&index);
+                in_group.then_some((index - group.start) as usize)
+            };
+            let of_group = here
+                .iter()
+                .filter_map(|(row, logits)| Some((index(row)?, logits.as_slice())));
+            let of_group: Vec<(usize, &[f32])> = of_group.collect();
+            if of_group.is_empty() {
+                continue;
+            }
+            states.clear();
+            rows.read(i, group.clone(), &mut states)?;
+            let n_vocab = head.n_vocab();
+            let computed = head.rows(&states)?;
+            for (index, logits) in of_group {
+                let start = index * n_vocab;
+                let again = &computed[start..start + n_vocab];
+                all += Recomputed::compare(Kernel::detect(), &[logits], again);
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,152 @@
+//! Reads references of hidden states: a batch of rows is one product of the head with the states
+//! that the writer's llama.cpp multiplied together, so that the rows are its own to the bit.
+//!
+//! States are read just before they are used: a window's are a thousandth of its rows. The system is
+//! told which window comes next.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use kl_formats::{ReadStates, WindowEntry, WindowSpec};
+
+use super::computed::{Batches, Computed};
+use super::spare::Spare;
+use super::{Error, locked};
+use crate::engine::{EngineError, Head};
+
+/// A head that several windows use in turn, one product at a time. The rows of a product are used
+/// before the next one begins; meanwhile another source can decode.
+pub(super) trait SharedHead: Send + Sync {
+    /// Hands `use_rows` the rows of `states`, one after another, where they were computed.
+    ///
+    /// # Errors
+    /// Why they cannot be computed.
+    fn rows(&self, states: &[f32], use_rows: &mut dyn FnMut(&[f32])) -> Result<(), EngineError>;
+}
+
+impl<H: Head> SharedHead for Mutex<H> {
+    fn rows(&self, states: &[f32], use_rows: &mut dyn FnMut(&[f32])) -> Result<(), EngineError> {
+        use_rows(locked(self).rows(states)?);
+        Ok(())
+    }
+}
+
+/// The rows of chosen windows, in their order.
+pub(super) struct StateRows<'h> {
+    rows: Box<dyn ReadStates>,
+    head: Box<dyn SharedHead + 'h>,
+    n_vocab: usize,
+    /// The indices of the windows that have not been handed out.
+    order: Mutex<VecDeque<usize>>,
+    spare: Spare<Vec<f32>>,
+}
+
+impl<'h> StateRows<'h> {
+    pub(super) fn new(
+        rows: Box<dyn ReadStates>,
+        head: Box<dyn SharedHead + 'h>,
+        n_vocab: usize,
+        order: Vec<usize>,
+    ) -> Self {
+        Self {
+            rows,
+            head,
+            n_vocab,
+            order: Mutex::new(order.into()),
+            spare: Spare::default(),
+        }
+    }
+
+    /// The window that comes next.
+    pub(super) fn peek(&self) -> Result<Option<WindowSpec>, Error> {
+        let next = locked(&self.order).front().copied();
+        Ok(next.map(|i| self.rows.window(i)).transpose()?)
+    }
+
+    /// Leaves out the window that comes next.
+    pub(super) fn skip(&mut self) {
+        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
+        order.pop_front();
+    }
+
+    pub(super) fn next_window(&self) -> Result<Option<(WindowSpec, Computed<'_>)>, Error> {
+        let next = {
+            let mut order = locked(&self.order);
+            let next = order.pop_front();
+            if let Some(&after) = order.front() {
+                self.rows.prefetch(after);
+            }
+            next
+        };
+        let Some(i) = next else {
+            return Ok(None);
+        };
+        let spec = self.rows.window(i)?;
+        let batches = WindowBatches {
+            of: self,
+            window: i,
+            groups: Box::new(groups(&*self.rows, &spec)),
+            states: self.spare.take().unwrap_or_default(),
+        };
+        Ok(Some((spec, Computed::new(batches, self.n_vocab))))
+    }
+}
+
+/// The rows of a window that were multiplied together, as indices among those stored.
+pub(super) fn groups(
+    rows: &dyn ReadStates,
+    spec: &WindowSpec,
+) -> impl Iterator<Item = Range<u32>> + use<> {
+    rows.states().groups(&WindowEntry {
+        window: spec.window,
+        n_tokens: spec.tokens.len() as u32,
+        n_rows: spec.n_rows,
+        first_scored: spec.first_scored,
+    })
+}
+
+/// The batches of a window.
+struct WindowBatches<'r> {
+    of: &'r StateRows<'r>,
+    /// The index of the window in the file.
+    window: usize,
+    /// Those that have not been computed.
+    groups: Box<dyn Iterator<Item = Range<u32>> + Send>,
+    /// The states of the last one.
+    states: Vec<f32>,
+}
+
+impl Batches for WindowBatches<'_> {
+    fn next(&mut self, skip: usize, use_rows: &mut dyn FnMut(&[&[f32]])) -> Result<(), Error> {
+        let StateRows {
+            rows,
+            head,
+            n_vocab,
+            ..
+        } = self.of;
+        let mut skip = skip;
+        for group in self.groups.by_ref() {
+            let n_rows = group.len();
+            if skip >= n_rows {
+                skip -= n_rows;
+                continue;
+            }
+            self.states.clear();
+            rows.read(self.window, group, &mut self.states)?;
+            head.rows(&self.states, &mut |logits| {
+                let rows: Vec<&[f32]> = logits.chunks_exact(*n_vocab).skip(skip).collect();
+                use_rows(&rows);
+            })?;
+            return Ok(());
+        }
+        let found = "fewer rows than a window has".to_owned();
+        Err(Error::Inconsistent { found })
+    }
+}
+
+impl Drop for WindowBatches<'_> {
+    fn drop(&mut self) {
+        self.of.spare.give(std::mem::take(&mut self.states));
+    }
+}
