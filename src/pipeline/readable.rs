@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::sync::Mutex;
 
-use kl_formats::{CheckRow, ReadStates, Reference, Rows, States, WindowEntry};
+use kl_formats::{ReadStates, Reference, Rows, States, WindowEntry};
 
 use super::Error;
 use super::states::SharedHead;
@@ -91,21 +91,20 @@ fn check(
     let stored = rows.check_rows()?;
     let mut states = Vec::new();
     for (i, entry) in windows.iter().enumerate() {
-        let of_window = |(row, _): &(&CheckRow, _)| row.window == entry.window;
-        let here: Vec<_> = wanted.iter().zip(&stored).filter(of_window).collect();
-        if here.is_empty() {
+        let of_window = wanted.iter().zip(&stored);
+        let of_window: Vec<_> = of_window
+            .filter(|(row, _)| row.window == entry.window)
+            .collect();
+        if of_window.is_empty() {
             continue;
         }
         for group in rows.states().groups(entry) {
-            let index = |row: &CheckRow| {
+            let of_group = of_window.iter().filter_map(|(row, logits)| {
                 let index = row.position.checked_sub(entry.first_scored)?;
-                let in_group = group.contains(&index);
-                in_group.then_some((index - group.start) as usize)
-            };
-            let of_group = here
-                .iter()
-                .filter_map(|(row, logits)| Some((index(row)?, logits.as_slice())));
-            let of_group: Vec<(usize, &[f32])> = of_group.collect();
+                let column = index.checked_sub(group.start)?;
+                group.contains(&index).then_some((column as usize, *logits))
+            });
+            let of_group: Vec<(usize, &Vec<f32>)> = of_group.collect();
             if of_group.is_empty() {
                 continue;
             }
@@ -113,9 +112,8 @@ fn check(
             rows.read(i, group.clone(), &mut states)?;
             let n_vocab = head.n_vocab();
             let computed = head.rows(&states)?;
-            for (index, logits) in of_group {
-                let start = index * n_vocab;
-                let again = &computed[start..start + n_vocab];
+            for (column, logits) in of_group {
+                let again = &computed[column * n_vocab..][..n_vocab];
                 all += Recomputed::compare(Kernel::detect(), &[logits], again);
             }
         }

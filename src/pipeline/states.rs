@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use kl_formats::{ReadStates, WindowEntry, WindowSpec};
+use kl_formats::{ReadStates, WindowSpec};
 
 use super::computed::{Batches, Computed};
 use super::spare::Spare;
@@ -86,24 +86,11 @@ impl<'h> StateRows<'h> {
         let batches = WindowBatches {
             of: self,
             window: i,
-            groups: Box::new(groups(&*self.rows, &spec)),
+            groups: Box::new(self.rows.states().groups(&spec.entry())),
             states: self.spare.take().unwrap_or_default(),
         };
         Ok(Some((spec, Computed::new(batches, self.n_vocab))))
     }
-}
-
-/// The rows of a window that were multiplied together, as indices among those stored.
-pub(super) fn groups(
-    rows: &dyn ReadStates,
-    spec: &WindowSpec,
-) -> impl Iterator<Item = Range<u32>> + use<> {
-    rows.states().groups(&WindowEntry {
-        window: spec.window,
-        n_tokens: spec.tokens.len() as u32,
-        n_rows: spec.n_rows,
-        first_scored: spec.first_scored,
-    })
 }
 
 /// The batches of a window.

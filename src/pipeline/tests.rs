@@ -1,5 +1,7 @@
 //! The pipeline without a model: a fake source of rows on both sides of a file.
 
+mod states;
+
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

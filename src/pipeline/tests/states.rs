@@ -1,0 +1,241 @@
+//! References of hidden states: whatever the batches, a row is that of the product that it was in
+//! when it was written.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kl_formats::{CheckRow, HeadCheck, HeadTensor, StateType, States};
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::engine::{EngineError, Head};
+
+const N_EMBD: usize = 2;
+
+/// A head whose rows show how many states they were computed with, as ggml's last bits may.
+#[derive(Default)]
+struct Counting {
+    rows: Vec<f32>,
+    n_products: Arc<AtomicUsize>,
+    /// What every other logit is off by.
+    error: f32,
+}
+
+fn row(state: &[f32], n: usize, error: f32) -> impl Iterator<Item = f32> + use<> {
+    let (place, shift) = (state[0], state[1]);
+    (0..N_VOCAB).map(move |i| {
+        let wave = (place * 0.37 + shift + i as f32 * 0.61).sin() * 3.0;
+        wave + n as f32 / 128.0 + error * (i % 2) as f32
+    })
+}
+
+impl Head for Counting {
+    fn n_vocab(&self) -> usize {
+        N_VOCAB
+    }
+
+    fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
+        self.n_products.fetch_add(1, Ordering::Relaxed);
+        let n = states.len() / N_EMBD;
+        let states = states.chunks_exact(N_EMBD);
+        self.rows = states.flat_map(|state| row(state, n, self.error)).collect();
+        Ok(&self.rows)
+    }
+
+    fn device(&self) -> &str {
+        "FAKE1"
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+/// The state at a position.
+fn state(window: u32, position: u32) -> [f32; N_EMBD] {
+    [window as f32 + 0.5, position as f32]
+}
+
+fn states(n_batch: u32, n_ubatch: u32) -> States {
+    let head = [0; 4 * N_EMBD * N_VOCAB];
+    let check = |window, position| CheckRow { window, position };
+    States {
+        n_embd: N_EMBD as u32,
+        state_type: StateType::F16,
+        head: HeadTensor {
+            name: "output.weight".to_owned(),
+            type_name: "f32".to_owned(),
+            type_id: 0,
+            bytes: head.len() as u64,
+            sha256: kl_formats::hex(&Sha256::digest(head)),
+        },
+        then: Vec::new(),
+        n_batch,
+        n_ubatch,
+        check: HeadCheck {
+            rows: vec![check(0, 8), check(0, 15), check(1, 9), check(0, 14)],
+            ..HeadCheck::default()
+        },
+    }
+}
+
+/// The rows of a window, as a model with these batches computes them.
+fn rows(spec: &WindowSpec, n_batch: u32, n_ubatch: u32) -> Vec<Vec<f32>> {
+    let groups = states(n_batch, n_ubatch).groups(&spec.entry());
+    let rows = groups.flat_map(|group| {
+        let n = group.len();
+        group.map(move |i| row(&state(spec.window, spec.first_scored + i), n, 0.0).collect())
+    });
+    rows.collect()
+}
+
+/// Writes the states of the plan's windows, and beside it the rows that they make.
+fn write_both(folder: &Path, plan: &Plan, n_batch: u32, n_ubatch: u32) {
+    let states = states(n_batch, n_ubatch);
+    let mut about = about(native::KIND, plan);
+    about.states = Some(states.clone());
+    let create = |name| File::create(folder.join(name)).unwrap();
+    let target = Target::new(native::KIND, Some(Encoding::Hidden)).unwrap();
+    let path = folder.join("hidden");
+    let mut writer =
+        Writer::create(create("hidden"), &path, target, &about, &plan.windows).unwrap();
+    let check_row = |check: &CheckRow| {
+        let window = plan.windows.iter().find(|spec| spec.window == check.window);
+        let spec = window.unwrap();
+        rows(spec, n_batch, n_ubatch).swap_remove((check.position - spec.first_scored) as usize)
+    };
+    let check_rows: Vec<_> = states.check.rows.iter().map(check_row).collect();
+    let head = vec![0; states.head.bytes as usize];
+    writer.write_head(&*head, &check_rows).unwrap();
+    let mut of_rows = native_writer(create("rows"), plan, Encoding::F32, 5);
+    for spec in &plan.windows {
+        let positions = spec.first_scored..spec.first_scored + spec.n_rows;
+        let states = positions.map(|position| state(spec.window, position));
+        writer.write_window(spec, states).unwrap();
+        of_rows
+            .write_window(spec, rows(spec, n_batch, n_ubatch))
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    of_rows.finish().unwrap();
+}
+
+fn with_head(folder: &Path, head: Counting) -> Result<Readable<'static>, Error> {
+    let reference = Reference::open(&folder.join("hidden")).unwrap();
+    Readable::open(reference, |_, section| {
+        let mut bytes = Vec::new();
+        section.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), 4 * N_EMBD * N_VOCAB);
+        Ok(head)
+    })
+}
+
+fn records(rows: &ReferenceRows<'_>, n_sources: usize, n_batch: usize) -> Vec<String> {
+    let mut records = Vec::new();
+    let make = || Ok(fake(2, n_batch));
+    let kernel = Kernel::Portable;
+    evaluate(n_sources, make, rows, kernel, NOTHING_MORE, |step| {
+        if let Step::Window(window) = step {
+            records.extend(window.rows.iter().map(|row| row.record));
+        }
+        Ok(())
+    })
+    .unwrap();
+    bits(&records)
+}
+
+#[test]
+fn computed_rows_are_the_stored_ones_whatever_the_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for score in [ScoreFrom::All, ScoreFrom::Half, ScoreFrom::Position(3)] {
+        let plan = plan(score);
+        for (n_batch, n_ubatch) in [(16, 16), (7, 7), (7, 3), (1, 1), (512, 5)] {
+            write_both(folder, &plan, n_batch, n_ubatch);
+            for max_rows in [None, Some(20)] {
+                let stored = ReferenceRows::new(open(&folder.join("rows")), max_rows);
+                let expected = records(&stored, 1, 4);
+                for (n_sources, n_batch) in [(1, 1), (1, 4), (2, 7), (3, 16), (1, 100)] {
+                    let readable = with_head(folder, Counting::default()).unwrap();
+                    let rows = ReferenceRows::new(readable, max_rows);
+                    assert_eq!(rows.n_scored(), stored.n_scored());
+                    assert_eq!(records(&rows, n_sources, n_batch), expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_product_is_computed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan(ScoreFrom::Half);
+    write_both(folder.path(), &plan, 7, 3);
+    let head = Counting::default();
+    let n_products = Arc::clone(&head.n_products);
+    let rows = ReferenceRows::new(with_head(folder.path(), head).unwrap(), None);
+    n_products.store(0, Ordering::Relaxed);
+    records(&rows, 2, 5);
+    let groups = |spec: &WindowSpec| states(7, 3).groups(&spec.entry()).count();
+    let expected: usize = plan.windows.iter().map(groups).sum();
+    assert_eq!(n_products.load(Ordering::Relaxed), expected);
+}
+
+#[test]
+fn the_models_own_rows_are_checked_when_a_reference_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_both(folder, &plan(ScoreFrom::Half), 7, 3);
+    let here = |error| {
+        let head = Counting {
+            error,
+            ..Counting::default()
+        };
+        with_head(folder, head).map(|readable| readable.here().cloned().unwrap())
+    };
+    let exact = here(0.0).unwrap();
+    assert_eq!(
+        (exact.device.as_str(), exact.shares_model_head),
+        ("FAKE1", true)
+    );
+    assert_eq!(exact.moved.n_rows, 4);
+    assert!(exact.moved.is_exact());
+    // Half of the entries lower by x: a KLD of about x²/8.
+    let near = here(0.01).unwrap().moved;
+    assert_eq!((near.n_rows, near.n_moved), (4, 4));
+    assert!((1e-6..3e-5).contains(&near.max_kld), "{near:?}");
+    assert!(near.mean_kld() > 0.0 && near.mean_kld() <= near.max_kld);
+    let error = here(2.0).unwrap_err().to_string();
+    assert!(error.contains("FAKE1") && !error.contains('\n'), "{error}");
+    assert!(here(f32::NAN).is_err());
+}
+
+#[test]
+fn a_window_that_is_asked_for_in_part_is_that_of_its_products() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let plan = plan(ScoreFrom::All);
+    write_both(folder, &plan, 7, 3);
+    let part = WindowSpec {
+        first_scored: 5,
+        n_rows: 6,
+        ..plan.windows[2].clone()
+    };
+    let logits = |readable| {
+        let rows = ReferenceRows::at(readable, vec![2], None);
+        let mut all = Vec::new();
+        let sink = |rows: &[&[f32]]| {
+            all.extend(rows.concat());
+            Ok::<_, Error>(())
+        };
+        super::super::decoded::decoded_rows(&rows, &part, &spare::Spare::default(), sink).unwrap();
+        all
+    };
+    let stored = logits(open(&folder.join("rows")));
+    assert_eq!(stored.len(), 6 * N_VOCAB);
+    assert_eq!(
+        logits(with_head(folder, Counting::default()).unwrap()),
+        stored
+    );
+}
