@@ -94,6 +94,7 @@ fn of_reference(about: &About) -> Info {
         n_windows: about.n_windows,
         n_rows: about.n_rows,
         encoding: Some(about.encoding.to_string()),
+        states: about.states,
         log_probabilities,
         holds_tokens: about.holds_tokens,
         shard: about.shard,

@@ -3,6 +3,7 @@
 mod parts;
 mod recorded;
 mod states;
+mod write_states;
 
 use std::fs;
 use std::path::PathBuf;

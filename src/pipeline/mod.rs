@@ -79,6 +79,14 @@ pub enum Error {
         /// The KL divergence of the computed row from the model's own, in nats.
         kld: f64,
     },
+    /// The head of a reference's hidden states could not be prepared.
+    #[error("{path}: {source}")]
+    Head {
+        /// The reference.
+        path: PathBuf,
+        /// Why not.
+        source: EngineError,
+    },
     /// Hidden states whose rows are not those of the model that wrote them.
     #[error(
         "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"

@@ -51,7 +51,10 @@ impl<'h> Readable<'h> {
                 here: None,
             });
         };
-        let mut head = make(rows.states(), &mut *rows.head())?;
+        let mut head = make(rows.states(), &mut *rows.head()).map_err(|source| Error::Head {
+            path: reference.path().to_owned(),
+            source,
+        })?;
         let windows = reference.windows().unwrap_or_default();
         let here = RowsHere {
             moved: check(&**rows, windows, &mut head)?,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use kl_formats::{
-    BackendIdentity, Checks, Groups, ModelIdentity, ReferenceSummary, Shard, TextIdentity,
-    TokenizerIdentity,
+    BackendIdentity, Checks, Groups, HeadStep, ModelIdentity, ReferenceSummary, Shard, States,
+    TextIdentity, TokenizerIdentity,
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, count_of, part, printable, short_percent};
+use super::number::{bytes, count, count_of, kld, part, printable, short_percent};
 use super::{PromptsInfo, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
@@ -46,6 +46,10 @@ pub struct Info {
     /// to stop; null if it was to go on to its end.
     pub until: Option<f64>,
     pub encoding: Option<String>,
+    /// The hidden states that it holds in place of rows, as its header describes them; absent where
+    /// it holds rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub states: Option<States>,
     /// Whether the rows are log-probabilities; null for a sidecar.
     pub log_probabilities: Option<bool>,
     /// Whether it holds token ids; null where the kind always does.
@@ -146,6 +150,11 @@ pub fn info_text(info: &Info) -> String {
         "rows"
     };
     put(unit, Some(rows(info)));
+    if let Some(of_file) = &info.states {
+        put("states", Some(states(of_file)));
+        put("  their head", Some(head(of_file)));
+        put("  their error", Some(states_error(of_file)));
+    }
     let until = |until: f64| {
         format!(
             "to stop where the mean KLD is known to ±{} %",
@@ -299,6 +308,53 @@ fn rows(info: &Info) -> String {
         false => " logits",
     });
     of + &encoding.unwrap_or_default() + meaning.unwrap_or_default()
+}
+
+fn states(states: &States) -> String {
+    let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
+    let (batch, ubatch) = (states.n_batch, states.n_ubatch);
+    format!("{n_embd} numbers each, {name}, from batches of {batch}, physical {ubatch}")
+}
+
+/// The head of hidden states, and what follows it.
+fn head(states: &States) -> String {
+    let head = &states.head;
+    let mut text = format!(
+        "{}, {}, {}, sha256 {}",
+        head.name,
+        head.type_name,
+        bytes(head.bytes),
+        head.sha256
+    );
+    for (i, step) in states.then.iter().enumerate() {
+        text.push_str(if i == 0 { "; then " } else { ", " });
+        text.push_str(&step_text(*step));
+    }
+    text
+}
+
+fn step_text(step: HeadStep) -> String {
+    match step {
+        HeadStep::Scale { factor, bias: 0.0 } => format!("times {factor}"),
+        HeadStep::Scale { factor, bias } => format!("times {factor} plus {bias}"),
+        HeadStep::Tanh => "tanh".to_owned(),
+        HeadStep::Add { .. } => "plus a bias".to_owned(),
+        HeadStep::Mul { .. } => "times a vector".to_owned(),
+    }
+}
+
+/// How far computed rows are from the model's own.
+fn states_error(states: &States) -> String {
+    let check = &states.check;
+    let of = count_of(check.n_rows, "row");
+    match check.max_kld > 0.0 {
+        true => format!(
+            "mean KLD {}, largest {}, over {of} when it was written",
+            kld(check.mean_kld.into()),
+            kld(check.max_kld.into())
+        ),
+        false => format!("none, over {of} when it was written"),
+    }
 }
 
 fn backend(backend: &BackendIdentity) -> String {

@@ -1,433 +1,442 @@
-//! References of hidden states: how they are chosen, tried, written, and checked while written.
+//! References of hidden states: every command does with them what it does with the rows that they
+//! make.
 
-use std::io::Read as _;
-
-use kl_formats::{Header, NativeReader, ReadStates, Reference, Rows, StateType, States};
+use kl_formats::{
+    CheckRow, HeadCheck, Reference, Rows, SidecarReader, StateType, States, TokenRecord, Writer,
+    klpy,
+};
 
 use super::*;
 use crate::commands::merge;
 use crate::commands::settings::MergeSettings;
-use crate::engine::{Engine as _, FakeStates, Head as _};
+use crate::engine::{ContextOptions, Decoder, Engine, FakeStates, FlashAttention, Model};
+use crate::pipeline;
 
-impl Folder {
-    fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
-        WriteSettings {
-            target: target(native::KIND, Some(encoding)),
-            ..self.write_settings(name)
-        }
-    }
-
-    fn auto_settings(&self, name: &str) -> WriteSettings {
-        WriteSettings {
-            auto: true,
-            ..self.states_settings(name, Encoding::U16)
-        }
-    }
-
-    fn header(&self, name: &str) -> Header {
-        let reader = NativeReader::open(&self.path(name)).unwrap();
-        reader.header().clone()
-    }
-
-    fn states(&self, name: &str) -> States {
-        self.header(name).states.unwrap()
-    }
-
-    /// Bits of every row of a reference, computed from hidden states if it has those.
-    fn rows(&self, name: &str) -> Vec<Vec<u32>> {
-        let reference = Reference::open(&self.path(name)).unwrap();
-        let n_windows = reference.about().n_windows.unwrap() as usize;
-        match reference.rows() {
-            Rows::States(states) => (0..n_windows)
-                .flat_map(|i| of_states(&**states, i))
-                .collect(),
-            _ => {
-                let mut stream = reference.into_stream().unwrap();
-                let mut rows = Vec::new();
-                while stream.next_window().unwrap().is_some() {
-                    while let Some(block) = stream.next_rows(64).unwrap() {
-                        let row = |row: kl_formats::Row<'_>| {
-                            let n = row.len();
-                            (0..n).map(|i| row.get(i).to_bits()).collect()
-                        };
-                        rows.extend(block.rows().map(row));
-                    }
-                }
-                rows
-            }
-        }
-    }
+/// Both kinds of rows, in `ref` and `hidden`.
+struct Both {
+    folder: Folder,
+    engine: FakeEngine,
 }
 
-fn of_states(reader: &dyn ReadStates, window: usize) -> Vec<Vec<u32>> {
-    let states = reader.states();
-    let engine = FakeEngine::default();
-    let mut head = engine.head(states, &mut reader.head(), 1).unwrap();
-    let n_vocab = head.n_vocab();
-    let entry = reader.window(window).unwrap().entry();
-    let groups = states.groups(&entry);
-    let rows = groups.flat_map(|rows| {
-        let mut of_group = Vec::new();
-        reader.read(window, rows, &mut of_group).unwrap();
-        let logits = head.rows(&of_group).unwrap();
-        let bits = logits.iter().map(|logit| logit.to_bits());
-        bits.collect::<Vec<_>>()
-    });
-    rows.collect::<Vec<_>>()
-        .chunks(n_vocab)
-        .map(<[u32]>::to_vec)
-        .collect()
-}
-
-fn with(states: FakeStates) -> FakeEngine {
-    FakeEngine {
-        states,
-        ..FakeEngine::default()
+impl Both {
+    fn new() -> Self {
+        Self::of(FakeEngine::default(), StateType::F16)
     }
-}
 
-/// The texts of the plan's lines that have this name.
-#[derive(Default)]
-struct Lines(Mutex<Vec<(String, String)>>);
-
-impl Observer for Lines {
-    fn on_event(&self, event: &Event<'_>) {
-        if let Event::Plan(name, text) = event {
-            let line = ((*name).to_owned(), (*text).to_owned());
-            self.0.lock().unwrap().push(line);
-        }
+    /// References of a model whose states are stored in `state_type`.
+    fn of(engine: FakeEngine, state_type: StateType) -> Self {
+        let folder = Folder::new();
+        write(&folder.write_settings("ref"), &engine, &()).unwrap();
+        let both = Self { folder, engine };
+        both.write_states("ref", "hidden", state_type);
+        both
     }
-}
 
-impl Lines {
-    fn of(&self, name: &str) -> String {
-        let lines = self.0.lock().unwrap();
-        let texts = lines.iter().filter(|line| line.0 == name);
-        texts
-            .map(|line| line.1.clone())
-            .collect::<Vec<_>>()
-            .join("\n")
-    }
-}
-
-#[test]
-fn hidden_states_give_the_rows_that_f32_would_hold() {
-    let folder = Folder::new();
-    folder.write("ref");
-    for (n_batch, n_ubatch) in [
-        (1, None),
-        (7, Some(3)),
-        (16, Some(16)),
-        (64, Some(5)),
-        (500, None),
-    ] {
-        let mut settings = folder.states_settings("states", Encoding::Hidden);
-        settings.run.n_batch = Some(n_batch);
-        settings.run.n_ubatch = n_ubatch;
-        settings.run.force = true;
-        let written = write(&settings, &FakeEngine::default(), &()).unwrap();
-        let checked = written.checked.unwrap();
-        assert!(checked.is_exact && checked.max_kld == 0.0 && checked.mean_kld == 0.0);
-        assert_eq!(folder.rows("states"), folder.rows("ref"), "{n_batch}");
-        let (states, header) = (folder.states("states"), folder.header("states"));
-        assert_eq!(
-            (states.state_type, header.encoding),
-            (StateType::F16, Encoding::Hidden)
-        );
-        // Two windows of 64 and what is left: the trial goes over the first.
-        assert_eq!((states.check.n_rows, states.check.max_kld), (64, 0.0));
-        let one_call_each = written.n_rows.div_ceil(64) - 1;
-        let more = checked.n_rows - 64;
-        assert!(
-            more >= one_call_each && more <= one_call_each * u64::from(n_batch.min(64)),
-            "{more}"
-        );
-    }
-}
-
-#[test]
-fn the_file_holds_some_rows_of_the_model_itself() {
-    let folder = Folder::new();
-    folder.write("ref");
-    write(
-        &folder.states_settings("states", Encoding::Hidden),
-        &FakeEngine::default(),
-        &(),
-    )
-    .unwrap();
-    let positions = folder.states("states").check.rows;
-    let found: Vec<(u32, u32)> = positions
-        .iter()
-        .map(|row| (row.window, row.position))
-        .collect();
-    assert_eq!(
-        found,
-        [0, 9, 18, 27, 36, 45, 54, 63].map(|position| (0, position))
-    );
-    let reference = Reference::open(&folder.path("states")).unwrap();
-    let Rows::States(states) = reference.rows() else {
-        panic!("hidden states")
-    };
-    let rows = folder.rows("ref");
-    for (own, at) in states.check_rows().unwrap().iter().zip(positions) {
-        let own: Vec<u32> = own.iter().map(|logit| logit.to_bits()).collect();
-        assert_eq!(own, rows[at.position as usize]);
-    }
-    let mut head = Vec::new();
-    states.head().read_to_end(&mut head).unwrap();
-    assert_eq!(head.len() as u64, states.states().head.bytes);
-}
-
-#[test]
-fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let engine = with(FakeStates::Single { error: 1e-2 });
-    let lines = Lines::default();
-    let settings = folder.states_settings("states", Encoding::Hidden);
-    let written = write(&settings, &engine, &lines).unwrap();
-    assert_eq!(folder.states("states").state_type, StateType::F32);
-    assert!(written.checked.unwrap().is_exact);
-    assert_eq!(
-        lines.of("encoding"),
-        "hidden (f32): 64 rows computed again, all to the bit"
-    );
-
-    // Half precision moves the rows a little: that is measured, and stands in the header.
-    let settings = folder.states_settings("half", Encoding::Hidden16);
-    let written = write(&settings, &engine, &lines).unwrap();
-    let (states, checked) = (folder.states("half"), written.checked.unwrap());
-    assert_eq!(states.state_type, StateType::F16);
-    assert!(!checked.is_exact && checked.max_kld < 1e-4 && checked.max_kld > 1e-6);
-    let check = states.check;
-    assert!(check.max_kld > 0.0 && check.mean_kld > 0.0 && check.mean_kld <= check.max_kld);
-    assert!(f64::from(check.max_kld) <= checked.max_kld * 1.000_001);
-    assert!(lines.of("encoding").contains("nats off"));
-}
-
-#[test]
-fn what_hidden_states_cannot_give_is_refused_at_once() {
-    let folder = Folder::new();
-    let refused = |encoding, states| {
-        let settings = folder.states_settings("states", encoding);
-        let error = write(&settings, &with(states), &())
-            .unwrap_err()
-            .to_string();
-        assert!(!folder.path("states").exists() && !folder.path("states.partial").exists());
-        assert!(
-            error.contains("use --encoding u16") && error.contains("f16:"),
-            "{error}"
-        );
-        assert!(!error.contains('\n'));
-        error
-    };
-    let error = refused(Encoding::Hidden, FakeStates::Never { error: 0.5 });
-    assert!(
-        error.contains("(fake: ") && error.contains(" nats off)"),
-        "{error}"
-    );
-    let error = refused(Encoding::Hidden16, FakeStates::Single { error: 0.5 });
-    assert!(
-        error.contains("more than the 0.0001 of hidden16"),
-        "{error}"
-    );
-    for encoding in [Encoding::Hidden, Encoding::Hidden16] {
-        let error = refused(encoding, FakeStates::Unknown);
-        assert!(error.contains("FAKE"), "{error}");
-    }
-    // The other encodings do not need them.
-    for encoding in [Encoding::U16, Encoding::F32] {
-        let mut settings = folder.states_settings("rows", encoding);
-        settings.run.force = true;
-        let written = write(&settings, &with(FakeStates::Unknown), &()).unwrap();
-        assert_eq!(written.checked, None);
-    }
-}
-
-#[test]
-fn auto_stores_hidden_states_where_they_are_smaller_and_exact() {
-    let folder = Folder::new();
-    let encoding = |name: &str, states: FakeStates| {
-        let lines = Lines::default();
-        let mut settings = folder.auto_settings(name);
-        settings.run.force = true;
-        write(&settings, &with(states), &lines).unwrap();
-        (folder.header(name).encoding, lines.of("encoding"))
-    };
-    let (found, line) = encoding("ref", FakeStates::Half);
-    assert_eq!(found, Encoding::Hidden);
-    assert!(line.starts_with("hidden (f16): 64 rows"), "{line}");
-    for (states, why) in [
-        (FakeStates::Never { error: 1e-3 }, "not the model's own"),
-        (FakeStates::Unknown, "FAKE"),
-    ] {
-        let (found, line) = encoding("ref", states);
-        assert_eq!(found, Encoding::U16);
-        assert!(line.starts_with("kl u16: ") && line.contains(why), "{line}");
-    }
-    // The head of 4 KiB is more than the rows of a short text.
-    fs::write(folder.path("text"), "a few words").unwrap();
-    let (found, line) = encoding("ref", FakeStates::Half);
-    assert_eq!(found, Encoding::U16);
-    assert!(line.contains("hidden states would take"), "{line}");
-}
-
-#[test]
-fn every_run_lists_the_sizes_of_all_encodings() {
-    let folder = Folder::new();
-    for encoding in [
-        Encoding::U16,
-        Encoding::F32,
-        Encoding::Hidden,
-        Encoding::Hidden16,
-    ] {
-        let lines = Lines::default();
-        let mut settings = folder.states_settings("ref", encoding);
-        settings.run.force = true;
-        write(&settings, &FakeEngine::default(), &lines).unwrap();
-        let sizes = lines.of("sizes");
-        let listed: Vec<&str> = sizes
-            .split(", ")
-            .map(|size| size.split(' ').next().unwrap())
+    /// Writes the hidden states of the rows that the file `rows` holds into the file `name`.
+    fn write_states(&self, rows: &str, name: &str, state_type: StateType) {
+        let Self { folder, engine } = self;
+        let reference = Reference::open(&folder.path(rows)).unwrap();
+        let model = engine.load(&folder.path("f16"), &ModelOptions::default());
+        let model = model.unwrap();
+        let head = model.output_head().unwrap();
+        let windows: Vec<_> = reference
+            .read_windows()
+            .unwrap()
+            .map(Result::unwrap)
             .collect();
-        assert_eq!(listed, ["u16", "f32", "hidden", "hidden16"]);
-        assert!(sizes.len() + 9 <= 80, "{sizes}");
-    }
-    let lines = Lines::default();
-    let mut settings = folder.write_settings("ref");
-    settings.run.force = true;
-    write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
-    assert!(!lines.of("sizes").contains("hidden"));
-}
-
-#[test]
-fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    for encoding in [Encoding::Hidden, Encoding::Hidden16] {
-        let engine = with(FakeStates::Single { error: 1e-3 });
-        let mut whole = folder.states_settings("whole", encoding);
-        whole.run.force = true;
-        write(&whole, &engine, &()).unwrap();
-        for windows in [1, 2, 7] {
-            let name = format!("{encoding}{windows}");
-            let mut settings = folder.states_settings(&name, encoding);
-            write(&settings, &engine, &Recorder::stopping_after(windows)).unwrap_err();
-            settings.resume = true;
-            let observer = Recorder::default();
-            let written = write(&settings, &engine, &observer).unwrap();
-            assert!(!written.was_whole);
-            assert!(folder.bytes(&name) == folder.bytes("whole"), "{name}");
-            // What the first run's trial has found is in the header.
-            let tried = observer.heard().contains(&"begin checking".to_owned());
-            assert_eq!(tried, windows == 1, "{windows}");
-            assert!(write(&settings, &engine, &()).unwrap().was_whole);
-        }
-    }
-}
-
-#[test]
-fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    write(
-        &folder.states_settings("whole", Encoding::Hidden),
-        &engine,
-        &(),
-    )
-    .unwrap();
-    let whole = folder.bytes("whole");
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
-    for length in (0..whole.len()).step_by(509) {
-        fs::write(folder.path("ref.partial"), &whole[..length]).unwrap();
-        write(&settings, &engine, &()).unwrap();
-        assert!(folder.bytes("ref") == whole, "{length}");
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
-fn auto_resumes_what_it_began() {
-    let folder = Folder::new();
-    for states in [FakeStates::Half, FakeStates::Never { error: 0.1 }] {
-        let engine = with(states);
-        let mut whole = folder.auto_settings("whole");
-        whole.run.force = true;
-        write(&whole, &engine, &()).unwrap();
-        let mut settings = folder.auto_settings("ref");
-        write(&settings, &engine, &Recorder::stopping_after(4)).unwrap_err();
-        settings.resume = true;
-        write(&settings, &engine, &()).unwrap();
-        assert!(folder.bytes("ref") == folder.bytes("whole"));
-        assert!(write(&settings, &engine, &()).unwrap().was_whole);
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
-fn another_encoding_is_not_resumed() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    let settings = folder.states_settings("ref", Encoding::U16);
-    write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
-    let error = write(&settings, &engine, &()).unwrap_err().to_string();
-    assert!(
-        error.contains("encoding: \"u16\" there, \"hidden\" here"),
-        "{error}"
-    );
-}
-
-#[test]
-fn an_interrupted_trial_leaves_nothing() {
-    let folder = Folder::new();
-    let settings = folder.states_settings("ref", Encoding::Hidden);
-    let error = write(
-        &settings,
-        &FakeEngine::default(),
-        &Recorder::stopping_after(0),
-    );
-    assert!(error.unwrap_err().to_string().contains("interrupted"));
-    assert!(!folder.path("ref").exists() && !folder.path("ref.partial").exists());
-}
-
-#[test]
-fn parts_of_hidden_states_make_the_bytes_of_one_run() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    for (max_rows, auto) in [(None, false), (Some(300), false), (None, true)] {
-        let settings = |name: &str, part| {
-            let mut settings = folder.states_settings(name, Encoding::Hidden);
-            if auto {
-                settings = folder.auto_settings(name);
-            }
-            // A trial of several windows, whose first are not those of every part.
-            if let Source::Text(text) = &mut settings.input {
-                text.windowing.n_ctx = 24;
-            }
-            settings.run.max_rows = max_rows;
-            settings.run.force = true;
-            settings.part = part;
-            settings
+        let first = &windows[0];
+        let check = |position| CheckRow {
+            window: 0,
+            position: first.first_scored + position,
         };
-        write(&settings("whole", None), &engine, &()).unwrap();
-        let parts = (0..3).map(|index| {
-            let name = format!("part{index}");
-            let part = format!("{index}/3").parse().unwrap();
-            write(&settings(&name, Some(part)), &engine, &()).unwrap();
-            folder.path(&name)
-        });
-        let settings = MergeSettings {
-            output: folder.path("joined"),
-            parts: parts.collect(),
+        let states = States {
+            n_embd: head.n_embd,
+            state_type,
+            head: head.tensor.clone(),
+            then: Vec::new(),
+            n_batch: 16,
+            n_ubatch: 16,
+            check: HeadCheck {
+                rows: vec![check(0), check(20), check(first.n_rows - 1)],
+                ..HeadCheck::default()
+            },
+        };
+        let mut about = reference.about().clone();
+        about.states = Some(states);
+        let path = folder.path(name);
+        let file = fs::File::create(&path).unwrap();
+        let target = target(native::KIND, Some(Encoding::Hidden));
+        let mut writer = Writer::create(file, &path, target, &about, &windows).unwrap();
+        let mut decoder = model.decoder(&context(16)).unwrap();
+        let (mut check_rows, mut all_states) = (Vec::new(), Vec::new());
+        for window in &windows {
+            let (mut states, mut rows): (Vec<f32>, Vec<Vec<f32>>) = Default::default();
+            let decoded = decoder.decode_states(
+                window,
+                |_| true,
+                |outputs| {
+                    states.extend(outputs.states);
+                    rows.extend(outputs.rows.unwrap().iter().map(|row| row.to_vec()));
+                    Ok::<_, pipeline::Error>(())
+                },
+            );
+            decoded.unwrap();
+            all_states.push(states);
+            if window.window == 0 {
+                let of_check = about.states.iter().flat_map(|states| &states.check.rows);
+                let index = |row: &CheckRow| (row.position - window.first_scored) as usize;
+                check_rows = of_check.map(|row| rows[index(row)].clone()).collect();
+            }
+        }
+        if check_rows.is_empty() {
+            check_rows = vec![vec![0.0; engine.n_vocab as usize]; 3];
+        }
+        let head_bytes = model.read_head_tensor(&head).unwrap();
+        writer.write_head(head_bytes, &check_rows).unwrap();
+        for (window, states) in windows.iter().zip(&all_states) {
+            let states = states.chunks(head.n_embd as usize);
+            writer.write_window(window, states).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// Evaluates models against the file `reference`, with sidecars `<model>.kls`.
+    fn evaluate(&self, reference: &str, change: impl Fn(&mut EvaluateSettings)) -> Report {
+        let report = self.try_evaluate(reference, change);
+        assert_eq!(report.failed.len(), 0, "{:?}", report.failed);
+        report
+    }
+
+    fn try_evaluate(&self, reference: &str, change: impl Fn(&mut EvaluateSettings)) -> Report {
+        let mut settings = self.folder.evaluate_settings(&["q4"]);
+        settings.reference = self.folder.path(reference);
+        settings.results.sidecar = Sidecar::At(self.folder.path("q4.kls"));
+        change(&mut settings);
+        evaluate(&settings, &self.engine, &()).unwrap()
+    }
+
+    /// The records of an evaluation against the file `reference`.
+    fn records(&self, reference: &str, change: impl Fn(&mut EvaluateSettings)) -> String {
+        self.evaluate(reference, change);
+        self.folder.records("q4.kls")
+    }
+
+    fn convert_settings(&self, input: &str, output: &str, target: Target) -> ConvertSettings {
+        ConvertSettings {
+            input: self.folder.path(input),
+            output: self.folder.path(output),
+            target,
+            bos: None,
+            threads: 1,
             force: true,
             quiet: true,
-        };
-        merge(&settings, &()).unwrap();
-        assert!(
-            folder.bytes("joined") == folder.bytes("whole"),
-            "{max_rows:?} {auto}"
+        }
+    }
+}
+
+impl Folder {
+    /// The records of a sidecar, as text, so that NaN equals NaN.
+    fn records(&self, name: &str) -> String {
+        let sidecar = SidecarReader::open(&self.path(name)).unwrap();
+        let records: Vec<TokenRecord> = sidecar.read_all().unwrap();
+        assert!(!records.is_empty());
+        format!("{records:?}")
+    }
+}
+
+fn context(n_batch: u32) -> ContextOptions {
+    ContextOptions {
+        n_ctx: 64,
+        n_batch,
+        n_ubatch: n_batch,
+        threads: 1,
+        flash_attn: FlashAttention::default(),
+        type_k: CacheType::default(),
+        type_v: CacheType::default(),
+        states: true,
+    }
+}
+
+/// What each evaluation changes of the settings.
+type Change = fn(&mut EvaluateSettings);
+
+#[test]
+fn every_evaluation_gives_the_records_that_stored_rows_give() {
+    let both = Both::new();
+    let changes: [Change; 8] = [
+        |_| (),
+        |settings| settings.run.n_batch = Some(1),
+        |settings| settings.run.n_batch = Some(7),
+        |settings| settings.run.n_batch = Some(64),
+        |settings| settings.contexts = Some(2),
+        |settings| settings.run.max_rows = Some(100),
+        |settings| settings.results.part = Some("1/3".parse().unwrap()),
+        |settings| settings.until = Some("20%".parse().unwrap()),
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        assert_eq!(
+            both.records("hidden", change),
+            both.records("ref", change),
+            "{i}"
         );
+    }
+    // The text's `model` is the writer's own: exactly 0.
+    let report = both.evaluate("hidden", |settings| {
+        settings.models = vec![both.folder.path("copy")];
+    });
+    assert_eq!(mean(&report, 0), 0.0);
+    assert_eq!(report.models[0].summary.kld.as_ref().unwrap().max, 0.0);
+}
+
+#[test]
+fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
+    let both = Both::new();
+    let folder = &both.folder;
+    let expected = both.records("hidden", |settings| settings.results.resume = Some(false));
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.reference = folder.path("hidden");
+    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    settings.results.resume = Some(false);
+    evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();
+    settings.results.resume = Some(true);
+    let resumed = evaluate(&settings, &both.engine, &()).unwrap();
+    assert!(resumed.models[0].n_resumed > 0);
+    assert_eq!(folder.records("part.kls"), expected);
+
+    // A model of fewer entries.
+    let smaller = Both {
+        folder: both.folder,
+        engine: FakeEngine {
+            n_vocab: 120,
+            ..both.engine.clone()
+        },
+    };
+    for vocabulary in [Vocabulary::Common, Vocabulary::Tokenizer] {
+        let cut = |settings: &mut EvaluateSettings| settings.vocabulary = vocabulary;
+        assert_eq!(smaller.records("hidden", cut), smaller.records("ref", cut));
+    }
+}
+
+#[test]
+fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
+    let both = Both::new();
+    let report = both.evaluate("hidden", |settings| {
+        settings.models.push(both.folder.path("copy"));
+        settings.results.sidecar = Sidecar::None;
+    });
+    let json = serde_json::to_value(&report.reference).unwrap();
+    assert_eq!(json["encoding"], "hidden");
+    let states = &json["states"];
+    assert_eq!(
+        (&states["type"], &states["n_embd"]),
+        (&"f16".into(), &8.into())
+    );
+    assert_eq!(states["head"]["name"], "output.weight");
+    assert_eq!(states["head"]["type"], "f32");
+    assert_eq!(states["error"]["max_kld"], 0.0);
+    let here = serde_json::json!({
+        "device": "FAKE", "n_rows": 3, "mean_kld": 0.0, "max_kld": 0.0, "is_exact": true,
+        "shares_model_head": true,
+    });
+    assert_eq!(
+        states["here"], here,
+        "of the last model, which is the writer's own"
+    );
+    assert!(both.evaluate("ref", |_| ()).reference.states.is_none());
+}
+
+#[test]
+fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
+    // A writer would have stored f32: rounded, each state makes other rows.
+    let of = |error| {
+        let engine = FakeEngine {
+            states: FakeStates::Single { error },
+            ..FakeEngine::default()
+        };
+        Both::of(engine, StateType::F16)
+    };
+    let near = of(1e-4).evaluate("hidden", |_| ());
+    let here = near.reference.states.unwrap().here.unwrap();
+    assert_eq!(here.is_exact, Some(false));
+    assert!(
+        here.error.max_kld > 0.0 && here.error.max_kld < 1e-6,
+        "{here:?}"
+    );
+    let is_moved = |warning: &crate::report::Warning| warning.kind() == "rows_moved";
+    assert!(!near.warnings.iter().any(is_moved));
+
+    let far = of(0.2).evaluate("hidden", |_| ());
+    assert!(far.warnings.iter().any(is_moved));
+    let here = far.reference.states.unwrap().here.unwrap();
+    assert!(
+        here.error.max_kld > 1e-3 && here.error.max_kld < 0.1,
+        "{here:?}"
+    );
+
+    let wrong = of(8.0);
+    let report = wrong.try_evaluate("hidden", |_| ());
+    let [failure] = report.failed.as_slice() else {
+        panic!("{:?}", report.failed);
+    };
+    assert!(
+        failure.error.contains("hidden: the rows computed from"),
+        "{failure:?}"
+    );
+    assert!(!failure.error.contains('\n'));
+    let target = target(native::KIND, Some(Encoding::U16));
+    let settings = wrong.convert_settings("hidden", "out", target);
+    assert!(convert(&settings, &wrong.engine, &()).is_err());
+    assert!(!wrong.folder.path("out").exists());
+}
+
+#[test]
+fn conversions_are_those_of_the_stored_rows() {
+    let both = Both::new();
+    let folder = &both.folder;
+    for (kind, encoding) in [
+        (native::KIND, Some(Encoding::F32)),
+        (native::KIND, Some(Encoding::U16)),
+        (klpy::KIND, None),
+        (llamacpp::KIND, None),
+    ] {
+        let target = target(kind, encoding);
+        if encoding == Some(Encoding::F32) {
+            // The stored rows are what that would make.
+            let settings = both.convert_settings("hidden", "from_hidden", target);
+            convert(&settings, &both.engine, &()).unwrap();
+            assert!(folder.bytes("from_hidden") == folder.bytes("ref"));
+            continue;
+        }
+        for input in ["hidden", "ref"] {
+            let settings = both.convert_settings(input, &format!("from_{input}"), target);
+            convert(&settings, &both.engine, &()).unwrap();
+        }
+        assert!(
+            folder.bytes("from_hidden") == folder.bytes("from_ref"),
+            "{kind} {encoding:?}"
+        );
+    }
+    for (input, encoding, what) in [
+        ("ref", Encoding::Hidden, "only a run of the model can write"),
+        (
+            "hidden",
+            Encoding::Hidden16,
+            "only a run of the model can write",
+        ),
+        ("hidden", Encoding::Hidden, "copy it"),
+    ] {
+        let settings = both.convert_settings(input, "no", target(native::KIND, Some(encoding)));
+        let error = convert(&settings, &both.engine, &())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what) && !error.contains('\n'), "{error}");
+        assert!(!folder.path("no").exists());
+    }
+}
+
+#[test]
+fn files_compare_as_those_of_the_stored_rows() {
+    let both = Both::new();
+    let folder = &both.folder;
+    let mut settings = folder.write_settings("other");
+    settings.model = folder.path("q4");
+    write(&settings, &both.engine, &()).unwrap();
+    let records = |reference: &str, other: &str| {
+        let settings = CompareSettings {
+            reference: folder.path(reference),
+            others: vec![folder.path(other)],
+            max_rows: None,
+            vocabulary: Vocabulary::Same,
+            threads: 1,
+            results: ResultSettings {
+                sidecar: Sidecar::At(folder.path("rows.kls")),
+                force: true,
+                ..results()
+            },
+        };
+        let report = compare(&settings, &both.engine, &()).unwrap();
+        assert_eq!(report.failed.len(), 0, "{:?}", report.failed);
+        (folder.records("rows.kls"), mean(&report, 0))
+    };
+    assert_eq!(records("hidden", "other"), records("ref", "other"));
+    assert_eq!(records("other", "hidden"), records("other", "ref"));
+    for (reference, other) in [("hidden", "hidden"), ("hidden", "ref"), ("ref", "hidden")] {
+        assert_eq!(records(reference, other).1, 0.0);
+    }
+}
+
+#[test]
+fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
+    let both = Both::new();
+    let folder = &both.folder;
+    let mut parts = Vec::new();
+    for index in 0..3 {
+        let (rows, name) = (format!("ref.{index}"), format!("hidden.{index}"));
+        let mut settings = folder.write_settings(&rows);
+        settings.part = Some(format!("{index}/3").parse().unwrap());
+        write(&settings, &both.engine, &()).unwrap();
+        both.write_states(&rows, &name, StateType::F16);
+        parts.push(folder.path(&name));
+        assert_eq!(both.records(&name, |_| ()), both.records(&rows, |_| ()));
+        let here = both.evaluate(&name, |_| ()).reference.states.unwrap().here;
+        assert_eq!(here.unwrap().is_exact, (index == 0).then_some(true));
+    }
+    let settings = MergeSettings {
+        output: folder.path("joined"),
+        parts,
+        force: false,
+        quiet: true,
+    };
+    merge(&settings, &()).unwrap();
+    assert!(folder.bytes("joined") == folder.bytes("hidden"));
+}
+
+#[test]
+fn info_shows_the_states_and_verify_reads_the_head() {
+    let both = Both::new();
+    let settings = InfoSettings {
+        file: both.folder.path("hidden"),
+        verify: true,
+        json: false,
+        quiet: true,
+    };
+    let shown = info(&settings, &()).unwrap();
+    let text = crate::report::info_text(&shown);
+    assert!(
+        text.contains("8 numbers each, f16, from batches of 16"),
+        "{text}"
+    );
+    assert!(
+        text.contains("output.weight, f32, 4.00 KiB, sha256"),
+        "{text}"
+    );
+    let json = serde_json::to_value(&shown).unwrap();
+    assert_eq!(json["encoding"], "hidden");
+    assert_eq!(json["states"]["check"]["rows"][1]["position"], 20);
+
+    // A byte of the head, and one of a check row: every command finds the fault.
+    let whole = both.folder.bytes("hidden");
+    let reference = Reference::open(&both.folder.path("hidden")).unwrap();
+    let Rows::States(rows) = reference.rows() else {
+        panic!("hidden states")
+    };
+    let check_row = rows.check_rows().unwrap().remove(0);
+    let mut head = Vec::new();
+    rows.head().read_to_end(&mut head).unwrap();
+    let logits: Vec<u8> = check_row.iter().flat_map(|x| x.to_le_bytes()).collect();
+    for part in [&head[100..140], &logits[100..140]] {
+        let at = whole.windows(part.len()).position(|bytes| bytes == part);
+        let mut damaged = whole.clone();
+        damaged[at.expect("stored, not deflated")] ^= 1;
+        fs::write(both.folder.path("hidden"), &damaged).unwrap();
+        let error = info(&settings, &()).unwrap_err().to_string();
+        assert!(error.contains("hidden") && !error.contains('\n'), "{error}");
+        let report = both.try_evaluate("hidden", |_| ());
+        assert!(
+            report.failed[0].error.contains("checksum"),
+            "{:?}",
+            report.failed
+        );
+        assert!(!report.failed[0].error.contains('\n'));
     }
 }

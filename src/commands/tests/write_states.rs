@@ -1,0 +1,433 @@
+//! References of hidden states: how they are chosen, tried, written, and checked while written.
+
+use std::io::Read as _;
+
+use kl_formats::{Header, NativeReader, ReadStates, Reference, Rows, StateType, States};
+
+use super::*;
+use crate::commands::merge;
+use crate::commands::settings::MergeSettings;
+use crate::engine::{Engine as _, FakeStates, Head as _};
+
+impl Folder {
+    fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
+        WriteSettings {
+            target: target(native::KIND, Some(encoding)),
+            ..self.write_settings(name)
+        }
+    }
+
+    fn auto_settings(&self, name: &str) -> WriteSettings {
+        WriteSettings {
+            auto: true,
+            ..self.states_settings(name, Encoding::U16)
+        }
+    }
+
+    fn header(&self, name: &str) -> Header {
+        let reader = NativeReader::open(&self.path(name)).unwrap();
+        reader.header().clone()
+    }
+
+    fn states(&self, name: &str) -> States {
+        self.header(name).states.unwrap()
+    }
+
+    /// Bits of every row of a reference, computed from hidden states if it has those.
+    fn rows(&self, name: &str) -> Vec<Vec<u32>> {
+        let reference = Reference::open(&self.path(name)).unwrap();
+        let n_windows = reference.about().n_windows.unwrap() as usize;
+        match reference.rows() {
+            Rows::States(states) => (0..n_windows)
+                .flat_map(|i| of_states(&**states, i))
+                .collect(),
+            _ => {
+                let mut stream = reference.into_stream().unwrap();
+                let mut rows = Vec::new();
+                while stream.next_window().unwrap().is_some() {
+                    while let Some(block) = stream.next_rows(64).unwrap() {
+                        let row = |row: kl_formats::Row<'_>| {
+                            let n = row.len();
+                            (0..n).map(|i| row.get(i).to_bits()).collect()
+                        };
+                        rows.extend(block.rows().map(row));
+                    }
+                }
+                rows
+            }
+        }
+    }
+}
+
+fn of_states(reader: &dyn ReadStates, window: usize) -> Vec<Vec<u32>> {
+    let states = reader.states();
+    let engine = FakeEngine::default();
+    let mut head = engine.head(states, &mut reader.head(), 1).unwrap();
+    let n_vocab = head.n_vocab();
+    let entry = reader.window(window).unwrap().entry();
+    let groups = states.groups(&entry);
+    let rows = groups.flat_map(|rows| {
+        let mut of_group = Vec::new();
+        reader.read(window, rows, &mut of_group).unwrap();
+        let logits = head.rows(&of_group).unwrap();
+        let bits = logits.iter().map(|logit| logit.to_bits());
+        bits.collect::<Vec<_>>()
+    });
+    rows.collect::<Vec<_>>()
+        .chunks(n_vocab)
+        .map(<[u32]>::to_vec)
+        .collect()
+}
+
+fn with(states: FakeStates) -> FakeEngine {
+    FakeEngine {
+        states,
+        ..FakeEngine::default()
+    }
+}
+
+/// The texts of the plan's lines that have this name.
+#[derive(Default)]
+struct Lines(Mutex<Vec<(String, String)>>);
+
+impl Observer for Lines {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::Plan(name, text) = event {
+            let line = ((*name).to_owned(), (*text).to_owned());
+            self.0.lock().unwrap().push(line);
+        }
+    }
+}
+
+impl Lines {
+    fn of(&self, name: &str) -> String {
+        let lines = self.0.lock().unwrap();
+        let texts = lines.iter().filter(|line| line.0 == name);
+        texts
+            .map(|line| line.1.clone())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+#[test]
+fn hidden_states_give_the_rows_that_f32_would_hold() {
+    let folder = Folder::new();
+    folder.write("ref");
+    for (n_batch, n_ubatch) in [
+        (1, None),
+        (7, Some(3)),
+        (16, Some(16)),
+        (64, Some(5)),
+        (500, None),
+    ] {
+        let mut settings = folder.states_settings("states", Encoding::Hidden);
+        settings.run.n_batch = Some(n_batch);
+        settings.run.n_ubatch = n_ubatch;
+        settings.run.force = true;
+        let written = write(&settings, &FakeEngine::default(), &()).unwrap();
+        let checked = written.checked.unwrap();
+        assert!(checked.is_exact && checked.max_kld == 0.0 && checked.mean_kld == 0.0);
+        assert_eq!(folder.rows("states"), folder.rows("ref"), "{n_batch}");
+        let (states, header) = (folder.states("states"), folder.header("states"));
+        assert_eq!(
+            (states.state_type, header.encoding),
+            (StateType::F16, Encoding::Hidden)
+        );
+        // Two windows of 64 and what is left: the trial goes over the first.
+        assert_eq!((states.check.n_rows, states.check.max_kld), (64, 0.0));
+        let one_call_each = written.n_rows.div_ceil(64) - 1;
+        let more = checked.n_rows - 64;
+        assert!(
+            more >= one_call_each && more <= one_call_each * u64::from(n_batch.min(64)),
+            "{more}"
+        );
+    }
+}
+
+#[test]
+fn the_file_holds_some_rows_of_the_model_itself() {
+    let folder = Folder::new();
+    folder.write("ref");
+    write(
+        &folder.states_settings("states", Encoding::Hidden),
+        &FakeEngine::default(),
+        &(),
+    )
+    .unwrap();
+    let positions = folder.states("states").check.rows;
+    let found: Vec<(u32, u32)> = positions
+        .iter()
+        .map(|row| (row.window, row.position))
+        .collect();
+    assert_eq!(
+        found,
+        [0, 9, 18, 27, 36, 45, 54, 63].map(|position| (0, position))
+    );
+    let reference = Reference::open(&folder.path("states")).unwrap();
+    let Rows::States(states) = reference.rows() else {
+        panic!("hidden states")
+    };
+    let rows = folder.rows("ref");
+    for (own, at) in states.check_rows().unwrap().iter().zip(positions) {
+        let own: Vec<u32> = own.iter().map(|logit| logit.to_bits()).collect();
+        assert_eq!(own, rows[at.position as usize]);
+    }
+    let mut head = Vec::new();
+    states.head().read_to_end(&mut head).unwrap();
+    assert_eq!(head.len() as u64, states.states().head.bytes);
+}
+
+#[test]
+fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let engine = with(FakeStates::Single { error: 1e-2 });
+    let lines = Lines::default();
+    let settings = folder.states_settings("states", Encoding::Hidden);
+    let written = write(&settings, &engine, &lines).unwrap();
+    assert_eq!(folder.states("states").state_type, StateType::F32);
+    assert!(written.checked.unwrap().is_exact);
+    assert_eq!(
+        lines.of("encoding"),
+        "hidden (f32): 64 rows computed again, all to the bit"
+    );
+
+    // Half precision moves the rows a little: that is measured, and stands in the header.
+    let settings = folder.states_settings("half", Encoding::Hidden16);
+    let written = write(&settings, &engine, &lines).unwrap();
+    let (states, checked) = (folder.states("half"), written.checked.unwrap());
+    assert_eq!(states.state_type, StateType::F16);
+    assert!(!checked.is_exact && checked.max_kld < 1e-4 && checked.max_kld > 1e-6);
+    let check = states.check;
+    assert!(check.max_kld > 0.0 && check.mean_kld > 0.0 && check.mean_kld <= check.max_kld);
+    assert!(f64::from(check.max_kld) <= checked.max_kld * 1.000_001);
+    assert!(lines.of("encoding").contains("nats off"));
+}
+
+#[test]
+fn what_hidden_states_cannot_give_is_refused_at_once() {
+    let folder = Folder::new();
+    let refused = |encoding, states| {
+        let settings = folder.states_settings("states", encoding);
+        let error = write(&settings, &with(states), &())
+            .unwrap_err()
+            .to_string();
+        assert!(!folder.path("states").exists() && !folder.path("states.partial").exists());
+        assert!(
+            error.contains("use --encoding u16") && error.contains("f16:"),
+            "{error}"
+        );
+        assert!(!error.contains('\n'));
+        error
+    };
+    let error = refused(Encoding::Hidden, FakeStates::Never { error: 0.5 });
+    assert!(
+        error.contains("(fake: ") && error.contains(" nats off)"),
+        "{error}"
+    );
+    let error = refused(Encoding::Hidden16, FakeStates::Single { error: 0.5 });
+    assert!(
+        error.contains("more than the 0.0001 of hidden16"),
+        "{error}"
+    );
+    for encoding in [Encoding::Hidden, Encoding::Hidden16] {
+        let error = refused(encoding, FakeStates::Unknown);
+        assert!(error.contains("FAKE"), "{error}");
+    }
+    // The other encodings do not need them.
+    for encoding in [Encoding::U16, Encoding::F32] {
+        let mut settings = folder.states_settings("rows", encoding);
+        settings.run.force = true;
+        let written = write(&settings, &with(FakeStates::Unknown), &()).unwrap();
+        assert_eq!(written.checked, None);
+    }
+}
+
+#[test]
+fn auto_stores_hidden_states_where_they_are_smaller_and_exact() {
+    let folder = Folder::new();
+    let encoding = |name: &str, states: FakeStates| {
+        let lines = Lines::default();
+        let mut settings = folder.auto_settings(name);
+        settings.run.force = true;
+        write(&settings, &with(states), &lines).unwrap();
+        (folder.header(name).encoding, lines.of("encoding"))
+    };
+    let (found, line) = encoding("ref", FakeStates::Half);
+    assert_eq!(found, Encoding::Hidden);
+    assert!(line.starts_with("hidden (f16): 64 rows"), "{line}");
+    for (states, why) in [
+        (FakeStates::Never { error: 1e-3 }, "not the model's own"),
+        (FakeStates::Unknown, "FAKE"),
+    ] {
+        let (found, line) = encoding("ref", states);
+        assert_eq!(found, Encoding::U16);
+        assert!(line.starts_with("kl u16: ") && line.contains(why), "{line}");
+    }
+    // The head of 4 KiB is more than the rows of a short text.
+    fs::write(folder.path("text"), "a few words").unwrap();
+    let (found, line) = encoding("ref", FakeStates::Half);
+    assert_eq!(found, Encoding::U16);
+    assert!(line.contains("hidden states would take"), "{line}");
+}
+
+#[test]
+fn every_run_lists_the_sizes_of_all_encodings() {
+    let folder = Folder::new();
+    for encoding in [
+        Encoding::U16,
+        Encoding::F32,
+        Encoding::Hidden,
+        Encoding::Hidden16,
+    ] {
+        let lines = Lines::default();
+        let mut settings = folder.states_settings("ref", encoding);
+        settings.run.force = true;
+        write(&settings, &FakeEngine::default(), &lines).unwrap();
+        let sizes = lines.of("sizes");
+        let listed: Vec<&str> = sizes
+            .split(", ")
+            .map(|size| size.split(' ').next().unwrap())
+            .collect();
+        assert_eq!(listed, ["u16", "f32", "hidden", "hidden16"]);
+        assert!(sizes.len() + 9 <= 80, "{sizes}");
+    }
+    let lines = Lines::default();
+    let mut settings = folder.write_settings("ref");
+    settings.run.force = true;
+    write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
+    assert!(!lines.of("sizes").contains("hidden"));
+}
+
+#[test]
+fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
+    let folder = Folder::new();
+    for encoding in [Encoding::Hidden, Encoding::Hidden16] {
+        let engine = with(FakeStates::Single { error: 1e-3 });
+        let mut whole = folder.states_settings("whole", encoding);
+        whole.run.force = true;
+        write(&whole, &engine, &()).unwrap();
+        for windows in [1, 2, 7] {
+            let name = format!("{encoding}{windows}");
+            let mut settings = folder.states_settings(&name, encoding);
+            write(&settings, &engine, &Recorder::stopping_after(windows)).unwrap_err();
+            settings.resume = true;
+            let observer = Recorder::default();
+            let written = write(&settings, &engine, &observer).unwrap();
+            assert!(!written.was_whole);
+            assert!(folder.bytes(&name) == folder.bytes("whole"), "{name}");
+            // What the first run's trial has found is in the header.
+            let tried = observer.heard().contains(&"begin checking".to_owned());
+            assert_eq!(tried, windows == 1, "{windows}");
+            assert!(write(&settings, &engine, &()).unwrap().was_whole);
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    write(
+        &folder.states_settings("whole", Encoding::Hidden),
+        &engine,
+        &(),
+    )
+    .unwrap();
+    let whole = folder.bytes("whole");
+    let mut settings = folder.states_settings("ref", Encoding::Hidden);
+    settings.resume = true;
+    for length in (0..whole.len()).step_by(509) {
+        fs::write(folder.path("ref.partial"), &whole[..length]).unwrap();
+        write(&settings, &engine, &()).unwrap();
+        assert!(folder.bytes("ref") == whole, "{length}");
+        fs::remove_file(folder.path("ref")).unwrap();
+    }
+}
+
+#[test]
+fn auto_resumes_what_it_began() {
+    let folder = Folder::new();
+    for states in [FakeStates::Half, FakeStates::Never { error: 0.1 }] {
+        let engine = with(states);
+        let mut whole = folder.auto_settings("whole");
+        whole.run.force = true;
+        write(&whole, &engine, &()).unwrap();
+        let mut settings = folder.auto_settings("ref");
+        write(&settings, &engine, &Recorder::stopping_after(4)).unwrap_err();
+        settings.resume = true;
+        write(&settings, &engine, &()).unwrap();
+        assert!(folder.bytes("ref") == folder.bytes("whole"));
+        assert!(write(&settings, &engine, &()).unwrap().was_whole);
+        fs::remove_file(folder.path("ref")).unwrap();
+    }
+}
+
+#[test]
+fn another_encoding_is_not_resumed() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    let settings = folder.states_settings("ref", Encoding::U16);
+    write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
+    let mut settings = folder.states_settings("ref", Encoding::Hidden);
+    settings.resume = true;
+    let error = write(&settings, &engine, &()).unwrap_err().to_string();
+    assert!(
+        error.contains("encoding: \"u16\" there, \"hidden\" here"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_interrupted_trial_leaves_nothing() {
+    let folder = Folder::new();
+    let settings = folder.states_settings("ref", Encoding::Hidden);
+    let error = write(
+        &settings,
+        &FakeEngine::default(),
+        &Recorder::stopping_after(0),
+    );
+    assert!(error.unwrap_err().to_string().contains("interrupted"));
+    assert!(!folder.path("ref").exists() && !folder.path("ref.partial").exists());
+}
+
+#[test]
+fn parts_of_hidden_states_make_the_bytes_of_one_run() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    for (max_rows, auto) in [(None, false), (Some(300), false), (None, true)] {
+        let settings = |name: &str, part| {
+            let mut settings = folder.states_settings(name, Encoding::Hidden);
+            if auto {
+                settings = folder.auto_settings(name);
+            }
+            // A trial of several windows, whose first are not those of every part.
+            if let Source::Text(text) = &mut settings.input {
+                text.windowing.n_ctx = 24;
+            }
+            settings.run.max_rows = max_rows;
+            settings.run.force = true;
+            settings.part = part;
+            settings
+        };
+        write(&settings("whole", None), &engine, &()).unwrap();
+        let parts = (0..3).map(|index| {
+            let name = format!("part{index}");
+            let part = format!("{index}/3").parse().unwrap();
+            write(&settings(&name, Some(part)), &engine, &()).unwrap();
+            folder.path(&name)
+        });
+        let settings = MergeSettings {
+            output: folder.path("joined"),
+            parts: parts.collect(),
+            force: true,
+            quiet: true,
+        };
+        merge(&settings, &()).unwrap();
+        assert!(
+            folder.bytes("joined") == folder.bytes("whole"),
+            "{max_rows:?} {auto}"
+        );
+    }
+}
