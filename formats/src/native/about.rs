@@ -11,10 +11,7 @@ impl NativeReader {
         let about = about(&self);
         let rows = match self.header().states.clone() {
             None => Rows::Blocks(Box::new(self)),
-            Some(states) => Rows::States(Box::new(StatesReader {
-                reader: self,
-                states,
-            })),
+            Some(states) => Rows::States(Box::new(StatesReader::new(self, states))),
         };
         Reference::new(about, Some(windows), rows)
     }

@@ -2,17 +2,48 @@
 
 use std::io::Read;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::NativeReader;
 use crate::error::Result;
 use crate::reference::{ReadBlocks, ReadStates};
-use crate::{States, WindowSpec};
+use crate::{RowBlock, States, WindowSpec};
 
 /// A native file that holds hidden states.
 #[derive(Debug)]
 pub(super) struct StatesReader {
-    pub(super) reader: NativeReader,
-    pub(super) states: States,
+    reader: NativeReader,
+    states: States,
+    /// The piece that was read last, and its window's index: the next rows wanted may be in it too.
+    last: Mutex<Option<(usize, RowBlock)>>,
+}
+
+impl StatesReader {
+    pub(super) fn new(reader: NativeReader, states: States) -> Self {
+        Self {
+            reader,
+            states,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Piece `b` of the `i`-th window.
+    fn piece(&self, i: usize, b: u32) -> Result<RowBlock> {
+        let last = self.lock_last().take();
+        let first_row = b.saturating_mul(self.reader.header().rows_per_piece);
+        match last {
+            Some((of, piece)) if of == i && piece.first_row == first_row => Ok(piece),
+            other => self.reader.piece(i, b, other.map(|(_, piece)| piece)),
+        }
+    }
+
+    fn keep(&self, i: usize, piece: RowBlock) {
+        *self.lock_last() = Some((i, piece));
+    }
+
+    fn lock_last(&self) -> MutexGuard<'_, Option<(usize, RowBlock)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ReadStates for StatesReader {
@@ -32,22 +63,20 @@ impl ReadStates for StatesReader {
         }
         let rows_per_piece = self.reader.header().rows_per_piece;
         let n_embd = self.states.n_embd as usize;
-        let row_bytes = n_embd * self.states.state_type.bytes();
+        let state_type = self.states.state_type;
         let mut next = rows.start;
-        let mut reuse = None;
         while next < rows.end {
-            let piece = next / rows_per_piece;
-            let block = self.reader.piece(i, piece, reuse.take())?;
-            let end = rows.end.min(block.first_row.saturating_add(rows_per_piece));
-            let bytes = (next - block.first_row) as usize * row_bytes
-                ..(end - block.first_row) as usize * row_bytes;
+            let piece = self.piece(i, next / rows_per_piece)?;
+            let first = piece.first_row;
+            let end = rows.end.min(first + piece.n_rows() as u32); // rows are counted in a u32
+            let bytes = (next - first) as usize * n_embd..(end - first) as usize * n_embd;
+            let bytes = bytes.start * state_type.bytes()..bytes.end * state_type.bytes();
             let start = out.len();
             out.resize(start + (end - next) as usize * n_embd, 0.0);
-            let (bytes, out) = (block.bytes().get(bytes), out.get_mut(start..));
-            let (bytes, out) = (bytes.unwrap_or_default(), out.unwrap_or_default());
-            self.states.state_type.decode_into(bytes, out);
+            let (bytes, out) = (piece.bytes().get(bytes), out.get_mut(start..));
+            state_type.decode_into(bytes.unwrap_or_default(), out.unwrap_or_default());
+            self.keep(i, piece);
             next = end;
-            reuse = Some(block);
         }
         Ok(())
     }

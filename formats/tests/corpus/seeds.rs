@@ -1,11 +1,15 @@
 //! Small valid files of every kind, made by this crate's own writers where it has one.
 
+#[path = "hidden.rs"]
+mod hidden;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::DeflateEncoder;
+use hidden::hidden;
 use kl_formats::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
@@ -31,6 +35,8 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("native", "f32", f32),
             ("native", "forms-parts", parts(&forms(n_vocab))),
             ("native", "forms", forms(n_vocab)),
+            ("native", "hidden-parts", parts(&hidden(n_vocab))),
+            ("native", "hidden", hidden(n_vocab)),
             ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
             ("kl_py", "gzip", kl_py(n_vocab)),
             ("llama_cpp", "base", llama_cpp(n_vocab)),
@@ -45,6 +51,7 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("sidecar", "version-1", earlier_sidecar(1, 72, n_vocab)),
             ("sidecar", "version-2", earlier_sidecar(2, 96, n_vocab)),
             ("reference", "native", u16),
+            ("reference", "hidden", hidden(n_vocab)),
             ("reference", "kl_py", kl_py(n_vocab)),
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
             ("reference", "npz", npz(&arrays(n_vocab))),
@@ -137,7 +144,7 @@ fn forms(n_vocab: u32) -> Vec<u8> {
 fn parts(mut file: &[u8]) -> Vec<u8> {
     let word = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
     let mut parts = Vec::new();
-    while word(file, 24) < 3 {
+    while word(file, 24) != 3 {
         let member;
         (member, file) = file.split_at(word(file, 16) as usize);
         parts.extend([24, 28, 32].map(|at| word(member, at) as u8));
