@@ -8,7 +8,7 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, count_of, kld, part, printable, short_percent};
+use super::number::{bytes, count, count_of, part, printable, short_percent, significant};
 use super::{PromptsInfo, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
@@ -349,11 +349,11 @@ fn states_error(states: &States) -> String {
     let of = count_of(check.n_rows, "row");
     match check.max_kld > 0.0 {
         true => format!(
-            "mean KLD {}, largest {}, over {of} when it was written",
-            kld(check.mean_kld.into()),
-            kld(check.max_kld.into())
+            "mean KLD of {}, {} at most, in {of} when it was written",
+            significant(check.mean_kld.into(), 3),
+            significant(check.max_kld.into(), 3)
         ),
-        false => format!("none, over {of} when it was written"),
+        false => format!("none in {of} when it was written"),
     }
 }
 

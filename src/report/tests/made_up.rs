@@ -1,11 +1,11 @@
 //! Reports from numbers built by hand, which are the same on every machine.
 
-use kl_formats::{TokenRecord, Values};
+use kl_formats::{States, TokenRecord, Values};
 use serde_json::json;
 
 use crate::report::{
-    DivergentToken, Interrupted, ModelInfo, ModelReport, PromptReport, PromptsInfo, ReferenceInfo,
-    TimingInfo, TokenColumns, TopToken,
+    DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, PromptReport, PromptsInfo,
+    ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
@@ -228,6 +228,41 @@ pub fn reference() -> ReferenceInfo {
         log_probabilities: false,
         values: Values::Logits,
         is_base_file: false,
+    }
+}
+
+/// A native reference of hidden states, whose rows are off a little wherever they are computed.
+pub fn reference_of_states() -> ReferenceInfo {
+    let states = json!({
+        "n_embd": 64, "type": "f16", "n_batch": 128, "n_ubatch": 128,
+        "head": {
+            "name": "token_embd.weight", "type": "q6_K", "type_id": 14, "bytes": 26880,
+            "sha256": "00ff",
+        },
+        "then": [
+            {"op": "scale", "factor": 0.5, "bias": 0.0}, {"op": "tanh"},
+            {"op": "add", "n_values": 512},
+        ],
+        "check": {"n_rows": 64, "mean_kld": 0.000_007_629_394_5, "max_kld": 0.000_061_035_156, "rows": []},
+    });
+    let states: States = serde_json::from_value(states).unwrap();
+    let moved = RowError {
+        n_rows: 8,
+        mean_kld: 1e-5,
+        max_kld: 0.000_123,
+    };
+    ReferenceInfo {
+        encoding: "hidden16".to_owned(),
+        states: Some(StatesInfo {
+            here: Some(HereInfo {
+                device: "CUDA0".to_owned(),
+                error: moved,
+                is_exact: Some(false),
+                shares_model_head: false,
+            }),
+            ..StatesInfo::new(&states)
+        }),
+        ..reference()
     }
 }
 

@@ -81,6 +81,43 @@ fn text_report_of_one_window() {
     assert_snapshot!(text_report(&report, &reference));
 }
 
+/// Hidden states: how exact their rows are, where they were written and where they are computed.
+#[test]
+fn lines_about_hidden_states() {
+    let report = plain("q4.gguf", &records(2, 20));
+    let mut reference = made_up::reference_of_states();
+    let lines = |reference: &ReferenceInfo| {
+        let text = text_report(&report, reference);
+        let lines = text.lines().filter_map(|line| {
+            let words = line.trim_start();
+            let name = ["reference rows", "error of the encoding"].into_iter();
+            let name = name.into_iter().find(|name| words.starts_with(name))?;
+            Some(words[name.len()..].trim_start().to_owned())
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        lines(&reference),
+        [
+            "computed on CUDA0 from f16 states: off by a mean KLD of 0.0000100, 0.000123 at most, in \
+             8 rows of those that the model gave",
+            "mean KLD of 7.63e-6, 0.0000610 at most, in 64 rows when it was written"
+        ]
+    );
+    let states = reference.states.as_mut().unwrap();
+    let here = states.here.as_mut().unwrap();
+    (here.is_exact, states.error.max_kld) = (Some(true), 0.0);
+    assert_eq!(
+        lines(&reference),
+        ["computed on CUDA0 from f16 states: to the bit as the model gave them (8 checked)"]
+    );
+    let states = reference.states.as_mut().unwrap();
+    states.here.as_mut().unwrap().is_exact = None;
+    assert!(lines(&reference)[0].ends_with("the file holds no row of its windows to check with"));
+    reference.states.as_mut().unwrap().here = None;
+    assert_eq!(lines(&reference), [""; 0]);
+}
+
 /// Stored rows without token ids.
 #[test]
 fn text_report_without_token_ids() {
@@ -137,7 +174,10 @@ fn keys_of_the_json() {
     };
     let report = Report {
         kl_version: "0",
-        reference: made_up::reference_of_prompts(),
+        reference: ReferenceInfo {
+            states: made_up::reference_of_states().states,
+            ..made_up::reference_of_prompts()
+        },
         complete: true,
         models: vec![report, without_logits],
         failed: vec![Failure {
