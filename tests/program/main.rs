@@ -4,6 +4,7 @@
 mod numbers;
 mod session;
 
+mod architectures;
 mod bad_input;
 mod base_files;
 mod chat_templates;

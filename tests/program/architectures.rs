@@ -1,0 +1,145 @@
+//! Other architectures than llama: every command on a small model of each.
+
+use std::fs;
+
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+
+use crate::numbers::number;
+use crate::session::{Session, fixture};
+
+#[path = "../../fixtures/quantize.rs"]
+#[allow(dead_code)]
+mod quantize;
+
+/// The models of `fixtures/architectures`.
+const MODELS: [&str; 9] = [
+    "gemma2",
+    "qwen2",
+    "command-r",
+    "phi2",
+    "mixtral",
+    "mamba",
+    "falcon-h1",
+    "lfm2",
+    "gpt2",
+];
+
+/// Four windows, the last one short, in which a batch of 64 tokens is less than a window. `gpt2` has
+/// 48 positions.
+fn windows(model: &str) -> &str {
+    match model {
+        "gpt2" => "-t text.txt -c 48 -q",
+        _ => "-t text.txt -c 96 -q",
+    }
+}
+
+/// For each model, a folder with `f16.gguf`, the same in Q8_0, and a text.
+fn each(check: impl Fn(&Session, &str)) {
+    send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
+    let text: String = fs::read_to_string(fixture("eval"))
+        .unwrap()
+        .chars()
+        .take(300)
+        .collect();
+    for model in MODELS {
+        let session = Session::new();
+        session.write("text.txt", &text);
+        let path = format!("architectures/{model}.gguf");
+        fs::copy(fixture(&path), session.path("f16.gguf")).unwrap();
+        let [f16, q8] = ["f16.gguf", "q8.gguf"].map(|name| session.path(name));
+        quantize::quantize(f16.to_str().unwrap(), q8.to_str().unwrap(), "q8_0").unwrap();
+        check(&session, model);
+    }
+}
+
+/// The largest KLD of the f16 model against a reference.
+#[track_caller]
+fn largest(session: &Session, reference: &str, flags: &str) -> f64 {
+    let line = format!("-m f16.gguf -r {reference} {flags} --no-sidecar");
+    let result = session.result(&line);
+    assert_eq!(result["n_excluded"], 0);
+    number(&result["kld"]["max"])
+}
+
+#[test]
+fn a_model_is_exactly_its_own_reference_in_batches_of_any_size() {
+    each(|session, model| {
+        let windows = windows(model);
+        for batch in ["-b 1", "-b 7", "-b 64", ""] {
+            let write = format!("-m f16.gguf {windows} {batch} -w ref.gz --encoding f32 --force");
+            session.ok(&write);
+            assert_eq!(largest(session, "ref.gz", batch), 0.0, "{model} {batch}");
+            // Nothing is lost or left over between one call and the next.
+            let other = largest(session, "ref.gz", "-b 96 -ub 96");
+            assert!(other < 1e-4, "{model} {batch}: {other}");
+        }
+    });
+}
+
+#[test]
+fn two_models_in_a_run_are_reported() {
+    each(|session, model| {
+        let windows = windows(model);
+        session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
+        let both = session.json("-m q8.gguf -m f16.gguf -r ref.gz");
+        let klds = [0, 1].map(|i| number(&both["models"][i]["kld"]["mean"]["value"]));
+        assert!(klds[0] > 1e-5 && klds[0] < 0.1, "{model}: {klds:?}");
+        assert_eq!(klds[1], 0.0, "{model}");
+        let report = session.ok("report . --json - -q").json();
+        assert_eq!(report["models"].as_array().unwrap().len(), 2, "{model}");
+        assert_eq!(report["not_compared"].as_array().unwrap().len(), 0);
+    });
+}
+
+#[test]
+fn prompts_and_generated_tokens_are_evaluated() {
+    each(|session, model| {
+        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
+        for generated in ["", "--generate 6", "--generate 6 --score all -b 3"] {
+            let prompts = format!("--prompts-file prompts.txt {generated}");
+            session.ok(&format!(
+                "-m f16.gguf {prompts} -w ref.gz --encoding f32 -q --force"
+            ));
+            // Generated tokens are decoded one at a time, and evaluated all at once.
+            let other = largest(session, "ref.gz", "-b 96 -ub 96");
+            assert!(other < 1e-4, "{model} {generated}: {other}");
+        }
+    });
+}
+
+#[test]
+fn stored_rows_are_converted_compared_and_verified() {
+    each(|session, model| {
+        let windows = windows(model);
+        session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
+        session.ok(&format!("-m q8.gguf {windows} -w q8.gz --encoding f32"));
+        session.ok("convert ref.gz u16.gz --format kl -q");
+        session.ok("convert ref.gz klpy.gz --format kl.py -q");
+        session.ok("convert ref.gz base.kld --format llama.cpp -q");
+        for file in ["ref.gz", "u16.gz", "klpy.gz", "base.kld"] {
+            session.ok(&format!("info {file} --verify -q"));
+        }
+        let compared = |a: &str, b: &str| session.result(&format!("compare {a} {b} --no-sidecar"));
+        assert_eq!(compared("ref.gz", "klpy.gz")["kld"]["max"], 0.0, "{model}");
+        let coded = number(&compared("ref.gz", "u16.gz")["kld"]["max"]);
+        assert!(coded < 1e-6, "{model}: {coded}");
+        // From stored rows the same as from the model's own.
+        let evaluated = session.result("-m q8.gguf -r ref.gz --no-sidecar");
+        assert_eq!(
+            compared("ref.gz", "q8.gz")["kld"],
+            evaluated["kld"],
+            "{model}"
+        );
+    });
+}
+
+#[test]
+fn what_an_architecture_cannot_do_is_said_in_a_line() {
+    let session = Session::new();
+    session.write("text.txt", "Once upon a time there was a dog.");
+    // Heads of 16 numbers are not blocks of 32. Without attention there is no cache to quantize.
+    let write = "-t text.txt -w ref.gz -c 48 -ctk q8_0 -q";
+    session.fails(&format!("-m @gpt2 {write}"), 1, &["gpt2.gguf", "q8_0"]);
+    assert_eq!(session.files(), ["text.txt"]);
+    session.ok(&format!("-m @mamba {write}"));
+}
