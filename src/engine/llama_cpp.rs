@@ -344,11 +344,25 @@ fn file_name(path: &Path) -> String {
         .into_owned()
 }
 
+/// Architectures that see later tokens, or have no head, without a key in the file that says so: text
+/// diffusion and embedding models of llama.cpp's `src/models`.
+const NOT_CAUSAL: [&str; 6] = [
+    "dream",
+    "llada",
+    "llada-moe",
+    "rnd1",
+    "gemma-embedding",
+    "llama-embed",
+];
+
 fn refuse_not_causal(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
     let architecture = header.architecture.as_deref().unwrap_or_default();
     let what = if matches!(architecture, "t5" | "t5encoder") {
         format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if header.causal_attention == Some(false) || architecture.contains("bert") {
+    } else if header.causal_attention == Some(false)
+        || architecture.contains("bert")
+        || NOT_CAUSAL.contains(&architecture)
+    {
         format!("a model without causal attention ({architecture})")
     } else if header.pooling_type.is_some_and(|pooling| pooling != 0) {
         format!("an embedding model ({architecture} with pooling)")

@@ -50,6 +50,8 @@ fn files_that_are_not_causal_models_are_refused() {
         ("cut.gguf", "download"),
         ("stub.gguf", "stub.gguf"),
         ("@hostile/bert.gguf", "causal"),
+        ("@hostile/dream.gguf", "causal"),
+        ("@hostile/gemma-embedding.gguf", "causal"),
         ("@hostile/t5.gguf", "encoder"),
         ("@hostile/t5encoder.gguf", "encoder"),
     ] {
