@@ -1,7 +1,7 @@
 //! A reference of any kind: what is known about it, its windows, and its rows.
 
 mod about;
-mod fingerprint;
+pub(crate) mod fingerprint;
 pub(crate) mod format;
 pub(crate) mod formats;
 mod kind;

@@ -4,7 +4,8 @@ use super::*;
 use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, specs, window};
 use crate::{
-    Encoding, Error, Found, Target, Writer, klpy, llamacpp, native, npz, safetensors, sidecar,
+    BackendIdentity, Encoding, Error, Found, Groups, ModelIdentity, ReferenceSummary, Target,
+    Writer, klpy, llamacpp, native, npz, safetensors, sidecar,
 };
 
 const N_VOCAB: u32 = 5;
@@ -214,4 +215,49 @@ fn what_a_converted_file_does_not_record_is_null() {
         serde_json::from_value::<native::Header>(json).unwrap(),
         header
     );
+}
+
+/// The hash was computed with Python's hashlib, from the bytes that SIDECAR.md states.
+#[test]
+fn the_fingerprint_of_a_model_is_of_what_determines_its_rows() {
+    let mut about = about(Kind::new("model"), 8, N_VOCAB);
+    about.model = Some(ModelIdentity {
+        file_bytes: Some(1000),
+        metadata_sha256: Some("ab".into()),
+        sample_sha256: Some("cd".into()),
+        ..ModelIdentity::named("a.gguf")
+    });
+    about.backend = Some(BackendIdentity {
+        devices: Some(vec!["CPU".into()]),
+        n_gpu_layers: Some(0),
+        n_batch: Some(8),
+        n_ubatch: Some(8),
+        threads: Some(1),
+        flash_attn: Some("off".into()),
+        type_k: Some("f16".into()),
+        type_v: Some("f16".into()),
+        ..BackendIdentity::version("b1")
+    });
+    about.groups = Some(Groups::of_each(["wiki", "code"]));
+    let window = |window, first_scored, tokens: &[u32]| WindowSpec {
+        window,
+        first_scored,
+        n_rows: 2,
+        tokens: tokens.to_vec(),
+    };
+    let windows = [window(0, 1, &[9, 8, 7]), window(1, 0, &[4, 5])];
+    let expected = "6d8d7e9537e5a10d0cb37dbb171e367c0b31d11510197aef194b964f66df0e5b";
+    let fingerprint = |about: &About, windows: &[WindowSpec]| {
+        let summary = ReferenceSummary::of_model(about, windows);
+        assert_eq!(summary.kind.as_deref(), Some("model"));
+        summary.fingerprint.unwrap()
+    };
+    assert_eq!(fingerprint(&about, &windows), expected);
+    let mut renamed = about.clone();
+    renamed.model.as_mut().unwrap().file_name = Some("b.gguf".into());
+    renamed.text = None;
+    assert_eq!(fingerprint(&renamed, &windows), expected);
+    assert_ne!(fingerprint(&about, &windows[..1]), expected);
+    about.backend.as_mut().unwrap().threads = Some(2);
+    assert_ne!(fingerprint(&about, &windows), expected);
 }

@@ -6,8 +6,10 @@ use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
 use crate::identity;
-use crate::reference::Reference;
-use crate::{BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Shard, TextIdentity};
+use crate::reference::{About, Reference, fingerprint};
+use crate::{
+    BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Shard, TextIdentity, WindowSpec,
+};
 
 /// The version of the sidecar that this crate writes. It reads earlier ones too.
 pub const SIDECAR_VERSION: u32 = 3;
@@ -66,7 +68,7 @@ pub struct SidecarHeader {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReferenceSummary {
-    /// The file's name, without its folder.
+    /// The file's name, without its folder; where the rows come from a model, its file's.
     pub file_name: Option<String>,
     /// The name of its [`crate::Kind`].
     pub kind: Option<String>,
@@ -76,8 +78,7 @@ pub struct ReferenceSummary {
     /// The text.
     #[serde(default, deserialize_with = "identity::read")]
     pub text: Option<TextIdentity>,
-    /// A hash that distinguishes the file from others of its kind: see
-    /// [`crate::Reference::fingerprint`].
+    /// A hash that distinguishes it from others of its kind: see `SIDECAR.md`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// How its rows were computed.
@@ -188,15 +189,30 @@ impl ReferenceSummary {
     /// # Errors
     /// Those of [`Reference::fingerprint`].
     pub fn of(reference: &Reference) -> Result<Self> {
-        let about = reference.about();
-        let file_name = about.path.file_name();
         Ok(Self {
+            fingerprint: reference.fingerprint()?,
+            ..Self::without_fingerprint(reference.about())
+        })
+    }
+
+    /// What a sidecar records about the reference that a model computes over `windows`, of which
+    /// there is no file.
+    pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
+        Self {
+            fingerprint: Some(fingerprint::of_model(about, windows)),
+            ..Self::without_fingerprint(about)
+        }
+    }
+
+    fn without_fingerprint(about: &About) -> Self {
+        let file_name = about.path.file_name();
+        Self {
             file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
             kind: Some(about.kind.to_string()),
             model: about.model.clone(),
             text: about.text.clone(),
-            fingerprint: reference.fingerprint()?,
+            fingerprint: None,
             backend: about.backend.clone(),
-        })
+        }
     }
 }
