@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen_and_stands_for_no_arguments() {
-        assert!(printed("kl -h").lines().count() <= 32);
+        assert!(printed("kl -h").lines().count() <= 34);
         assert_eq!(printed("kl"), printed("kl -h"));
         assert_eq!(printed("kl help"), printed("kl --help"));
         assert_eq!(printed("kl help convert"), printed("kl convert --help"));
@@ -124,6 +124,17 @@ mod tests {
             "kl -m a -t t --prompts-file p -w w",
             "kl -m a -t t -w w --generate 5",
             "kl -m a -m b -t t -w w",
+            "kl -m a --ref-model b",
+            "kl -m a -t t --ref-model b -r r",
+            "kl -m a -t t --ref-model b -w w",
+            "kl -m a -t t --ref-model b --format kl.py",
+            "kl -m a -t t --ref-model /",
+            "kl -m a -t t --ref-model b --json b",
+            "kl -m a -t t --ref-model b --json t",
+            "kl -m a -t t --ref-model b -c 64 --score 64",
+            "kl -m a -t t --ref-model b --shard 0/2 --until 5%",
+            "kl -m a -r r --ref-ngl 9",
+            "kl -m a -r r --ref-device CUDA0",
             "kl -m a -t x=t -t y -w w",
             "kl -m a -t x= -w w",
             "kl -m a -t x=- -t y=- -w w",

@@ -5,18 +5,19 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference, Shard, States};
+use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
 
 use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
 use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
 use super::observer::{Observer, Watch};
+use super::ref_model::{self, RefModel};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
-use super::settings::{EvaluateSettings, RelativeWidth};
+use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model};
-use crate::pipeline::{ReferenceRows, to_share};
+use crate::pipeline::{Contexts, Readable, ReferenceRows, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
@@ -35,41 +36,77 @@ pub fn evaluate<E: Engine>(
             "{path}: skipped: holds no language model ({what})"
         ));
     }
-    let reference = Reference::open(&settings.reference)?;
-    check_reference(settings, reference.about())?;
+    match &settings.reference {
+        ReferenceSource::File { path, n_ctx } => {
+            against_file(settings, path, *n_ctx, engine, watch)
+        }
+        ReferenceSource::Model(model) => against_model(settings, model, engine, watch),
+    }
+}
+
+/// Evaluates every model against a file.
+fn against_file<E: Engine>(
+    settings: &EvaluateSettings,
+    path: &Path,
+    n_ctx: Option<u32>,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Report> {
+    let reference = Reference::open(path)?;
+    check_reference(reference.about(), n_ctx)?;
     warn_of_overlap(&reference, watch);
     if let Some(shard) = reference.about().shard {
         watch.warn(Warning::PartOfReference(shard));
     }
-    let shard = shard(settings, &reference)?;
+    let run = Run {
+        settings,
+        engine,
+        watch,
+        shard: shard(settings, &reference)?,
+        against: Against::File {
+            path,
+            fingerprint: reference.fingerprint()?,
+        },
+    };
     let info = ReferenceInfo::new(reference.about());
-    let fingerprint = reference.fingerprint()?;
     drop(reference);
     check_offload(engine, &settings.run, watch)?;
-    let look_ahead = |path: &Path| {
-        drop(SidecarFile::create(&settings.results, path)?);
-        Ok(engine.inspect(path)?)
-    };
-    let models = &settings.models;
-    Ok(evaluate_each(
+    Ok(run.evaluate(info))
+}
+
+/// Evaluates every model against another, which stays in memory.
+fn against_model<E: Engine>(
+    settings: &EvaluateSettings,
+    model: &ReferenceModel,
+    engine: &E,
+    watch: &Watch<'_>,
+) -> Result<Report> {
+    if let [only] = &settings.models[..] {
+        // Several are looked at together; one must not wait for the reference model either.
+        look_ahead(settings, engine, only)?;
+    }
+    check_offload(engine, &settings.run, watch)?;
+    check_offload(engine, &model.run, watch)?;
+    let reference = ref_model::load(model, &settings.models, engine, watch)?;
+    warn_of_overlap(&reference.windows(), watch);
+    let shard = |part| reference.shard(part);
+    let run = Run {
+        settings,
+        engine,
         watch,
-        info,
-        models,
-        &settings.results,
-        look_ahead,
-        |path, info, is_last| {
-            let run = ModelRun {
-                settings,
-                engine,
-                watch,
-                path,
-                info,
-                shard,
-                is_last,
-            };
-            run.evaluate(fingerprint.as_deref())
-        },
-    ))
+        shard: settings.results.part.map(shard).transpose()?,
+        against: Against::Model(&reference),
+    };
+    let report = run.evaluate(ReferenceInfo::new(reference.about()));
+    reference.drop_last();
+    Ok(report)
+}
+
+/// Checks a model and its output before hours are spent on what comes before it.
+fn look_ahead<E: Engine>(settings: &EvaluateSettings, engine: &E, path: &Path) -> Result<()> {
+    drop(SidecarFile::create(&settings.results, path)?);
+    engine.inspect(path)?;
+    Ok(())
 }
 
 /// Which part of the reference's windows is to be evaluated; `None`: all.
@@ -88,7 +125,7 @@ fn shard(settings: &EvaluateSettings, reference: &Reference) -> Result<Option<Sh
 
 /// Refuses a reference that no model can be run against, or whose windows have another size than
 /// the user expects.
-fn check_reference(settings: &EvaluateSettings, about: &About) -> Result<()> {
+fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     /// llama.cpp pads a context to a multiple of this.
     const PADDING: u32 = 256;
     let path = about.path.display();
@@ -98,7 +135,7 @@ fn check_reference(settings: &EvaluateSettings, about: &About) -> Result<()> {
             about.kind
         );
     }
-    let Some(n_ctx) = settings.n_ctx else {
+    let Some(n_ctx) = n_ctx else {
         return Ok(());
     };
     let is_padded =
@@ -112,32 +149,67 @@ fn check_reference(settings: &EvaluateSettings, about: &About) -> Result<()> {
     Ok(())
 }
 
-/// One model of a run.
-struct ModelRun<'r, E> {
-    settings: &'r EvaluateSettings,
-    engine: &'r E,
-    watch: &'r Watch<'r>,
-    path: &'r Path,
-    info: &'r ReferenceInfo,
-    shard: Option<Shard>,
-    is_last: bool,
+/// What models are evaluated against.
+enum Against<'r, M> {
+    /// A file, which must keep this fingerprint.
+    File {
+        path: &'r Path,
+        fingerprint: Option<String>,
+    },
+    /// A model that runs beside them.
+    Model(&'r RefModel<M>),
 }
 
-impl<E: Engine> ModelRun<'_, E> {
-    /// Runs the model over the reference, which must still be the one that the run began with.
-    fn evaluate(&self, fingerprint: Option<&str>) -> Result<Evaluated> {
+impl<M: Model> Against<'_, M> {
+    /// Opens it for one of the models: a stream can only be read from its start.
+    fn open(&self) -> Result<(Reference, ReferenceSummary)> {
+        match self {
+            Self::File { path, fingerprint } => open_again(path, fingerprint.as_deref()),
+            Self::Model(model) => Ok((model.windows(), model.summary().clone())),
+        }
+    }
+
+    /// Whether an accelerator computes its rows.
+    fn is_offloaded(&self) -> bool {
+        matches!(self, Self::Model(model) if model.is_offloaded())
+    }
+}
+
+/// A run over one reference.
+struct Run<'r, 'e, E: Engine> {
+    settings: &'r EvaluateSettings,
+    engine: &'e E,
+    watch: &'r Watch<'r>,
+    shard: Option<Shard>,
+    against: Against<'r, E::Model<'e>>,
+}
+
+impl<'e, E: Engine> Run<'_, 'e, E> {
+    fn evaluate(&self, info: ReferenceInfo) -> Report {
         let Self {
-            settings,
-            watch,
-            path,
-            ..
+            settings, engine, ..
+        } = self;
+        evaluate_each(
+            self.watch,
+            info,
+            &settings.models,
+            &settings.results,
+            |path| look_ahead(settings, *engine, path),
+            |path, info, is_last| self.evaluate_one(path, info, is_last),
+        )
+    }
+
+    /// Runs a model over the reference. `info` describes that, and `is_last` tells whether the
+    /// process ends after this model.
+    fn evaluate_one(&self, path: &Path, info: &ReferenceInfo, is_last: bool) -> Result<Evaluated> {
+        let Self {
+            settings, watch, ..
         } = self;
         let run = &settings.run;
         let sidecar = SidecarFile::create(&settings.results, path)?;
-        // Opened anew for each model: a stream can only be read from its start.
-        let (mut reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
+        let (mut reference, reference_summary) = self.against.open()?;
         let started = Instant::now();
-        let model = self.engine.load(path, &run.model)?;
+        let model: E::Model<'e> = self.engine.load(path, &run.model)?;
         let vocabulary = settings.vocabulary;
         let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
         let longest = reference.longest_window();
@@ -159,14 +231,21 @@ impl<E: Engine> ModelRun<'_, E> {
             run.warn(watch);
         }
         reference.set_bos(model.bos());
-        let head =
-            |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
-        let reference = readable(reference, head, watch)?;
+        let contexts = Contexts::default();
+        let reference = match self.against {
+            Against::File { .. } => {
+                let head = |states: &States, section: &mut dyn Read| {
+                    model.head(states, section, run.threads)
+                };
+                readable(reference, head, watch)?
+            }
+            Against::Model(_) => Readable::computed_by(reference, &contexts),
+        };
 
         let identity = model.identity();
         let evaluation = Evaluation {
             path,
-            reference: self.info,
+            reference: info,
             settings: &settings.results,
             watch,
             is_reference_model: is_same_model(about.model.as_ref(), Some(&identity)),
@@ -197,13 +276,20 @@ impl<E: Engine> ModelRun<'_, E> {
         let rows = rows.cut_to(n_compared);
         let n_contexts = match settings.contexts {
             Some(n) => n as usize,
-            None if model.is_offloaded() => 2,
+            None if model.is_offloaded() || self.against.is_offloaded() => 2,
             None => 1,
         };
-        let make = || Ok(model.decoder(&options)?);
+        let against = &self.against;
+        let make = || {
+            let decoder = model.decoder(&options)?;
+            if let Against::Model(reference) = against {
+                reference.add_context(&contexts)?;
+            }
+            Ok(decoder)
+        };
         let evaluated = evaluation.run(sidecar, rows, n_contexts, make)?;
         drop(evaluation);
-        if self.is_last {
+        if is_last {
             model.drop_last();
         }
         Ok(evaluated)

@@ -27,6 +27,7 @@ mod merge;
 mod observer;
 pub mod output;
 mod parts;
+mod ref_model;
 mod reference;
 mod report;
 mod resume;

@@ -69,15 +69,37 @@ pub struct EvaluateSettings {
     pub models: Vec<PathBuf>,
     /// GGUFs of a given folder that hold no language model, and what they hold.
     pub skipped: Vec<(PathBuf, String)>,
-    pub reference: PathBuf,
-    /// The window size that the reference must have; `None`: any.
-    pub n_ctx: Option<u32>,
+    pub reference: ReferenceSource,
     pub vocabulary: Vocabulary,
     /// Contexts of a model used in turn, 1 or 2; `None`: what suits the device.
     pub contexts: Option<u32>,
     /// How narrow the interval of the mean KLD is to be; `None`: all windows are evaluated.
     pub until: Option<RelativeWidth>,
     pub results: ResultSettings,
+    pub run: RunSettings,
+}
+
+/// Where the rows come from that models are evaluated against.
+#[derive(Debug)]
+pub enum ReferenceSource {
+    /// A file.
+    File {
+        path: PathBuf,
+        /// The window size that it must have; `None`: any.
+        n_ctx: Option<u32>,
+    },
+    /// A second model.
+    Model(Box<ReferenceModel>),
+}
+
+/// A model that runs beside the evaluated ones.
+#[derive(Debug)]
+pub struct ReferenceModel {
+    /// Its GGUF.
+    pub path: PathBuf,
+    /// The text or the prompts that it and they run over.
+    pub input: Source,
+    /// How it is run.
     pub run: RunSettings,
 }
 

@@ -2,6 +2,7 @@
 
 mod parts;
 mod recorded;
+mod ref_model;
 mod states;
 mod write_states;
 
@@ -14,8 +15,8 @@ use kl_formats::{Encoding, Kind, Target, llamacpp, native};
 use tempfile::TempDir;
 
 use super::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, ResultSettings, RunSettings,
-    Sidecar, Vocabulary, WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, ReferenceSource,
+    ResultSettings, RunSettings, Sidecar, Vocabulary, WriteSettings,
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
@@ -135,8 +136,10 @@ impl Folder {
         EvaluateSettings {
             models: models.iter().map(|name| self.path(name)).collect(),
             skipped: Vec::new(),
-            reference: self.path("ref"),
-            n_ctx: None,
+            reference: ReferenceSource::File {
+                path: self.path("ref"),
+                n_ctx: None,
+            },
             vocabulary: Vocabulary::Same,
             contexts: None,
             until: None,
@@ -477,7 +480,10 @@ fn a_window_size_that_is_not_the_references_is_refused() {
     let folder = Folder::new();
     folder.write("ref");
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.n_ctx = Some(128);
+    settings.reference = ReferenceSource::File {
+        path: folder.path("ref"),
+        n_ctx: Some(128),
+    };
     let error = evaluate(&settings, &FakeEngine::default(), &()).unwrap_err();
     assert!(error.to_string().contains("windows of 64"), "{error}");
 }

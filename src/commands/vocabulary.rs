@@ -91,7 +91,7 @@ fn check_tokenizers(
 ) -> Result<()> {
     match (&reference.tokenizer, tokenizer) {
         (Some(there), Some(here)) if there != here => bail!(
-            "{}: its tokenizer ({}) differs from the one that {} was written with ({}): the same token ids mean different tokens; use files of the same model",
+            "{}: its tokenizer ({}) differs from that of {} ({}): the same token ids mean different tokens; use files of the same model",
             path.display(),
             name(here),
             reference.path.display(),

@@ -26,6 +26,11 @@ pub struct LlamaCppDecoder<'m> {
     turn: &'m Mutex<()>,
 }
 
+// SAFETY: a context of llama.cpp is not bound to the thread that created it: it holds no
+// thread-local state, and an accelerator's backend selects its device in each call. Only one thread
+// at a time can use it, because every method needs `&mut self`.
+unsafe impl Send for LlamaCppDecoder<'_> {}
+
 impl<'m> LlamaCppDecoder<'m> {
     /// Wraps a context whose batch holds `n_batch` tokens; `turn` is locked while it decodes, so
     /// that one context of a model decodes at a time.

@@ -55,8 +55,8 @@ impl Engine for LlamaCpp {
         Ok(self.backend()?.supports_gpu_offload())
     }
 
-    fn inspect(&self, path: &Path) -> Result<(), EngineError> {
-        inspect(path).map(drop)
+    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
+        inspect(path).map(|header| header.file_bytes)
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {

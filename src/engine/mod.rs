@@ -60,11 +60,12 @@ pub trait Engine {
     /// If the engine cannot be started.
     fn can_offload(&self) -> Result<bool, EngineError>;
 
-    /// Checks, without loading it, that a file is a whole causal language model.
+    /// Checks, without loading it, that a file is a whole causal language model, and returns its
+    /// bytes; of a split model, those of all its files.
     ///
     /// # Errors
     /// What is wrong with the file.
-    fn inspect(&self, path: &Path) -> Result<(), EngineError>;
+    fn inspect(&self, path: &Path) -> Result<u64, EngineError>;
 
     /// Loads a model.
     ///
@@ -108,7 +109,7 @@ pub trait Tokens {
 /// A loaded model: its vocabulary, its identity, and decoders that run it.
 pub trait Model: Tokens {
     /// What runs this model: one of its contexts.
-    type Decoder<'m>: Decoder
+    type Decoder<'m>: Decoder + Send
     where
         Self: 'm;
 

@@ -7,8 +7,9 @@ use std::sync::Mutex;
 use kl_formats::{ReadStates, Reference, Rows, States, WindowEntry};
 
 use super::Error;
+use super::second_model::{Contexts, SharedContexts};
 use super::states::SharedHead;
-use crate::engine::{EngineError, Head};
+use crate::engine::{Decoder, EngineError, Head};
 use crate::score::{Kernel, Recomputed};
 
 /// The KLD, in nats, from which a row is not the model's: a writer stops at 1e-4, and other kernels
@@ -18,8 +19,16 @@ const WRONG_KLD: f64 = 0.1;
 /// A reference whose rows can be had.
 pub struct Readable<'h> {
     pub(super) reference: Reference,
-    pub(super) head: Option<Box<dyn SharedHead + 'h>>,
+    pub(super) computed_by: Option<ComputedBy<'h>>,
     here: Option<RowsHere>,
+}
+
+/// What computes rows that are not stored.
+pub(super) enum ComputedBy<'h> {
+    /// The head of hidden states.
+    Head(Box<dyn SharedHead + 'h>),
+    /// A second model.
+    Model(&'h dyn SharedContexts),
 }
 
 /// Where the rows of hidden states are computed, and how far they are from those of the model that
@@ -47,7 +56,7 @@ impl<'h> Readable<'h> {
         let Rows::States(rows) = reference.rows() else {
             return Ok(Self {
                 reference,
-                head: None,
+                computed_by: None,
                 here: None,
             });
         };
@@ -69,10 +78,20 @@ impl<'h> Readable<'h> {
             });
         }
         Ok(Self {
-            head: Some(Box::new(Mutex::new(head))),
+            computed_by: Some(ComputedBy::Head(Box::new(Mutex::new(head)))),
             here: Some(here),
             reference,
         })
+    }
+
+    /// A [`reference_of_windows`](super::reference_of_windows), whose rows these contexts compute.
+    #[must_use]
+    pub fn computed_by<D: Decoder + Send>(reference: Reference, contexts: &'h Contexts<D>) -> Self {
+        Self {
+            reference,
+            computed_by: Some(ComputedBy::Model(contexts)),
+            here: None,
+        }
     }
 
     /// Where its rows are computed; `None` where they are stored.

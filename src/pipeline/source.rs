@@ -1,5 +1,5 @@
 //! Where a reference's rows come from, one file for each way: blocks that can be read anywhere, a
-//! stream, hidden states of which rows are computed.
+//! stream, hidden states of which rows are computed, a second model.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use kl_formats::{Row, RowLayout, Rows, WindowSpec, rows_per_piece};
 
 use super::computed::Computed;
 use super::in_place::{BlockRows, InPlace};
-use super::readable::Readable;
+use super::readable::{ComputedBy, Readable};
+use super::second_model::ModelRows;
 use super::states::StateRows;
 use super::stream::Stream;
 use super::{Error, locked};
@@ -18,6 +19,7 @@ pub(super) enum Source<'h> {
     InPlace(InPlace),
     Stream(Mutex<Stream>),
     States(StateRows<'h>),
+    Model(ModelRows<'h>),
 }
 
 /// The rows of an open window.
@@ -33,19 +35,24 @@ impl<'h> Source<'h> {
     /// up to the one that brings `max_rows`.
     pub(super) fn new(reference: Readable<'h>, order: Vec<usize>, max_rows: u64) -> Self {
         let Readable {
-            reference, head, ..
+            reference,
+            computed_by,
+            ..
         } = reference;
         let n_vocab = reference.about().n_vocab;
-        match (reference.into_rows(), head) {
+        match (reference.into_rows(), computed_by) {
+            (Rows::Blocks(windows), Some(ComputedBy::Model(contexts))) => {
+                Self::Model(ModelRows::new(windows, contexts, n_vocab as usize, order))
+            }
             (Rows::Blocks(blocks), _) => Self::InPlace(InPlace::new(blocks, order)),
             (Rows::Stream(stream), _) => {
                 let rows_per_block = rows_per_piece(RowLayout::F32, n_vocab) as usize;
                 Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
             }
-            (Rows::States(rows), Some(head)) => {
+            (Rows::States(rows), Some(ComputedBy::Head(head))) => {
                 Self::States(StateRows::new(rows, head, n_vocab as usize, order))
             }
-            (Rows::States(_), None) => unreachable!("Readable::open prepares the head of states"),
+            (Rows::States(_), _) => unreachable!("Readable::open prepares the head of states"),
         }
     }
 
@@ -60,6 +67,7 @@ impl<'h> Source<'h> {
             Self::InPlace(rows) => rows.peek(),
             Self::Stream(stream) => locked(stream).peek(),
             Self::States(rows) => rows.peek(),
+            Self::Model(rows) => rows.peek(),
         }
     }
 
@@ -68,6 +76,7 @@ impl<'h> Source<'h> {
         match self {
             Self::InPlace(rows) => rows.skip(),
             Self::States(rows) => rows.skip(),
+            Self::Model(rows) => rows.skip(),
             Self::Stream(_) => return false,
         }
         true
@@ -80,6 +89,9 @@ impl<'h> Source<'h> {
                 .next_window()?
                 .map(|(spec, rows)| (spec, RowSource::InPlace(rows))),
             Self::States(rows) => rows
+                .next_window()?
+                .map(|(spec, rows)| (spec, RowSource::Computed(rows))),
+            Self::Model(rows) => rows
                 .next_window()?
                 .map(|(spec, rows)| (spec, RowSource::Computed(rows))),
             Self::Stream(stream) => {

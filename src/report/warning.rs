@@ -69,7 +69,7 @@ pub enum Warning {
     TokenizerUnknown,
     /// The reference was computed in another way.
     #[error(
-        "{what} is {here} here and was {there} when the reference was written: this changes the results a little{advice}"
+        "{what} is {here} here and {there} for the reference: this changes the results a little{advice}"
     )]
     SetUpDiffers {
         what: &'static str,

@@ -1,4 +1,5 @@
-//! The flags of the classic calls, `kl -m MODEL -t TEXT -w REF` and `kl -m MODEL -r REF`.
+//! The flags of the classic calls: `kl -m MODEL -t TEXT -w REF`, `kl -m MODEL -r REF`, and
+//! `kl -m MODEL -t TEXT --ref-model ORIGINAL`.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -7,20 +8,23 @@ use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
 use super::values::{file, gpu_layers, n_tokens, tensor_split, written_kind};
-use super::{EVALUATION, GENERAL, INPUT, MODEL, REFERENCE, ResultArgs};
+use super::{EVALUATION, GENERAL, INPUT, InputArgs, MODEL, REFERENCE, ResultArgs};
 use crate::commands::settings::{EncodingChoice, MAX_THREADS, RelativeWidth, Vocabulary};
 use crate::engine::{CacheType, FlashAttention, SplitMode};
-use crate::input::{Part, ScoreFrom};
+use crate::input::Part;
 
 /// Every flag of the classic calls.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Model to run (GGUF); with -r, may repeat
+    /// Model to run (GGUF); may repeat, but not with -w
     ///
-    /// Each model is loaded after the one before it is freed. With -r, a folder stands for all of
-    /// its GGUFs in the order of their names, of split ones the first part.
+    /// Each model is loaded after the one before it is freed. A folder stands for all of its GGUFs
+    /// in the order of their names, of split ones the first part; not with -w.
     #[arg(short, long, value_name = "PATH", required = true, help_heading = INPUT)]
     pub model: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub input: InputArgs,
 
     #[command(flatten)]
     pub write: WriteArgs,
@@ -44,8 +48,8 @@ pub struct Args {
 
     /// Run only part I of N, counted from 0: every N-th window
     ///
-    /// Each part may run on another machine; kl merge joins what they write. With -r, the sidecar
-    /// of a part is FILE-NAME.I-of-N.kls.
+    /// Each part may run on another machine; kl merge joins what they write. The sidecar of a part
+    /// is FILE-NAME.I-of-N.kls.
     #[arg(
         long, value_name = "I/N", help_heading = INPUT, hide_short_help = true,
         conflicts_with = "until"
@@ -63,7 +67,7 @@ pub struct Args {
 
     /// Resume an interrupted run with the same settings
     ///
-    /// With -w, writing continues after the last whole window. With -r, models that are done are
+    /// With -w, writing continues after the last whole window. Else models that are done are
     /// skipped.
     #[arg(
         long, help_heading = GENERAL, hide_short_help = true,
@@ -86,91 +90,15 @@ pub struct Args {
 
 /// The flags for writing a reference.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = INPUT)]
+#[command(next_help_heading = REFERENCE)]
 pub struct WriteArgs {
-    /// Text to write a reference for; '-' reads stdin
-    ///
-    /// As NAME=PATH it may repeat: a reference of several texts, whose groups of these names are
-    /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH")]
-    pub text_path: Vec<PathBuf>,
-
-    /// Prompts to write a reference for, instead of a text; '-' reads stdin
-    ///
-    /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
-    /// "group".
-    #[arg(
-        long, value_name = "PATH", hide_short_help = true,
-        conflicts_with_all = ["text_path", "stride"]
-    )]
-    pub prompts_file: Option<PathBuf>,
-
-    /// With --prompts-file, tokenize prompts as they are, without a chat template
-    #[arg(long, hide_short_help = true)]
-    pub no_chat_template: bool,
-
-    /// With --prompts-file, use this chat template (Jinja) instead of the model's own
-    #[arg(
-        long, value_name = "PATH", hide_short_help = true,
-        value_parser = file(), conflicts_with = "no_chat_template"
-    )]
-    pub chat_template_file: Option<PathBuf>,
-
-    /// With --prompts-file, generate N tokens after each prompt, greedily, and score those
-    ///
-    /// With --score all, the prompt's own tokens are scored too.
-    #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
-    )]
-    pub generate: Option<u32>,
-
-    /// Tokens from one window's start to the next's [default: no overlap]
-    ///
-    /// With a stride shorter than a window, windows overlap, and more of the text is scored with a
-    /// long context.
-    #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..)
-    )]
-    pub stride: Option<u32>,
-
-    /// Use only the first N windows, or prompts [default: all]
-    ///
-    /// With several texts, the first N windows of each.
-    #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..)
-    )]
-    pub max_windows: Option<u32>,
-
-    /// First position of each window that is scored
-    ///
-    /// [default: the first that has seen text: 1 after a BOS, else 0]
-    ///
-    /// - all:  every position, that of the BOS too
-    /// - half: the second half of the window, as llama-perplexity does
-    /// - new:  with --stride, only what no earlier window has scored
-    /// - N:    from position N on
-    #[arg(
-        long,
-        value_name = "all|half|new|N",
-        hide_short_help = true,
-        verbatim_doc_comment
-    )]
-    pub score: Option<ScoreFrom>,
-
-    /// Parse special tokens in the text; in a chat template's output they always are
-    #[arg(long, hide_short_help = true)]
-    pub parse_special: bool,
-
     /// Reference to write
-    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = file())]
+    #[arg(short, long, value_name = "PATH", value_parser = file())]
     pub write_path: Option<PathBuf>,
 
     /// Format of the reference to write
     #[arg(
-        long, value_name = "FORMAT", help_heading = REFERENCE, hide_short_help = true,
+        long, value_name = "FORMAT", hide_short_help = true,
         value_parser = written_kind(), default_value = "kl"
     )]
     pub format: Kind,
@@ -200,6 +128,32 @@ pub struct EvaluateArgs {
     #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = file())]
     pub read_path: Option<PathBuf>,
 
+    /// Model to evaluate against, without a file (GGUF)
+    ///
+    /// Needs -t or --prompts-file. It stays in memory beside each evaluated model in turn, and
+    /// decodes each batch right after it. The numbers are those of -w with --encoding f32 and then
+    /// -r.
+    #[arg(
+        long, value_name = "PATH", help_heading = REFERENCE,
+        value_parser = file(), conflicts_with = "read_path"
+    )]
+    pub ref_model: Option<PathBuf>,
+
+    /// Layers of --ref-model to offload [default: --n-gpu-layers]
+    #[arg(
+        long, value_name = "N", help_heading = REFERENCE, hide_short_help = true,
+        value_parser = gpu_layers, allow_negative_numbers = true,
+        requires = "ref_model", conflicts_with = "read_path"
+    )]
+    pub ref_ngl: Option<u32>,
+
+    /// Devices to offload --ref-model to, by name, comma-separated [default: --device]
+    #[arg(
+        long, value_name = "NAMES", help_heading = REFERENCE, hide_short_help = true,
+        value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
+    )]
+    pub ref_device: Vec<String>,
+
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
     /// - same:      all entries; the sizes must not differ
@@ -224,10 +178,10 @@ pub struct EvaluateArgs {
 
     /// Contexts of the model to use in turn
     ///
-    /// With 2, a GPU decodes while the CPU scores, for twice the context's memory. kl.py's files
-    /// use 1.
+    /// With 2, a GPU decodes while the CPU scores, for twice the context's memory; with --ref-model,
+    /// twice that of both models. kl.py's files use 1.
     ///
-    /// [default: 2 with all layers on a GPU, else 1]
+    /// [default: 2 with all layers of a model on a GPU, else 1]
     #[arg(
         long, value_name = "1|2", hide_short_help = true,
         value_parser = value_parser!(u32).range(1..=2)
@@ -267,14 +221,14 @@ pub struct ModelArgs {
     #[arg(long, value_name = "on|off|auto", hide_short_help = true)]
     pub flash_attn: Option<FlashAttention>,
 
-    /// Type of the KV cache's keys (-ctk)
+    /// Type of the KV cache's keys (-ctk); --ref-model's stays f16
     #[arg(
         long, value_name = "TYPE", hide_short_help = true,
         default_value_t = CacheType::default()
     )]
     pub cache_type_k: CacheType,
 
-    /// Type of the KV cache's values (-ctv)
+    /// Type of the KV cache's values (-ctv); --ref-model's stays f16
     #[arg(
         long, value_name = "TYPE", hide_short_help = true,
         default_value_t = CacheType::default()

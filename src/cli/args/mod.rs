@@ -1,6 +1,7 @@
 //! The flags as given; [`settings`](super::settings) checks what they mean together.
 
 mod classic;
+mod input;
 mod report;
 mod results;
 mod subcommands;
@@ -11,6 +12,7 @@ use std::ffi::OsString;
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 pub use classic::{Args, EvaluateArgs, ModelArgs, WriteArgs};
+pub use input::InputArgs;
 pub use report::ReportArgs;
 pub use results::ResultArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs, MergeArgs};
@@ -47,8 +49,9 @@ pub enum Subcommand {
 }
 
 const USAGE: &str = "\
-kl -m MODEL -t TEXT -w REF    write a reference, once
-       kl -m MODEL -r REF            evaluate a quantized model against it
+kl -m MODEL -t TEXT -w REF            write a reference, once
+       kl -m MODEL -r REF                    evaluate a quant against it
+       kl -m MODEL -t TEXT --ref-model ORIG  both in one run, without a file
        kl <COMMAND>";
 
 const EXAMPLES: &str = "\
@@ -56,6 +59,7 @@ Examples:
   kl -m fp16.gguf -t wiki.txt -w ref.gz              write a reference
   kl -m q4.gguf -r ref.gz -ngl 99                    evaluate one model
   kl -m q8.gguf -m q4.gguf -r ref.gz                 evaluate several
+  kl -m q4.gguf --ref-model fp16.gguf -t wiki.txt    without a reference file
   kl -m fp16.gguf --prompts-file p.jsonl -w ref.gz   prompts, not a text
   kl info ref.gz --verify                            check a file
   kl convert ref.gz base.kld --format llama.cpp      convert a reference
@@ -81,18 +85,21 @@ pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command().try_get_matches_from(args)?)
 }
 
-/// The whole command line, in which flags for writing and flags for evaluating exclude each other.
+/// The whole command line, in which flags for writing and flags for evaluating exclude each other,
+/// and a reference that is read excludes another input.
 pub fn command() -> clap::Command {
     let mut command = Cli::command();
+    let input = members(&command, InputArgs::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
     evaluate.extend(members(&command, ResultArgs::group_id()));
     // With -w, --confidence has always been ignored.
     evaluate.retain(|id| id != "confidence");
     // One by one: of two groups that exclude each other, clap's error lists every member.
-    command = command.mut_args(|arg| match write.contains(arg.get_id()) {
-        true => arg.conflicts_with_all(&evaluate),
-        false => arg,
+    command = command.mut_args(|arg| match arg.get_id() {
+        id if input.contains(id) => arg.conflicts_with("read_path"),
+        id if write.contains(id) => arg.conflicts_with_all(&evaluate),
+        _ => arg,
     });
     // clap adds its own flags when the command is built.
     command.build();

@@ -1,20 +1,76 @@
-//! The flags of read mode and of `kl compare`.
+//! The flags of an evaluation, against a file or a model, and of `kl compare`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::input::{check_score, files};
 use super::paths;
 use super::run::{default_threads, max_rows, run_settings};
 use super::usage_error::{UsageError, wrong};
-use crate::cli::args::{Args, CompareArgs, ResultArgs};
+use crate::cli::args::{Args, CompareArgs, EvaluateArgs, ResultArgs};
 use crate::commands::settings::{
-    CompareSettings, EvaluateSettings, ResultSettings, Sidecar, Stats,
+    CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
+    RunSettings, Sidecar, Stats,
 };
 use crate::commands::{ModelsOfFolder, models_of_folder, one_line};
-use crate::input::Part;
+use crate::engine::{CacheType, ModelOptions};
+use crate::input::{Part, Source};
 
-pub(super) fn evaluate_settings(
+/// `-r`: against a file.
+pub(super) fn against_file(args: Args, path: PathBuf) -> Result<EvaluateSettings, UsageError> {
+    let inputs = vec![path.clone()];
+    let n_ctx = args.n_ctx;
+    evaluate_settings(args, ReferenceSource::File { path, n_ctx }, inputs)
+}
+
+/// `--ref-model`: against a model that runs over `input` too.
+pub(super) fn against_model(
     args: Args,
-    reference: PathBuf,
+    input: Source,
+    path: PathBuf,
+) -> Result<EvaluateSettings, UsageError> {
+    if path.is_dir() {
+        return wrong(format!(
+            "--ref-model {}: is a folder: name the one model to evaluate against",
+            path.display()
+        ));
+    }
+    check_score(&input)?;
+    let inputs = files(&input, std::slice::from_ref(&path));
+    let run = of_reference(&args);
+    let model = Box::new(ReferenceModel { path, input, run });
+    evaluate_settings(args, ReferenceSource::Model(model), inputs)
+}
+
+/// How the reference model runs: as the evaluated ones, but where it has flags of its own. Its
+/// cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
+fn of_reference(args: &Args) -> RunSettings {
+    let run = run_settings(args);
+    let EvaluateArgs {
+        ref_ngl,
+        ref_device,
+        ..
+    } = &args.evaluate;
+    let devices = match ref_device.is_empty() {
+        true => run.model.devices,
+        false => ref_device.clone(),
+    };
+    RunSettings {
+        model: ModelOptions {
+            n_gpu_layers: ref_ngl.unwrap_or(run.model.n_gpu_layers),
+            devices,
+            ..run.model
+        },
+        type_k: CacheType::default(),
+        type_v: CacheType::default(),
+        ..run
+    }
+}
+
+/// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
+fn evaluate_settings(
+    args: Args,
+    reference: ReferenceSource,
+    inputs: Vec<PathBuf>,
 ) -> Result<EvaluateSettings, UsageError> {
     let run = run_settings(&args);
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
@@ -23,7 +79,7 @@ pub(super) fn evaluate_settings(
         ..result_settings(
             args.results,
             &models,
-            &reference,
+            inputs,
             args.shard,
             args.force,
             args.quiet,
@@ -33,7 +89,6 @@ pub(super) fn evaluate_settings(
         models,
         skipped,
         reference,
-        n_ctx: args.n_ctx,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
         contexts: args.evaluate.contexts,
         until: args.evaluate.until,
@@ -66,7 +121,7 @@ impl TryFrom<CompareArgs> for CompareSettings {
             results: result_settings(
                 results,
                 &args.others,
-                &reference,
+                vec![reference.clone()],
                 None,
                 args.force,
                 args.quiet,
@@ -80,12 +135,12 @@ impl TryFrom<CompareArgs> for CompareSettings {
     }
 }
 
-/// Checks the flags for the results of evaluating `evaluated`, models or files, against
-/// `reference`.
+/// Checks the flags for the results of evaluating `evaluated`, models or files; `inputs`: what
+/// else the run reads.
 fn result_settings(
     args: ResultArgs,
     evaluated: &[PathBuf],
-    reference: &Path,
+    mut inputs: Vec<PathBuf>,
     part: Option<Part>,
     force: bool,
     quiet: bool,
@@ -140,8 +195,7 @@ fn result_settings(
         resume: None,
         quiet,
     };
-    let mut inputs = evaluated.to_vec();
-    inputs.push(reference.to_owned());
+    inputs.extend_from_slice(evaluated);
     let sidecars = evaluated
         .iter()
         .filter_map(|path| settings.sidecar_path(path));

@@ -2,6 +2,7 @@
 
 mod convert;
 mod evaluate;
+mod input;
 mod merge;
 mod paths;
 mod report;
@@ -19,10 +20,11 @@ use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings,
     ReportSettings, WriteSettings,
 };
-use evaluate::evaluate_settings;
+use evaluate::{against_file, against_model};
+use input::input;
 use report::report_settings;
 use usage_error::wrong;
-use write::{input, write_settings};
+use write::write_settings;
 
 /// A command, with all that it needs to run.
 #[derive(Debug)]
@@ -54,17 +56,27 @@ impl TryFrom<Cli> for Command {
 }
 
 /// The command of a classic call. clap has already refused flags for writing beside flags for
-/// evaluating.
+/// evaluating, and an input beside a reference that is read.
 fn classic(mut args: Args) -> Result<Command, UsageError> {
     if let Some(reference) = args.evaluate.read_path.take() {
-        return evaluate_settings(args, reference).map(Command::Evaluate);
+        return against_file(args, reference).map(Command::Evaluate);
     }
-    let input = input(&mut args.write, args.n_ctx)?;
-    match (input, args.write.write_path.take()) {
-        (Some(input), Some(target)) => write_settings(args, input, target).map(Command::Write),
-        (Some(_), None) => wrong("no output: -t and --prompts-file need -w REF to write to"),
-        (None, Some(_)) => wrong("no text: -w needs -t TEXT or --prompts-file PROMPTS"),
-        (None, None) => wrong(
+    let input = input(&mut args.input, args.write.format, args.n_ctx)?;
+    let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
+    match (input, output, ref_model) {
+        (Some(input), None, Some(model)) => {
+            against_model(args, input, model).map(Command::Evaluate)
+        }
+        (Some(input), Some(output), _) => write_settings(args, input, output).map(Command::Write),
+        (Some(_), None, None) => wrong(
+            "nothing to do: -t and --prompts-file need -w REF to write a reference, or --ref-model \
+             MODEL to evaluate against it",
+        ),
+        (None, Some(_), _) => wrong("no text: -w needs -t TEXT or --prompts-file PROMPTS"),
+        (None, None, Some(_)) => {
+            wrong("no text: --ref-model needs -t TEXT or --prompts-file PROMPTS")
+        }
+        (None, None, None) => wrong(
             "nothing to do: give -t TEXT -w REF to write a reference, or -r REF to evaluate \
              against one",
         ),

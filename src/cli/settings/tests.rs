@@ -3,8 +3,9 @@ use std::ffi::OsString;
 use kl_formats::{Encoding, native};
 
 use super::Command;
-use crate::cli::{args, usage};
-use crate::commands::settings::Sidecar;
+use crate::cli::{args, short_flags, usage};
+use crate::commands::settings::{ReferenceSource, Sidecar};
+use crate::engine::CacheType;
 use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
 
 fn command(line: &str) -> Result<Command, String> {
@@ -134,11 +135,47 @@ fn the_two_classic_calls() {
         (evaluate.models.len(), evaluate.run.max_rows),
         (2, Some(100))
     );
-    assert_eq!(
-        (evaluate.n_ctx, evaluate.results.sidecar),
-        (None, Sidecar::ByModel)
-    );
+    let ReferenceSource::File { n_ctx, .. } = evaluate.reference else {
+        panic!("file")
+    };
+    assert_eq!((n_ctx, evaluate.results.sidecar), (None, Sidecar::ByModel));
     assert_eq!(evaluate.results.stats, []);
+}
+
+#[test]
+fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
+    let call = "kl -m a -m b -t t -c 64 --ref-model f -ngl 9 -dev X,Y -b 8 -ctk q8_0 -n 100";
+    for (flags, n_gpu_layers, devices) in [
+        ("", 9, &["X", "Y"][..]),
+        (" --ref-ngl 3", 3, &["X", "Y"]),
+        (" --ref-ngl=0 --ref-device Z", 0, &["Z"]),
+    ] {
+        let line = format!("{call}{flags}");
+        let args = short_flags::expand(line.split(' ').map(OsString::from));
+        let Ok(Command::Evaluate(evaluate)) = Command::try_from(args::parse(&args).unwrap()) else {
+            panic!("evaluate")
+        };
+        let ReferenceSource::Model(model) = evaluate.reference else {
+            panic!("model")
+        };
+        let Source::Text(TextSource { windowing, .. }) = &model.input else {
+            panic!("text")
+        };
+        assert_eq!((windowing.n_ctx, windowing.score), (64, ScoreFrom::Text));
+        assert_eq!(model.run.model.n_gpu_layers, n_gpu_layers);
+        assert_eq!(model.run.model.devices, devices);
+        assert_eq!(
+            (model.run.n_batch, model.run.max_rows),
+            (Some(8), Some(100))
+        );
+        // What -ctk changes is measured against a cache of f16.
+        assert_eq!(model.run.type_k, CacheType::default());
+        assert_eq!(evaluate.run.type_k.to_string(), "q8_0");
+        assert_eq!(
+            (evaluate.models.len(), evaluate.run.model.n_gpu_layers),
+            (2, 9)
+        );
+    }
 }
 
 #[test]

@@ -109,7 +109,10 @@ impl Both {
 
     fn try_evaluate(&self, reference: &str, change: impl Fn(&mut EvaluateSettings)) -> Report {
         let mut settings = self.folder.evaluate_settings(&["q4"]);
-        settings.reference = self.folder.path(reference);
+        settings.reference = ReferenceSource::File {
+            path: self.folder.path(reference),
+            n_ctx: None,
+        };
         settings.results.sidecar = Sidecar::At(self.folder.path("q4.kls"));
         change(&mut settings);
         evaluate(&settings, &self.engine, &()).unwrap()
@@ -194,7 +197,10 @@ fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
     let folder = &both.folder;
     let expected = both.records("hidden", |settings| settings.results.resume = Some(false));
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.reference = folder.path("hidden");
+    settings.reference = ReferenceSource::File {
+        path: folder.path("hidden"),
+        n_ctx: None,
+    };
     settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
     settings.results.resume = Some(false);
     evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();

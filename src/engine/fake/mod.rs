@@ -63,9 +63,9 @@ impl Engine for FakeEngine {
         Ok(false)
     }
 
-    fn inspect(&self, path: &Path) -> Result<(), EngineError> {
+    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
         fs::metadata(path)
-            .map(drop)
+            .map(|metadata| metadata.len())
             .map_err(|error| refused(path, &error))
     }
 

@@ -1,0 +1,135 @@
+//! A reference that is a model: it runs beside the evaluated ones, over the same windows.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use kl_formats::{About, Kind, Reference, ReferenceSummary, Shard, WindowSpec};
+
+use super::context::{Precedent, backend_identity, check_windows, context_options};
+use super::input;
+use super::observer::{Event, Watch};
+use super::settings::ReferenceModel;
+use crate::engine::{ContextOptions, Engine, EngineError, Model};
+use crate::input::{Part, Selection};
+use crate::pipeline::{Contexts, reference_of_windows};
+use crate::report::number::{bytes, count};
+
+/// What kind of reference a model is.
+const KIND: Kind = Kind::new("model");
+
+/// A loaded reference model, and the windows that it and the evaluated ones run over.
+pub struct RefModel<M> {
+    model: M,
+    options: ContextOptions,
+    about: About,
+    summary: ReferenceSummary,
+    windows: Vec<WindowSpec>,
+}
+
+/// Reads the input, loads the model, and cuts the windows. `models`: those to be evaluated.
+///
+/// # Errors
+/// What is wrong with the input or the model.
+pub fn load<'e, E: Engine>(
+    settings: &ReferenceModel,
+    models: &[PathBuf],
+    engine: &'e E,
+    watch: &Watch<'_>,
+) -> Result<RefModel<E::Model<'e>>> {
+    let ReferenceModel { path, input, run } = settings;
+    let raw = input::read(input, watch)?;
+    announce_memory(path, models, engine, watch)?;
+    let model = engine.load(path, &run.model)?;
+    let selection = Selection {
+        max_rows: run.max_rows,
+        ..Selection::default()
+    };
+    let prepared = input::prepare(raw, &model, run, false, &selection, watch)?;
+    let longest = prepared.longest_window;
+    check_windows(longest, &model, watch)?;
+    let options = context_options(run, longest, model.n_vocab(), Precedent::default());
+    let backend = backend_identity(engine, run, &options)?;
+    let about = input::describe(KIND, path, &model, input, &prepared, backend);
+    for (name, text) in input::in_words(&prepared, input, false) {
+        watch.event(&Event::Plan(name, &text));
+    }
+    let windows = prepared.plan.windows;
+    Ok(RefModel {
+        summary: ReferenceSummary::of_model(&about, &windows),
+        model,
+        options,
+        about,
+        windows,
+    })
+}
+
+/// Describes what will be in memory at once, before any model is loaded.
+fn announce_memory(
+    path: &Path,
+    models: &[PathBuf],
+    engine: &impl Engine,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let of_reference = engine.inspect(path)?;
+    // A model that is no model is reported when its turn comes.
+    let sizes = models.iter().filter_map(|path| engine.inspect(path).ok());
+    let largest = sizes.max().unwrap_or(0);
+    let evaluated = match models.len() {
+        1 => "the model".to_owned(),
+        n => format!("one of {} models at a time", count(n as u64)),
+    };
+    let text = format!(
+        "{}: {} of the reference model, {} of {evaluated}",
+        bytes(of_reference + largest),
+        bytes(of_reference),
+        bytes(largest)
+    );
+    watch.event(&Event::Plan("memory", &text));
+    Ok(())
+}
+
+impl<M: Model> RefModel<M> {
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// What sidecars record of it.
+    pub fn summary(&self) -> &ReferenceSummary {
+        &self.summary
+    }
+
+    /// The part of the windows that is to be evaluated.
+    ///
+    /// # Errors
+    /// If there are fewer windows than parts.
+    pub fn shard(&self, part: Part) -> Result<Shard> {
+        part.of(self.windows.len(), crate::input::n_rows(&self.windows))
+    }
+
+    /// Its windows, whose rows contexts of the model compute.
+    pub fn windows(&self) -> Reference {
+        reference_of_windows(self.about.clone(), self.windows.clone())
+    }
+
+    /// Whether an accelerator computes all layers.
+    pub fn is_offloaded(&self) -> bool {
+        self.model.is_offloaded()
+    }
+
+    /// Adds one more context to `contexts`.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn add_context<'m>(
+        &'m self,
+        contexts: &Contexts<M::Decoder<'m>>,
+    ) -> Result<(), EngineError> {
+        contexts.add(self.model.decoder(&self.options)?);
+        Ok(())
+    }
+
+    /// Drops the model right before the process ends.
+    pub fn drop_last(self) {
+        self.model.drop_last();
+    }
+}

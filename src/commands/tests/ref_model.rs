@@ -1,0 +1,285 @@
+//! A second model in the place of a reference file: everything is as if its rows had been written
+//! and read.
+
+use serde_json::Value;
+
+use super::*;
+use crate::commands::settings::ReferenceModel;
+use crate::input::{GroupedSource, NamedText, PromptSource, TemplateChoice};
+
+/// What an evaluation gives: the report without times, paths and what names the reference.
+fn numbers(report: &Report) -> Value {
+    let mut json = serde_json::to_value(report).unwrap();
+    let mut forget = |pointer: &str, keys: &[&str]| {
+        let object = json.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
+        keys.iter().for_each(|&key| drop(object.remove(key)));
+    };
+    forget("/reference", &["path", "kind"]);
+    for model in 0..report.models.len() {
+        forget(&format!("/models/{model}"), &["timing", "sidecar"]);
+    }
+    json
+}
+
+/// The records of a sidecar, as text: NaNs are not equal to themselves.
+fn records(path: &std::path::Path) -> String {
+    let sidecar = kl_formats::SidecarReader::open(path).unwrap();
+    format!("{:?}", sidecar.read_all().unwrap())
+}
+
+impl Folder {
+    /// Settings of an evaluation against `f16` itself, over the input of [`Folder::write_settings`].
+    fn ref_model_settings(&self, models: &[&str]) -> EvaluateSettings {
+        let mut settings = self.evaluate_settings(models);
+        settings.reference = ReferenceSource::Model(Box::new(ReferenceModel {
+            path: self.path("f16"),
+            input: self.write_settings("").input,
+            run: run(),
+        }));
+        settings.results.json_tokens = true;
+        settings
+    }
+
+    /// Evaluates in both ways, each with these settings, and compares the reports.
+    fn in_both_ways(
+        &self,
+        models: &[&str],
+        input: impl Fn() -> Source,
+        change: impl Fn(&mut EvaluateSettings),
+        change_run: impl Fn(&mut RunSettings),
+    ) -> Report {
+        let engine = FakeEngine::default();
+        let mut to_write = self.write_settings("two-step");
+        to_write.input = input();
+        to_write.run.force = true;
+        change_run(&mut to_write.run);
+        write(&to_write, &engine, &()).unwrap();
+        let mut settings = self.evaluate_settings(models);
+        settings.reference = ReferenceSource::File {
+            path: to_write.output,
+            n_ctx: None,
+        };
+        settings.results.json_tokens = true;
+        change_run(&mut settings.run);
+        change(&mut settings);
+        let read = evaluate(&settings, &engine, &()).unwrap();
+
+        let mut settings = self.ref_model_settings(models);
+        let ReferenceSource::Model(model) = &mut settings.reference else {
+            unreachable!("a model")
+        };
+        model.input = input();
+        change_run(&mut model.run);
+        change_run(&mut settings.run);
+        change(&mut settings);
+        let computed = evaluate(&settings, &engine, &()).unwrap();
+        assert!(computed.complete && computed.failed.is_empty());
+        assert_eq!(computed.reference.kind, "model");
+        // Thousands of numbers say nothing in a failure.
+        assert!(numbers(&computed) == numbers(&read), "not the same numbers");
+        computed
+    }
+
+    fn text(&self, n_ctx: u32, score: ScoreFrom) -> Source {
+        Source::Text(TextSource {
+            path: self.path("text"),
+            windowing: windowing(n_ctx, None, score),
+            parse_special: false,
+        })
+    }
+
+    fn prompts(&self, generate: Option<u32>) -> Source {
+        let lines = ["a prompt", "another, longer prompt", "the last one"];
+        fs::write(self.path("prompts"), lines.join("\n")).unwrap();
+        Source::Prompts(PromptSource {
+            path: self.path("prompts"),
+            template: TemplateChoice::None,
+            parse_special: false,
+            n_ctx: None,
+            max_prompts: None,
+            generate,
+            score: generate.map_or(Some(ScoreFrom::Text), |_| None),
+        })
+    }
+}
+
+fn windowing(n_ctx: u32, stride: Option<u32>, score: ScoreFrom) -> Windowing {
+    Windowing {
+        n_ctx,
+        stride,
+        score,
+        max_windows: None,
+    }
+}
+
+#[test]
+fn every_input_gives_the_numbers_of_a_file() {
+    let folder = Folder::new();
+    fs::write(folder.path("code"), "fn main() { println!(); } ".repeat(9)).unwrap();
+    let grouped = || {
+        let texts = [("words", "text"), ("code", "code")];
+        Source::Texts(GroupedSource {
+            texts: texts
+                .map(|(group, name)| NamedText {
+                    group: group.to_owned(),
+                    path: folder.path(name),
+                })
+                .into(),
+            windowing: windowing(40, Some(30), ScoreFrom::New),
+            parse_special: false,
+        })
+    };
+    let inputs: [(&str, &dyn Fn() -> Source); 6] = [
+        ("text", &|| folder.text(64, ScoreFrom::All)),
+        // The first decode calls of a window bring no row, and the last one few.
+        ("half", &|| folder.text(70, ScoreFrom::Half)),
+        ("one window", &|| folder.text(5000, ScoreFrom::Text)),
+        ("groups", &grouped),
+        ("prompts", &|| folder.prompts(None)),
+        ("generated", &|| folder.prompts(Some(5))),
+    ];
+    for (name, input) in inputs {
+        for n_batch in [1, 7, 16, 512] {
+            let report = folder.in_both_ways(
+                &["q4"],
+                input,
+                |_| {},
+                |run| {
+                    run.n_batch = Some(n_batch);
+                },
+            );
+            assert!(report.models[0].summary.n_tokens > 10, "{name} {n_batch}");
+        }
+    }
+}
+
+#[test]
+fn every_choice_of_windows_gives_the_numbers_of_a_file() {
+    let folder = Folder::new();
+    let text = || folder.text(9, ScoreFrom::All);
+    let two = |settings: &mut EvaluateSettings| settings.contexts = Some(2);
+    folder.in_both_ways(&["q4"], text, two, |_| {});
+    let report = folder.in_both_ways(&["q4"], text, |_| {}, |run| run.max_rows = Some(100));
+    assert_eq!(report.models[0].summary.n_tokens, 100);
+    let until = |settings: &mut EvaluateSettings| settings.until = Some("3%".parse().unwrap());
+    let report = folder.in_both_ways(&["q4"], text, until, |_| {});
+    assert!(report.models[0].until.unwrap().reached);
+    for part in ["0/3", "2/3"] {
+        let in_part =
+            |settings: &mut EvaluateSettings| settings.results.part = Some(part.parse().unwrap());
+        let report = folder.in_both_ways(&["q4"], text, in_part, |_| {});
+        assert_eq!(report.models[0].shard.unwrap().count, 3);
+    }
+}
+
+#[test]
+fn several_models_run_beside_one_that_is_loaded_once() {
+    let folder = Folder::new();
+    let text = || folder.text(64, ScoreFrom::Text);
+    let report = folder.in_both_ways(&["copy", "f16", "q4"], text, |_| {}, |_| {});
+    assert_eq!((mean(&report, 0), mean(&report, 1)), (0.0, 0.0));
+    assert!(report.models[1].is_reference_model && !report.models[2].is_reference_model);
+    assert!(mean(&report, 2) > 1.0);
+
+    let observer = Recorder::default();
+    let settings = folder.ref_model_settings(&["q4", "missing"]);
+    let report = evaluate(&settings, &FakeEngine::default(), &observer).unwrap();
+    assert_eq!((report.models.len(), report.failed.len()), (1, 1));
+    let heard = observer.heard();
+    assert_eq!(heard[..3], ["plan memory", "plan text", "plan windows"]);
+    assert!(heard[3].contains("missing"), "{heard:?}");
+}
+
+#[test]
+fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
+    let folder = Folder::new();
+    let engine = FakeEngine::default();
+    folder.write("ref");
+    let evaluate_into = |mut settings: EvaluateSettings, name: &str| {
+        settings.results.sidecar = Sidecar::At(folder.path(name));
+        evaluate(&settings, &engine, &()).unwrap();
+        let sidecar = kl_formats::SidecarReader::open(&folder.path(name)).unwrap();
+        sidecar.header().reference.clone()
+    };
+    let of_file = evaluate_into(folder.evaluate_settings(&["q4"]), "read.kls");
+    let of_model = evaluate_into(folder.ref_model_settings(&["q4"]), "one.kls");
+    let of_other = evaluate_into(folder.ref_model_settings(&["copy"]), "two.kls");
+    assert_eq!(
+        records(&folder.path("one.kls")),
+        records(&folder.path("read.kls"))
+    );
+    assert_eq!(of_model, of_other);
+    assert_eq!(of_model.kind.as_deref(), Some("model"));
+    assert_eq!(of_model.file_name.as_deref(), Some("f16"));
+    assert_eq!(of_model.model, of_file.model);
+    assert_eq!(of_model.backend, of_file.backend);
+    assert_ne!(of_model.fingerprint, of_file.fingerprint);
+
+    // Another text is another reference.
+    fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
+    let of_other_text = evaluate_into(folder.ref_model_settings(&["q4"]), "three.kls");
+    assert_ne!(of_model.fingerprint, of_other_text.fingerprint);
+}
+
+#[test]
+fn what_was_cut_off_resumes_to_the_same_bytes() {
+    let folder = Folder::new();
+    let mut settings = folder.ref_model_settings(&["q4"]);
+    settings.results.resume = Some(false);
+    settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
+    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+
+    settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
+    let failing = FakeEngine {
+        fails_at: Some(2),
+        ..FakeEngine::default()
+    };
+    let report = evaluate(&settings, &failing, &()).unwrap();
+    let error = &report.failed[0].error;
+    assert!(error.contains("--resume"), "{error}");
+    for (windows, stops) in [(3, true), (usize::MAX, false)] {
+        settings.results.resume = Some(true);
+        let observer = Recorder::stopping_after(windows);
+        let report = evaluate(&settings, &FakeEngine::default(), &observer).unwrap();
+        assert!(report.models[0].n_resumed > 0);
+        assert_eq!(report.models[0].interrupted.is_some(), stops);
+    }
+    assert_eq!(folder.bytes("part.kls"), folder.bytes("whole.kls"));
+
+    // Over another text, nothing is continued.
+    settings.results.sidecar = Sidecar::At(folder.path("other.kls"));
+    settings.results.resume = Some(false);
+    evaluate(&settings, &failing, &()).unwrap();
+    fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
+    settings.results.resume = Some(true);
+    let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let error = &report.failed[0].error;
+    assert!(error.contains("another"), "{error}");
+}
+
+#[test]
+fn what_is_wrong_is_found_before_any_model_is_loaded() {
+    let folder = Folder::new();
+    let refused = |models: &[&str], change: &dyn Fn(&mut ReferenceModel)| {
+        let mut settings = folder.ref_model_settings(models);
+        let ReferenceSource::Model(model) = &mut settings.reference else {
+            unreachable!("a model")
+        };
+        change(model);
+        let observer = Recorder::default();
+        let error = evaluate(&settings, &FakeEngine::default(), &observer).unwrap_err();
+        assert_eq!(observer.heard(), Vec::<String>::new());
+        error.to_string()
+    };
+    let missing = refused(&["missing"], &|_| {});
+    assert!(missing.contains("missing"), "{missing}");
+    let original = refused(&["q4"], &|model| model.path = folder.path("original"));
+    assert!(original.contains("original"), "{original}");
+    let no_text = refused(&["q4", "copy"], &|model| {
+        let Source::Text(text) = &mut model.input else {
+            unreachable!("a text")
+        };
+        text.path = folder.path("no-text");
+    });
+    assert!(no_text.contains("no-text"), "{no_text}");
+}
