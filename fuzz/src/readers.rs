@@ -190,7 +190,8 @@ fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
         for rows in states.groups(entry) {
             assert_eq!(rows.start, n_rows);
             n_rows = rows.end;
-            (group.clear(), first.clear());
+            group.clear();
+            first.clear();
             reader.read(i, rows.clone(), &mut group)?;
             reader.read(i, rows.start..rows.start + 1, &mut first)?;
             assert_eq!(group.len(), rows.len() * n_embd);
