@@ -106,10 +106,10 @@ pub struct WriteArgs {
     /// How kl's own format stores rows of logits [default: u16]
     ///
     /// - u16:      16 bits for each logit
-    /// - f32:      32 bits for each: exact
-    /// - hidden:   the states that the output head makes rows of, and the head: exact
-    /// - hidden16: the same with states in half precision, 1e-4 nats off at most
-    /// - auto:     hidden if it is smaller than u16 for this text and works with this model, else u16
+    /// - f32:      32 bits for each logit: exact
+    /// - hidden:   the model's hidden states and its output head: exact
+    /// - hidden16: the same in half precision: within 1e-4 nats
+    /// - auto:     hidden where that is smaller than u16 and exact, else u16
     #[arg(
         long,
         value_name = "u16|f32|hidden|hidden16|auto",

@@ -146,6 +146,25 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
 }
 
 #[test]
+fn an_evaluation_is_that_against_f32() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let expected = folder.evaluate(&["copy", "q4"]);
+    fs::remove_file(folder.path("ref")).unwrap();
+    for settings in [
+        folder.states_settings("ref", Encoding::Hidden),
+        folder.states_settings("ref", Encoding::Hidden16),
+        folder.auto_settings("ref"),
+    ] {
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+        let found = folder.evaluate(&["copy", "q4"]);
+        assert_eq!(mean(&found, 0), 0.0);
+        assert_eq!(mean(&found, 1), mean(&expected, 1));
+        fs::remove_file(folder.path("ref")).unwrap();
+    }
+}
+
+#[test]
 fn the_file_holds_some_rows_of_the_model_itself() {
     let folder = Folder::new();
     folder.write("ref");
