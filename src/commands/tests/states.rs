@@ -1,103 +1,56 @@
 //! References of hidden states: every command does with them what it does with the rows that they
 //! make.
 
-use kl_formats::{
-    CheckRow, HeadCheck, Reference, Rows, SidecarReader, StateType, States, TokenRecord, Writer,
-    klpy,
-};
+use kl_formats::{Reference, Rows, SidecarReader, TokenRecord, klpy};
 
 use super::*;
 use crate::commands::merge;
 use crate::commands::settings::MergeSettings;
-use crate::engine::{ContextOptions, Decoder, Engine, FakeStates, FlashAttention, Model};
-use crate::pipeline;
+use crate::engine::FakeStates;
+use crate::report::Warning;
 
-/// Both kinds of rows, in `ref` and `hidden`.
+/// A folder with both kinds of references of a model: rows in `ref`, their states in `hidden`.
 struct Both {
     folder: Folder,
+    /// What computes rows of the states.
     engine: FakeEngine,
 }
 
 impl Both {
     fn new() -> Self {
-        Self::of(FakeEngine::default(), StateType::F16)
+        Self::written_as(Encoding::Hidden, FakeStates::default())
     }
 
-    /// References of a model whose states are stored in `state_type`.
-    fn of(engine: FakeEngine, state_type: StateType) -> Self {
-        let folder = Folder::new();
-        write(&folder.write_settings("ref"), &engine, &()).unwrap();
-        let both = Self { folder, engine };
-        both.write_states("ref", "hidden", state_type);
+    /// Stores the states of a model that has such.
+    fn written_as(encoding: Encoding, states: FakeStates) -> Self {
+        let engine = FakeEngine {
+            states,
+            ..FakeEngine::default()
+        };
+        let both = Self {
+            folder: Folder::new(),
+            engine,
+        };
+        both.write("ref", Encoding::F32, None);
+        both.write("hidden", encoding, None);
         both
     }
 
-    /// Writes the hidden states of the rows that the file `rows` holds into the file `name`.
-    fn write_states(&self, rows: &str, name: &str, state_type: StateType) {
-        let Self { folder, engine } = self;
-        let reference = Reference::open(&folder.path(rows)).unwrap();
-        let model = engine.load(&folder.path("f16"), &ModelOptions::default());
-        let model = model.unwrap();
-        let head = model.output_head().unwrap();
-        let windows: Vec<_> = reference
-            .read_windows()
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        let first = &windows[0];
-        let check = |position| CheckRow {
-            window: 0,
-            position: first.first_scored + position,
+    fn write(&self, name: &str, encoding: Encoding, part: Option<&str>) {
+        let mut settings = self.folder.write_settings(name);
+        settings.target = target(native::KIND, Some(encoding));
+        settings.part = part.map(|part| part.parse().unwrap());
+        write(&settings, &self.engine, &()).unwrap();
+    }
+
+    /// The same folder, but with an engine whose rows of states are off by up to `error`.
+    fn read_with_error(self, error: f32) -> Self {
+        let states = FakeStates::Never { error };
+        let engine = FakeEngine {
+            states,
+            ..self.engine
         };
-        let states = States {
-            n_embd: head.n_embd,
-            state_type,
-            head: head.tensor.clone(),
-            then: Vec::new(),
-            n_batch: 16,
-            n_ubatch: 16,
-            check: HeadCheck {
-                rows: vec![check(0), check(20), check(first.n_rows - 1)],
-                ..HeadCheck::default()
-            },
-        };
-        let mut about = reference.about().clone();
-        about.states = Some(states);
-        let path = folder.path(name);
-        let file = fs::File::create(&path).unwrap();
-        let target = target(native::KIND, Some(Encoding::Hidden));
-        let mut writer = Writer::create(file, &path, target, &about, &windows).unwrap();
-        let mut decoder = model.decoder(&context(16)).unwrap();
-        let (mut check_rows, mut all_states) = (Vec::new(), Vec::new());
-        for window in &windows {
-            let (mut states, mut rows): (Vec<f32>, Vec<Vec<f32>>) = Default::default();
-            let decoded = decoder.decode_states(
-                window,
-                |_| true,
-                |outputs| {
-                    states.extend(outputs.states);
-                    rows.extend(outputs.rows.unwrap().iter().map(|row| row.to_vec()));
-                    Ok::<_, pipeline::Error>(())
-                },
-            );
-            decoded.unwrap();
-            all_states.push(states);
-            if window.window == 0 {
-                let of_check = about.states.iter().flat_map(|states| &states.check.rows);
-                let index = |row: &CheckRow| (row.position - window.first_scored) as usize;
-                check_rows = of_check.map(|row| rows[index(row)].clone()).collect();
-            }
-        }
-        if check_rows.is_empty() {
-            check_rows = vec![vec![0.0; engine.n_vocab as usize]; 3];
-        }
-        let head_bytes = model.read_head_tensor(&head).unwrap();
-        writer.write_head(head_bytes, &check_rows).unwrap();
-        for (window, states) in windows.iter().zip(&all_states) {
-            let states = states.chunks(head.n_embd as usize);
-            writer.write_window(window, states).unwrap();
-        }
-        writer.finish().unwrap();
+        Self { engine, ..self }
     }
 
     /// Evaluates models against the file `reference`, with sidecars `<model>.kls`.
@@ -144,19 +97,6 @@ impl Folder {
         let records: Vec<TokenRecord> = sidecar.read_all().unwrap();
         assert!(!records.is_empty());
         format!("{records:?}")
-    }
-}
-
-fn context(n_batch: u32) -> ContextOptions {
-    ContextOptions {
-        n_ctx: 64,
-        n_batch,
-        n_ubatch: n_batch,
-        threads: 1,
-        flash_attn: FlashAttention::default(),
-        type_k: CacheType::default(),
-        type_v: CacheType::default(),
-        states: true,
     }
 }
 
@@ -241,7 +181,7 @@ fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
     assert_eq!(states["head"]["type"], "f32");
     assert_eq!(states["error"]["max_kld"], 0.0);
     let here = serde_json::json!({
-        "device": "FAKE", "n_rows": 3, "mean_kld": 0.0, "max_kld": 0.0, "is_exact": true,
+        "device": "FAKE", "n_rows": 8, "mean_kld": 0.0, "max_kld": 0.0, "is_exact": true,
         "shares_model_head": true,
     });
     assert_eq!(
@@ -253,46 +193,45 @@ fn the_report_says_where_rows_are_computed_and_how_far_they_are() {
 
 #[test]
 fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
-    // A writer would have stored f32: rounded, each state makes other rows.
-    let of = |error| {
-        let engine = FakeEngine {
-            states: FakeStates::Single { error },
-            ..FakeEngine::default()
-        };
-        Both::of(engine, StateType::F16)
-    };
-    let near = of(1e-4).evaluate("hidden", |_| ());
-    let here = near.reference.states.unwrap().here.unwrap();
-    assert_eq!(here.is_exact, Some(false));
-    assert!(
-        here.error.max_kld > 0.0 && here.error.max_kld < 1e-6,
-        "{here:?}"
-    );
-    let is_moved = |warning: &crate::report::Warning| warning.kind() == "rows_moved";
+    let is_moved = |warning: &Warning| warning.kind() == "rows_moved";
+    let here = |report: &Report| report.reference.states.clone().unwrap().here.unwrap();
+    let both = Both::new().read_with_error(1e-4);
+    let near = both.evaluate("hidden", |_| ());
+    let max_kld = here(&near).error.max_kld;
+    assert_eq!(here(&near).is_exact, Some(false));
+    assert!(max_kld > 0.0 && max_kld < 1e-6, "{max_kld}");
     assert!(!near.warnings.iter().any(is_moved));
 
-    let far = of(0.2).evaluate("hidden", |_| ());
+    let both = both.read_with_error(0.2);
+    let far = both.evaluate("hidden", |_| ());
+    let max_kld = here(&far).error.max_kld;
+    assert!((1e-3..0.1).contains(&max_kld), "{max_kld}");
     assert!(far.warnings.iter().any(is_moved));
-    let here = far.reference.states.unwrap().here.unwrap();
-    assert!(
-        here.error.max_kld > 1e-3 && here.error.max_kld < 0.1,
-        "{here:?}"
-    );
 
-    let wrong = of(8.0);
+    let wrong = both.read_with_error(8.0);
     let report = wrong.try_evaluate("hidden", |_| ());
     let [failure] = report.failed.as_slice() else {
         panic!("{:?}", report.failed);
     };
-    assert!(
-        failure.error.contains("hidden: the rows computed from"),
-        "{failure:?}"
-    );
+    assert!(failure.error.contains("hidden: the rows computed from"));
     assert!(!failure.error.contains('\n'));
     let target = target(native::KIND, Some(Encoding::U16));
     let settings = wrong.convert_settings("hidden", "out", target);
     assert!(convert(&settings, &wrong.engine, &()).is_err());
     assert!(!wrong.folder.path("out").exists());
+}
+
+#[test]
+fn the_error_of_the_encoding_is_reported_and_lost_with_it() {
+    let both = Both::written_as(Encoding::Hidden16, FakeStates::Single { error: 1e-3 });
+    let report = both.evaluate("hidden", |_| ());
+    let error = report.reference.states.unwrap().error;
+    assert!(error.n_rows > 0 && error.mean_kld > 0.0 && error.max_kld < 1e-4);
+    let target = target(native::KIND, Some(Encoding::F32));
+    let settings = both.convert_settings("hidden", "out", target);
+    let converted = convert(&settings, &both.engine, &()).unwrap();
+    let is_loss = |warning: &Warning| warning.to_string().contains("hidden states' own error");
+    assert!(converted.warnings.iter().any(is_loss));
 }
 
 #[test]
@@ -378,10 +317,9 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     let mut parts = Vec::new();
     for index in 0..3 {
         let (rows, name) = (format!("ref.{index}"), format!("hidden.{index}"));
-        let mut settings = folder.write_settings(&rows);
-        settings.part = Some(format!("{index}/3").parse().unwrap());
-        write(&settings, &both.engine, &()).unwrap();
-        both.write_states(&rows, &name, StateType::F16);
+        let part = format!("{index}/3");
+        both.write(&rows, Encoding::F32, Some(&part));
+        both.write(&name, Encoding::Hidden, Some(&part));
         parts.push(folder.path(&name));
         assert_eq!(both.records(&name, |_| ()), both.records(&rows, |_| ()));
         let here = both.evaluate(&name, |_| ()).reference.states.unwrap().here;
@@ -395,6 +333,25 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     };
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));
+}
+
+#[test]
+fn parts_merge_though_each_machine_has_its_own_error() {
+    let mut both = Both::written_as(Encoding::Hidden16, FakeStates::Single { error: 1e-3 });
+    both.write("0", Encoding::Hidden16, Some("0/2"));
+    both.engine.states = FakeStates::Single { error: 2e-3 };
+    both.write("1", Encoding::Hidden16, Some("1/2"));
+    let settings = MergeSettings {
+        output: both.folder.path("joined"),
+        parts: ["0", "1"].map(|name| both.folder.path(name)).to_vec(),
+        force: false,
+        quiet: true,
+    };
+    merge(&settings, &()).unwrap();
+    assert!(
+        both.folder.bytes("joined") == both.folder.bytes("hidden"),
+        "part 0 states them"
+    );
 }
 
 #[test]
@@ -418,7 +375,7 @@ fn info_shows_the_states_and_verify_reads_the_head() {
     );
     let json = serde_json::to_value(&shown).unwrap();
     assert_eq!(json["encoding"], "hidden");
-    assert_eq!(json["states"]["check"]["rows"][1]["position"], 20);
+    assert_eq!(json["states"]["check"]["rows"][7]["position"], 63);
 
     // A byte of the head, and one of a check row: every command finds the fault.
     let whole = both.folder.bytes("hidden");
