@@ -14,8 +14,8 @@ pub struct GgmlType {
     pub block: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Whether ggml multiplies matrices of this type with activations. It does not have a product
-    /// for integers, f64 and the type that it makes of activations.
+    /// Whether ggml multiplies matrices of this type with activations. It does not for integers, f64
+    /// and the types that it makes of activations.
     pub is_for_weights: bool,
 }
 
@@ -51,7 +51,7 @@ const fn other(id: u32, name: &'static str, block: u64, block_bytes: u64) -> Ggm
     }
 }
 
-const TYPES: [GgmlType; 34] = [
+const TYPES: [GgmlType; 35] = [
     weights(0, "f32", 1, 4),
     weights(1, "f16", 1, 2),
     weights(2, "q4_0", 32, 18),
@@ -59,6 +59,7 @@ const TYPES: [GgmlType; 34] = [
     weights(6, "q5_0", 32, 22),
     weights(7, "q5_1", 32, 24),
     weights(8, "q8_0", 32, 34),
+    other(9, "q8_1", 32, 36),
     weights(10, "q2_K", 256, 84),
     weights(11, "q3_K", 256, 110),
     weights(12, "q4_K", 256, 144),

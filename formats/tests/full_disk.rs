@@ -6,9 +6,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kl_formats::{
-    Header, Kind, ReferenceSummary, Result, SidecarHeader, SidecarWriter, Target, TokenRecord,
-    WindowSpec, Writer, klpy, llamacpp, native,
+    CheckRow, Encoding, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary, Result,
+    SidecarHeader, SidecarWriter, StateType, States, Target, TokenRecord, WindowSpec, Writer, hex,
+    klpy, llamacpp, native,
 };
+use sha2::{Digest, Sha256};
 
 const N_VOCAB: u32 = 3;
 
@@ -63,6 +65,41 @@ fn reference(kind: Kind, disk: Disk) -> Result<Disk> {
     writer.finish()
 }
 
+/// Windows of hidden states of one number, after an f32 head.
+fn hidden(disk: Disk) -> Result<Disk> {
+    let (path, windows) = (Path::new("out"), windows(native::KIND));
+    let tensor = [0x3f; 4 * N_VOCAB as usize];
+    let mut about = common::about(native::KIND, 4, N_VOCAB);
+    about.states = Some(States {
+        n_embd: 1,
+        state_type: StateType::Bf16,
+        head: HeadTensor {
+            name: "output.weight".into(),
+            type_name: "f32".into(),
+            type_id: 0,
+            bytes: tensor.len() as u64,
+            sha256: hex(&Sha256::digest(tensor)),
+        },
+        then: Vec::new(),
+        n_batch: 4,
+        n_ubatch: 4,
+        check: HeadCheck {
+            rows: vec![CheckRow {
+                window: 0,
+                position: 3,
+            }],
+            ..HeadCheck::default()
+        },
+    });
+    let target = Target::new(native::KIND, Some(Encoding::Hidden)).unwrap();
+    let mut writer = Writer::create(disk, path, target, &about, &windows)?;
+    writer.write_head(&tensor[..], &[vec![0.5; N_VOCAB as usize]])?;
+    for window in &windows {
+        writer.write_window(window, (0..window.n_rows).map(|i| [i as f32]))?;
+    }
+    writer.finish()
+}
+
 fn sidecar(disk: Disk) -> Result<Disk> {
     let mut header = SidecarHeader::new(ReferenceSummary::default(), 4, N_VOCAB, Some(3));
     header.model = Some(common::model());
@@ -98,6 +135,7 @@ fn a_disk_that_is_full_at_any_byte_is_an_error() {
             "kl",
             (|disk| reference(native::KIND, disk)) as fn(Disk) -> Result<Disk>,
         ),
+        ("kl with hidden states", hidden),
         ("kl.py", |disk| reference(klpy::KIND, disk)),
         ("llama.cpp", |disk| reference(llamacpp::KIND, disk)),
         ("sidecar", sidecar),

@@ -8,6 +8,8 @@
 mod decoder;
 mod error;
 mod fake;
+#[cfg(test)]
+mod ggml_types;
 pub mod gguf;
 mod head;
 mod llama_cpp;

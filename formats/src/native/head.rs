@@ -1,18 +1,16 @@
-//! The head's members: its tensor and the values of the steps that follow, in bounded pieces, then
-//! the check rows.
+//! The members of a head of hidden states: its tensor and the values of the steps that follow, in
+//! bounded pieces, then the check rows.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-use super::index::IndexEntry;
-use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM};
+use super::member::{self, HEAD_BYTES, Tag};
 use super::members::{member_at, unpack_at};
 use super::{Header, NativeReader};
 use crate::error::Result;
 use crate::source::Source;
-use crate::writing::Writer;
-use crate::{CheckRow, States, hex};
+use crate::{States, hex};
 
 /// Plain bytes of each piece of the head but the last.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
@@ -27,7 +25,7 @@ pub(super) struct HeadMembers {
 }
 
 /// The members that a head has, in order: what each holds, and its plain bytes.
-fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
+pub(super) fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
     let bytes = states.head_bytes();
     let piece = move |i: u64| PIECE_BYTES.min(bytes - i * PIECE_BYTES);
     // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
@@ -77,26 +75,6 @@ impl HeadMembers {
     }
 }
 
-/// Why a check row cannot be that of a window of the file, if it cannot. Its window may be in another
-/// part of the reference.
-pub(super) fn check_row_fault(header: &Header, entries: &[IndexEntry]) -> Option<String> {
-    let rows = header.states.iter().flat_map(|states| &states.check.rows);
-    let has_row = |row: &CheckRow| {
-        let entry = entries
-            .iter()
-            .find(|entry| entry.window.window == row.window);
-        entry.map_or(header.shard.is_some(), |entry| {
-            let row = row.position.checked_sub(entry.window.first_scored);
-            row.is_some_and(|row| row < entry.window.n_rows)
-        })
-    };
-    let fault = rows.into_iter().find(|row| !has_row(row))?;
-    Some(format!(
-        "the check row of position {} is not among the rows of window {}",
-        fault.position, fault.window
-    ))
-}
-
 /// The head's bytes, piece by piece.
 struct HeadStream<'r> {
     source: &'r Source,
@@ -124,7 +102,7 @@ impl Read for HeadStream<'_> {
 
 impl NativeReader {
     /// The head's members: where each starts, and what it holds.
-    fn head_members(&self) -> impl Iterator<Item = (u64, Tag)> + '_ {
+    pub(super) fn head_members(&self) -> impl Iterator<Item = (u64, Tag)> + '_ {
         let states = self.header.states.iter();
         let tags = states.flat_map(|states| members(states, self.header.n_vocab));
         let offsets = self.head.offsets.iter().copied();
@@ -180,112 +158,32 @@ impl NativeReader {
     }
 }
 
-const OTHER_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
+/// What is wrong with a head that is not the one of the header.
+pub(super) const OTHER_HASH: &str =
+    "the head's tensor does not have the SHA-256 that the header states";
 
 /// The SHA-256 of the head's first bytes: its tensor.
-struct TensorHash {
+pub(super) struct TensorHash {
     hash: Sha256,
     left: u64,
 }
 
 impl TensorHash {
-    fn new(states: &States) -> Self {
+    pub(super) fn new(states: &States) -> Self {
         Self {
             hash: Sha256::new(),
             left: states.head.bytes,
         }
     }
 
-    fn update(&mut self, plain: &[u8]) {
+    pub(super) fn update(&mut self, plain: &[u8]) {
         let n = self.left.min(plain.len() as u64);
         self.left -= n;
         self.hash
             .update(plain.get(..n as usize).unwrap_or_default());
     }
 
-    fn matches(self, states: &States) -> bool {
+    pub(super) fn matches(self, states: &States) -> bool {
         cfg!(fuzzing) || hex(&self.hash.finalize()) == states.head.sha256
-    }
-}
-
-impl<W: Write> Writer<W> {
-    /// Writes what a file of hidden states has before its first window: `head`, the bytes of the
-    /// head's tensor and the values of the steps that follow, f32; and the model's own rows of the
-    /// positions in [`crate::HeadCheck::rows`], in that order.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if they are not what the header states, or not what comes next;
-    /// [`crate::Error::Io`], also where `head` cannot be read.
-    pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
-        let (states, n_vocab) = self.due_head()?;
-        let n_rows = states.check.rows.len();
-        if check_rows.len() != n_rows || check_rows.iter().any(|row| row.len() != n_vocab as usize)
-        {
-            let what = format!("check rows that are not {n_rows} of {n_vocab} entries");
-            return Err(self.name().unwritable(what));
-        }
-        let mut hash = TensorHash::new(&states);
-        let mut bytes = Vec::new();
-        let mut rows = check_rows.iter();
-        for (tag, n) in members(&states, n_vocab) {
-            if tag.is_of_head() {
-                let mut plain = Vec::with_capacity(n as usize); // at most PIECE_BYTES
-                let read = head.by_ref().take(n).read_to_end(&mut plain);
-                read.map_err(|cause| self.name().io("read the head for it", cause))?;
-                if plain.len() as u64 != n {
-                    return Err(self
-                        .name()
-                        .unwritable("a head shorter than its header states"));
-                }
-                hash.update(&plain);
-                member::build_in(&mut bytes, tag, &plain);
-            } else {
-                let row = rows.next().map(Vec::as_slice).unwrap_or_default();
-                member::build_in(&mut bytes, tag, bytemuck::cast_slice(row));
-            }
-            self.put(&bytes)?;
-        }
-        let after = head.read(&mut [0]);
-        match after.map_err(|cause| self.name().io("read the head for it", cause))? {
-            0 if hash.matches(&states) => {
-                self.end_head();
-                Ok(())
-            }
-            0 => Err(self.name().unwritable(OTHER_HASH)),
-            _ => Err(self
-                .name()
-                .unwritable("a head longer than its header states")),
-        }
-    }
-
-    /// Writes the head of `from` as it is: its members' bytes, unchanged.
-    pub(super) fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
-        for (offset, tag) in from.head_members() {
-            let head = member_at(&from.source, offset, tag)?;
-            let bytes = from.whole_member(offset, &head)?;
-            self.put(&bytes)?;
-        }
-        self.end_head();
-        Ok(())
-    }
-
-    fn due_head(&self) -> Result<(States, u32)> {
-        match self.states() {
-            Some((states, true)) => Ok((states.clone(), self.format().n_vocab)),
-            _ => Err(self.name().unwritable("a head where none comes next")),
-        }
-    }
-}
-
-impl NativeReader {
-    /// All bytes of a member, whose checksum has been checked.
-    pub(super) fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
-        // No more than the file has: `member_at` has checked it.
-        let mut bytes = vec![0; head.member_bytes as usize];
-        self.source.read_exact_at(&mut bytes, offset)?;
-        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
-            true => Ok(bytes),
-            false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
-        }
     }
 }

@@ -6,7 +6,7 @@ use byteorder::{LittleEndian, ReadBytesExt};
 
 use super::Header;
 use super::member::MIN_BYTES;
-use crate::WindowEntry;
+use crate::{CheckRow, WindowEntry};
 
 /// The index's first bytes in the plain stream.
 const MAGIC: [u8; 8] = *b"KL_INDEX";
@@ -161,5 +161,28 @@ pub(super) fn decode(
     if n_windows == 0 && start != end {
         return Err("bytes between the header and the index".into());
     }
-    Ok(entries)
+    match check_row_fault(header, &entries) {
+        Some(fault) => Err(fault),
+        None => Ok(entries),
+    }
+}
+
+/// Why a check row cannot be that of a window of the file, if it cannot. Its window may be in another
+/// part of the reference.
+fn check_row_fault(header: &Header, entries: &[IndexEntry]) -> Option<String> {
+    let rows = header.states.iter().flat_map(|states| &states.check.rows);
+    let has_row = |row: &CheckRow| {
+        let entry = entries
+            .iter()
+            .find(|entry| entry.window.window == row.window);
+        entry.map_or(header.shard.is_some(), |entry| {
+            let row = row.position.checked_sub(entry.window.first_scored);
+            row.is_some_and(|row| row < entry.window.n_rows)
+        })
+    };
+    let fault = rows.into_iter().find(|row| !has_row(row))?;
+    Some(format!(
+        "the check row of position {} is not among the rows of window {}",
+        fault.position, fault.window
+    ))
 }

@@ -1,8 +1,8 @@
-//! Copies windows from one native file to another, as they are.
+//! Copies windows, and the head of hidden states, from one native file to another, as they are.
 
 use std::io::Write;
 
-use super::member::Tag;
+use super::member::{HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM};
 use super::members::member_at;
 use super::{KIND, NativeReader};
 use crate::ReadBlocks as _;
@@ -43,6 +43,17 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Writes the head of `from` as it is: its members' bytes, unchanged.
+    fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
+        for (offset, tag) in from.head_members() {
+            let head = member_at(&from.source, offset, tag)?;
+            let bytes = from.whole_member(offset, &head)?;
+            self.put(&bytes)?;
+        }
+        self.end_head();
+        Ok(())
+    }
+
     fn check_fits(&self, from: &NativeReader) -> Result<()> {
         let (header, format) = (from.header(), self.format());
         let is_alike = header.layout() == format.layout.into()
@@ -79,5 +90,16 @@ impl NativeReader {
         }
         self.whole_member(offset, &head)
             .map_err(|e| self.in_window(i, e))
+    }
+
+    /// All bytes of a member, whose checksum has been checked.
+    fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
+        // No more than the file has: `member_at` has checked it.
+        let mut bytes = vec![0; head.member_bytes as usize];
+        self.source.read_exact_at(&mut bytes, offset)?;
+        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
+            true => Ok(bytes),
+            false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
+        }
     }
 }

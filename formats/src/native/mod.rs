@@ -8,6 +8,7 @@
 mod about;
 mod blocks;
 mod head;
+mod head_writer;
 mod header;
 mod index;
 mod member;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::head::{self, HeadMembers};
+use super::head::HeadMembers;
 use super::index::{self, IndexEntry};
 use super::member::{self, END_BYTES, MemberHead, Tag};
 use super::members::{member_at, open_header, unpack_at};
@@ -73,10 +73,6 @@ impl NativeReader {
         }
         let plain = unpack_at(&source, end.index_offset, &index)?;
         let entries = index::decode(&plain, &header, start, end.index_offset)
-            .and_then(|entries| match head::check_row_fault(&header, &entries) {
-                Some(what) => Err(what),
-                None => Ok(entries),
-            })
             .map_err(|what| source.name.corrupt(None, end.index_offset, what))?;
         Ok(Self {
             source,

@@ -7,17 +7,21 @@ use crate::native::index::{self, IndexEntry};
 
 /// A member: its tag and its plain bytes.
 #[derive(Clone, Debug, PartialEq)]
-struct Part {
-    tag: Tag,
-    plain: Vec<u8>,
+pub(super) struct Part {
+    pub(super) tag: Tag,
+    pub(super) plain: Vec<u8>,
 }
 
 /// The sample's members up to the index, and the index's entries.
 fn taken_apart() -> (Vec<Part>, Vec<IndexEntry>) {
     let (header, windows) = sample();
-    let bytes = write(&header, &windows, 3);
-    let reader = NativeReader::open(Scratch::new().file(&bytes)).unwrap();
-    let mut rest = &bytes[..];
+    parts_of(&write(&header, &windows, 3))
+}
+
+/// The members of a file up to the index, and the index's entries.
+pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<IndexEntry>) {
+    let reader = NativeReader::open(Scratch::new().file(bytes)).unwrap();
+    let mut rest = bytes;
     let mut parts = Vec::new();
     loop {
         let head: MemberHead = member::read_head(rest.first_chunk().unwrap()).unwrap();
@@ -35,14 +39,16 @@ fn taken_apart() -> (Vec<Part>, Vec<IndexEntry>) {
 
 /// A file of these parts. The entries' offsets are made right: they are those of the members in
 /// their order.
-fn put_together(parts: &[Part], mut entries: Vec<IndexEntry>) -> Vec<u8> {
+pub(super) fn put_together(parts: &[Part], mut entries: Vec<IndexEntry>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut offsets = Vec::new();
     for part in parts {
         offsets.push(bytes.len() as u64);
         bytes.extend(member::build(part.tag, &part.plain));
     }
-    let mut offsets = offsets.into_iter().skip(1);
+    let before = |part: &&Part| matches!(part.tag.kind, 0 | 5 | 6);
+    let before = parts.iter().take_while(before).count().max(1);
+    let mut offsets = offsets.into_iter().skip(before);
     for offset in entries.iter_mut().flat_map(|entry| &mut entry.offsets) {
         *offset = offsets.next().unwrap_or(*offset);
     }

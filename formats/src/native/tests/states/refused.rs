@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use super::super::members::{Part, parts_of, put_together};
 use super::*;
 use crate::{CheckRow, Error};
 
@@ -171,4 +172,49 @@ fn hostile_heads_are_refused() {
     }
     let error = open(&[large, piece(16 << 20)].concat());
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+/// With all lengths and checksums right.
+#[test]
+fn a_head_with_members_missing_or_in_another_order_is_refused() {
+    let hidden = sample(StateType::F16);
+    let whole = hidden.bytes();
+    let (parts, entries) = parts_of(&whole);
+    assert!(put_together(&parts, entries.clone()) == whole);
+    let scratch = Scratch::new();
+    let check = |parts: &[Part]| {
+        let path = scratch.file(&put_together(parts, entries.clone()));
+        let error = read_states(path).unwrap_err();
+        check_message(&error, path);
+    };
+    for i in 0..parts.len() {
+        let mut fewer = parts.clone();
+        fewer.remove(i);
+        check(&fewer);
+        let mut more = parts.clone();
+        more.insert(i, parts[i].clone());
+        check(&more);
+        for j in 0..i {
+            let mut swapped = parts.clone();
+            swapped.swap(i, j);
+            check(&swapped);
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_is_not_the_headers_is_found() {
+    let (mut parts, entries) = parts_of(&sample(StateType::F16).bytes());
+    let head = parts.iter_mut().find(|part| part.tag.is_of_head()).unwrap();
+    head.plain[59] ^= 1;
+    let scratch = Scratch::new();
+    let path = scratch.file(&put_together(&parts, entries));
+    assert!(read_states(path).is_ok());
+    let reference = Reference::open(path).unwrap();
+    let Rows::States(states) = reference.rows() else {
+        panic!("no states");
+    };
+    let error = states.verify_head().unwrap_err().to_string();
+    assert!(error.contains("SHA-256"), "{error}");
+    states.verify_window(0).unwrap();
 }
