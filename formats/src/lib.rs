@@ -3,7 +3,7 @@
 //!
 //! | module | file | spec |
 //! |---|---|---|
-//! | [`native`] | `kl`'s own reference, gzip members with an index | `LOGITS.md` |
+//! | [`native`] | `kl`'s own reference, of rows or hidden states, gzip members with an index | `LOGITS.md` |
 //! | [`klpy`] | the reference of kl.py | the module's own text |
 //! | [`llamacpp`] | the base file of llama.cpp's llama-perplexity | `LLAMACPP.md` |
 //! | [`safetensors`] | a folder of files, one a window, as SGLang's patch writes | `TENSORS.md` |
@@ -36,10 +36,55 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Hidden states
+//!
+//! A native file may hold the hidden states that its rows are computed from, and the model's head
+//! ([`Rows::States`]). This crate does not multiply them: it hands out the states, the head's bytes
+//! and the steps that follow the product.
+//!
+//! ```
+//! # use kl_formats::*;
+//! # use sha2::{Digest, Sha256};
+//! # let file = tempfile::NamedTempFile::new()?;
+//! # let path = file.path();
+//! # let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
+//! # let mut about = About::new(native::KIND, path, 2, 3);
+//! # let tensor = [0; 4 * 2 * 3];
+//! # about.states = Some(States {
+//! #     n_embd: 2,
+//! #     state_type: StateType::F16,
+//! #     head: HeadTensor {
+//! #         name: "output.weight".into(),
+//! #         type_name: "f32".into(),
+//! #         type_id: 0,
+//! #         bytes: 24,
+//! #         sha256: hex(&Sha256::digest(tensor)),
+//! #     },
+//! #     then: vec![],
+//! #     n_batch: 2,
+//! #     n_ubatch: 2,
+//! #     check: HeadCheck::default(),
+//! # });
+//! # let target = Target::new(native::KIND, Some(Encoding::Hidden))?;
+//! # let mut writer = Writer::create(&file, path, target, &about, &windows)?;
+//! # writer.write_head(&tensor[..], &[])?;
+//! # writer.write_window(&windows[0], [[0.5, 1.5], [2.0, 0.0]])?;
+//! # writer.finish()?;
+//! let reference = Reference::open(path)?;
+//! if let Rows::States(reader) = reference.rows() {
+//!     let mut head = Vec::new();
+//!     std::io::Read::read_to_end(&mut reader.head(), &mut head)?;
+//!     let window = reader.window(0)?;
+//!     let mut states = Vec::new();
+//!     reader.read(0, 0..window.n_rows, &mut states)?; // n_rows x n_embd numbers
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Writing
 //!
 //! A [`Target`] is a kind of file and how it stores a row. A [`Writer`] writes one window after
-//! another:
+//! another; of hidden states, after the head ([`Writer::write_head`]):
 //!
 //! ```
 //! # use kl_formats::{About, Target, WindowSpec, Writer, native};
