@@ -1,5 +1,6 @@
-//! A new kind of reference, whose rows are computed when they are read: hidden states, in blocks,
-//! and the head that turns each of them into a row of logits, once for all.
+//! A new kind of reference, outside this crate, whose rows are computed when they are read: hidden
+//! states, in blocks, and the head that turns each of them into a row of logits. Unlike `kl`'s own, it
+//! multiplies them itself, and so hands out rows.
 
 use std::path::Path;
 

@@ -45,6 +45,11 @@ impl<W: Write> Writer<W> {
 
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
+        if from.header().states.as_ref() != self.states().map(|(states, _)| states) {
+            return Err(from
+                .name()
+                .unwritable("another head than the header states"));
+        }
         for (offset, tag) in from.head_members() {
             let head = member_at(&from.source, offset, tag)?;
             let bytes = from.whole_member(offset, &head)?;

@@ -37,6 +37,7 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("native", "forms", forms(n_vocab)),
             ("native", "hidden-parts", parts(&hidden(n_vocab))),
             ("native", "hidden", hidden(n_vocab)),
+            ("native", "hidden-large-parts", hidden::large(n_vocab)),
             ("kl_py", "plain", gunzip(&kl_py(n_vocab))),
             ("kl_py", "gzip", kl_py(n_vocab)),
             ("llama_cpp", "base", llama_cpp(n_vocab)),
