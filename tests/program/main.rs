@@ -9,6 +9,7 @@ mod bad_input;
 mod base_files;
 mod chat_templates;
 mod compare;
+mod computed_rows;
 mod convert;
 mod encodings;
 mod evaluate;

@@ -1,0 +1,165 @@
+//! References of hidden states, read by every command: rows are computed from them.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::session::Session;
+
+/// References of one model and one text: the rows in `f32.gz`, their hidden states in `hidden.gz`.
+fn both(model: &str, more: &str) -> Session {
+    let session = Session::new();
+    for encoding in ["f32", "hidden"] {
+        let more = format!("{more} --encoding {encoding}");
+        session.reference_of(model, &format!("{encoding}.gz"), &more);
+    }
+    session
+}
+
+/// Every number of every token, which JSON gives to the bit.
+#[track_caller]
+fn tokens(session: &Session, line: &str) -> Value {
+    let mut result = session.result(&format!("{line} --json-tokens --no-sidecar"));
+    let tokens = result["tokens"].take();
+    assert!(!tokens["kld"].as_array().unwrap().is_empty());
+    tokens
+}
+
+#[test]
+fn a_model_is_exactly_its_own_reference() {
+    for (model, state_type) in [("@f16", "f16"), ("@q8", "f32"), ("@q4", "f32")] {
+        let session = both(model, "");
+        let report = session.json(&format!("-m {model} -r hidden.gz"));
+        assert_eq!(report["models"][0]["kld"]["max"], 0.0, "{model}");
+        let states = &report["reference"]["states"];
+        assert_eq!(states["type"], state_type, "{model}");
+        assert_eq!(states["error"]["max_kld"], 0.0);
+        let here = &states["here"];
+        assert_eq!(
+            (&here["device"], &here["is_exact"]),
+            (&"CPU".into(), &true.into())
+        );
+        assert_eq!(here["shares_model_head"], true);
+        assert_eq!(here["n_rows"], 8);
+    }
+}
+
+#[test]
+fn a_quant_gets_the_bits_that_stored_rows_give_in_batches_of_any_size() {
+    for written in ["", "-b 48 -ub 16", "-b 7"] {
+        let session = both("@f16", written);
+        for read in [
+            "",
+            "-b 1",
+            "-b 7",
+            "-b 64",
+            "-b 64 -ub 5",
+            "--contexts 2",
+            "-n 100",
+            "--shard 1/3",
+        ] {
+            let of = |encoding: &str| tokens(&session, &format!("-m @q4 -r {encoding}.gz {read}"));
+            assert_eq!(of("hidden"), of("f32"), "{written}, {read}");
+        }
+    }
+}
+
+#[test]
+fn prompts_and_their_generated_tokens_are_read() {
+    let session = Session::new();
+    for encoding in ["f32", "hidden"] {
+        let prompts = "--prompts-file @prompts --generate 5 --score all";
+        session.ok(&format!(
+            "-m @f16 {prompts} -w {encoding}.gz --encoding {encoding} -q"
+        ));
+    }
+    let of = |encoding: &str| tokens(&session, &format!("-m @q2 -r {encoding}.gz"));
+    assert_eq!(of("hidden"), of("f32"));
+}
+
+#[test]
+fn conversions_and_comparisons_are_those_of_stored_rows() {
+    let session = both("@f16", "");
+    session.reference_of("@q2", "q2.gz", "--encoding hidden");
+    session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
+    assert!(session.read("rows.gz") == session.read("f32.gz"));
+    for format in ["kl", "kl.py", "llama.cpp"] {
+        let convert = |from: &str| {
+            session.ok(&format!(
+                "convert {from}.gz out --format {format} --force -q"
+            ));
+            session.read("out")
+        };
+        assert!(convert("hidden") == convert("f32"), "{format}");
+    }
+    let evaluated = tokens(&session, "-m @q2 -r f32.gz");
+    for reference in ["f32", "hidden"] {
+        let mut compared = tokens(&session, &format!("compare {reference}.gz q2.gz"));
+        // A comparison has no vocabulary to name tokens with.
+        compared["text"] = evaluated["text"].clone();
+        assert_eq!(compared, evaluated, "{reference}");
+    }
+    session.fails(
+        "convert f32.gz no --format kl --encoding hidden",
+        1,
+        &["only a run of the model"],
+    );
+    assert!(!session.exists("no"));
+}
+
+#[test]
+fn the_encodings_own_error_is_printed_by_every_evaluation() {
+    let session = Session::new();
+    session.reference_of("@q8", "hidden16.gz", "--encoding hidden16");
+    let report = session.json("-m @q8 -r hidden16.gz --no-sidecar");
+    let states = &report["reference"]["states"];
+    let largest = states["error"]["max_kld"].as_f64().unwrap();
+    assert!(largest > 0.0 && largest < 1e-4, "{states}");
+    assert_eq!(states["here"]["is_exact"], false);
+    let of_report = report["models"][0]["kld"]["max"].as_f64().unwrap();
+    assert!(of_report > 0.0 && of_report < 1e-3, "{of_report}");
+    let text = session.ok("-m @q4 -r hidden16.gz --no-sidecar");
+    text.prints(&[
+        "computed on CPU from f16 states: off by a mean KLD of",
+        "error of their encoding",
+    ]);
+    session.reference_of("@q8", "hidden.gz", "--encoding hidden");
+    let text = session.ok("-m @q4 -r hidden.gz --no-sidecar");
+    text.prints(&[
+        "computed on CPU from f32 states: to the bit as the model gave them (8 checked)",
+    ]);
+    assert!(!text.stdout.contains("error of their encoding"));
+}
+
+#[test]
+fn info_shows_the_states_and_their_head() {
+    let session = both("@q4", "");
+    session.ok("info hidden.gz --verify").prints(&[
+        "f32, from batches of",
+        "output.weight, q6_K",
+        "none in",
+    ]);
+    let info = session.info("hidden.gz");
+    assert_eq!(info["encoding"], "hidden");
+    assert_eq!(info["states"]["head"]["type"], "q6_K");
+    assert_eq!(info["states"]["then"], serde_json::json!([]));
+    assert!(session.info("f32.gz")["states"].is_null());
+}
+
+#[test]
+fn damage_is_one_clear_line() {
+    let session = both("@f16", "");
+    let whole = session.read("hidden.gz");
+    // Somewhere in the header, in the head, and in the states.
+    for at in [60, whole.len() / 8, whole.len() * 3 / 4] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        fs::write(session.path("damaged.gz"), damaged).unwrap();
+        session.fails("info damaged.gz --verify -q", 1, &["damaged.gz"]);
+        session.fails("-m @q4 -r damaged.gz -q --no-sidecar", 1, &["damaged.gz"]);
+        session.fails("convert damaged.gz out --format kl -q", 1, &["damaged.gz"]);
+        assert!(!session.exists("out"));
+    }
+    fs::write(session.path("cut.gz"), &whole[..whole.len() / 2]).unwrap();
+    session.fails("-m @q4 -r cut.gz -q", 1, &["cut.gz"]);
+}
