@@ -16,6 +16,7 @@ mod evaluate;
 mod folders;
 mod gate;
 mod groups;
+mod hidden;
 mod infinite;
 mod info;
 mod label;

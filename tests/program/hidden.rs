@@ -1,0 +1,327 @@
+//! References of hidden states, as they are written: smaller files with the same rows.
+
+use kl_formats::{
+    About, CheckRow, Encoding, HeadCheck, HeadTensor, Kind, StateType, States, Target, WindowSpec,
+    klpy, llamacpp, native,
+};
+
+use crate::numbers::number;
+use crate::session::{Run, Session, short_text};
+
+/// The text of what a run prints before it starts, by the name of the line.
+#[track_caller]
+fn plan<'r>(run: &'r Run, name: &str) -> &'r str {
+    let mut lines = run.stderr.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name}: {}", run.stderr))
+        .trim_start()
+}
+
+/// The KLD of the rows in `hidden.gz` against those in `f32.gz`, at most.
+fn largest_difference(session: &Session) -> f64 {
+    let result = session.result("compare f32.gz hidden.gz --no-sidecar");
+    assert_eq!(result["n_excluded"], 0);
+    number(&result["kld"]["max"])
+}
+
+/// Writes `f32.gz` and `hidden.gz` with these flags.
+fn write_both(session: &Session, flags: &str) {
+    for encoding in ["f32", "hidden"] {
+        session.ok(&format!(
+            "-m @f16 {flags} -w {encoding}.gz --encoding {encoding} -q --force"
+        ));
+    }
+}
+
+#[test]
+fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    session.write("code.txt", short_text().to_uppercase());
+    for flags in [
+        "-t short.txt -c 64",
+        "-t short.txt -c 64 -b 1",
+        "-t short.txt -c 64 -b 7",
+        "-t short.txt -c 64 -b 50 -ub 16",
+        "-t short.txt -c 64 --score half",
+        "-t short.txt -c 64 --score all",
+        "-t short.txt -c 64 --stride 20 --score new",
+        "-t short.txt -c 64 -n 333",
+        "-t wiki=short.txt -t code=code.txt -c 100",
+        "--prompts-file @prompts",
+        "--prompts-file @chats --no-chat-template --generate 4",
+        "--prompts-file @prompts --generate 3 --score all -n 50",
+    ] {
+        if flags.contains("@chats") && !flags.contains("template-file") {
+            // The fixture's chats need a template.
+            continue;
+        }
+        write_both(&session, flags);
+        assert_eq!(largest_difference(&session), 0.0, "{flags}");
+        assert_eq!(session.info("hidden.gz")["encoding"], "hidden");
+        session.ok("info hidden.gz --verify -q");
+    }
+}
+
+#[test]
+fn an_evaluation_is_to_the_bit_that_against_f32() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    write_both(&session, "-t short.txt -c 64");
+    for model in ["@q4", "@q2"] {
+        session.ok(&format!("-m {model} -r f32.gz -q --sidecar f32.kls"));
+        session.ok(&format!("-m {model} -r hidden.gz -q --sidecar hidden.kls"));
+        let (f32, hidden) = (session.records("f32.kls"), session.records("hidden.kls"));
+        assert_eq!(format!("{f32:?}"), format!("{hidden:?}"), "{model}");
+    }
+    let result = session.result("-m @f16 -r hidden.gz --no-sidecar");
+    assert_eq!(number(&result["kld"]["max"]), 0.0);
+}
+
+#[test]
+fn a_run_prints_all_sizes_and_what_it_has_checked() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let write = "-m @f16 -t short.txt -c 64 --force";
+    for encoding in ["u16", "f32", "hidden", "hidden16"] {
+        let run = session.ok(&format!("{write} -w ref.gz --encoding {encoding}"));
+        let sizes = plan(&run, "sizes");
+        assert!(
+            sizes.starts_with("u16 ") && sizes.contains(", f32 "),
+            "{sizes}"
+        );
+        assert!(
+            sizes.contains(", hidden ") && sizes.contains(", hidden16 "),
+            "{sizes}"
+        );
+        for line in run.stderr.lines() {
+            let is_plan = ["sizes ", "encoding ", "checked "]
+                .iter()
+                .any(|name| line.starts_with(name));
+            assert!(!is_plan || line.chars().count() <= 80, "{line}");
+        }
+        if encoding.starts_with("hidden") {
+            let found = plan(&run, "encoding");
+            assert_eq!(
+                found,
+                format!("{encoding} (f16): 126 rows computed again, all to the bit")
+            );
+            let checked = plan(&run, "checked");
+            assert!(checked.ends_with("computed from the hidden states: all to the bit"));
+        }
+    }
+    // The size that was announced is the one that the file has, and what does not fit is refused.
+    let run = session.ok(&format!("{write} -w ref.gz --encoding hidden"));
+    let said = plan(&run, "file");
+    assert!(said.contains("(kl hidden), at most "), "{said}");
+}
+
+#[test]
+fn a_quantized_head_needs_f32_or_loses_a_little() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let write = "-m @q8 -t short.txt -c 64 --force";
+    let run = session.ok(&format!("{write} -w hidden.gz --encoding hidden"));
+    assert!(plan(&run, "encoding").starts_with("hidden (f32): "));
+    let run = session.ok(&format!("{write} -w hidden16.gz --encoding hidden16"));
+    assert!(plan(&run, "encoding").contains("nats off"));
+    let states = session.info("hidden16.gz")["states"].take();
+    let largest = number(&states["error"]["max_kld"]);
+    assert!(largest > 0.0 && largest <= 1e-4, "{largest}");
+    let exact = session.result("-m @q8 -r hidden.gz --no-sidecar");
+    assert_eq!(number(&exact["kld"]["max"]), 0.0);
+    let near = session.result("-m @q8 -r hidden16.gz --no-sidecar");
+    let mean = number(&near["kld"]["mean"]["value"]);
+    assert!(mean > 0.0 && mean < 1e-4, "{mean}");
+    assert!(session.length("hidden16.gz") < session.length("hidden.gz"));
+}
+
+#[test]
+fn auto_takes_what_is_smaller() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    session.write(
+        "few.txt",
+        short_text().chars().take(100).collect::<String>(),
+    );
+    for (text, encoding) in [("short.txt", "hidden"), ("few.txt", "u16")] {
+        let run = session.ok(&format!(
+            "-m @f16 -t {text} -c 64 -w {text}.gz --encoding auto"
+        ));
+        assert!(plan(&run, "encoding").contains(encoding), "{}", run.stderr);
+        assert_eq!(session.info(&format!("{text}.gz"))["encoding"], encoding);
+        let kld = session.result(&format!("-m @f16 -r {text}.gz --no-sidecar"));
+        assert!(number(&kld["kld"]["max"]) < 1e-6);
+    }
+}
+
+#[test]
+fn only_kls_own_format_holds_hidden_states() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    for format in ["kl.py", "llama.cpp"] {
+        for encoding in ["hidden", "hidden16", "auto"] {
+            let line =
+                format!("-m @f16 -t short.txt -w ref --format {format} --encoding {encoding}");
+            session.fails(&line, 2, &["--encoding", "--format kl"]);
+        }
+    }
+    assert_eq!(session.files(), ["short.txt"]);
+}
+
+#[test]
+fn parts_make_the_bytes_of_one_run() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    for input in [
+        "-t short.txt -c 64",
+        "-t short.txt -c 20 -n 300",
+        "--prompts-file @prompts --generate 3",
+    ] {
+        for encoding in ["hidden", "auto"] {
+            let write = format!("-m @f16 {input} --encoding {encoding} -q --force");
+            session.ok(&format!("{write} -w whole.gz"));
+            for part in 0..3 {
+                session.ok(&format!("{write} -w part{part}.gz --shard {part}/3"));
+            }
+            session.ok("merge joined.gz part1.gz part0.gz part2.gz --force -q");
+            assert!(
+                session.read("joined.gz") == session.read("whole.gz"),
+                "{input} {encoding}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_continued_to_the_same_bytes() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let write = "-m @f16 -t short.txt -c 64 --encoding hidden -q -w ref.gz";
+    session.ok(write);
+    let whole = session.read("ref.gz");
+    session.remove("ref.gz");
+    for part in [1, 50, 90, 97, 99, 100] {
+        let length = (whole.len() - 1) * part / 100;
+        session.write("ref.gz.partial", &whole[..length]);
+        session.ok(&format!("{write} --resume"));
+        assert!(session.read("ref.gz") == whole, "{part} %");
+        session
+            .ok(&format!("{write} --resume"))
+            .warns(&["already complete"]);
+        session.remove("ref.gz");
+    }
+    session.write("ref.gz.partial", &whole[..whole.len() - 1]);
+    let other = write.replace("hidden", "u16");
+    session.fails(
+        &format!("{other} --resume"),
+        1,
+        &["encoding: \"hidden\" there, \"u16\" here"],
+    );
+}
+
+/// The sizes in a row of the table in REFERENCES.md that begins so: 8B and 70B, in GB.
+fn on_paper(row: &str) -> [f64; 2] {
+    let mut rows = REFERENCES.lines().filter(|line| line.ends_with(" GB |"));
+    let row = rows.find(|line| line.starts_with(row)).unwrap();
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    [2, 3].map(|cell| cells[cell].strip_suffix(" GB").unwrap().parse().unwrap())
+}
+
+const REFERENCES: &str = include_str!("../../docs/REFERENCES.md");
+
+#[test]
+fn the_sizes_on_paper_are_those_of_the_formats() {
+    const N_VOCAB: u32 = 128_256;
+    // 290,000 tokens, in windows of a BOS and 511 of them.
+    let window = |window| WindowSpec {
+        window,
+        tokens: vec![0; 512],
+        first_scored: 1,
+        n_rows: 511,
+    };
+    let windows: Vec<WindowSpec> = (0..290_000 / 511).map(window).collect();
+    let size = |kind: Kind, encoding, n_embd: u32, state_type, head_bits: u64| {
+        let mut about = About::new(kind, "", 512, N_VOCAB);
+        let (name, type_name) = (String::new(), String::new());
+        about.states = Some(States {
+            n_embd,
+            state_type,
+            head: HeadTensor {
+                name,
+                type_name,
+                type_id: 0,
+                bytes: u64::from(N_VOCAB) * u64::from(n_embd) * head_bits / 256 / 8,
+                sha256: String::new(),
+            },
+            then: Vec::new(),
+            n_batch: 128,
+            n_ubatch: 128,
+            check: HeadCheck {
+                rows: vec![
+                    CheckRow {
+                        window: 0,
+                        position: 1
+                    };
+                    8
+                ],
+                ..HeadCheck::default()
+            },
+        });
+        let target = Target::new(kind, Some(encoding)).unwrap();
+        target.projected_bytes(&about, &windows) as f64 / 1e9
+    };
+    let (f16, f32) = (StateType::F16, StateType::F32);
+    let (of_f16, of_q8_0, of_q6_k) = (16 * 256, 34 * 8 * 8, 210 * 8);
+    for (row, kind, encoding, state_type, head_bits) in [
+        ("| kl.py", klpy::KIND, Encoding::F32, f32, 0),
+        ("| `f32`", native::KIND, Encoding::F32, f32, 0),
+        ("| `u16`", native::KIND, Encoding::U16, f32, 0),
+        (
+            "| `hidden`, f16",
+            native::KIND,
+            Encoding::Hidden,
+            f16,
+            of_f16,
+        ),
+        (
+            "| `hidden`, q8_0",
+            native::KIND,
+            Encoding::Hidden,
+            f32,
+            of_q8_0,
+        ),
+        (
+            "| `hidden16`, q8_0",
+            native::KIND,
+            Encoding::Hidden16,
+            f16,
+            of_q8_0,
+        ),
+        (
+            "| `hidden16`, q6_K",
+            native::KIND,
+            Encoding::Hidden16,
+            f16,
+            of_q6_k,
+        ),
+    ] {
+        for (stated, n_embd) in on_paper(row).into_iter().zip([4096, 8192]) {
+            let found = size(kind, encoding, n_embd, state_type, head_bits);
+            let off = (found / stated - 1.0).abs();
+            assert!(off < 0.005, "{row} {n_embd}: {found}, not {stated}");
+        }
+    }
+    let chunk = |window: usize| WindowSpec {
+        first_scored: 256,
+        n_rows: 255,
+        ..windows[window].clone()
+    };
+    let chunks: Vec<WindowSpec> = (0..290_000 / 512).map(chunk).collect();
+    let about = About::new(llamacpp::KIND, "", 512, N_VOCAB);
+    let target = Target::new(llamacpp::KIND, None).unwrap();
+    let found = target.projected_bytes(&about, &chunks) as f64 / 1e9;
+    for stated in on_paper("| llama-perplexity") {
+        assert!((found / stated - 1.0).abs() < 0.005, "{found}");
+    }
+}
