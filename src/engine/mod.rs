@@ -5,7 +5,6 @@
 //! [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real engine; [`FakeEngine`]
 //! needs no model file, so that every command runs in a test without one.
 
-mod decoder;
 mod error;
 mod fake;
 #[cfg(test)]
@@ -13,16 +12,13 @@ mod ggml_types;
 pub mod gguf;
 mod head;
 mod llama_cpp;
-mod llama_cpp_head;
 mod log;
 mod options;
 
-pub use decoder::LlamaCppDecoder;
 pub use error::EngineError;
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
 pub use head::{Head, OutputHead, Outputs};
-pub use llama_cpp::{LlamaCpp, LlamaCppModel};
-pub use llama_cpp_head::LlamaCppHead;
+pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, LlamaCppModel};
 pub use log::follow_log;
 use log::last_log_errors;
 pub use options::{

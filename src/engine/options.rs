@@ -20,7 +20,7 @@ pub struct ModelOptions {
 }
 
 /// How a context is created.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,

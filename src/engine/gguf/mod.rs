@@ -25,6 +25,7 @@ mod cursor;
 mod error;
 mod limits;
 mod metadata;
+mod place;
 mod sample;
 mod split;
 mod tensors;
@@ -88,15 +89,15 @@ pub struct GgufSummary {
 /// [`GgufError::Truncated`] if the header or a tensor reaches past the file's end;
 /// [`GgufError::Corrupt`]; [`GgufError::Io`].
 pub fn read(path: &Path) -> Result<GgufSummary> {
-    let mut cursor = Cursor::open(path)?;
-    read_start(&mut cursor)?;
-    let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;
-    let n_pairs = cursor.count("key-value pairs", metadata::MIN_PAIR_BYTES)?;
-    let found = metadata::read(&mut cursor, n_pairs)?;
-    if let Some(fault) = limits::fault(&found) {
-        return Err(cursor.corrupt(fault));
-    }
-    let n_positions = tensors::read(&mut cursor, n_tensors, found.alignment)?;
+    /// One row for each position, in gpt2, starcoder and some mpt models.
+    const POSITIONS: &str = "position_embd.weight";
+    let mut n_positions = None;
+    let (cursor, found, _) = read_header(path, |info| {
+        if info.name == POSITIONS {
+            let row = info.shape.first().copied().unwrap_or(1);
+            n_positions = info.elements.checked_div(row);
+        }
+    })?;
     let number = |key: &str| found.numbers.get(key).copied();
     let own = |what: &str| number(&format!("{}.{what}", found.architecture.as_deref()?));
     let split = |key: &str| number(key).and_then(|n| u16::try_from(n).ok());
@@ -124,7 +125,26 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     })
 }
 
+pub use place::{TensorPlace, find_tensor};
 pub use split::{part_of_name, read_whole};
+
+/// Reads everything before the tensors' data, and passes each tensor's info to `on_info`. Returns
+/// the pairs, and where the data starts.
+fn read_header(
+    path: &Path,
+    on_info: impl FnMut(&tensors::Info<'_>),
+) -> Result<(Cursor, metadata::Metadata, u64)> {
+    let mut cursor = Cursor::open(path)?;
+    read_start(&mut cursor)?;
+    let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;
+    let n_pairs = cursor.count("key-value pairs", metadata::MIN_PAIR_BYTES)?;
+    let found = metadata::read(&mut cursor, n_pairs)?;
+    if let Some(fault) = limits::fault(&found) {
+        return Err(cursor.corrupt(fault));
+    }
+    let start = tensors::read(&mut cursor, n_tensors, found.alignment, on_info)?;
+    Ok((cursor, found, start))
+}
 
 /// Reads magic and version.
 fn read_start(cursor: &mut Cursor) -> Result<()> {

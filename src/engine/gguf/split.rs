@@ -21,19 +21,26 @@ pub fn read_whole(path: &Path) -> Result<GgufSummary> {
         return Ok(header);
     };
     let mut hash = Sha256::new_with_prefix(&header.sample_sha256);
-    for part in 1..count {
-        let name = part_path(path, part, count).ok_or_else(|| GgufError::Unsupported {
-            path: path.to_owned(),
-            what: format!(
-                "the first of {count} parts, whose name does not end in -00001-of-{count:05}.gguf: give it the name that llama.cpp looks for"
-            ),
-        })?;
-        let part = read(&name)?;
+    for part in part_paths(path, count)?.iter().skip(1) {
+        let part = read(part)?;
         header.file_bytes = header.file_bytes.saturating_add(part.file_bytes);
         hash.update(&part.sample_sha256);
     }
     header.sample_sha256 = hex(&hash.finalize());
     Ok(header)
+}
+
+/// The paths of all parts of a split model, by its first part.
+pub(super) fn part_paths(first: &Path, count: u16) -> Result<Vec<PathBuf>> {
+    let path = |part| {
+        part_path(first, part, count).ok_or_else(|| GgufError::Unsupported {
+            path: first.to_owned(),
+            what: format!(
+                "the first of {count} parts, whose name does not end in -00001-of-{count:05}.gguf: give it the name that llama.cpp looks for"
+            ),
+        })
+    };
+    (0..count).map(path).collect()
 }
 
 /// The name that all parts of a split GGUF share, the number of one of them (from 1), and how many

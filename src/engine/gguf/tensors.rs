@@ -25,12 +25,28 @@ struct Last {
     name: String,
 }
 
-/// Reads all infos, and checks that each tensor's data ends within the file. Returns how many
-/// positions have a learned vector, if any have.
-pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Result<Option<u64>> {
-    /// One row for each position, in gpt2, starcoder and some mpt models.
-    const POSITIONS: &str = "position_embd.weight";
-    let mut n_positions = None;
+/// A tensor's info.
+pub(super) struct Info<'a> {
+    pub(super) name: &'a str,
+    /// Elements in each dimension, the innermost first.
+    pub(super) shape: &'a [u64],
+    pub(super) elements: u64,
+    /// ggml's number of its type.
+    pub(super) type_id: u32,
+    /// First byte of its data, from the start of all data.
+    pub(super) offset: u64,
+    /// Bytes of its data; 1 if its type is not known here.
+    pub(super) bytes: u64,
+}
+
+/// Reads all infos, passes each to `on_info`, and checks that each tensor's data ends within the
+/// file. Returns where the data starts.
+pub(super) fn read(
+    cursor: &mut Cursor,
+    n_tensors: u64,
+    alignment: u64,
+    mut on_info: impl FnMut(&Info<'_>),
+) -> Result<u64> {
     let mut last: Option<Last> = None;
     for _ in 0..n_tensors {
         let name = cursor.string(MAX_NAME_BYTES)?;
@@ -39,17 +55,16 @@ pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resul
         if n_dims > MAX_DIMS {
             return Err(cursor.corrupt(format!("tensor {name:?} has {n_dims} dimensions")));
         }
-        let (mut row, mut elements) = (1u64, 1u64);
-        for i in 0..n_dims {
+        let mut shape = Vec::new();
+        let mut elements = 1u64;
+        for _ in 0..n_dims {
             let n = cursor.u64()?;
-            row = if i == 0 { n } else { row };
+            shape.push(n);
             elements = elements.checked_mul(n).ok_or_else(|| too_large(cursor))?;
         }
-        if name == POSITIONS {
-            n_positions = elements.checked_div(row);
-        }
-        let kind = cursor.u32()?;
-        if let Some(fault) = limits::tensor_fault(&name, n_dims, elements, kind) {
+        let row = shape.first().copied().unwrap_or(1);
+        let type_id = cursor.u32()?;
+        if let Some(fault) = limits::tensor_fault(&name, n_dims, elements, type_id) {
             return Err(cursor.corrupt(format!("tensor {name:?} {fault}")));
         }
         let offset = cursor.u64()?;
@@ -58,7 +73,7 @@ pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resul
                 format!("tensor {name:?} has offset {offset}, not a multiple of {alignment}");
             return Err(cursor.corrupt(what));
         }
-        let bytes = match GgmlType::of(kind) {
+        let bytes = match GgmlType::of(type_id) {
             // Types that are unknown here are left to llama.cpp: at least one byte.
             None => elements.min(1),
             Some(GgmlType { block, .. }) if !row.is_multiple_of(block) => {
@@ -68,28 +83,36 @@ pub(super) fn read(cursor: &mut Cursor, n_tensors: u64, alignment: u64) -> Resul
             }
             Some(kind) => kind.bytes(elements).ok_or_else(|| too_large(cursor))?,
         };
+        on_info(&Info {
+            name: &name,
+            shape: &shape,
+            elements,
+            type_id,
+            offset,
+            bytes,
+        });
         let end = offset.checked_add(bytes).ok_or_else(|| too_large(cursor))?;
         if last.as_ref().is_none_or(|last| end > last.end) {
             last = Some(Last { end, name });
         }
     }
+    let too_far = |name: &str| cursor.corrupt(format!("tensor {name:?} ends past byte 2^64"));
+    let start = cursor.offset.checked_next_multiple_of(alignment);
     let Some(last) = last else {
-        return Ok(n_positions);
+        return Ok(start.unwrap_or(cursor.offset));
     };
-    let too_far = || cursor.corrupt(format!("tensor {:?} ends past byte 2^64", last.name));
-    let start = cursor
-        .offset
-        .checked_next_multiple_of(alignment)
-        .ok_or_else(too_far)?;
+    let start = start.ok_or_else(|| too_far(&last.name))?;
     if !start.is_multiple_of(MEMORY_ALIGNMENT) {
         let what =
             format!("tensor data starts at byte {start}, not a multiple of {MEMORY_ALIGNMENT}");
         return Err(cursor.corrupt(what));
     }
-    let end = start.checked_add(last.end).ok_or_else(too_far)?;
+    let end = start
+        .checked_add(last.end)
+        .ok_or_else(|| too_far(&last.name))?;
     if end > cursor.len {
         let what = format!("tensor {:?} ends at byte {end}", last.name);
         return Err(cursor.truncated(cursor.len, what));
     }
-    Ok(n_positions)
+    Ok(start)
 }

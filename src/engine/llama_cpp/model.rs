@@ -1,95 +1,36 @@
-//! The engine's traits, implemented with llama.cpp.
+//! A model that llama.cpp has loaded.
 
 use std::fs;
 use std::io::Read;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use kl_formats::{ModelIdentity, States, TokenizerIdentity};
-use llama_cpp_2::context::params::LlamaContextParams;
+use kl_formats::{GgmlType, HeadTensor, ModelIdentity, States, TokenizerIdentity, hex};
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
+use sha2::{Digest, Sha256};
 
-use super::gguf::{self, GgufSummary};
-use super::{
-    ContextOptions, Engine, EngineError, LLAMA_CPP_VERSION, LlamaCppDecoder, LlamaCppHead, Model,
-    ModelOptions, OutputHead, Tokens, last_log_errors,
+use super::context::{Batch, Context, Watch};
+use super::ggml::{BufferType, Device};
+use super::node::ModelTensor;
+use super::placement::Placement;
+use super::probe::{Found, Probe};
+use super::tap::Tap;
+use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
+use crate::engine::gguf::{GgufSummary, TensorPlace, find_tensor};
+use crate::engine::{
+    ContextOptions, EngineError, Model, ModelOptions, OutputHead, Tokens, last_log_errors,
 };
 
-/// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
-#[derive(Default)]
-pub struct LlamaCpp {
-    started: OnceLock<Result<LlamaBackend, String>>,
-}
+/// Tokens of the context that shows the output head: llama.cpp's smallest.
+const PROBE_N_CTX: u32 = 256;
 
-impl LlamaCpp {
-    fn backend(&self) -> Result<&LlamaBackend, EngineError> {
-        self.started
-            .get_or_init(|| LlamaBackend::init().map_err(|error| error.to_string()))
-            .as_ref()
-            .map_err(|error| EngineError::Backend(error.clone()))
-    }
-}
-
-impl Engine for LlamaCpp {
-    type Model<'e> = LlamaCppModel<'e>;
-    type Head<'e> = LlamaCppHead<'e>;
-
-    fn version(&self) -> String {
-        LLAMA_CPP_VERSION.to_owned()
-    }
-
-    fn devices(&self) -> Vec<String> {
-        list_llama_ggml_backend_devices()
-            .into_iter()
-            .map(|device| format!("{} ({})", device.name, device.description.trim()))
-            .collect()
-    }
-
-    fn can_offload(&self) -> Result<bool, EngineError> {
-        Ok(self.backend()?.supports_gpu_offload())
-    }
-
-    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
-        inspect(path).map(|header| header.file_bytes)
-    }
-
-    fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
-        LlamaCppModel::load(self.backend()?, path, options)
-    }
-
-    fn head(
-        &self,
-        _states: &States,
-        _section: &mut dyn Read,
-        _threads: u32,
-    ) -> Result<LlamaCppHead<'_>, EngineError> {
-        todo!()
-    }
-}
-
-/// Reads the header of a GGUF, and checks that the file is whole and holds a causal language model.
-///
-/// # Errors
-/// A file that is not a whole GGUF, a later part of a split one, or a model that predicts no next
-/// token.
-fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
-    let header = gguf::read_whole(path)?;
-    if let Some((part, parts)) = header.split.filter(|&(part, _)| part > 0) {
-        return Err(EngineError::NotFirstPart {
-            path: path.to_owned(),
-            part: part + 1,
-            parts,
-        });
-    }
-    refuse_not_causal(path, &header)?;
-    Ok(header)
-}
+/// Its batch, of which one token is decoded.
+const PROBE_N_BATCH: u32 = 32;
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
@@ -98,13 +39,19 @@ pub struct LlamaCppModel<'b> {
     path: PathBuf,
     header: GgufSummary,
     is_offloaded: bool,
+    /// The GPUs that may compute parts of it.
+    gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
     turn: Mutex<()>,
+    /// Its output head, once it was looked for.
+    found: OnceLock<Found>,
+    /// SHA-256 of the head's matrix, once it was needed.
+    head_sha256: OnceLock<String>,
 }
 
 impl<'b> LlamaCppModel<'b> {
     /// Loads a GGUF, after [`inspect`] has refused what llama.cpp would abort on.
-    fn load(
+    pub(super) fn load(
         backend: &'b LlamaBackend,
         path: &Path,
         options: &ModelOptions,
@@ -155,8 +102,118 @@ impl<'b> LlamaCppModel<'b> {
             path: path.to_owned(),
             header,
             is_offloaded: n_gpu_layers > n_layer && backend.supports_gpu_offload(),
+            gpus: gpus(&options.devices),
             turn: Mutex::new(()),
+            found: OnceLock::new(),
+            head_sha256: OnceLock::new(),
         })
+    }
+
+    fn no_states(&self, what: &str) -> EngineError {
+        let architecture = self.header.architecture.as_deref().unwrap_or("unknown");
+        EngineError::Head {
+            path: self.path.clone(),
+            what: format!("{what} (architecture {architecture})"),
+        }
+    }
+
+    /// What the graph of one decoded token shows of the output head.
+    fn found(&self) -> Result<&Found, EngineError> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
+        }
+        let found = self.probe()?;
+        Ok(self.found.get_or_init(|| found))
+    }
+
+    fn probe(&self) -> Result<Found, EngineError> {
+        let options = ContextOptions {
+            n_ctx: PROBE_N_CTX,
+            n_batch: PROBE_N_BATCH,
+            n_ubatch: PROBE_N_BATCH,
+            threads: 1,
+            ..ContextOptions::default()
+        };
+        let probe = Arc::new(Mutex::new(Probe::new(self.n_vocab())));
+        let mut context = self.context(&options, Some(probe.clone()))?;
+        let mut batch = Batch::default();
+        batch.push(self.bos_token().unwrap_or_default(), 0, true);
+        {
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            context
+                .decode(&mut batch)
+                .map_err(|error| self.no_states(&format!("{error}; {}", last_log_errors())))?;
+        }
+        let mut probe = probe.lock().unwrap_or_else(PoisonError::into_inner);
+        match probe.found.take() {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(what)) => Err(self.no_states(&what)),
+            None => Err(self.no_states("its graph does not name its rows")),
+        }
+    }
+
+    fn context<W: Watch>(
+        &self,
+        options: &ContextOptions,
+        watch: Option<Arc<Mutex<W>>>,
+    ) -> Result<Context<'_>, EngineError> {
+        Context::new(&self.inner, self.n_vocab() as usize, options, watch).ok_or_else(|| {
+            EngineError::Context {
+                path: self.path.clone(),
+                n_ctx: options.n_ctx,
+                reason: last_log_errors(),
+            }
+        })
+    }
+
+    /// Where the head's matrix lies in the model's file.
+    fn head_place(&self, found: &Found) -> Result<TensorPlace, EngineError> {
+        let n_parts = self.header.split.map_or(1, |(_, n_parts)| n_parts);
+        let shape = [u64::from(found.n_embd), u64::from(self.n_vocab())];
+        find_tensor(&self.path, n_parts, &found.name)?
+            .filter(|place| place.type_id == found.type_id && place.shape == shape)
+            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))
+    }
+
+    fn head_sha256(&self, place: &TensorPlace) -> Result<&str, EngineError> {
+        if let Some(sha256) = self.head_sha256.get() {
+            return Ok(sha256);
+        }
+        let mut hash = Hasher(Sha256::new());
+        std::io::copy(&mut place.open()?, &mut hash).map_err(|error| EngineError::Load {
+            path: place.path.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))
+    }
+
+    /// The model's own matrix, where it is that of `states`.
+    fn shared_head(
+        &self,
+        states: &States,
+        found: &Found,
+    ) -> Result<Option<ModelTensor>, EngineError> {
+        let head = &states.head;
+        if found.type_id != head.type_id || found.n_embd != states.n_embd {
+            return Ok(None);
+        }
+        let place = self.head_place(found)?;
+        let is_same = place.bytes == head.bytes && self.head_sha256(&place)? == head.sha256;
+        Ok(found.weight.filter(|_| is_same))
+    }
+}
+
+/// Hashes what is written to it.
+struct Hasher(Sha256);
+
+impl std::io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -264,29 +321,16 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
-        let threads = options.threads as i32;
-        let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(options.n_ctx))
-            .with_n_batch(options.n_batch)
-            .with_n_ubatch(options.n_ubatch)
-            .with_n_threads(threads)
-            .with_n_threads_batch(threads)
-            .with_flash_attention_policy(options.flash_attn.policy())
-            .with_type_k(options.type_k.ggml)
-            .with_type_v(options.type_v.ggml)
-            .with_no_perf(true);
-        let context =
-            self.inner
-                .new_context(self.backend, params)
-                .map_err(|_| EngineError::Context {
-                    path: self.path.clone(),
-                    n_ctx: options.n_ctx,
-                    reason: last_log_errors(),
-                })?;
+        let tap = match options.states {
+            true => Some(Tap::new(self.found()?, self.n_vocab() as usize)),
+            false => None,
+        };
+        let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
         Ok(LlamaCppDecoder::new(
-            context,
+            self.context(options, tap.clone())?,
             options.n_batch,
             self.n_vocab() as usize,
+            tap,
             self.header.n_positions,
             &self.path,
             &self.turn,
@@ -294,20 +338,54 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
-        todo!()
+        let found = self.found()?;
+        let place = self.head_place(found)?;
+        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
+        let kind = kind.ok_or_else(|| {
+            let id = found.type_id;
+            self.no_states(&format!(
+                "its head has ggml's type {id}, which kl does not know"
+            ))
+        })?;
+        Ok(OutputHead {
+            n_embd: found.n_embd,
+            tensor: HeadTensor {
+                name: found.name.clone(),
+                type_name: kind.name.to_owned(),
+                type_id: found.type_id,
+                bytes: place.bytes,
+                sha256: self.head_sha256(&place)?.to_owned(),
+            },
+            then: found.then.clone(),
+            values: found.values.clone(),
+        })
     }
 
     fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        todo!()
+        Ok(Box::new(self.head_place(self.found()?)?.open()?))
     }
 
     fn head(
         &self,
-        _states: &States,
-        _section: &mut dyn Read,
-        _threads: u32,
+        states: &States,
+        section: &mut dyn Read,
+        threads: u32,
     ) -> Result<LlamaCppHead<'_>, EngineError> {
-        todo!()
+        // Where the model's own head lies; one that kl cannot repeat lies with the layers.
+        let found = self.found().ok();
+        let home = match found.and_then(|found| found.weight) {
+            Some(weight) => weight.memory().and_then(BufferType::device),
+            None => self.gpus.first().copied().filter(|_| self.is_offloaded),
+        };
+        let placement = Placement {
+            gpus: self.gpus.clone(),
+            home: home.filter(|device| device.is_gpu()),
+        };
+        let shared = match found {
+            Some(found) => self.shared_head(states, found)?,
+            None => None,
+        };
+        LlamaCppHead::new(states, section, threads, &placement, shared)
     }
 
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece
@@ -320,61 +398,11 @@ impl Model for LlamaCppModel<'_> {
     }
 }
 
-/// Refuses a window of `n_tokens` tokens if a model has learned fewer positions, on which llama.cpp
-/// would abort.
-pub(super) fn check_positions(
-    n_positions: Option<u64>,
-    n_tokens: u64,
-    path: &Path,
-) -> Result<(), EngineError> {
-    match n_positions {
-        Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
-            path: path.to_owned(),
-            n_positions,
-            n_tokens,
-        }),
-        _ => Ok(()),
-    }
-}
-
 fn file_name(path: &Path) -> String {
     path.file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy()
         .into_owned()
-}
-
-/// Architectures that see later tokens, or have no head, without a key in the file that says so: text
-/// diffusion and embedding models of llama.cpp's `src/models`.
-const NOT_CAUSAL: [&str; 6] = [
-    "dream",
-    "llada",
-    "llada-moe",
-    "rnd1",
-    "gemma-embedding",
-    "llama-embed",
-];
-
-fn refuse_not_causal(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
-    let architecture = header.architecture.as_deref().unwrap_or_default();
-    let what = if matches!(architecture, "t5" | "t5encoder") {
-        format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if header.causal_attention == Some(false)
-        || architecture.contains("bert")
-        || NOT_CAUSAL.contains(&architecture)
-    {
-        format!("a model without causal attention ({architecture})")
-    } else if header.pooling_type.is_some_and(|pooling| pooling != 0) {
-        format!("an embedding model ({architecture} with pooling)")
-    } else if header.tokenizer.is_none() {
-        format!("a GGUF without a vocabulary ({architecture})")
-    } else {
-        return Ok(());
-    };
-    Err(EngineError::NotCausal {
-        path: path.to_owned(),
-        what,
-    })
 }
 
 fn device_indices(names: &[String]) -> Result<Vec<usize>, EngineError> {
@@ -396,4 +424,17 @@ fn device_indices(names: &[String]) -> Result<Vec<usize>, EngineError> {
                 })
         })
         .collect()
+}
+
+/// The GPUs that llama.cpp uses where the user names these devices: without names all of them, or
+/// those integrated in the CPU if there are no others.
+fn gpus(names: &[String]) -> Vec<Device> {
+    let mut gpus = Device::all();
+    gpus.retain(|device| device.is_gpu());
+    if !names.is_empty() {
+        gpus.retain(|device| names.contains(&device.name()));
+    } else if gpus.iter().any(|device| device.is_discrete()) {
+        gpus.retain(|device| device.is_discrete());
+    }
+    gpus
 }

@@ -1,43 +1,47 @@
-//! A context of llama.cpp: decodes windows a batch at a time.
+//! Decodes windows with a context, a batch at a time.
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kl_formats::WindowSpec;
-use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::token::LlamaToken;
 
-use super::llama_cpp::check_positions;
-use super::{
+use super::check_positions;
+use super::context::{Batch, Context};
+use super::tap::Tap;
+use crate::engine::{
     Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
 };
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
-    context: LlamaContext<'m>,
-    batch: LlamaBatch<'static>,
+    context: Context<'m>,
+    batch: Batch,
     n_batch: usize,
     n_vocab: usize,
+    /// Takes the hidden states, in a context that shows them.
+    tap: Option<Arc<Mutex<Tap>>>,
     /// Positions of which the model has a vector, if it has learned one for each.
     n_positions: Option<u64>,
     path: &'m Path,
     turn: &'m Mutex<()>,
 }
 
-// SAFETY: a context of llama.cpp is not bound to the thread that created it: it holds no
-// thread-local state, and an accelerator's backend selects its device in each call. Only one thread
-// at a time can use it, because every method needs `&mut self`.
-unsafe impl Send for LlamaCppDecoder<'_> {}
+/// The positions of one decode call, and where the next starts.
+struct Call {
+    positions: Range<usize>,
+    scored_start: usize,
+    next: Option<usize>,
+}
 
 impl<'m> LlamaCppDecoder<'m> {
     /// Wraps a context whose batch holds `n_batch` tokens; `turn` is locked while it decodes, so
     /// that one context of a model decodes at a time.
     pub(super) fn new(
-        context: LlamaContext<'m>,
+        context: Context<'m>,
         n_batch: u32,
         n_vocab: usize,
+        tap: Option<Arc<Mutex<Tap>>>,
         n_positions: Option<u64>,
         path: &'m Path,
         turn: &'m Mutex<()>,
@@ -46,12 +50,26 @@ impl<'m> LlamaCppDecoder<'m> {
         let n_batch = context.n_batch().min(n_batch).max(1) as usize;
         Self {
             context,
-            batch: LlamaBatch::new(n_batch, 1),
+            batch: Batch::default(),
             n_batch,
             n_vocab,
+            tap,
             n_positions,
             path,
             turn,
+        }
+    }
+
+    /// The call that decodes a window from `start` on. Nothing after the last scored position can
+    /// change a row.
+    fn call(&self, window: &WindowSpec, start: usize) -> Call {
+        let scored_start = window.first_scored as usize;
+        let scored_end = scored_start + window.n_rows as usize;
+        let end = scored_end.min(start + self.n_batch);
+        Call {
+            positions: start..end,
+            scored_start,
+            next: (end < scored_end).then_some(end),
         }
     }
 
@@ -67,6 +85,12 @@ impl<'m> LlamaCppDecoder<'m> {
         // A stream's windows are known only now.
         check_positions(self.n_positions, positions.end as u64, self.path)?;
         let start = positions.start;
+        if start == 0 {
+            self.context.clear();
+        }
+        if positions.is_empty() {
+            return Ok(Vec::new());
+        }
         let failed = |reason: String| EngineError::Decode {
             path: self.path.to_owned(),
             window,
@@ -75,19 +99,18 @@ impl<'m> LlamaCppDecoder<'m> {
         };
         self.batch.clear();
         for position in positions.clone() {
-            let token = LlamaToken(tokens[position] as i32);
-            self.batch
-                .add(token, position as i32, &[0], position >= scored_start)
-                .map_err(|error| failed(error.to_string()))?;
+            let is_scored = position >= scored_start;
+            self.batch.push(tokens[position], position, is_scored);
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.context
             .decode(&mut self.batch)
             .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
         // Getting the first row waits until the accelerator is done.
-        Ok((start.max(scored_start)..positions.end)
-            .map(|position| self.context.get_logits_ith((position - start) as i32))
-            .collect())
+        let scored = start.max(scored_start)..positions.end;
+        let rows = scored.map(|position| self.context.row(position - start));
+        let rows = rows.collect::<Option<_>>();
+        rows.ok_or_else(|| failed(last_log_errors()))
     }
 }
 
@@ -113,24 +136,45 @@ impl Decoder for LlamaCppDecoder<'_> {
         window: &WindowSpec,
         start: usize,
     ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
-        if start == 0 {
-            self.context.clear_kv_cache();
+        let call = self.call(window, start);
+        if let Some(tap) = &self.tap {
+            lock(tap).start(true);
         }
-        let scored_start = window.first_scored as usize;
-        // Nothing after the last scored position can change a row.
-        let scored_end = scored_start + window.n_rows as usize;
-        let end = scored_end.min(start + self.n_batch);
-        let rows = self.decode_batch(window.window, &window.tokens, start..end, scored_start)?;
-        Ok(((end < scored_end).then_some(end), rows))
+        let (tokens, positions) = (&window.tokens, call.positions);
+        let rows = self.decode_batch(window.window, tokens, positions, call.scored_start)?;
+        Ok((call.next, rows))
     }
 
     fn decode_states<E: From<EngineError>>(
         &mut self,
-        _window: &WindowSpec,
-        _wants_rows: impl Fn(Range<usize>) -> bool,
-        _sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
+        window: &WindowSpec,
+        wants_rows: impl Fn(Range<usize>) -> bool,
+        mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        todo!()
+        let path = self.path;
+        let no_states = |what: String| EngineError::Head {
+            path: path.to_owned(),
+            what,
+        };
+        let tap = self.tap.clone();
+        let tap = tap.ok_or_else(|| no_states("this context does not show them".to_owned()))?;
+        let mut start = Some(0);
+        while let Some(at) = start {
+            let call = self.call(window, at);
+            let (tokens, positions) = (&window.tokens, call.positions);
+            let wants_rows = wants_rows(positions.clone());
+            lock(&tap).start(wants_rows);
+            let rows = self.decode_batch(window.window, tokens, positions, call.scored_start)?;
+            let tap = lock(&tap);
+            tap.check(rows.len()).map_err(no_states)?;
+            sink(&Outputs {
+                states: &tap.states,
+                rows: wants_rows.then_some(&rows),
+                groups: &tap.groups,
+            })?;
+            start = call.next;
+        }
+        Ok(())
     }
 
     fn extend<E: From<EngineError>>(
@@ -140,7 +184,6 @@ impl Decoder for LlamaCppDecoder<'_> {
         n: u32,
         mut on_token: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        self.context.clear_kv_cache();
         let mut decoded = 0;
         for _ in 0..n {
             let last = tokens.len().saturating_sub(1);
@@ -161,4 +204,8 @@ impl Decoder for LlamaCppDecoder<'_> {
         }
         Ok(())
     }
+}
+
+fn lock(tap: &Mutex<Tap>) -> MutexGuard<'_, Tap> {
+    tap.lock().unwrap_or_else(PoisonError::into_inner)
 }

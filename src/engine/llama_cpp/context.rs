@@ -1,0 +1,164 @@
+//! A context of llama.cpp, which shows the tensors that it computes to whoever watches it.
+//!
+//! llama-cpp-2 cannot set the callback for that, so contexts are created with llama-cpp-sys-2.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::num::NonZeroI32;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llama_cpp_2::DecodeError;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_sys_2 as sys;
+
+use super::node::Node;
+use crate::engine::ContextOptions;
+
+/// Watches the tensors of a graph while it is computed, in order.
+pub(super) trait Watch: Send + 'static {
+    /// Whether this tensor is to be shown to [`computed`](Self::computed), which costs a little.
+    fn wants(&mut self, node: Node<'_>) -> bool;
+
+    /// Looks at a tensor that was computed. Returns whether the rest of the graph, as far as the
+    /// same device computes it, is to be computed too.
+    fn computed(&mut self, node: Node<'_>) -> bool;
+}
+
+/// The tokens of one decode call.
+#[derive(Default)]
+pub(super) struct Batch {
+    tokens: Vec<sys::llama_token>,
+    positions: Vec<sys::llama_pos>,
+    /// Whether a token's row is wanted: 0 or 1.
+    outputs: Vec<i8>,
+}
+
+impl Batch {
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.outputs.clear();
+    }
+
+    pub(super) fn push(&mut self, token: u32, position: usize, is_output: bool) {
+        self.tokens.push(token as sys::llama_token);
+        self.positions.push(position as sys::llama_pos);
+        self.outputs.push(is_output.into());
+    }
+}
+
+/// A context of a loaded model.
+pub(super) struct Context<'m> {
+    inner: NonNull<sys::llama_context>,
+    n_vocab: usize,
+    /// What the callback points to.
+    _watch: Option<Arc<dyn Any + Send + Sync>>,
+    model: PhantomData<&'m LlamaModel>,
+}
+
+// SAFETY: a context is not bound to the thread that created it, and it is used through one owner.
+unsafe impl Send for Context<'_> {}
+
+impl<'m> Context<'m> {
+    /// Creates a context whose rows have `n_vocab` entries; `None` if llama.cpp refuses.
+    pub(super) fn new<W: Watch>(
+        model: &'m LlamaModel,
+        n_vocab: usize,
+        options: &ContextOptions,
+        watch: Option<Arc<Mutex<W>>>,
+    ) -> Option<Self> {
+        // SAFETY: returns plain values.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.n_ctx = options.n_ctx;
+        params.n_batch = options.n_batch;
+        params.n_ubatch = options.n_ubatch;
+        params.n_threads = options.threads as i32;
+        params.n_threads_batch = options.threads as i32;
+        params.flash_attn_type = options.flash_attn.policy();
+        params.type_k = options.type_k.ggml.into();
+        params.type_v = options.type_v.ggml.into();
+        params.no_perf = true;
+        if let Some(watch) = &watch {
+            params.cb_eval = Some(show::<W>);
+            params.cb_eval_user_data = Arc::as_ptr(watch).cast_mut().cast();
+        }
+        // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that
+        // Cargo.toml pins. The model outlives the context, and so does what the callback points to.
+        let inner = unsafe {
+            let model = *std::ptr::from_ref(model).cast::<*mut sys::llama_model>();
+            sys::llama_init_from_model(model, params)
+        };
+        Some(Self {
+            inner: NonNull::new(inner)?,
+            n_vocab,
+            _watch: watch.map(|watch| watch as Arc<dyn Any + Send + Sync>),
+            model: PhantomData,
+        })
+    }
+
+    /// Tokens of a decode call, which llama.cpp may have lowered.
+    pub(super) fn n_batch(&self) -> u32 {
+        // SAFETY: the context is valid until it is dropped.
+        unsafe { sys::llama_n_batch(self.inner.as_ptr()) }
+    }
+
+    /// Forgets all tokens.
+    pub(super) fn clear(&mut self) {
+        // SAFETY: the context is valid, and so is its memory.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.inner.as_ptr()), true) }
+    }
+
+    /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.
+    pub(super) fn decode(&mut self, batch: &mut Batch) -> Result<(), DecodeError> {
+        let tokens = sys::llama_batch {
+            n_tokens: batch.tokens.len() as i32,
+            token: batch.tokens.as_mut_ptr(),
+            embd: std::ptr::null_mut(),
+            pos: batch.positions.as_mut_ptr(),
+            // Without these, all tokens belong to sequence 0.
+            n_seq_id: std::ptr::null_mut(),
+            seq_id: std::ptr::null_mut(),
+            logits: batch.outputs.as_mut_ptr(),
+        };
+        // SAFETY: the context is valid, and each list has n_tokens elements.
+        let code = unsafe { sys::llama_decode(self.inner.as_ptr(), tokens) };
+        NonZeroI32::new(code).map_or(Ok(()), |code| Err(code.into()))
+    }
+
+    /// The row of the token at this index of the last batch, if it was wanted. The first waits
+    /// until an accelerator is done.
+    pub(super) fn row(&self, i: usize) -> Option<&[f32]> {
+        // SAFETY: the context is valid. The row has n_vocab entries and does not change before the
+        // next decode, which borrows the context mutably.
+        unsafe {
+            let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
+            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_vocab))
+        }
+    }
+}
+
+impl Drop for Context<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the context is valid, and nothing uses it after this.
+        unsafe { sys::llama_free(self.inner.as_ptr()) }
+    }
+}
+
+/// Shows a tensor: llama.cpp asks first whether it is wanted, and calls again when it is computed.
+unsafe extern "C" fn show<W: Watch>(
+    tensor: *mut sys::ggml_tensor,
+    asks: bool,
+    watch: *mut c_void,
+) -> bool {
+    // SAFETY: `Context::new` gave a `Mutex<W>` that the context keeps, and the graph does not
+    // change during the call.
+    let (watch, node) = unsafe { (&*watch.cast::<Mutex<W>>().cast_const(), Node::new(tensor)) };
+    let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+    match node {
+        Some(node) if asks => watch.wants(node),
+        Some(node) => watch.computed(node),
+        None => !asks,
+    }
+}

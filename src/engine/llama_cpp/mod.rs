@@ -1,0 +1,150 @@
+//! The engine's traits, implemented with llama.cpp.
+
+mod context;
+mod decoder;
+mod ggml;
+mod head;
+mod model;
+mod node;
+mod placement;
+mod probe;
+mod tap;
+#[cfg(test)]
+mod tests;
+
+pub use decoder::LlamaCppDecoder;
+pub use head::LlamaCppHead;
+pub use model::LlamaCppModel;
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use kl_formats::States;
+use llama_cpp_2::list_llama_ggml_backend_devices;
+use llama_cpp_2::llama_backend::LlamaBackend;
+
+use super::gguf::{self, GgufSummary};
+use super::{Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
+use placement::Placement;
+
+/// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
+#[derive(Default)]
+pub struct LlamaCpp {
+    started: OnceLock<Result<LlamaBackend, String>>,
+}
+
+impl LlamaCpp {
+    fn backend(&self) -> Result<&LlamaBackend, EngineError> {
+        self.started
+            .get_or_init(|| LlamaBackend::init().map_err(|error| error.to_string()))
+            .as_ref()
+            .map_err(|error| EngineError::Backend(error.clone()))
+    }
+}
+
+impl Engine for LlamaCpp {
+    type Model<'e> = LlamaCppModel<'e>;
+    type Head<'e> = LlamaCppHead<'e>;
+
+    fn version(&self) -> String {
+        LLAMA_CPP_VERSION.to_owned()
+    }
+
+    fn devices(&self) -> Vec<String> {
+        list_llama_ggml_backend_devices()
+            .into_iter()
+            .map(|device| format!("{} ({})", device.name, device.description.trim()))
+            .collect()
+    }
+
+    fn can_offload(&self) -> Result<bool, EngineError> {
+        Ok(self.backend()?.supports_gpu_offload())
+    }
+
+    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
+        inspect(path).map(|header| header.file_bytes)
+    }
+
+    fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
+        LlamaCppModel::load(self.backend()?, path, options)
+    }
+
+    fn head(
+        &self,
+        states: &States,
+        section: &mut dyn Read,
+        threads: u32,
+    ) -> Result<LlamaCppHead<'_>, EngineError> {
+        self.backend()?;
+        LlamaCppHead::new(states, section, threads, &Placement::default(), None)
+    }
+}
+
+/// Reads the header of a GGUF, and checks that the file is whole and holds a causal language model.
+///
+/// # Errors
+/// A file that is not a whole GGUF, a later part of a split one, or a model that predicts no next
+/// token.
+fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
+    let header = gguf::read_whole(path)?;
+    if let Some((part, parts)) = header.split.filter(|&(part, _)| part > 0) {
+        return Err(EngineError::NotFirstPart {
+            path: path.to_owned(),
+            part: part + 1,
+            parts,
+        });
+    }
+    refuse_not_causal(path, &header)?;
+    Ok(header)
+}
+
+/// Refuses a window of `n_tokens` tokens if a model has learned fewer positions, on which llama.cpp
+/// would abort.
+fn check_positions(
+    n_positions: Option<u64>,
+    n_tokens: u64,
+    path: &Path,
+) -> Result<(), EngineError> {
+    match n_positions {
+        Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
+            path: path.to_owned(),
+            n_positions,
+            n_tokens,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Architectures that see later tokens, or have no head, without a key in the file that says so: text
+/// diffusion and embedding models of llama.cpp's `src/models`.
+const NOT_CAUSAL: [&str; 6] = [
+    "dream",
+    "llada",
+    "llada-moe",
+    "rnd1",
+    "gemma-embedding",
+    "llama-embed",
+];
+
+fn refuse_not_causal(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
+    let architecture = header.architecture.as_deref().unwrap_or_default();
+    let what = if matches!(architecture, "t5" | "t5encoder") {
+        format!("an encoder-decoder or encoder-only model ({architecture})")
+    } else if header.causal_attention == Some(false)
+        || architecture.contains("bert")
+        || NOT_CAUSAL.contains(&architecture)
+    {
+        format!("a model without causal attention ({architecture})")
+    } else if header.pooling_type.is_some_and(|pooling| pooling != 0) {
+        format!("an embedding model ({architecture} with pooling)")
+    } else if header.tokenizer.is_none() {
+        format!("a GGUF without a vocabulary ({architecture})")
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::NotCausal {
+        path: path.to_owned(),
+        what,
+    })
+}

@@ -1,0 +1,154 @@
+//! A tensor of a graph that llama.cpp is computing, as its callback shows it.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use super::ggml::BufferType;
+
+/// A tensor of a graph, for as long as the callback runs.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'g> {
+    tensor: NonNull<sys::ggml_tensor>,
+    graph: PhantomData<&'g sys::ggml_tensor>,
+}
+
+/// A tensor of a loaded model's weights, valid as long as the model is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ModelTensor(pub(super) NonNull<sys::ggml_tensor>);
+
+// SAFETY: a loaded model's weights never change, and llama.cpp itself reads them from any thread.
+unsafe impl Send for ModelTensor {}
+// SAFETY: as above.
+unsafe impl Sync for ModelTensor {}
+
+impl ModelTensor {
+    /// The memory that holds it.
+    pub(super) fn memory(self) -> Option<BufferType> {
+        // SAFETY: the tensor is valid as long as the model, which this is used with.
+        unsafe { BufferType::of(self.0) }
+    }
+}
+
+impl<'g> Node<'g> {
+    /// # Safety
+    /// `tensor` is null, or points to a tensor that does not change during `'g`, nor do those that
+    /// it is computed from.
+    pub(super) unsafe fn new(tensor: *mut sys::ggml_tensor) -> Option<Self> {
+        let graph = PhantomData;
+        NonNull::new(tensor).map(|tensor| Self { tensor, graph })
+    }
+
+    fn get(self) -> &'g sys::ggml_tensor {
+        // SAFETY: `new` requires that it points to a tensor that does not change.
+        unsafe { self.tensor.as_ref() }
+    }
+
+    pub(super) fn op(self) -> sys::ggml_op {
+        self.get().op
+    }
+
+    /// The operation's name, for messages.
+    pub(super) fn op_name(self) -> String {
+        // SAFETY: the tensor is valid, and the name is one of ggml's constants.
+        let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_op_desc(self.tensor.as_ptr())) };
+        name.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn kind(self) -> sys::ggml_type {
+        self.get().type_
+    }
+
+    /// Elements in each dimension, the innermost first.
+    pub(super) fn shape(self) -> [i64; 4] {
+        self.get().ne
+    }
+
+    /// An integer parameter of the operation.
+    pub(super) fn param(self, i: usize) -> i32 {
+        self.get().op_params[i]
+    }
+
+    /// A parameter that is an f32.
+    pub(super) fn f32_param(self, i: usize) -> f32 {
+        f32::from_ne_bytes(self.param(i).to_ne_bytes())
+    }
+
+    /// What the operation is applied to.
+    pub(super) fn input(self, i: usize) -> Option<Self> {
+        // SAFETY: `new` requires the same of the inputs as of the tensor itself.
+        unsafe { Self::new(self.get().src[i]) }
+    }
+
+    fn name_bytes(self) -> impl Iterator<Item = u8> + use<'g> {
+        let chars = self.get().name.iter();
+        chars.map(|&char| char as u8).take_while(|&byte| byte != 0)
+    }
+
+    pub(super) fn is_named(self, name: &str) -> bool {
+        self.name_bytes().eq(name.bytes())
+    }
+
+    /// The name; of a copy that was made for another device, that of the original.
+    pub(super) fn name(self) -> String {
+        let bytes: Vec<u8> = self.name_bytes().collect();
+        let name = String::from_utf8_lossy(&bytes);
+        original(&name).unwrap_or(&name).to_owned()
+    }
+
+    /// The same tensor as one of a model's weights; `None` where it is a copy of one, or computed.
+    pub(super) fn as_weight(self) -> Option<ModelTensor> {
+        let bytes: Vec<u8> = self.name_bytes().collect();
+        let is_copy = original(&String::from_utf8_lossy(&bytes)).is_some();
+        (self.op() == sys::GGML_OP_NONE && !is_copy).then_some(ModelTensor(self.tensor))
+    }
+
+    /// Appends the elements to `out`, if they are f32 and lie one after the other in memory.
+    pub(super) fn read(self, out: &mut Vec<f32>) -> Result<(), String> {
+        let tensor = self.get();
+        // SAFETY: a view's source is valid as long as the view.
+        let source = unsafe { tensor.view_src.as_ref() }.unwrap_or(tensor);
+        // SAFETY: the tensor is valid.
+        let is_plain = unsafe { sys::ggml_is_contiguous(self.tensor.as_ptr()) };
+        if tensor.type_ != sys::GGML_TYPE_F32
+            || !is_plain
+            || source.buffer.is_null()
+            || tensor.data.is_null()
+        {
+            return Err(format!("the tensor {} cannot be read", self.name()));
+        }
+        let n = tensor.ne.iter().product::<i64>().max(0) as usize;
+        let start = out.len();
+        out.resize(start + n, 0.0);
+        let values = &mut out[start..];
+        // SAFETY: the tensor has a buffer and n contiguous f32, as many as `values`.
+        unsafe {
+            sys::ggml_backend_tensor_get(
+                self.tensor.as_ptr(),
+                values.as_mut_ptr().cast(),
+                0,
+                size_of_val(values),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The original's name in that of a copy, which ggml's scheduler names `backend#original#copy`.
+fn original(name: &str) -> Option<&str> {
+    let (_, rest) = name.split_once('#')?;
+    rest.rsplit_once('#').map(|(original, _)| original)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::original;
+
+    #[test]
+    fn copies_are_named_after_their_original() {
+        assert_eq!(original("CPU#result_norm#0"), Some("result_norm"));
+        assert_eq!(original("result_norm"), None);
+        assert_eq!(original("a#b"), None);
+    }
+}

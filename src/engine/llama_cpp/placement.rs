@@ -1,0 +1,68 @@
+//! Where an output head lies and is computed: as llama.cpp places a model's own, so that the same
+//! kernels compute it.
+
+use super::ggml::{BufferType, Device, Matrix};
+
+/// The devices of a head.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placement {
+    /// The GPUs that may compute it.
+    pub(super) gpus: Vec<Device>,
+    /// The GPU whose memory holds it; `None` for the CPU's.
+    pub(super) home: Option<Device>,
+}
+
+/// Memory for a matrix.
+pub(super) struct Place {
+    pub(super) device: Device,
+    pub(super) memory: BufferType,
+    /// Whether its kernels want the weights in another order, which takes all of them at once.
+    pub(super) is_reordered: bool,
+}
+
+impl Placement {
+    /// The first memory that can hold a matrix to multiply with (`make_cpu_buft_list`,
+    /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
+    pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
+        let devices = Device::all();
+        let cpus = || devices.iter().copied().filter(|device| device.is_cpu());
+        let libraries = devices.iter().copied().filter(|device| device.is_library());
+        let plain = |device: Device| {
+            device.buffer_type().map(|memory| Place {
+                device,
+                memory,
+                is_reordered: false,
+            })
+        };
+        let of_cpu = cpus().find_map(Device::buffer_type);
+        let libraries = libraries
+            .filter_map(plain)
+            .filter(|place| Some(place.memory) != of_cpu);
+        let reordered = cpus().take(1).flat_map(|device| {
+            let memories = device.extra_buffer_types().into_iter();
+            memories.map(move |memory| Place {
+                device,
+                memory,
+                is_reordered: true,
+            })
+        });
+        let mut places = (self.home.and_then(plain).into_iter())
+            .chain(libraries)
+            .chain(reordered)
+            .chain(cpus().filter_map(plain));
+        places.find(|place| place.device.can_multiply(matrix, place.memory))
+    }
+
+    /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let all = Device::all();
+        let libraries = all.iter().filter(|device| device.is_library());
+        let cpu = all.iter().find(|device| device.is_cpu());
+        self.gpus
+            .iter()
+            .chain(libraries)
+            .chain(cpu)
+            .copied()
+            .collect()
+    }
+}

@@ -1,0 +1,129 @@
+//! Finds out, from the graph of one decoded token, what makes rows of hidden states.
+
+use std::collections::HashMap;
+
+use kl_formats::HeadStep;
+use llama_cpp_sys_2 as sys;
+
+use super::context::Watch;
+use super::node::{ModelTensor, Node};
+
+/// The name that llama.cpp gives to the rows.
+const ROWS: &str = "result_output";
+
+/// The start of the names that ggml gives to tensors without one, numbered in the graph's order.
+const UNNAMED: &str = "node_";
+
+/// What one graph has shown of the output head.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) n_embd: u32,
+    /// The matrix: its name, ggml's type, and where it lies, if no copy of it was multiplied.
+    pub(super) name: String,
+    pub(super) type_id: u32,
+    pub(super) weight: Option<ModelTensor>,
+    /// The tensor of the hidden states, if its name finds it in any graph of the model.
+    pub(super) states: Option<String>,
+    pub(super) then: Vec<HeadStep>,
+    /// The values of each step that has some.
+    pub(super) values: Vec<Vec<f32>>,
+}
+
+/// Watches a graph for its rows.
+pub(super) struct Probe {
+    n_vocab: i64,
+    /// How often each name has occurred.
+    names: HashMap<String, u32>,
+    /// What was found, or what `kl` cannot repeat.
+    pub(super) found: Option<Result<Found, String>>,
+}
+
+impl Probe {
+    pub(super) fn new(n_vocab: u32) -> Self {
+        Self {
+            n_vocab: n_vocab.into(),
+            names: HashMap::new(),
+            found: None,
+        }
+    }
+
+    /// Goes back from the rows to the product with the head.
+    fn find(&self, rows: Node<'_>) -> Result<Found, String> {
+        let mut then = Vec::new();
+        let mut values = Vec::new();
+        let mut node = rows;
+        let (weight, states) = loop {
+            let [first, second] = [0, 1].map(|i| node.input(i));
+            let unknown = || format!("kl does not know the operation {}", node.op_name());
+            let step = match (node.op(), first, second) {
+                (sys::GGML_OP_MUL_MAT, Some(weight), Some(states))
+                    if weight.shape()[1] == self.n_vocab =>
+                {
+                    break (weight, states);
+                }
+                (sys::GGML_OP_SCALE, ..) => HeadStep::Scale {
+                    factor: node.f32_param(0),
+                    bias: node.f32_param(1),
+                },
+                (sys::GGML_OP_UNARY, ..) if node.param(0) == sys::GGML_UNARY_OP_TANH as i32 => {
+                    HeadStep::Tanh
+                }
+                (op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL), _, Some(operand)) => {
+                    let n_values = self.read_values(operand, &mut values)?;
+                    match op {
+                        sys::GGML_OP_ADD => HeadStep::Add { n_values },
+                        _ => HeadStep::Mul { n_values },
+                    }
+                }
+                _ => return Err(unknown()),
+            };
+            then.push(step);
+            node = first.ok_or_else(unknown)?;
+        };
+        then.reverse();
+        values.reverse();
+        let [n_embd, n_vocab, 1, 1] = weight.shape() else {
+            return Err(format!("its head {} is not a matrix", weight.name()));
+        };
+        if n_vocab != self.n_vocab || states.shape() != [n_embd, 1, 1, 1] {
+            return Err("its head is not multiplied with one state for each token".to_owned());
+        }
+        let name = states.name();
+        let is_unique = self.names.get(&name) == Some(&1) && !name.starts_with(UNNAMED);
+        Ok(Found {
+            n_embd: n_embd as u32,
+            name: weight.name(),
+            type_id: weight.kind(),
+            weight: weight.as_weight(),
+            states: is_unique.then_some(name),
+            then,
+            values,
+        })
+    }
+
+    /// Reads what is added to all rows, or what they are multiplied with: weights of the model.
+    fn read_values(&self, operand: Node<'_>, values: &mut Vec<Vec<f32>>) -> Result<u32, String> {
+        let [n, 1, 1, 1] = operand.shape() else {
+            return Err(format!("kl cannot apply {} to all rows", operand.name()));
+        };
+        if operand.op() != sys::GGML_OP_NONE || (n != 1 && n != self.n_vocab) {
+            return Err(format!("kl cannot apply {} to all rows", operand.name()));
+        }
+        let mut read = Vec::new();
+        operand.read(&mut read)?;
+        values.push(read);
+        Ok(n as u32)
+    }
+}
+
+impl Watch for Probe {
+    fn wants(&mut self, node: Node<'_>) -> bool {
+        *self.names.entry(node.name()).or_default() += 1;
+        node.is_named(ROWS)
+    }
+
+    fn computed(&mut self, node: Node<'_>) -> bool {
+        self.found = Some(self.find(node));
+        true
+    }
+}

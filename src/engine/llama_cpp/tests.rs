@@ -1,0 +1,269 @@
+//! Rows computed from hidden states against llama.cpp's own rows.
+
+use std::ffi::CString;
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use kl_formats::{HeadCheck, HeadStep, StateType, States, WindowSpec};
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use llama_cpp_sys_2 as sys;
+use tempfile::TempDir;
+
+use super::*;
+use crate::engine::{
+    ContextOptions, Decoder, Engine, Head, LogitSource, Model, OutputHead, Outputs,
+};
+
+/// Logical and physical batches: one token, less than a window, all of it, and several physical
+/// batches in a call.
+const BATCHES: [(u32, u32); 6] = [(1, 1), (7, 7), (64, 64), (130, 130), (64, 7), (130, 64)];
+
+const N_TOKENS: u32 = 140;
+/// Tests run side by side, and ggml's threads wait for each other without sleeping.
+const THREADS: u32 = 1;
+
+static ENGINE: LlamaCpp = LlamaCpp {
+    started: OnceLock::new(),
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(name)
+}
+
+fn load(path: &Path) -> LlamaCppModel<'static> {
+    send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
+    ENGINE.load(path, &ModelOptions::default()).unwrap()
+}
+
+fn window(model: &impl Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
+    let n_vocab = model.n_vocab();
+    let token = |i: u32| i.wrapping_mul(2_654_435_761) % n_vocab;
+    WindowSpec {
+        window: 0,
+        tokens: (0..n_tokens).map(token).collect(),
+        n_rows: n_tokens - first_scored,
+        first_scored,
+    }
+}
+
+fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
+    ContextOptions {
+        n_ctx: N_TOKENS,
+        n_batch,
+        n_ubatch,
+        threads: THREADS,
+        states: true,
+        ..ContextOptions::default()
+    }
+}
+
+fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
+    States {
+        n_embd: head.n_embd,
+        state_type: StateType::F32,
+        head: head.tensor.clone(),
+        then: head.then.clone(),
+        n_batch,
+        n_ubatch,
+        check: HeadCheck::default(),
+    }
+}
+
+/// What a file holds of a model's head.
+fn section(model: &impl Model, head: &OutputHead) -> impl Read {
+    let tensor = model.read_head_tensor(head).unwrap();
+    tensor.chain(Cursor::new(head.value_bytes()))
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The rows of a window, as a context without a callback decodes them.
+fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec) -> Vec<Vec<f32>> {
+    let options = ContextOptions {
+        states: false,
+        ..options.clone()
+    };
+    let mut decoder = model.decoder(&options).unwrap();
+    let mut all = Vec::new();
+    decoder
+        .decode(window, |rows| {
+            all.extend(rows.iter().map(|row| row.to_vec()));
+            Ok::<_, EngineError>(())
+        })
+        .unwrap();
+    all
+}
+
+/// Checks that each row that a head computes is the model's own, to the bit, and that the states are
+/// the same where the graph ends before the head.
+#[track_caller]
+fn check(model: &impl Model, head: &mut impl Head, batch: (u32, u32), window: &WindowSpec) {
+    let options = options(batch.0, batch.1);
+    let n_vocab = model.n_vocab() as usize;
+    let expected = plain_rows(model, &options, window);
+    assert_eq!(expected.len(), window.n_rows as usize);
+    let head_of = model.output_head().unwrap();
+    let n_embd = head_of.n_embd as usize;
+    let mut decoder = model.decoder(&options).unwrap();
+    let (mut all_states, mut groups, mut next) = (Vec::new(), Vec::new(), 0);
+    let sink = |outputs: &Outputs<'_>| {
+        let rows = outputs.rows.unwrap();
+        let mut left = outputs.states;
+        let mut of_call = rows.iter();
+        for &n in outputs.groups {
+            let (states, rest) = left.split_at(n * n_embd);
+            let computed = head.rows(states)?;
+            assert_eq!(computed.len(), n * n_vocab);
+            for row in computed.chunks(n_vocab) {
+                assert_eq!(bits(row), bits(&expected[next]), "row {next}, {batch:?}");
+                assert_eq!(bits(row), bits(of_call.next().unwrap()));
+                next += 1;
+            }
+            left = rest;
+        }
+        assert!(left.is_empty() && of_call.next().is_none());
+        all_states.extend_from_slice(outputs.states);
+        groups.extend_from_slice(outputs.groups);
+        Ok::<_, EngineError>(())
+    };
+    decoder.decode_states(window, |_| true, sink).unwrap();
+    assert_eq!(next, expected.len());
+
+    let of_format = states(&head_of, batch)
+        .groups(&window.entry())
+        .map(|rows| rows.len());
+    assert_eq!(groups, of_format.collect::<Vec<_>>(), "{batch:?}");
+
+    let mut without_rows = Vec::new();
+    let sink = |outputs: &Outputs<'_>| {
+        assert!(outputs.rows.is_none());
+        without_rows.extend_from_slice(outputs.states);
+        Ok::<_, EngineError>(())
+    };
+    decoder.decode_states(window, |_| false, sink).unwrap();
+    assert_eq!(bits(&without_rows), bits(&all_states), "{batch:?}");
+    // The same context gives whole rows after that.
+    let (_, rows) = decoder.step(window, 0).unwrap();
+    for (row, expected) in rows.iter().zip(&expected) {
+        assert_eq!(bits(row), bits(expected));
+    }
+}
+
+/// Checks a model in all batches, with its own matrix and with a copy of it.
+#[track_caller]
+fn check_model(path: &Path, n_tokens: u32) -> OutputHead {
+    let model = load(path);
+    let head = model.output_head().unwrap();
+    for (i, batch) in BATCHES.into_iter().enumerate() {
+        let window = window(&model, n_tokens, [1, 0, 9, 70][i % 4].min(n_tokens / 2));
+        let states = states(&head, batch);
+        let mut shared = model
+            .head(&states, &mut section(&model, &head), THREADS)
+            .unwrap();
+        assert!(shared.is_shared() && shared.device() == "CPU");
+        check(&model, &mut shared, batch, &window);
+        let mut own = ENGINE
+            .head(&states, &mut section(&model, &head), THREADS)
+            .unwrap();
+        assert!(!own.is_shared());
+        check(&model, &mut own, batch, &window);
+    }
+    head
+}
+
+#[test]
+fn rows_of_states_are_the_models_own() {
+    for (name, type_name) in [
+        ("tiny-f16.gguf", "f16"),
+        ("tiny-q8_0.gguf", "q8_0"),
+        ("tiny-q4_K_M.gguf", "q6_K"),
+        ("tiny-q2_K.gguf", "q6_K"),
+    ] {
+        let head = check_model(&fixture(name), N_TOKENS);
+        assert_eq!(head.tensor.name, "token_embd.weight", "tied");
+        assert_eq!((&head.tensor.type_name[..], head.n_embd), (type_name, 256));
+        assert!(head.then.is_empty());
+    }
+}
+
+/// The model in `path`, with a head of another type.
+fn with_head_type(folder: &TempDir, path: &Path, kind: sys::ggml_type) -> PathBuf {
+    let out = folder.path().join(format!("{kind}.gguf"));
+    let [from, to] = [path, &out].map(|path| CString::new(path.to_str().unwrap()).unwrap());
+    // SAFETY: the paths are zero-terminated and, like the parameters, outlive the call.
+    let status = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = sys::LLAMA_FTYPE_MOSTLY_Q8_0;
+        params.output_tensor_type = kind;
+        params.token_embedding_type = kind;
+        sys::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params)
+    };
+    assert_eq!(status, 0);
+    out
+}
+
+/// Among them those that the CPU keeps in another order, for faster kernels.
+#[test]
+fn heads_of_every_type_give_the_models_own_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
+    for (kind, name) in [
+        (sys::GGML_TYPE_F32, "f32"),
+        (sys::GGML_TYPE_BF16, "bf16"),
+        (sys::GGML_TYPE_Q8_0, "q8_0"),
+        (sys::GGML_TYPE_Q6_K, "q6_K"),
+        (sys::GGML_TYPE_Q5_K, "q5_K"),
+        (sys::GGML_TYPE_Q5_0, "q5_0"),
+        (sys::GGML_TYPE_Q4_0, "q4_0"),
+        (sys::GGML_TYPE_Q4_1, "q4_1"),
+        (sys::GGML_TYPE_Q4_K, "q4_K"),
+        (sys::GGML_TYPE_Q3_K, "q3_K"),
+        (sys::GGML_TYPE_Q2_K, "q2_K"),
+        (sys::GGML_TYPE_IQ4_NL, "iq4_nl"),
+        (sys::GGML_TYPE_IQ4_XS, "iq4_xs"),
+    ] {
+        let path = with_head_type(&folder, &fixture("tiny-f16.gguf"), kind);
+        let head = check_model(&path, 70);
+        assert_eq!(head.tensor.type_name, name);
+    }
+}
+
+#[test]
+fn what_follows_the_head_is_learned_from_the_graph() {
+    for name in [
+        "gemma2",
+        "qwen2",
+        "command-r",
+        "phi2",
+        "mixtral",
+        "mamba",
+        "falcon-h1",
+        "lfm2",
+        "gpt2",
+    ] {
+        let n_tokens = if name == "gpt2" { 48 } else { N_TOKENS };
+        let path = fixture(&format!("architectures/{name}.gguf"));
+        let head = check_model(&path, n_tokens);
+        let steps: Vec<&str> = head
+            .then
+            .iter()
+            .map(|step| match step {
+                HeadStep::Scale { .. } => "scale",
+                HeadStep::Tanh => "tanh",
+                HeadStep::Add { .. } => "add",
+                HeadStep::Mul { .. } => "mul",
+            })
+            .collect();
+        let expected: &[&str] = match name {
+            "gemma2" => &["scale", "tanh", "scale"],
+            "command-r" => &["scale"],
+            "phi2" => &["add"],
+            _ => &[],
+        };
+        assert_eq!(steps, expected, "{name}");
+    }
+}
