@@ -311,7 +311,7 @@ const NUMBERS: [&str; 8] = [
     "/text/n_tokens",
 ];
 
-fn number() -> impl Strategy<Value = serde_json::Value> {
+pub(super) fn number() -> impl Strategy<Value = serde_json::Value> {
     prop_oneof![
         (0..100u32).prop_flat_map(extreme).prop_map(Into::into),
         prop::sample::select(vec![u64::MAX, 1 << 32, 1 << 63]).prop_map(Into::into),

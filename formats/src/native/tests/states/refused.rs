@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::super::members::{Part, parts_of, put_together};
+use super::super::members::{Part, number, parts_of, put_together};
 use super::*;
 use crate::{CheckRow, Error};
 
@@ -217,4 +217,50 @@ fn a_tensor_that_is_not_the_headers_is_found() {
     let error = states.verify_head().unwrap_err().to_string();
     assert!(error.contains("SHA-256"), "{error}");
     states.verify_window(0).unwrap();
+}
+
+/// The numbers of a header that concern its states, by JSON pointer.
+const NUMBERS: [&str; 15] = [
+    "/format_version",
+    "/n_ctx",
+    "/n_vocab",
+    "/rows_per_piece",
+    "/states/n_embd",
+    "/states/head/type_id",
+    "/states/head/bytes",
+    "/states/then/0/factor",
+    "/states/then/2/n_values",
+    "/states/then/3/n_values",
+    "/states/n_batch",
+    "/states/n_ubatch",
+    "/states/check/n_rows",
+    "/states/check/max_kld",
+    "/states/check/rows/1/position",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Some are only information; then the contents are read as written.
+    #[test]
+    fn extreme_headers_change_nothing_or_are_refused(
+        key in prop::sample::select(&NUMBERS[..]), value in number()
+    ) {
+        let hidden = sample(StateType::F16);
+        let bytes = hidden.bytes();
+        let scratch = Scratch::new();
+        let written = read_states(scratch.file(&bytes)).unwrap();
+        let (mut parts, entries) = parts_of(&bytes);
+        let mut json = serde_json::to_value(&hidden.header).unwrap();
+        *json.pointer_mut(key).unwrap() = value;
+        parts[0].plain = format!("{MAGIC_LINE}{json}\n").into_bytes();
+        let path = scratch.file(&put_together(&parts, entries));
+        match read_states(path) {
+            Ok(found) => {
+                prop_assert_eq!(found.windows, written.windows);
+                prop_assert_eq!((found.head, found.check_rows), (written.head, written.check_rows));
+            }
+            Err(error) => check_message(&error, path),
+        }
+    }
 }
