@@ -2,6 +2,8 @@
 
 mod decoder;
 mod head;
+#[cfg(test)]
+mod tests;
 
 pub use decoder::{Fake, FakeDecoder};
 pub use head::{FakeHead, FakeStates};

@@ -213,6 +213,39 @@ fn a_later_part_of_a_split_model_is_read() {
 }
 
 #[test]
+fn tensors_are_found_in_the_part_that_holds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |part: u32| folder.path().join(format!("m-0000{part}-of-00002.gguf"));
+    let mut first = sample().bytes();
+    std::fs::write(path(1), &first).unwrap();
+    let mut second = Model {
+        data_bytes: 96,
+        ..Model::default()
+    };
+    second
+        .tensor("norm2", &[16], 0, 0)
+        .tensor("head", &[4, 2], 1, 64);
+    let mut bytes = second.bytes();
+    let start = bytes.len() - 96;
+    bytes[start + 64..start + 80].copy_from_slice(b"0123456789abcdef");
+    std::fs::write(path(2), &bytes).unwrap();
+
+    let read = |n_parts, name: &str| {
+        let place = find_tensor(&path(1), n_parts, name).unwrap()?;
+        let mut read = Vec::new();
+        std::io::Read::read_to_end(&mut place.open().unwrap(), &mut read).unwrap();
+        Some((place, read))
+    };
+    let (place, found) = read(2, "head").unwrap();
+    assert_eq!((place.shape, place.type_id), (vec![4, 2], 1));
+    assert_eq!((place.path, found), (path(2), b"0123456789abcdef".to_vec()));
+    let (place, found) = read(1, "out").unwrap();
+    assert_eq!((place.shape, place.type_id), (vec![32, 2], 8));
+    assert_eq!(found, first.split_off(first.len() - 68));
+    assert_eq!(read(2, "none"), None);
+}
+
+#[test]
 fn truncation_is_found_at_every_byte() {
     let bytes = sample().bytes();
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,149 @@
+//! The fake keeps the rules that the real engine keeps.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use kl_formats::{HeadCheck, StateType, States, WindowSpec};
+
+use super::{FakeEngine, FakeModel, FakeStates};
+use crate::engine::{
+    ContextOptions, Decoder, Engine, EngineError, Head, LogitSource, Model, ModelOptions, Outputs,
+};
+
+const WINDOW_TOKENS: u32 = 23;
+
+fn model(folder: &Path, states: FakeStates) -> FakeModel {
+    let engine = FakeEngine {
+        states,
+        ..FakeEngine::default()
+    };
+    let path = folder.join("model");
+    std::fs::write(&path, "weights").unwrap();
+    engine.load(&path, &ModelOptions::default()).unwrap()
+}
+
+fn window() -> WindowSpec {
+    WindowSpec {
+        window: 0,
+        tokens: (0..WINDOW_TOKENS).collect(),
+        first_scored: 6,
+        n_rows: WINDOW_TOKENS - 6,
+    }
+}
+
+/// By how much rows computed from states of this type differ from the model's own, at most.
+fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), kind);
+    let options = ContextOptions {
+        n_batch: 5,
+        n_ubatch: 3,
+        states: true,
+        ..ContextOptions::default()
+    };
+    let head = model.output_head().unwrap();
+    let states = States {
+        n_embd: head.n_embd,
+        state_type,
+        head: head.tensor.clone(),
+        then: head.then.clone(),
+        n_batch: options.n_batch,
+        n_ubatch: options.n_ubatch,
+        check: HeadCheck::default(),
+    };
+    let mut section = model.read_head_tensor(&head).unwrap();
+    let mut computing = model.head(&states, &mut section, 1).unwrap();
+    assert!(computing.is_shared());
+    let (mut largest, mut groups) = (0.0f32, Vec::new());
+    model
+        .decoder(&options)
+        .unwrap()
+        .decode_states(
+            &window(),
+            |_| true,
+            |outputs| {
+                let mut bytes = vec![0; outputs.states.len() * state_type.bytes()];
+                state_type.encode(outputs.states, &mut bytes);
+                let mut stored = vec![0.0; outputs.states.len()];
+                state_type.decode_into(&bytes, &mut stored);
+                let rows = outputs.rows.unwrap().concat();
+                let computed = computing.rows(&stored)?;
+                let errors = rows.iter().zip(computed).map(|(a, b)| (a - b).abs());
+                largest = errors.fold(largest, f32::max);
+                groups.extend_from_slice(outputs.groups);
+                Ok::<_, EngineError>(())
+            },
+        )
+        .unwrap();
+    let expected = states.groups(&window().entry()).map(|rows| rows.len());
+    assert_eq!(groups, expected.collect::<Vec<_>>());
+    largest
+}
+
+#[test]
+fn rows_of_states_are_as_near_as_was_chosen() {
+    use StateType::{Bf16, F16, F32};
+    for state_type in [F32, F16, Bf16] {
+        assert_eq!(largest_error(FakeStates::Half, state_type), 0.0);
+        let error = largest_error(FakeStates::Never { error: 0.5 }, state_type);
+        assert!(error > 0.4 && error <= 0.5, "{error}");
+    }
+    let single = FakeStates::Single { error: 0.5 };
+    assert_eq!(largest_error(single, F32), 0.0);
+    assert!(largest_error(single, F16) > 0.4);
+}
+
+#[test]
+fn states_that_cannot_be_had_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let unknown = model(folder.path(), FakeStates::Unknown);
+    let error = unknown.output_head().unwrap_err().to_string();
+    assert!(
+        error.contains("FAKE") && error.contains("--encoding u16"),
+        "{error}"
+    );
+    let mut decoder = unknown.decoder(&ContextOptions::default()).unwrap();
+    let sink = |_: &Outputs<'_>| Ok::<_, EngineError>(());
+    assert!(decoder.decode_states(&window(), |_| true, sink).is_err());
+}
+
+#[test]
+fn another_models_head_is_not_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), FakeStates::Half);
+    let mut head = model.output_head().unwrap();
+    head.tensor.bytes = 64;
+    let states = States {
+        n_embd: head.n_embd,
+        state_type: StateType::F16,
+        head: head.tensor,
+        then: Vec::new(),
+        n_batch: 1,
+        n_ubatch: 1,
+        check: HeadCheck::default(),
+    };
+    let other = model.head(&states, &mut Cursor::new([0; 64]), 1).unwrap();
+    assert!(!other.is_shared() && other.n_vocab() == 2);
+    assert!(model.head(&states, &mut Cursor::new([0; 63]), 1).is_err());
+}
+
+#[test]
+fn calls_are_those_of_the_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), FakeStates::Half);
+    let options = ContextOptions {
+        n_batch: 5,
+        ..ContextOptions::default()
+    };
+    let mut decoder = model.decoder(&options).unwrap();
+    let mut n_rows = Vec::new();
+    decoder
+        .decode(&window(), |rows| {
+            n_rows.push(rows.len());
+            Ok::<_, EngineError>(())
+        })
+        .unwrap();
+    assert_eq!(n_rows, [0, 4, 5, 5, 3]);
+    let (next, rows) = decoder.step(&window(), 20).unwrap();
+    assert_eq!((next, rows.len()), (None, 3));
+}
