@@ -1,16 +1,16 @@
 //! The floor under `kl`'s run time: llama.cpp decodes the windows of a text, with logits at the
 //! scored positions, and the logits are dropped.
 //!
-//!     bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH]
+//!     bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH [states|states+logits]]
 //!
 //! `ROWS`: scored positions to stop after, as `kl -n`; -1: all. `N_BATCH`: as `kl` chooses if it is
-//! not given.
+//! not given. `states`: hidden states in place of logits; `states+logits`: both.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use kl::engine::{
-    CacheType, ContextOptions, Engine as _, EngineError, FlashAttention, LlamaCpp,
+    CacheType, ContextOptions, Decoder as _, Engine as _, EngineError, FlashAttention, LlamaCpp,
     LogitSource as _, Model as _, ModelOptions, default_batch, follow_log,
 };
 use kl::input::{Plan, ScoreFrom, Windowing};
@@ -31,7 +31,10 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     let [model, text, n_ctx, score, rows, batch @ ..] = args else {
-        return Err("usage: bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH]".into());
+        return Err(
+            "usage: bare_decode MODEL TEXT N_CTX all|half|N ROWS [N_BATCH [states|states+logits]]"
+                .into(),
+        );
     };
     let (n_ctx, score): (u32, ScoreFrom) = (n_ctx.parse()?, score.parse()?);
     let max_rows = u64::try_from(rows.parse::<i64>()?).ok();
@@ -39,9 +42,9 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     follow_log(false);
     let engine = LlamaCpp::default();
     let model = engine.load(Path::new(model), &ModelOptions::default())?;
-    let n_batch = match batch.first() {
-        Some(n_batch) => n_batch.parse()?,
-        None => default_batch(model.n_vocab()),
+    let (n_batch, how) = match batch {
+        [n_batch, how @ ..] => (n_batch.parse()?, how.first()),
+        [] => (default_batch(model.n_vocab()), None),
     };
     let mut decoder = model.decoder(&ContextOptions {
         n_ctx,
@@ -51,7 +54,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         flash_attn: FlashAttention::Auto,
         type_k: CacheType::default(),
         type_v: CacheType::default(),
-        states: false,
+        states: how.is_some(),
     })?;
     let tokens = model.tokenize(&text, false)?;
     let windowing = Windowing {
@@ -63,10 +66,20 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     let plan = Plan::cut(&tokens, &windowing, model.bos()).limited(max_rows);
     let mut rows = 0;
     for window in &plan.windows {
-        decoder.decode(window, |decoded| {
-            rows += decoded.len() as u64;
-            Ok::<(), EngineError>(())
-        })?;
+        match how {
+            None => decoder.decode(window, |decoded| {
+                rows += decoded.len() as u64;
+                Ok::<(), EngineError>(())
+            })?,
+            Some(how) => decoder.decode_states(
+                window,
+                |_| how == "states+logits",
+                |outputs| {
+                    rows += outputs.groups.iter().sum::<usize>() as u64;
+                    Ok::<(), EngineError>(())
+                },
+            )?,
+        }
     }
     Ok(rows)
 }
