@@ -6,6 +6,7 @@ mod ggml;
 mod head;
 mod model;
 mod node;
+mod own_head;
 mod placement;
 mod probe;
 mod tap;

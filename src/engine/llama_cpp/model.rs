@@ -3,50 +3,40 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{GgmlType, HeadTensor, ModelIdentity, States, TokenizerIdentity, hex};
+use kl_formats::{ModelIdentity, States, TokenizerIdentity};
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
-use sha2::{Digest, Sha256};
 
-use super::context::{Batch, Context, Watch};
-use super::ggml::{BufferType, Device};
-use super::node::ModelTensor;
-use super::placement::Placement;
-use super::probe::{Found, Probe};
+use super::ggml::Device;
+use super::probe::Found;
 use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
-use crate::engine::gguf::{GgufSummary, TensorPlace, find_tensor};
+use crate::engine::gguf::GgufSummary;
 use crate::engine::{
     ContextOptions, EngineError, Model, ModelOptions, OutputHead, Tokens, last_log_errors,
 };
 
-/// Tokens of the context that shows the output head: llama.cpp's smallest.
-const PROBE_N_CTX: u32 = 256;
-
-/// Its batch, of which one token is decoded.
-const PROBE_N_BATCH: u32 = 32;
-
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
     backend: &'b LlamaBackend,
-    inner: LlamaModel,
-    path: PathBuf,
-    header: GgufSummary,
-    is_offloaded: bool,
+    pub(super) inner: LlamaModel,
+    pub(super) path: PathBuf,
+    pub(super) header: GgufSummary,
+    pub(super) is_offloaded: bool,
     /// The GPUs that may compute parts of it.
-    gpus: Vec<Device>,
+    pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
-    turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
     /// Its output head, once it was looked for.
-    found: OnceLock<Found>,
+    pub(super) found: OnceLock<Found>,
     /// SHA-256 of the head's matrix, once it was needed.
-    head_sha256: OnceLock<String>,
+    pub(super) head_sha256: OnceLock<String>,
 }
 
 impl<'b> LlamaCppModel<'b> {
@@ -107,113 +97,6 @@ impl<'b> LlamaCppModel<'b> {
             found: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
-    }
-
-    fn no_states(&self, what: &str) -> EngineError {
-        let architecture = self.header.architecture.as_deref().unwrap_or("unknown");
-        EngineError::Head {
-            path: self.path.clone(),
-            what: format!("{what} (architecture {architecture})"),
-        }
-    }
-
-    /// What the graph of one decoded token shows of the output head.
-    fn found(&self) -> Result<&Found, EngineError> {
-        if let Some(found) = self.found.get() {
-            return Ok(found);
-        }
-        let found = self.probe()?;
-        Ok(self.found.get_or_init(|| found))
-    }
-
-    fn probe(&self) -> Result<Found, EngineError> {
-        let options = ContextOptions {
-            n_ctx: PROBE_N_CTX,
-            n_batch: PROBE_N_BATCH,
-            n_ubatch: PROBE_N_BATCH,
-            threads: 1,
-            ..ContextOptions::default()
-        };
-        let probe = Arc::new(Mutex::new(Probe::new(self.n_vocab())));
-        let mut context = self.context(&options, Some(probe.clone()))?;
-        let mut batch = Batch::default();
-        batch.push(self.bos_token().unwrap_or_default(), 0, true);
-        {
-            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            context
-                .decode(&mut batch)
-                .map_err(|error| self.no_states(&format!("{error}; {}", last_log_errors())))?;
-        }
-        let mut probe = probe.lock().unwrap_or_else(PoisonError::into_inner);
-        match probe.found.take() {
-            Some(Ok(found)) => Ok(found),
-            Some(Err(what)) => Err(self.no_states(&what)),
-            None => Err(self.no_states("its graph does not name its rows")),
-        }
-    }
-
-    fn context<W: Watch>(
-        &self,
-        options: &ContextOptions,
-        watch: Option<Arc<Mutex<W>>>,
-    ) -> Result<Context<'_>, EngineError> {
-        Context::new(&self.inner, self.n_vocab() as usize, options, watch).ok_or_else(|| {
-            EngineError::Context {
-                path: self.path.clone(),
-                n_ctx: options.n_ctx,
-                reason: last_log_errors(),
-            }
-        })
-    }
-
-    /// Where the head's matrix lies in the model's file.
-    fn head_place(&self, found: &Found) -> Result<TensorPlace, EngineError> {
-        let n_parts = self.header.split.map_or(1, |(_, n_parts)| n_parts);
-        let shape = [u64::from(found.n_embd), u64::from(self.n_vocab())];
-        find_tensor(&self.path, n_parts, &found.name)?
-            .filter(|place| place.type_id == found.type_id && place.shape == shape)
-            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))
-    }
-
-    fn head_sha256(&self, place: &TensorPlace) -> Result<&str, EngineError> {
-        if let Some(sha256) = self.head_sha256.get() {
-            return Ok(sha256);
-        }
-        let mut hash = Hasher(Sha256::new());
-        std::io::copy(&mut place.open()?, &mut hash).map_err(|error| EngineError::Load {
-            path: place.path.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))
-    }
-
-    /// The model's own matrix, where it is that of `states`.
-    fn shared_head(
-        &self,
-        states: &States,
-        found: &Found,
-    ) -> Result<Option<ModelTensor>, EngineError> {
-        let head = &states.head;
-        if found.type_id != head.type_id || found.n_embd != states.n_embd {
-            return Ok(None);
-        }
-        let place = self.head_place(found)?;
-        let is_same = place.bytes == head.bytes && self.head_sha256(&place)? == head.sha256;
-        Ok(found.weight.filter(|_| is_same))
-    }
-}
-
-/// Hashes what is written to it.
-struct Hasher(Sha256);
-
-impl std::io::Write for Hasher {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 
@@ -338,31 +221,11 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
-        let found = self.found()?;
-        let place = self.head_place(found)?;
-        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
-        let kind = kind.ok_or_else(|| {
-            let id = found.type_id;
-            self.no_states(&format!(
-                "its head has ggml's type {id}, which kl does not know"
-            ))
-        })?;
-        Ok(OutputHead {
-            n_embd: found.n_embd,
-            tensor: HeadTensor {
-                name: found.name.clone(),
-                type_name: kind.name.to_owned(),
-                type_id: found.type_id,
-                bytes: place.bytes,
-                sha256: self.head_sha256(&place)?.to_owned(),
-            },
-            then: found.then.clone(),
-            values: found.values.clone(),
-        })
+        self.describe_head()
     }
 
     fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        Ok(Box::new(self.head_place(self.found()?)?.open()?))
+        Ok(Box::new(self.head_place()?.open()?))
     }
 
     fn head(
@@ -371,21 +234,8 @@ impl Model for LlamaCppModel<'_> {
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<LlamaCppHead<'_>, EngineError> {
-        // Where the model's own head lies; one that kl cannot repeat lies with the layers.
-        let found = self.found().ok();
-        let home = match found.and_then(|found| found.weight) {
-            Some(weight) => weight.memory().and_then(BufferType::device),
-            None => self.gpus.first().copied().filter(|_| self.is_offloaded),
-        };
-        let placement = Placement {
-            gpus: self.gpus.clone(),
-            home: home.filter(|device| device.is_gpu()),
-        };
-        let shared = match found {
-            Some(found) => self.shared_head(states, found)?,
-            None => None,
-        };
-        LlamaCppHead::new(states, section, threads, &placement, shared)
+        let shared = self.shared_head(states);
+        LlamaCppHead::new(states, section, threads, &self.head_placement(), shared)
     }
 
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece

@@ -1,5 +1,7 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
+mod head;
+
 use std::ffi::CString;
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,168 @@
+//! A model's own output head: what it is, where it lies, and whether another's is the same.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kl_formats::{GgmlType, HeadTensor, States, hex};
+use sha2::{Digest, Sha256};
+
+use super::LlamaCppModel;
+use super::context::{Batch, Context, Watch};
+use super::ggml::BufferType;
+use super::node::ModelTensor;
+use super::placement::Placement;
+use super::probe::{Found, Probe};
+use crate::engine::gguf::{TensorPlace, find_tensor};
+use crate::engine::{ContextOptions, EngineError, Model as _, OutputHead, last_log_errors};
+
+/// Tokens of the context that shows the output head: llama.cpp's smallest.
+const PROBE_N_CTX: u32 = 256;
+
+/// Its batch, of which one token is decoded.
+const PROBE_N_BATCH: u32 = 32;
+
+impl LlamaCppModel<'_> {
+    fn no_states(&self, what: &str) -> EngineError {
+        let architecture = self.header.architecture.as_deref().unwrap_or("unknown");
+        EngineError::Head {
+            path: self.path.clone(),
+            what: format!("{what} (architecture {architecture})"),
+        }
+    }
+
+    /// What the graph of one decoded token shows of the output head.
+    pub(super) fn found(&self) -> Result<&Found, EngineError> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
+        }
+        let found = self.probe()?;
+        Ok(self.found.get_or_init(|| found))
+    }
+
+    fn probe(&self) -> Result<Found, EngineError> {
+        let options = ContextOptions {
+            n_ctx: PROBE_N_CTX,
+            n_batch: PROBE_N_BATCH,
+            n_ubatch: PROBE_N_BATCH,
+            threads: 1,
+            ..ContextOptions::default()
+        };
+        let probe = Arc::new(Mutex::new(Probe::new(self.n_vocab())));
+        let mut context = self.context(&options, Some(probe.clone()))?;
+        let mut batch = Batch::default();
+        batch.push(self.bos_token().unwrap_or_default(), 0, true);
+        {
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            context
+                .decode(&mut batch)
+                .map_err(|error| self.no_states(&format!("{error}; {}", last_log_errors())))?;
+        }
+        let mut probe = probe.lock().unwrap_or_else(PoisonError::into_inner);
+        match probe.found.take() {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(what)) => Err(self.no_states(&what)),
+            None => Err(self.no_states("its graph does not name its rows")),
+        }
+    }
+
+    pub(super) fn context<W: Watch>(
+        &self,
+        options: &ContextOptions,
+        watch: Option<Arc<Mutex<W>>>,
+    ) -> Result<Context<'_>, EngineError> {
+        Context::new(&self.inner, self.n_vocab() as usize, options, watch).ok_or_else(|| {
+            EngineError::Context {
+                path: self.path.clone(),
+                n_ctx: options.n_ctx,
+                reason: last_log_errors(),
+            }
+        })
+    }
+
+    /// Where the head's matrix lies in the model's file.
+    pub(super) fn head_place(&self) -> Result<TensorPlace, EngineError> {
+        let found = self.found()?;
+        let n_parts = self.header.split.map_or(1, |(_, n_parts)| n_parts);
+        let shape = [u64::from(found.n_embd), u64::from(self.n_vocab())];
+        find_tensor(&self.path, n_parts, &found.name)?
+            .filter(|place| place.type_id == found.type_id && place.shape == shape)
+            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))
+    }
+
+    /// SHA-256 of the head's matrix as it stands in the file.
+    fn head_sha256(&self, place: &TensorPlace) -> Result<&str, EngineError> {
+        if let Some(sha256) = self.head_sha256.get() {
+            return Ok(sha256);
+        }
+        let mut hash = Hasher(Sha256::new());
+        io::copy(&mut place.open()?, &mut hash).map_err(|error| EngineError::Load {
+            path: place.path.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))
+    }
+
+    /// The head and what follows it, for a file that is to hold them.
+    pub(super) fn describe_head(&self) -> Result<OutputHead, EngineError> {
+        let found = self.found()?;
+        let place = self.head_place()?;
+        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
+        let kind = kind.ok_or_else(|| {
+            let id = found.type_id;
+            self.no_states(&format!(
+                "its head has ggml's type {id}, which kl does not know"
+            ))
+        })?;
+        Ok(OutputHead {
+            n_embd: found.n_embd,
+            tensor: HeadTensor {
+                name: found.name.clone(),
+                type_name: kind.name.to_owned(),
+                type_id: found.type_id,
+                bytes: place.bytes,
+                sha256: self.head_sha256(&place)?.to_owned(),
+            },
+            then: found.then.clone(),
+            values: found.values.clone(),
+        })
+    }
+
+    /// The model's own matrix, where it is known to be that of `states`.
+    pub(super) fn shared_head(&self, states: &States) -> Option<ModelTensor> {
+        let head = &states.head;
+        let found = self.found().ok()?;
+        if (found.type_id, found.n_embd) != (head.type_id, states.n_embd) {
+            return None;
+        }
+        let place = self.head_place().ok()?;
+        let is_same = place.bytes == head.bytes && self.head_sha256(&place).ok()? == head.sha256;
+        found.weight.filter(|_| is_same)
+    }
+
+    /// Where the model's own head lies and is computed; one that was not found lies with the layers.
+    pub(super) fn head_placement(&self) -> Placement {
+        let weight = self.found().ok().and_then(|found| found.weight);
+        let home = match weight {
+            Some(weight) => weight.memory().and_then(BufferType::device),
+            None => self.gpus.first().copied().filter(|_| self.is_offloaded),
+        };
+        Placement {
+            gpus: self.gpus.clone(),
+            home: home.filter(|device| device.is_gpu()),
+        }
+    }
+}
+
+/// Hashes what is written to it.
+struct Hasher(Sha256);
+
+impl io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
