@@ -15,6 +15,9 @@ use crate::engine::{EngineError, Head, last_log_errors};
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;
 
+/// Most steps after the product, so that the graph fits in an [`Arena`].
+const MAX_STEPS: usize = 32;
+
 /// An output head, ready to compute rows.
 pub struct LlamaCppHead<'m> {
     n_embd: usize,
@@ -56,6 +59,9 @@ impl LlamaCppHead<'_> {
         shared: Option<ModelTensor>,
     ) -> Result<Self, EngineError> {
         let matrix = matrix(states)?;
+        if states.then.len() > MAX_STEPS {
+            return Err(fault(format!("{} steps follow it", states.then.len())));
+        }
         let name = &states.head.type_name;
         let place = placement
             .choose(matrix)

@@ -56,8 +56,9 @@ impl<'g> Node<'g> {
         name.to_string_lossy().into_owned()
     }
 
-    pub(super) fn kind(self) -> sys::ggml_type {
-        self.get().type_
+    /// ggml's number of its type. C's enums are signed with some compilers.
+    pub(super) fn type_id(self) -> u32 {
+        i64::from(self.get().type_) as u32
     }
 
     /// Elements in each dimension, the innermost first.

@@ -93,7 +93,7 @@ impl Probe {
         Ok(Found {
             n_embd: n_embd as u32,
             name: weight.name(),
-            type_id: weight.kind(),
+            type_id: weight.type_id(),
             weight: weight.as_weight(),
             states: is_unique.then_some(name),
             then,

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use kl_formats::{HeadCheck, HeadStep, HeadTensor, StateType, States};
 
-use super::{ENGINE, bits};
+use super::{ENGINE, bits, hush};
 use crate::engine::{Engine, EngineError, Head};
 
 const N_EMBD: usize = 256;
@@ -109,6 +109,7 @@ fn steps_follow_the_product() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
+    hush();
     let good = states(40, vec![]);
     let section = bytes(&numbers(1, N_EMBD * 40));
     let message = |states: &States, section: &[u8]| {
@@ -135,6 +136,8 @@ fn what_does_not_fit_is_an_error() {
     assert!(message(&states(40, then), &section).contains("39 values"));
     let then = vec![HeadStep::Add { n_values: 40 }];
     assert!(message(&states(40, then), &section).contains("failed to fill"));
+    let then = vec![HeadStep::Tanh; 33];
+    assert!(message(&states(40, then), &section).contains("33 steps"));
     let mut head = ENGINE.head(&good, &mut Cursor::new(&section), 1).unwrap();
     let error = head.rows(&[0.0; N_EMBD + 1]).unwrap_err();
     assert!(matches!(error, EngineError::StoredHead(_)));

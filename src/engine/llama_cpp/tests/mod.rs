@@ -34,8 +34,12 @@ fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn load(path: &Path) -> LlamaCppModel<'static> {
+fn hush() {
     send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
+}
+
+fn load(path: &Path) -> LlamaCppModel<'static> {
+    hush();
     ENGINE.load(path, &ModelOptions::default()).unwrap()
 }
 
@@ -212,7 +216,7 @@ fn with_head_type(folder: &TempDir, path: &Path, kind: sys::ggml_type) -> PathBu
 #[test]
 fn heads_of_every_type_give_the_models_own_rows() {
     let folder = tempfile::tempdir().unwrap();
-    send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
+    hush();
     for (kind, name) in [
         (sys::GGML_TYPE_F32, "f32"),
         (sys::GGML_TYPE_BF16, "bf16"),
