@@ -17,7 +17,7 @@ use super::ggml::Device;
 use super::probe::Found;
 use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
-use crate::engine::gguf::GgufSummary;
+use crate::engine::gguf::{GgufSummary, TensorPlace};
 use crate::engine::{
     ContextOptions, EngineError, Model, ModelOptions, OutputHead, Tokens, last_log_errors,
 };
@@ -35,7 +35,8 @@ pub struct LlamaCppModel<'b> {
     pub(super) turn: Mutex<()>,
     /// Its output head, once it was looked for.
     pub(super) found: OnceLock<Found>,
-    /// SHA-256 of the head's matrix, once it was needed.
+    /// Where the head's matrix lies in its file, and its SHA-256, once they were needed.
+    pub(super) head_place: OnceLock<TensorPlace>,
     pub(super) head_sha256: OnceLock<String>,
 }
 
@@ -95,6 +96,7 @@ impl<'b> LlamaCppModel<'b> {
             gpus: gpus(&options.devices),
             turn: Mutex::new(()),
             found: OnceLock::new(),
+            head_place: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
     }

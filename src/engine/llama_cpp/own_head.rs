@@ -80,13 +80,17 @@ impl LlamaCppModel<'_> {
     }
 
     /// Where the head's matrix lies in the model's file.
-    pub(super) fn head_place(&self) -> Result<TensorPlace, EngineError> {
+    pub(super) fn head_place(&self) -> Result<&TensorPlace, EngineError> {
+        if let Some(place) = self.head_place.get() {
+            return Ok(place);
+        }
         let found = self.found()?;
         let n_parts = self.header.split.map_or(1, |(_, n_parts)| n_parts);
         let shape = [u64::from(found.n_embd), u64::from(self.n_vocab())];
-        find_tensor(&self.path, n_parts, &found.name)?
+        let place = find_tensor(&self.path, n_parts, &found.name)?
             .filter(|place| place.type_id == found.type_id && place.shape == shape)
-            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))
+            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))?;
+        Ok(self.head_place.get_or_init(|| place))
     }
 
     /// SHA-256 of the head's matrix as it stands in the file.
@@ -120,7 +124,7 @@ impl LlamaCppModel<'_> {
                 type_name: kind.name.to_owned(),
                 type_id: found.type_id,
                 bytes: place.bytes,
-                sha256: self.head_sha256(&place)?.to_owned(),
+                sha256: self.head_sha256(place)?.to_owned(),
             },
             then: found.then.clone(),
             values: found.values.clone(),
@@ -135,7 +139,7 @@ impl LlamaCppModel<'_> {
             return None;
         }
         let place = self.head_place().ok()?;
-        let is_same = place.bytes == head.bytes && self.head_sha256(&place).ok()? == head.sha256;
+        let is_same = place.bytes == head.bytes && self.head_sha256(place).ok()? == head.sha256;
         found.weight.filter(|_| is_same)
     }
 
