@@ -126,7 +126,7 @@ fn a_quantized_head_needs_f32_or_loses_a_little() {
     let run = session.ok(&format!("{write} -w hidden16.gz --encoding hidden16"));
     assert!(plan(&run, "encoding").contains("nats off"));
     let states = session.info("hidden16.gz")["states"].take();
-    let largest = number(&states["error"]["max_kld"]);
+    let largest = number(&states["check"]["max_kld"]);
     assert!(largest > 0.0 && largest <= 1e-4, "{largest}");
     let exact = session.result("-m @q8 -r hidden.gz --no-sidecar");
     assert_eq!(number(&exact["kld"]["max"]), 0.0);
