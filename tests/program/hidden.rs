@@ -110,10 +110,20 @@ fn a_run_prints_all_sizes_and_what_it_has_checked() {
             assert!(checked.ends_with("computed from the hidden states: all to the bit"));
         }
     }
-    // The size that was announced is the one that the file has, and what does not fit is refused.
-    let run = session.ok(&format!("{write} -w ref.gz --encoding hidden"));
-    let said = plan(&run, "file");
-    assert!(said.contains("(kl hidden), at most "), "{said}");
+}
+
+#[test]
+fn the_documentation_shows_what_a_run_prints() {
+    let session = Session::new();
+    let run = session.ok("-m @f16 -t @eval -w ref.gz --encoding auto");
+    for name in ["sizes", "encoding", "checked"] {
+        let mut lines = run.stderr.lines();
+        let line = lines.find(|line| line.starts_with(name)).unwrap();
+        assert!(REFERENCES.contains(&format!("    {line}\n")), "{line}");
+    }
+    let most = plan(&run, "file").split("at most ").nth(1).unwrap();
+    let size = plan(&run, "sizes").split("hidden ").nth(1).unwrap();
+    assert_eq!(most.split(';').next(), size.split(',').next());
 }
 
 #[test]

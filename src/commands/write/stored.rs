@@ -161,9 +161,16 @@ impl<'m, M: Model> Choice<'m, '_, M> {
                 ),
             };
         }
-        if !self.settings.auto {
-            return Ok(self.plain());
+        match self.settings.auto {
+            true => self.smaller(about, watch),
+            false => Ok(self.plain()),
         }
+    }
+
+    /// Hidden states where they are smaller for this text and give the model's rows, else rows. States
+    /// which, and why.
+    fn smaller(&self, about: &mut About, watch: &Watch<'_>) -> Result<Stored<'m, M>> {
+        let asked = self.settings.target;
         let kept = |why: String| {
             watch.event(&Event::Plan("encoding", &format!("{asked}: {why}")));
             Ok(self.plain())
