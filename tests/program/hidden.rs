@@ -49,13 +49,9 @@ fn rows_are_those_of_f32_to_the_bit_whatever_the_input() {
         "-t short.txt -c 64 -n 333",
         "-t wiki=short.txt -t code=code.txt -c 100",
         "--prompts-file @prompts",
-        "--prompts-file @chats --no-chat-template --generate 4",
+        "--prompts-file @prompts --generate 4",
         "--prompts-file @prompts --generate 3 --score all -n 50",
     ] {
-        if flags.contains("@chats") && !flags.contains("template-file") {
-            // The fixture's chats need a template.
-            continue;
-        }
         write_both(&session, flags);
         assert_eq!(largest_difference(&session), 0.0, "{flags}");
         assert_eq!(session.info("hidden.gz")["encoding"], "hidden");
