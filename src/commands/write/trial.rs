@@ -246,3 +246,110 @@ impl<'r, H: Head> Candidates<'r, H> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kl_formats::HeadTensor;
+
+    use super::*;
+    use crate::engine::EngineError;
+    use crate::input::{ScoreFrom, Windowing};
+
+    fn states() -> States {
+        States {
+            n_embd: 1,
+            state_type: StateType::F32,
+            head: HeadTensor {
+                name: String::new(),
+                type_name: "f32".to_owned(),
+                type_id: 0,
+                bytes: 0,
+                sha256: String::new(),
+            },
+            then: Vec::new(),
+            n_batch: 32,
+            n_ubatch: 16,
+            check: HeadCheck::default(),
+        }
+    }
+
+    fn plan(n_tokens: u32) -> Plan {
+        let windowing = Windowing {
+            n_ctx: 50,
+            stride: None,
+            score: ScoreFrom::All,
+            max_windows: None,
+        };
+        Plan::cut(&vec![1; n_tokens as usize], &windowing, None)
+    }
+
+    #[test]
+    fn sizes_that_only_later_windows_have_are_tried() {
+        // Two windows of 50 rows make the trial: products of 16 and of 2.
+        let other = |n_tokens| other_sizes(&states(), &plan(n_tokens));
+        assert_eq!(other(100), BTreeSet::new());
+        assert_eq!(other(150), BTreeSet::new());
+        assert_eq!(other(107), BTreeSet::from([7]));
+        assert_eq!(other(190), BTreeSet::from([8]));
+        // Every part of a text tries the same.
+        let mut part = plan(107);
+        part.keep(Some("0/3".parse().unwrap())).unwrap();
+        assert_eq!(other_sizes(&states(), &part), BTreeSet::from([7]));
+    }
+
+    /// A head of one logit that rounds states to half precision, but not in a product of one.
+    struct RoundsMany(Vec<f32>);
+
+    impl Head for RoundsMany {
+        fn n_vocab(&self) -> usize {
+            1
+        }
+
+        fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
+            let mut bytes = vec![0; 2 * states.len()];
+            self.0 = states.to_vec();
+            if states.len() > 1 {
+                StateType::F16.encode(states, &mut bytes);
+                StateType::F16.decode_into(&bytes, &mut self.0);
+            }
+            Ok(&self.0)
+        }
+
+        fn device(&self) -> &str {
+            "test"
+        }
+
+        fn is_shared(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
+        let mut recompute = Recompute::new(RoundsMany(Vec::new()));
+        let left = |sizes: &[usize], recompute: &mut Recompute<RoundsMany>| {
+            let mut candidates = Candidates::of(Encoding::Hidden, recompute);
+            let sizes: BTreeSet<usize> = sizes.iter().copied().collect();
+            candidates.try_sizes(&sizes, 1, &[0.1, 0.2, 0.3]).unwrap();
+            let types = candidates.left.iter().map(|left| left.state_type);
+            types.collect::<Vec<_>>()
+        };
+        let (f16, f32) = (StateType::F16, StateType::F32);
+        // bf16 has fewer digits than f16: it always shows.
+        assert_eq!(left(&[2, 3], &mut recompute), [f16, f32]);
+        assert_eq!(left(&[1], &mut recompute), [f32]);
+        // There are not so many states to try.
+        assert_eq!(left(&[4], &mut recompute).len(), 3);
+    }
+
+    #[test]
+    fn check_rows_are_spread_over_the_first_window() {
+        let positions = |n_tokens| {
+            let rows = check_positions(&plan(n_tokens));
+            rows.iter().map(|row| row.position).collect::<Vec<_>>()
+        };
+        assert_eq!(positions(100), [0, 7, 14, 21, 28, 35, 42, 49]);
+        assert_eq!(positions(3), [0, 1, 2]);
+        assert_eq!(positions(1), [0]);
+    }
+}
