@@ -14,8 +14,8 @@ use crate::input::{Part, Selection};
 use crate::pipeline::{Contexts, reference_of_windows};
 use crate::report::number::{bytes, count};
 
-/// What kind of reference a model is.
-const KIND: Kind = Kind::new("model");
+/// The kind of reference that a model is.
+pub const MODEL_KIND: Kind = Kind::new("model");
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
 pub struct RefModel<M> {
@@ -49,7 +49,7 @@ pub fn load<'e, E: Engine>(
     check_windows(longest, &model, watch)?;
     let options = context_options(run, longest, model.n_vocab(), Precedent::default());
     let backend = backend_identity(engine, run, &options)?;
-    let about = input::describe(KIND, path, &model, input, &prepared, backend);
+    let about = input::describe(MODEL_KIND, path, &model, input, &prepared, backend);
     for (name, text) in input::in_words(&prepared, input, false) {
         watch.event(&Event::Plan(name, &text));
     }

@@ -10,6 +10,7 @@ mod decoded;
 mod evaluate;
 mod in_place;
 mod open_window;
+mod order;
 mod ordered;
 mod parallel_writer;
 mod readable;
@@ -131,7 +132,8 @@ pub struct Timing {
     pub decode: Duration,
     /// Scoring rows, or encoding them.
     pub score: Duration,
-    /// Reading the reference, or waiting for it; of hidden states, computing its rows too.
+    /// Reading the reference, or waiting for it; of hidden states and a second model, computing its
+    /// rows too.
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,

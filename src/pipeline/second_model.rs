@@ -1,12 +1,12 @@
 //! Rows of the reference that a second model computes: it decodes each batch of a window right after
 //! the evaluated model, so that both batches of rows are scored where they are.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kl_formats::{About, ReadBlocks, Reference, RowBlock, Rows, WindowSpec};
 
 use super::computed::{Batches, Computed};
+use super::order::Order;
 use super::{Error, locked};
 use crate::engine::{Decoder, EngineError};
 
@@ -124,8 +124,7 @@ pub(super) struct ModelRows<'c> {
     windows: Box<dyn ReadBlocks>,
     contexts: &'c dyn SharedContexts,
     n_vocab: usize,
-    /// The indices of the windows that have not been handed out.
-    order: Mutex<VecDeque<usize>>,
+    order: Order,
 }
 
 impl<'c> ModelRows<'c> {
@@ -139,24 +138,23 @@ impl<'c> ModelRows<'c> {
             windows,
             contexts,
             n_vocab,
-            order: Mutex::new(order.into()),
+            order: Order::new(order),
         }
     }
 
     /// The window that comes next.
     pub(super) fn peek(&self) -> Result<Option<WindowSpec>, Error> {
-        let next = locked(&self.order).front().copied();
+        let next = self.order.peek();
         Ok(next.map(|i| self.windows.window(i)).transpose()?)
     }
 
     /// Leaves out the window that comes next.
     pub(super) fn skip(&mut self) {
-        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
-        order.pop_front();
+        self.order.skip();
     }
 
     pub(super) fn next_window(&self) -> Result<Option<(WindowSpec, Computed<'_>)>, Error> {
-        let Some(i) = locked(&self.order).pop_front() else {
+        let Some(i) = self.order.next() else {
             return Ok(None);
         };
         let window = self.windows.window(i)?;

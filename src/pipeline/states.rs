@@ -4,13 +4,13 @@
 //! States are read just before they are used: a window's are a thousandth of its rows. The system is
 //! told which window comes next.
 
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kl_formats::{ReadStates, WindowSpec};
 
 use super::computed::{Batches, Computed};
+use super::order::Order;
 use super::spare::Spare;
 use super::{Error, locked};
 use crate::engine::{EngineError, Head};
@@ -37,8 +37,7 @@ pub(super) struct StateRows<'h> {
     rows: Box<dyn ReadStates>,
     head: Box<dyn SharedHead + 'h>,
     n_vocab: usize,
-    /// The indices of the windows that have not been handed out.
-    order: Mutex<VecDeque<usize>>,
+    order: Order,
     spare: Spare<Vec<f32>>,
 }
 
@@ -53,35 +52,29 @@ impl<'h> StateRows<'h> {
             rows,
             head,
             n_vocab,
-            order: Mutex::new(order.into()),
+            order: Order::new(order),
             spare: Spare::default(),
         }
     }
 
     /// The window that comes next.
     pub(super) fn peek(&self) -> Result<Option<WindowSpec>, Error> {
-        let next = locked(&self.order).front().copied();
+        let next = self.order.peek();
         Ok(next.map(|i| self.rows.window(i)).transpose()?)
     }
 
     /// Leaves out the window that comes next.
     pub(super) fn skip(&mut self) {
-        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
-        order.pop_front();
+        self.order.skip();
     }
 
     pub(super) fn next_window(&self) -> Result<Option<(WindowSpec, Computed<'_>)>, Error> {
-        let next = {
-            let mut order = locked(&self.order);
-            let next = order.pop_front();
-            if let Some(&after) = order.front() {
-                self.rows.prefetch(after);
-            }
-            next
-        };
-        let Some(i) = next else {
+        let Some(i) = self.order.next() else {
             return Ok(None);
         };
+        if let Some(after) = self.order.peek() {
+            self.rows.prefetch(after);
+        }
         let spec = self.rows.window(i)?;
         let batches = WindowBatches {
             of: self,

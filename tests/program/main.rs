@@ -29,6 +29,7 @@ mod page;
 mod peers;
 mod prompts;
 mod readme;
+mod ref_model;
 mod report;
 #[cfg(unix)]
 mod resume;

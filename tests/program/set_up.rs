@@ -20,22 +20,41 @@ fn a_setting_that_moves_results_is_one_warning() {
     let part = "-m @f16 -r ref.gz -n 64 --no-sidecar";
     assert!(differences(&session, part).is_empty());
     for (flags, what) in [
-        ("-b 16", ["the batch is 16", "was 32", "--n-batch 32"]),
+        (
+            "-b 16",
+            ["the batch is 16", "32 for the reference", "--n-batch 32"],
+        ),
         (
             "-ub 8",
-            ["the physical batch is 8", "was 32", "--n-ubatch 32"],
+            [
+                "the physical batch is 8",
+                "32 for the reference",
+                "--n-ubatch 32",
+            ],
         ),
         (
             "-fa off",
-            ["flash attention is off", "was auto", "--flash-attn auto"],
+            [
+                "flash attention is off",
+                "auto for the reference",
+                "--flash-attn auto",
+            ],
         ),
         (
             "-ctk q8_0",
-            ["keys is q8_0", "was f16", "--cache-type-k f16"],
+            [
+                "keys is q8_0",
+                "f16 for the reference",
+                "--cache-type-k f16",
+            ],
         ),
         (
             "-ctv f32",
-            ["values is f32", "was f16", "--cache-type-v f16"],
+            [
+                "values is f32",
+                "f16 for the reference",
+                "--cache-type-v f16",
+            ],
         ),
     ] {
         let found = differences(&session, &format!("{part} {flags}"));

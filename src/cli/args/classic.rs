@@ -147,7 +147,7 @@ pub struct EvaluateArgs {
     )]
     pub ref_ngl: Option<u32>,
 
-    /// Devices to offload --ref-model to, by name, comma-separated [default: --device]
+    /// Devices for --ref-model, by name, comma-separated [default: --device]
     #[arg(
         long, value_name = "NAMES", help_heading = REFERENCE, hide_short_help = true,
         value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
@@ -178,8 +178,8 @@ pub struct EvaluateArgs {
 
     /// Contexts of the model to use in turn
     ///
-    /// With 2, a GPU decodes while the CPU scores, for twice the context's memory; with --ref-model,
-    /// twice that of both models. kl.py's files use 1.
+    /// With 2, a GPU decodes while the CPU scores, for twice the memory of contexts. kl.py's files
+    /// use 1.
     ///
     /// [default: 2 with all layers of a model on a GPU, else 1]
     #[arg(

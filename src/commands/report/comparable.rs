@@ -3,6 +3,7 @@
 use kl_formats::ReferenceSummary;
 
 use super::row::Row;
+use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
 /// The rows that can be compared with most others, and why the others cannot: each by its index.
@@ -138,16 +139,31 @@ fn other_reference(row: &Row, standard: &Row) -> String {
     } else if model(ours) != model(theirs) {
         differ("of the model", model(ours), model(theirs))
     } else {
-        differ(
-            "in the file",
-            ours.file_name.clone(),
-            theirs.file_name.clone(),
-        )
+        match (is_model(ours), is_model(theirs)) {
+            (true, false) => ", a model that ran beside it, not a file".to_owned(),
+            (false, true) => ", a file, not a model that ran beside it".to_owned(),
+            (true, true) if ours.backend != theirs.backend => ", with another set-up".to_owned(),
+            (true, true) => ", with other windows".to_owned(),
+            (false, false) => differ(
+                "in the file",
+                ours.file_name.clone(),
+                theirs.file_name.clone(),
+            ),
+        }
     };
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
+    let again = match is_model(theirs) {
+        true => format!("with --ref-model {reference}, as the others"),
+        false => format!("against {reference}"),
+    };
     format!(
-        "was evaluated against another reference{what}: evaluate it against {reference}, or report it apart"
+        "was evaluated against another reference{what}: evaluate it {again}, or report it apart"
     )
+}
+
+/// Whether the reference was a model that ran beside the evaluated one.
+fn is_model(reference: &ReferenceSummary) -> bool {
+    reference.kind.as_deref() == Some(MODEL_KIND.name())
 }
 
 fn differ(what: &str, here: Option<String>, there: Option<String>) -> String {

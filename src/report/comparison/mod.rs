@@ -55,7 +55,8 @@ pub struct Comparison {
 pub struct ComparedReference {
     /// The file's name, without its folder.
     pub file_name: Option<String>,
-    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran beside the
+    /// evaluated ones.
     pub kind: Option<String>,
     /// The model that wrote it.
     pub model: Option<ModelInfo>,

@@ -13,7 +13,8 @@ use super::states::StatesInfo;
 pub struct ReferenceInfo {
     /// Its path, as given.
     pub path: String,
-    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran beside the
+    /// evaluated ones.
     pub kind: String,
     /// Tokens in a window.
     pub n_ctx: u32,
