@@ -84,7 +84,8 @@ def main():
             worst[name] = max(worst[name], error)
         n += 1
     print(f"{n} of {len(records)} tokens; largest error, of 1 allowed: {worst}")
-    sys.exit(n != len(records) or max(worst.values()) > 1)
+    sys.exit(int(n != len(records) or max(worst.values()) > 1))
 
 
-main()
+if __name__ == "__main__":
+    main()
