@@ -1,11 +1,12 @@
 //! Other architectures than llama: every command on a small model of each.
 
 use std::fs;
+use std::path::Path;
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 
 use crate::numbers::number;
-use crate::session::{Session, fixture};
+use crate::session::{Session, fixture, short_text};
 
 #[path = "../../fixtures/quantize.rs"]
 #[allow(dead_code)]
@@ -33,21 +34,23 @@ fn windows(model: &str) -> &str {
     }
 }
 
-/// For each model, a folder with `f16.gguf`, the same in Q8_0, and a text.
-fn each(check: impl Fn(&Session, &str)) {
+/// Quantizes a model into the session's folder, and returns the file's name.
+fn quantized(session: &Session, model: &Path, kind: &str) -> String {
     send_logs_to_tracing(LogOptions::default().with_logs_enabled(false));
-    let text: String = fs::read_to_string(fixture("eval"))
-        .unwrap()
-        .chars()
-        .take(300)
-        .collect();
+    let name = format!("{kind}.gguf");
+    let [from, to] = [model, &session.path(&name)].map(|path| path.to_str().unwrap().to_owned());
+    quantize::quantize(&from, &to, kind).unwrap();
+    name
+}
+
+/// For each model, a folder with `f16.gguf`, the same in Q8_0 as `q8_0.gguf`, and a text.
+fn each(check: impl Fn(&Session, &str)) {
     for model in MODELS {
         let session = Session::new();
-        session.write("text.txt", &text);
-        let path = format!("architectures/{model}.gguf");
-        fs::copy(fixture(&path), session.path("f16.gguf")).unwrap();
-        let [f16, q8] = ["f16.gguf", "q8.gguf"].map(|name| session.path(name));
-        quantize::quantize(f16.to_str().unwrap(), q8.to_str().unwrap(), "q8_0").unwrap();
+        session.write("text.txt", &short_text()[..300]);
+        let path = fixture(&format!("architectures/{model}.gguf"));
+        fs::copy(&path, session.path("f16.gguf")).unwrap();
+        quantized(&session, &path, "q8_0");
         check(&session, model);
     }
 }
@@ -59,6 +62,11 @@ fn largest(session: &Session, reference: &str, flags: &str) -> f64 {
     let result = session.result(&line);
     assert_eq!(result["n_excluded"], 0);
     number(&result["kld"]["max"])
+}
+
+/// All numbers of a sidecar, to the bit: a NaN, as after a window's last token, equals a NaN.
+fn bits(session: &Session, sidecar: &str) -> String {
+    format!("{:?}", session.records(sidecar))
 }
 
 #[test]
@@ -81,7 +89,7 @@ fn two_models_in_a_run_are_reported() {
     each(|session, model| {
         let windows = windows(model);
         session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
-        let both = session.json("-m q8.gguf -m f16.gguf -r ref.gz");
+        let both = session.json("-m q8_0.gguf -m f16.gguf -r ref.gz");
         let klds = [0, 1].map(|i| number(&both["models"][i]["kld"]["mean"]["value"]));
         assert!(klds[0] > 1e-5 && klds[0] < 0.1, "{model}: {klds:?}");
         assert_eq!(klds[1], 0.0, "{model}");
@@ -112,7 +120,7 @@ fn stored_rows_are_converted_compared_and_verified() {
     each(|session, model| {
         let windows = windows(model);
         session.ok(&format!("-m f16.gguf {windows} -w ref.gz --encoding f32"));
-        session.ok(&format!("-m q8.gguf {windows} -w q8.gz --encoding f32"));
+        session.ok(&format!("-m q8_0.gguf {windows} -w q8.gz --encoding f32"));
         session.ok("convert ref.gz u16.gz --format kl -q");
         session.ok("convert ref.gz klpy.gz --format kl.py -q");
         session.ok("convert ref.gz base.kld --format llama.cpp -q");
@@ -124,12 +132,115 @@ fn stored_rows_are_converted_compared_and_verified() {
         let coded = number(&compared("ref.gz", "u16.gz")["kld"]["max"]);
         assert!(coded < 1e-6, "{model}: {coded}");
         // From stored rows the same as from the model's own.
-        let evaluated = session.result("-m q8.gguf -r ref.gz --no-sidecar");
+        let evaluated = session.result("-m q8_0.gguf -r ref.gz --no-sidecar");
         assert_eq!(
             compared("ref.gz", "q8.gz")["kld"],
             evaluated["kld"],
             "{model}"
         );
+    });
+}
+
+#[test]
+fn hidden_states_give_the_bits_of_stored_rows() {
+    each(|session, model| {
+        let windows = windows(model);
+        for batch in ["-b 1", "-b 7", "-b 64", ""] {
+            for encoding in ["f32", "hidden"] {
+                session.ok(&format!(
+                    "-m f16.gguf {windows} {batch} -w {encoding}.gz --encoding {encoding} --force"
+                ));
+                session.ok(&format!(
+                    "-m q8_0.gguf -r {encoding}.gz {batch} --sidecar {encoding}.kls --force -q"
+                ));
+            }
+            let own = largest(session, "hidden.gz", batch);
+            assert_eq!(own, 0.0, "{model} {batch}");
+            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| bits(session, name));
+            assert_eq!(rows, states, "{model} {batch}");
+        }
+        session.ok("info hidden.gz --verify -q");
+        session.ok("convert hidden.gz rows.gz --format kl --encoding f32 -q");
+        assert_eq!(
+            session.windows("rows.gz"),
+            session.windows("f32.gz"),
+            "{model}"
+        );
+        for line in ["compare hidden.gz f32.gz", "compare f32.gz hidden.gz"] {
+            let result = session.result(&format!("{line} --no-sidecar"));
+            assert_eq!(result["kld"]["max"], 0.0, "{model} {line}");
+        }
+    });
+}
+
+#[test]
+fn hidden_states_of_a_quantized_head_are_f32() {
+    each(|session, model| {
+        let windows = windows(model);
+        let write = |encoding: &str| {
+            format!("-m q8_0.gguf {windows} -w {encoding}.gz --encoding {encoding}")
+        };
+        session.ok(&write("hidden"));
+        let result = session.json("-m q8_0.gguf -r hidden.gz --no-sidecar");
+        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{model}");
+        assert_eq!(result["reference"]["states"]["type"], "f32", "{model}");
+        // Half of the bytes are for what ggml rounds to 8 bits anyway: it moves rows, by little.
+        session.ok(&write("hidden16"));
+        let result = session.json("-m q8_0.gguf -r hidden16.gz --no-sidecar");
+        let states = &result["reference"]["states"];
+        assert_eq!(states["type"], "f16", "{model}");
+        let error = number(&states["error"]["max_kld"]);
+        assert!(error > 0.0 && error < 1e-3, "{model}: {error}");
+        let own = number(&result["models"][0]["kld"]["max"]);
+        assert!(own > 0.0 && own < 1e-3, "{model}: {own}");
+    });
+}
+
+#[test]
+fn states_have_the_smallest_type_that_gives_the_rows() {
+    let session = Session::new();
+    session.write("text.txt", &short_text()[..300]);
+    for (head, states) in [
+        ("f16", "f16"),
+        ("bf16", "bf16"),
+        ("f32", "f32"),
+        ("q8_0", "f32"),
+        ("q6_K", "f32"),
+    ] {
+        let model = quantized(&session, &fixture("architectures/gemma2.gguf"), head);
+        session.ok(&format!(
+            "-m {model} -t text.txt -c 96 -w {head}.gz --encoding hidden -q"
+        ));
+        let result = session.json(&format!("-m {model} -r {head}.gz --no-sidecar"));
+        assert_eq!(result["models"][0]["kld"]["max"], 0.0, "{head}");
+        assert_eq!(result["reference"]["states"]["type"], states, "{head}");
+        let kind = result["reference"]["states"]["head"]["type"].as_str();
+        assert_eq!(kind.map(str::to_lowercase), Some(head.to_lowercase()));
+    }
+}
+
+#[test]
+fn hidden_states_of_prompts_and_generated_tokens_give_the_bits_of_stored_rows() {
+    each(|session, model| {
+        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
+        for generated in ["", "--generate 6 --score all -b 3"] {
+            for encoding in ["f32", "hidden"] {
+                session.ok(&format!(
+                    "-m f16.gguf --prompts-file prompts.txt {generated} -w {encoding}.gz \
+                     --encoding {encoding} -q --force"
+                ));
+                session.ok(&format!(
+                    "-m q8_0.gguf -r {encoding}.gz --sidecar {encoding}.kls --force -q"
+                ));
+            }
+            assert_eq!(
+                largest(session, "hidden.gz", ""),
+                0.0,
+                "{model} {generated}"
+            );
+            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| bits(session, name));
+            assert_eq!(rows, states, "{model} {generated}");
+        }
     });
 }
 
