@@ -245,6 +245,24 @@ fn hidden_states_of_prompts_and_generated_tokens_give_the_bits_of_stored_rows() 
 }
 
 #[test]
+fn a_reference_model_in_memory_gives_the_bits_of_stored_rows() {
+    each(|session, model| {
+        session.write("prompts.txt", "Once upon a time\nThe cat lived\nShe\n");
+        let windows = windows(model);
+        for input in [windows, "--prompts-file prompts.txt --score all -b 7 -q"] {
+            session.ok(&format!(
+                "-m f16.gguf {input} -w ref.gz --encoding f32 --force"
+            ));
+            session.ok("-m q8_0.gguf -r ref.gz --sidecar file.kls --force -q");
+            let both = format!("-m q8_0.gguf --ref-model f16.gguf {input} --force");
+            session.ok(&format!("{both} --sidecar memory.kls"));
+            let [file, memory] = ["file.kls", "memory.kls"].map(|name| bits(session, name));
+            assert_eq!(file, memory, "{model} {input}");
+        }
+    });
+}
+
+#[test]
 fn what_an_architecture_cannot_do_is_said_in_a_line() {
     let session = Session::new();
     session.write("text.txt", "Once upon a time there was a dog.");
