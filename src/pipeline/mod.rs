@@ -83,12 +83,12 @@ pub enum Error {
         kld: f64,
     },
     /// The head of a reference's hidden states could not be prepared.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Head {
         /// The reference.
         path: PathBuf,
         /// Why not.
-        source: EngineError,
+        cause: EngineError,
     },
     /// Hidden states whose rows are not those of the model that wrote them.
     #[error(

@@ -1,7 +1,7 @@
 //! A reference whose rows can be had: where it holds hidden states, with the head that makes rows of
 //! them, after a check that it makes the right ones.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Mutex;
 
 use kl_formats::{ReadStates, Reference, Rows, States, WindowEntry};
@@ -60,10 +60,20 @@ impl<'h> Readable<'h> {
                 here: None,
             });
         };
-        let mut head = make(rows.states(), &mut *rows.head()).map_err(|source| Error::Head {
-            path: reference.path().to_owned(),
-            source,
-        })?;
+        let mut head = {
+            let mut section = Section {
+                bytes: rows.head(),
+                fault: None,
+            };
+            let made = make(rows.states(), &mut section);
+            match section.fault {
+                Some(fault) => return Err(fault.into()),
+                None => made.map_err(|cause| Error::Head {
+                    path: reference.path().to_owned(),
+                    cause,
+                })?,
+            }
+        };
         let windows = reference.windows().unwrap_or_default();
         let here = RowsHere {
             moved: check(&**rows, windows, &mut head)?,
@@ -98,6 +108,26 @@ impl<'h> Readable<'h> {
     #[must_use]
     pub fn here(&self) -> Option<&RowsHere> {
         self.here.as_ref()
+    }
+}
+
+/// The head's bytes. It keeps the file's own error, of which an engine would pass on the words.
+struct Section<'r> {
+    bytes: Box<dyn Read + 'r>,
+    fault: Option<kl_formats::Error>,
+}
+
+impl Read for Section<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.bytes.read(out).map_err(|error| {
+            error.downcast().map_or_else(
+                |error| error,
+                |fault| {
+                    self.fault = Some(fault);
+                    io::Error::other("its bytes cannot be read")
+                },
+            )
+        })
     }
 }
 

@@ -302,10 +302,10 @@ fn rows(info: &Info) -> String {
         count(info.n_vocab.into())
     );
     let encoding = info.encoding.as_ref();
-    let encoding = encoding.map(|encoding| match &info.states {
-        Some(_) => format!(", computed from states ({encoding}):"),
-        None => format!(", {encoding}"),
-    });
+    if let (Some(_), Some(encoding)) = (&info.states, encoding) {
+        return format!("{of}, logits computed from states ({encoding})");
+    }
+    let encoding = encoding.map(|encoding| format!(", {encoding}"));
     let meaning = info.log_probabilities.map(|normalised| match normalised {
         true => " log-probabilities",
         false => " logits",

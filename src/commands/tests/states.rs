@@ -401,5 +401,7 @@ fn info_shows_the_states_and_verify_reads_the_head() {
             report.failed
         );
         assert!(!report.failed[0].error.contains('\n'));
+        let path = both.folder.path("hidden").display().to_string();
+        assert_eq!(report.failed[0].error.matches(&path).count(), 1);
     }
 }
