@@ -7,6 +7,9 @@ use super::Error;
 use crate::engine::{Head, Outputs};
 use crate::score::{Kernel, Recomputed};
 
+/// Rows of a decode call that are compared where not all are.
+const N_SAMPLED: usize = 16;
+
 /// Computes rows again from hidden states, and compares them with the model's own.
 pub struct Recompute<H> {
     head: H,
@@ -55,6 +58,32 @@ impl<H: Head> Recompute<H> {
             (states, rows) = (more, more_rows);
         }
         Ok(compared)
+    }
+
+    /// As [`compare`](Self::compare), for some rows of the call, evenly spread, in one small product.
+    /// Kernels may differ for another number of rows, so only rows that agree say something.
+    ///
+    /// # Errors
+    /// Those of the head.
+    pub fn compare_some(
+        &mut self,
+        outputs: &Outputs<'_>,
+        state_type: StateType,
+    ) -> Result<Vec<Recomputed>, Error> {
+        let rows = outputs.rows.unwrap_or_default();
+        if rows.len() <= N_SAMPLED {
+            return self.compare(outputs, state_type);
+        }
+        let n_embd = outputs.states.len() / rows.len();
+        let (mut states, mut own) = (Vec::new(), Vec::new());
+        for i in 0..N_SAMPLED {
+            let row = i * (rows.len() - 1) / (N_SAMPLED - 1);
+            states.extend_from_slice(&outputs.states[row * n_embd..][..n_embd]);
+            own.push(rows[row]);
+        }
+        self.round(&states, state_type);
+        let again = self.head.rows(&self.states)?;
+        Ok(Recomputed::each(self.kernel, &own, again))
     }
 
     /// Whether rounding these states to `state_type` leaves the rows that the head makes of them as

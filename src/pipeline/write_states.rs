@@ -37,7 +37,8 @@ pub struct StateWriting<H> {
 }
 
 /// Runs `decoder` over `windows` and writes the hidden states of their scored positions. Of each
-/// window that is not known yet, the rows of one decode call are checked; `states` holds what was
+/// window that is not known yet, some rows of one decode call are checked, and all of that call where
+/// these do not agree; `states` holds what was
 /// checked, also if this fails.
 ///
 /// `on_step` is called for every decode call and for each window.
@@ -90,7 +91,10 @@ impl<H: Head> StateWriting<H> {
             |outputs| {
                 if outputs.rows.is_some() {
                     let started = Instant::now();
-                    let rows = self.recompute.compare(outputs, self.state_type)?;
+                    let mut rows = self.recompute.compare_some(outputs, self.state_type)?;
+                    if !rows.iter().all(|row| self.accepts(row)) {
+                        rows = self.recompute.compare(outputs, self.state_type)?;
+                    }
                     self.count(&rows, window, n_before)?;
                     self.check_time += started.elapsed();
                 }
@@ -101,8 +105,8 @@ impl<H: Head> StateWriting<H> {
         )
     }
 
-    /// Counts the rows of one decode call of a window, the first of which is the window's row
-    /// `n_before`.
+    /// Counts rows of one decode call of a window: those compared, which are all of the call, the
+    /// first being the window's row `n_before`, unless they all agree.
     fn count(
         &mut self,
         rows: &[Recomputed],
@@ -111,11 +115,7 @@ impl<H: Head> StateWriting<H> {
     ) -> Result<(), Error> {
         for (index, &row) in rows.iter().enumerate() {
             self.checked += row;
-            let is_accepted = match self.tolerance {
-                Some(most) => row.max_kld <= most,
-                None => row.is_exact(),
-            };
-            if !is_accepted {
+            if !self.accepts(&row) {
                 return Err(Error::RowMoved {
                     window: window.window,
                     position: window.first_scored as usize + n_before + index,
@@ -124,6 +124,13 @@ impl<H: Head> StateWriting<H> {
             }
         }
         Ok(())
+    }
+
+    fn accepts(&self, row: &Recomputed) -> bool {
+        match self.tolerance {
+            Some(most) => row.max_kld <= most,
+            None => row.is_exact(),
+        }
     }
 
     fn split<'s>(&self, states: &'s [f32]) -> Vec<&'s [f32]> {
