@@ -8,8 +8,8 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, count_of, part, printable, short_percent, significant};
-use super::{PromptsInfo, Warning};
+use super::number::{bytes, count, count_of, part, printable, short_percent};
+use super::{PromptsInfo, RowError, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
 #[derive(Serialize, Debug, Default)]
@@ -348,15 +348,13 @@ fn step_text(step: HeadStep) -> String {
 
 /// How far computed rows are from the model's own.
 fn states_error(states: &States) -> String {
-    let check = &states.check;
-    let of = count_of(check.n_rows, "row");
-    match check.max_kld > 0.0 {
-        true => format!(
-            "mean KLD of {}, {} at most, in {of} when it was written",
-            significant(check.mean_kld.into(), 3),
-            significant(check.max_kld.into(), 3)
+    let error = RowError::from(&states.check);
+    match error.max_kld > 0.0 {
+        true => format!("{error} when it was written"),
+        false => format!(
+            "none in {} when it was written",
+            count_of(error.n_rows, "row")
         ),
-        false => format!("none in {of} when it was written"),
     }
 }
 

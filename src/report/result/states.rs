@@ -1,9 +1,12 @@
 //! The hidden states that a reference holds in place of rows.
 
-use kl_formats::{HeadStep, States};
+use std::fmt;
+
+use kl_formats::{HeadCheck, HeadStep, States};
 use serde::Serialize;
 
 use crate::pipeline::RowsHere;
+use crate::report::number::{count_of, significant};
 
 /// The hidden states of a reference, and how exact the rows are that are computed from them.
 #[derive(Serialize, Debug, Clone)]
@@ -67,7 +70,7 @@ impl StatesInfo {
     /// Collects what a reference records of its states.
     #[must_use]
     pub fn new(states: &States) -> Self {
-        let (head, check) = (&states.head, &states.check);
+        let head = &states.head;
         Self {
             state_type: states.state_type.name(),
             n_embd: states.n_embd,
@@ -77,13 +80,28 @@ impl StatesInfo {
                 bytes: head.bytes,
             },
             then: states.then.clone(),
-            error: RowError {
-                n_rows: check.n_rows,
-                mean_kld: check.mean_kld.into(),
-                max_kld: check.max_kld.into(),
-            },
+            error: RowError::from(&states.check),
             here: None,
         }
+    }
+}
+
+impl From<&HeadCheck> for RowError {
+    fn from(check: &HeadCheck) -> Self {
+        Self {
+            n_rows: check.n_rows,
+            mean_kld: check.mean_kld.into(),
+            max_kld: check.max_kld.into(),
+        }
+    }
+}
+
+/// `mean KLD of 1.20e-6, 0.0000340 at most, in 64 rows`.
+impl fmt::Display for RowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [mean, max] = [self.mean_kld, self.max_kld].map(|kld| significant(kld, 3));
+        let rows = count_of(self.n_rows, "row");
+        write!(f, "mean KLD of {mean}, {max} at most, in {rows}")
     }
 }
 

@@ -1,8 +1,8 @@
 //! The lines about a reference of hidden states: how exact its rows are.
 
 use super::sheet::Sheet;
-use crate::report::number::{count, count_of, significant};
-use crate::report::result::{HereInfo, RowError, StatesInfo};
+use crate::report::number::count;
+use crate::report::result::{HereInfo, StatesInfo};
 
 /// Where the rows were computed, and the encoding's own error if it has one.
 pub fn states(out: &mut Sheet, states: &StatesInfo) {
@@ -14,8 +14,7 @@ pub fn states(out: &mut Sheet, states: &StatesInfo) {
         out.line("reference rows", &format!("{of}: {}", moved(here)));
     }
     if states.error.max_kld > 0.0 {
-        let error = error(&states.error);
-        let error = format!("{error} when it was written");
+        let error = format!("{} when it was written", states.error);
         out.line("error of the encoding", &error);
     }
 }
@@ -27,20 +26,7 @@ fn moved(here: &HereInfo) -> String {
             "to the bit as the model gave them ({} checked)",
             count(here.error.n_rows)
         ),
-        Some(false) => format!(
-            "off by a {} of those that the model gave",
-            error(&here.error)
-        ),
+        Some(false) => format!("off by a {} of those that the model gave", here.error),
         None => "not checked, since the file holds no row of its windows to check with".to_owned(),
     }
-}
-
-/// `mean KLD 1.2e-06, largest 3.4e-05, over 64 rows`.
-pub fn error(error: &RowError) -> String {
-    format!(
-        "mean KLD of {}, {} at most, in {}",
-        significant(error.mean_kld, 3),
-        significant(error.max_kld, 3),
-        count_of(error.n_rows, "row")
-    )
 }
