@@ -29,7 +29,7 @@ pub enum EngineError {
         parts: u16,
     },
     /// The model has learned a vector for each position, and a window is longer.
-    #[error("{path}: has {n_positions} learned positions, and so cannot decode a window of {n_tokens} tokens: write the reference with --n-ctx {n_positions} or less", path = .path.display())]
+    #[error("{path}: has {n_positions} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n_positions} tokens or less (--n-ctx {n_positions})", path = .path.display())]
     TooFewPositions {
         /// The model's file.
         path: PathBuf,
