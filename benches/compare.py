@@ -48,7 +48,7 @@ def main():
             commands[name] = [kl, "-m", f16, "-w", f"again-{encoding}.gz", "--force",
                               "--encoding", encoding, *score]
         commands["bare decode, quant"] = [bare, quant, text, str(n_ctx), "half", rows]
-        for name, file in ((read, file) for _, read, file in of_encoding.values()):
+        for _, name, file in of_encoding.values():
             commands[name] = [kl, "-m", quant, "-r", file, "-q", "--threads", threads]
         if os.environ.get("REF_MODEL"):
             commands["kl --ref-model"] = [kl, "-m", quant, "--ref-model", f16, *score]
@@ -57,8 +57,8 @@ def main():
             for name, command in list(commands.items()):
                 if command[0] == kl and name.endswith(", u16"):
                     arguments = ["old.gz" if word == "u16.gz" else word for word in command[1:]]
-                    commands[f"old {name}"] = [old, *arguments]
-            commands[f"old {read}, u16"] += ["--sidecar", "old.kls"]
+                    sidecar = ["--sidecar", "old.kls"] if "-r" in arguments else []
+                    commands[f"old {name}"] = [old, *arguments, *sidecar]
             run([old, "-m", f16, "-w", "old.gz", *score])
         sizes = {}
         for encoding, (_, name, file) in of_encoding.items():

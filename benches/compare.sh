@@ -3,7 +3,7 @@
 #
 #   benches/compare.sh F16 QUANT TEXT [RUNS]
 #
-# OLD_KL     another kl, such as an earlier version, to time in the same rounds
+# OLD_KL     another kl, such as an earlier version, to time in the same rounds (with u16)
 # PEER_BIN   folder of llama-perplexity; without it only kl and the bare decode are timed
 # ENCODINGS  of the reference, to write and read each: f32, u16, hidden, hidden16 (u16)
 # REF_MODEL  if set, an evaluation with the F16 in memory, without a file, is timed too
