@@ -1,9 +1,10 @@
 //! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
 
 mod parts;
+mod read_states;
 mod recorded;
 mod ref_model;
-mod states;
+mod resume_states;
 mod write_states;
 
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::{Encoding, Kind, Target, llamacpp, native};
+use kl_formats::{Encoding, Kind, SidecarReader, Target, llamacpp, native};
 use tempfile::TempDir;
 
 use super::settings::{
@@ -104,6 +105,14 @@ impl Folder {
 
     fn bytes(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap()
+    }
+
+    /// The records of a sidecar, as text, so that NaN equals NaN.
+    fn records(&self, name: &str) -> String {
+        let sidecar = SidecarReader::open(&self.path(name)).unwrap();
+        let records = sidecar.read_all().unwrap();
+        assert!(!records.is_empty());
+        format!("{records:?}")
     }
 
     fn write_settings(&self, name: &str) -> WriteSettings {

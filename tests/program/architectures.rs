@@ -64,11 +64,6 @@ fn largest(session: &Session, reference: &str, flags: &str) -> f64 {
     number(&result["kld"]["max"])
 }
 
-/// All numbers of a sidecar, to the bit: a NaN, as after a window's last token, equals a NaN.
-fn bits(session: &Session, sidecar: &str) -> String {
-    format!("{:?}", session.records(sidecar))
-}
-
 #[test]
 fn a_model_is_exactly_its_own_reference_in_batches_of_any_size() {
     each(|session, model| {
@@ -156,7 +151,7 @@ fn hidden_states_give_the_bits_of_stored_rows() {
             }
             let own = largest(session, "hidden.gz", batch);
             assert_eq!(own, 0.0, "{model} {batch}");
-            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| bits(session, name));
+            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
             assert_eq!(rows, states, "{model} {batch}");
         }
         session.ok("info hidden.gz --verify -q");
@@ -238,7 +233,7 @@ fn hidden_states_of_prompts_and_generated_tokens_give_the_bits_of_stored_rows() 
                 0.0,
                 "{model} {generated}"
             );
-            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| bits(session, name));
+            let [rows, states] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
             assert_eq!(rows, states, "{model} {generated}");
         }
     });
@@ -256,7 +251,7 @@ fn a_reference_model_in_memory_gives_the_bits_of_stored_rows() {
             session.ok("-m q8_0.gguf -r ref.gz --sidecar file.kls --force -q");
             let both = format!("-m q8_0.gguf --ref-model f16.gguf {input} --force");
             session.ok(&format!("{both} --sidecar memory.kls"));
-            let [file, memory] = ["file.kls", "memory.kls"].map(|name| bits(session, name));
+            let [file, memory] = ["file.kls", "memory.kls"].map(|name| session.record_bits(name));
             assert_eq!(file, memory, "{model} {input}");
         }
     });

@@ -62,6 +62,13 @@ impl Session {
         self.sidecar(name).1
     }
 
+    /// All records of a sidecar as text: a NaN, as after a window's last token, equals a NaN.
+    pub fn record_bits(&self, name: &str) -> String {
+        let records = self.records(name);
+        assert!(!records.is_empty());
+        format!("{records:?}")
+    }
+
     /// The header and all records of a sidecar.
     pub fn sidecar(&self, name: &str) -> (SidecarHeader, Vec<TokenRecord>) {
         let reader = SidecarReader::open(&self.path(name)).unwrap();

@@ -1,6 +1,5 @@
 //! A second model in place of a reference file: the numbers of writing and reading one.
 
-use kl_formats::SidecarReader;
 use serde_json::Value;
 
 use crate::session::{Session, fixture, short_text};
@@ -9,12 +8,6 @@ fn session() -> Session {
     let session = Session::new();
     session.write("short.txt", short_text());
     session
-}
-
-/// The records of a sidecar as text: NaNs are not equal to themselves.
-fn records(session: &Session, name: &str) -> String {
-    let sidecar = SidecarReader::open(&session.path(name)).unwrap();
-    format!("{:?}", sidecar.read_all().unwrap())
 }
 
 /// A report without times, paths and what names the reference.
@@ -43,7 +36,7 @@ fn check(session: &Session, model: &str, input: &str, both: &str) {
     let computed = session.json(&computed);
     let what = format!("{model} {input} {both}");
     assert!(numbers(computed) == numbers(read), "{what}: other numbers");
-    let is_same = records(session, "computed.kls") == records(session, "read.kls");
+    let is_same = session.record_bits("computed.kls") == session.record_bits("read.kls");
     assert!(is_same, "{what}: other records");
 }
 

@@ -21,12 +21,6 @@ fn numbers(report: &Report) -> Value {
     json
 }
 
-/// The records of a sidecar, as text: NaNs are not equal to themselves.
-fn records(path: &std::path::Path) -> String {
-    let sidecar = kl_formats::SidecarReader::open(path).unwrap();
-    format!("{:?}", sidecar.read_all().unwrap())
-}
-
 impl Folder {
     /// Settings of an evaluation against `f16` itself, over the input of [`Folder::write_settings`].
     fn ref_model_settings(&self, models: &[&str]) -> EvaluateSettings {
@@ -198,16 +192,13 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
     let evaluate_into = |mut settings: EvaluateSettings, name: &str| {
         settings.results.sidecar = Sidecar::At(folder.path(name));
         evaluate(&settings, &engine, &()).unwrap();
-        let sidecar = kl_formats::SidecarReader::open(&folder.path(name)).unwrap();
+        let sidecar = SidecarReader::open(&folder.path(name)).unwrap();
         sidecar.header().reference.clone()
     };
     let of_file = evaluate_into(folder.evaluate_settings(&["q4"]), "read.kls");
     let of_model = evaluate_into(folder.ref_model_settings(&["q4"]), "one.kls");
     let of_other = evaluate_into(folder.ref_model_settings(&["copy"]), "two.kls");
-    assert_eq!(
-        records(&folder.path("one.kls")),
-        records(&folder.path("read.kls"))
-    );
+    assert_eq!(folder.records("one.kls"), folder.records("read.kls"));
     assert_eq!(of_model, of_other);
     assert_eq!(of_model.kind.as_deref(), Some("model"));
     assert_eq!(of_model.file_name.as_deref(), Some("f16"));

@@ -10,14 +10,14 @@ use crate::commands::settings::MergeSettings;
 use crate::engine::{Engine as _, FakeStates, Head as _};
 
 impl Folder {
-    fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
+    pub(super) fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
         WriteSettings {
             target: target(native::KIND, Some(encoding)),
             ..self.write_settings(name)
         }
     }
 
-    fn auto_settings(&self, name: &str) -> WriteSettings {
+    pub(super) fn auto_settings(&self, name: &str) -> WriteSettings {
         WriteSettings {
             auto: true,
             ..self.states_settings(name, Encoding::U16)
@@ -79,7 +79,8 @@ fn of_states(reader: &dyn ReadStates, window: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn with(states: FakeStates) -> FakeEngine {
+/// An engine whose models have such states.
+pub(super) fn with(states: FakeStates) -> FakeEngine {
     FakeEngine {
         states,
         ..FakeEngine::default()
@@ -317,98 +318,6 @@ fn every_run_lists_the_sizes_of_all_encodings() {
     settings.run.force = true;
     write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
     assert!(!lines.of("sizes").contains("hidden"));
-}
-
-#[test]
-fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    for encoding in [Encoding::Hidden, Encoding::Hidden16] {
-        let engine = with(FakeStates::Single { error: 1e-3 });
-        let mut whole = folder.states_settings("whole", encoding);
-        whole.run.force = true;
-        write(&whole, &engine, &()).unwrap();
-        for windows in [1, 2, 7] {
-            let name = format!("{encoding}{windows}");
-            let mut settings = folder.states_settings(&name, encoding);
-            write(&settings, &engine, &Recorder::stopping_after(windows)).unwrap_err();
-            settings.resume = true;
-            let observer = Recorder::default();
-            let written = write(&settings, &engine, &observer).unwrap();
-            assert!(!written.was_whole);
-            assert!(folder.bytes(&name) == folder.bytes("whole"), "{name}");
-            // What the first run's trial has found is in the header.
-            let tried = observer.heard().contains(&"begin checking".to_owned());
-            assert_eq!(tried, windows == 1, "{windows}");
-            assert!(write(&settings, &engine, &()).unwrap().was_whole);
-        }
-    }
-}
-
-#[test]
-fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    write(
-        &folder.states_settings("whole", Encoding::Hidden),
-        &engine,
-        &(),
-    )
-    .unwrap();
-    let whole = folder.bytes("whole");
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
-    for length in (0..whole.len()).step_by(509) {
-        fs::write(folder.path("ref.partial"), &whole[..length]).unwrap();
-        write(&settings, &engine, &()).unwrap();
-        assert!(folder.bytes("ref") == whole, "{length}");
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
-fn auto_resumes_what_it_began() {
-    let folder = Folder::new();
-    for states in [FakeStates::Half, FakeStates::Never { error: 0.1 }] {
-        let engine = with(states);
-        let mut whole = folder.auto_settings("whole");
-        whole.run.force = true;
-        write(&whole, &engine, &()).unwrap();
-        let mut settings = folder.auto_settings("ref");
-        write(&settings, &engine, &Recorder::stopping_after(4)).unwrap_err();
-        settings.resume = true;
-        write(&settings, &engine, &()).unwrap();
-        assert!(folder.bytes("ref") == folder.bytes("whole"));
-        assert!(write(&settings, &engine, &()).unwrap().was_whole);
-        fs::remove_file(folder.path("ref")).unwrap();
-    }
-}
-
-#[test]
-fn another_encoding_is_not_resumed() {
-    let folder = Folder::new();
-    let engine = FakeEngine::default();
-    let settings = folder.states_settings("ref", Encoding::U16);
-    write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
-    let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
-    let error = write(&settings, &engine, &()).unwrap_err().to_string();
-    assert!(
-        error.contains("encoding: \"u16\" there, \"hidden\" here"),
-        "{error}"
-    );
-}
-
-#[test]
-fn an_interrupted_trial_leaves_nothing() {
-    let folder = Folder::new();
-    let settings = folder.states_settings("ref", Encoding::Hidden);
-    let error = write(
-        &settings,
-        &FakeEngine::default(),
-        &Recorder::stopping_after(0),
-    );
-    assert!(error.unwrap_err().to_string().contains("interrupted"));
-    assert!(!folder.path("ref").exists() && !folder.path("ref.partial").exists());
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! References of hidden states: every command does with them what it does with the rows that they
-//! make.
+//! References of hidden states, as every command reads them: it does what it does with the rows that
+//! they make.
 
-use kl_formats::{Reference, Rows, SidecarReader, TokenRecord, klpy};
+use kl_formats::{Reference, Rows, klpy};
 
 use super::*;
 use crate::commands::merge;
@@ -87,16 +87,6 @@ impl Both {
             force: true,
             quiet: true,
         }
-    }
-}
-
-impl Folder {
-    /// The records of a sidecar, as text, so that NaN equals NaN.
-    fn records(&self, name: &str) -> String {
-        let sidecar = SidecarReader::open(&self.path(name)).unwrap();
-        let records: Vec<TokenRecord> = sidecar.read_all().unwrap();
-        assert!(!records.is_empty());
-        format!("{records:?}")
     }
 }
 

@@ -121,14 +121,14 @@ fn the_encodings_own_error_is_printed_by_every_evaluation() {
     let text = session.ok("-m @q4 -r hidden16.gz --no-sidecar");
     text.prints(&[
         "computed on CPU from f16 states: off by a mean KLD of",
-        "error of their encoding",
+        "error of the encoding",
     ]);
     session.reference_of("@q8", "hidden.gz", "--encoding hidden");
     let text = session.ok("-m @q4 -r hidden.gz --no-sidecar");
     text.prints(&[
         "computed on CPU from f32 states: to the bit as the model gave them (8 checked)",
     ]);
-    assert!(!text.stdout.contains("error of their encoding"));
+    assert!(!text.stdout.contains("error of the encoding"));
 }
 
 #[test]
