@@ -38,8 +38,7 @@ pub struct StateWriting<H> {
 
 /// Runs `decoder` over `windows` and writes the hidden states of their scored positions. Of each
 /// window that is not known yet, some rows of one decode call are checked, and all of that call where
-/// these do not agree; `states` holds what was
-/// checked, also if this fails.
+/// these do not agree. `states` counts them, also if this fails.
 ///
 /// `on_step` is called for every decode call and for each window.
 ///

@@ -265,6 +265,25 @@ fn what_hidden_states_cannot_give_is_refused_at_once() {
 }
 
 #[test]
+fn a_row_that_fails_its_check_while_the_file_is_written_leaves_nothing() {
+    let folder = Folder::new();
+    let text = "7 some words, and more of them. ".repeat(25);
+    fs::write(folder.path("text"), text).unwrap();
+    let mut settings = folder.states_settings("states", Encoding::Hidden16);
+    // Every window is checked whole.
+    settings.run.n_batch = Some(64);
+    // Moves the rows of the trial by 9.5e-5 nats at most, and a later one by 1.03e-4.
+    let engine = with(FakeStates::Single { error: 1.56e-2 });
+    let error = write(&settings, &engine, &()).unwrap_err().to_string();
+    assert!(error.contains("f16: window "), "{error}");
+    assert!(error.contains("more than the 0.0001 of hidden16"));
+    let path = folder.path("states");
+    let kept = format!("nothing of {} was kept, use --encoding u16", path.display());
+    assert!(error.ends_with(&kept) && !error.contains('\n'), "{error}");
+    assert!(!path.exists() && !folder.path("states.partial").exists());
+}
+
+#[test]
 fn auto_stores_hidden_states_where_they_are_smaller_and_exact() {
     let folder = Folder::new();
     let encoding = |name: &str, states: FakeStates| {
@@ -284,6 +303,7 @@ fn auto_stores_hidden_states_where_they_are_smaller_and_exact() {
         let (found, line) = encoding("ref", states);
         assert_eq!(found, Encoding::U16);
         assert!(line.starts_with("kl u16: ") && line.contains(why), "{line}");
+        assert!(!line.contains("--encoding"), "{line}");
     }
     // The head of 4 KiB is more than the rows of a short text.
     fs::write(folder.path("text"), "a few words").unwrap();

@@ -246,9 +246,10 @@ fn write_missing<M: Model>(
             // A run that continued it would end in the same place.
             output.discard();
             bail!(
-                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}",
+                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, use --encoding u16",
                 settings.model.display(),
-                choice.advice(target, kld)
+                choice.distance(target, kld),
+                settings.output.display()
             );
         }
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),

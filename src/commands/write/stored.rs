@@ -155,9 +155,9 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             return match self.tried(asked, watch)? {
                 Ok(stored) => Ok(stored),
                 Err(moved) => bail!(
-                    "{}: rows computed from hidden states are not the model's own {}",
+                    "{}: rows computed from hidden states are not the model's own {}: use --encoding u16",
                     self.settings.model.display(),
-                    self.advice(asked, moved.max_kld)
+                    self.distance(asked, moved.max_kld)
                 ),
             };
         }
@@ -175,8 +175,13 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             watch.event(&Event::Plan("encoding", &format!("{asked}: {why}")));
             Ok(self.plain())
         };
-        if let Some(Err(error)) = &self.head {
-            return kept(error.to_string());
+        match &self.head {
+            // Its advice is what this does.
+            Some(Err(EngineError::Head { what, .. })) => {
+                return kept(format!("hidden states cannot stand for its logits: {what}"));
+            }
+            Some(Err(error)) => return kept(error.to_string()),
+            _ => {}
         }
         // Every part must come to the same result.
         let whole = self.input.plan.whole();
@@ -253,9 +258,9 @@ impl<'m, M: Model> Choice<'m, '_, M> {
         Ok(tensor.chain(Cursor::new(head.value_bytes())))
     }
 
-    /// By how much a computed row is off, and what to do. Names the architecture, which decides what
+    /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
     /// follows the head.
-    pub fn advice(&self, target: Target, off: f64) -> String {
+    pub fn distance(&self, target: Target, off: f64) -> String {
         let name = self.model.identity().architecture;
         let name = name.map_or_else(
             || "of unknown architecture".to_owned(),
@@ -267,7 +272,7 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             None => String::new(),
         };
         let off = significant(off, 3);
-        format!("({name}: {off} nats off{most}): use --encoding u16")
+        format!("({name}: {off} nats off{most})")
     }
 
     /// Prepares to write these windows as was chosen.
