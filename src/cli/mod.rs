@@ -171,7 +171,8 @@ fn show_written(written: &Written, quiet: bool) {
             duration(written.write_s),
             written.n_tokens as f64 / written.wall_s,
         );
-        if let Some(checked) = &written.checked {
+        // There are none where only the end of the file was missing.
+        if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
             let rows = count_of(checked.n_rows, "row");
             match checked.is_exact {
                 true => say!("checked {rows}, computed from the hidden states: all to the bit"),
