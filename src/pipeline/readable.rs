@@ -12,8 +12,8 @@ use super::states::SharedHead;
 use crate::engine::{Decoder, EngineError, Head};
 use crate::score::{Kernel, Recomputed};
 
-/// The KLD, in nats, from which a row is not the model's: a writer stops at 1e-4, and other kernels
-/// move a row by less than that.
+/// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
+/// the kernels of other backends move a row by 1e-7 to 1e-4.
 const WRONG_KLD: f64 = 0.1;
 
 /// A reference whose rows can be had.
