@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::WindowSpec;
 
 use super::head::{N_EMBD, state_numbers};
+use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
 use crate::engine::{
     ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, top_token,
@@ -24,12 +25,6 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// The row at a position, from the hash of all tokens up to it.
-    pub(super) fn row(n_vocab: usize, state: u64) -> Vec<f32> {
-        let entry = |entry: usize| logit(mix(state ^ entry as u64));
-        (0..n_vocab).map(entry).collect()
-    }
-
     /// The hash of all tokens, after one more.
     fn after(state: u64, token: u32) -> u64 {
         mix(state ^ u64::from(token))
@@ -89,8 +84,8 @@ impl LogitSource for Fake {
 }
 
 fn rows_of(n_vocab: usize, hashes: &[u64]) -> Vec<Vec<f32>> {
-    let row = |&hash: &u64| Fake::row(n_vocab, hash);
-    hashes.iter().map(row).collect()
+    let of_hash = |&hash: &u64| row(n_vocab, hash);
+    hashes.iter().map(of_hash).collect()
 }
 
 fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
@@ -229,7 +224,7 @@ impl Decoder for FakeDecoder {
             .iter()
             .fold(self.source.seed, |state, &token| Fake::after(state, token));
         for _ in 0..n {
-            let row = Fake::row(self.source.n_vocab, state);
+            let row = row(self.source.n_vocab, state);
             let next = top_token(&row).unwrap_or_default();
             tokens.push(next);
             state = Fake::after(state, next);
@@ -237,14 +232,4 @@ impl Decoder for FakeDecoder {
         }
         Ok(())
     }
-}
-
-pub(super) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    value ^ (value >> 29)
-}
-
-/// A number between -8 and 8.
-fn logit(bits: u64) -> f32 {
-    (bits >> 40) as f32 / (1u64 << 24) as f32 * 16.0 - 8.0
 }

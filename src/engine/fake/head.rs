@@ -7,7 +7,7 @@ use kl_formats::{HeadTensor, States, hex};
 use sha2::{Digest, Sha256};
 
 use super::FakeEngine;
-use super::decoder::{Fake, mix};
+use super::row::{mix, row};
 use crate::engine::{EngineError, Head, OutputHead};
 
 /// Numbers of a state: the bytes of a hash.
@@ -119,18 +119,18 @@ impl FakeHead {
             is_rounded |= number.fract() != FRACTION;
         }
         let hash = u64::from_le_bytes(bytes);
-        let mut row = Fake::row(self.n_vocab, hash);
+        let mut logits = row(self.n_vocab, hash);
         let error = match self.states {
             FakeStates::Single { error } if is_rounded => error,
             FakeStates::Never { error } => error,
-            _ => return row,
+            _ => return logits,
         };
         // Another row's logits, between -8 and 8, are as good as random.
-        let noise = Fake::row(self.n_vocab, !hash);
-        for (logit, noise) in row.iter_mut().zip(noise) {
+        let noise = row(self.n_vocab, !hash);
+        for (logit, noise) in logits.iter_mut().zip(noise) {
             *logit += error * noise / 8.0;
         }
-        row
+        logits
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod decoder;
 mod head;
+mod row;
 #[cfg(test)]
 mod tests;
 
