@@ -77,8 +77,8 @@ fn classic(mut args: Args) -> Result<Command, UsageError> {
             wrong("no text: --ref-model needs -t TEXT or --prompts-file PROMPTS")
         }
         (None, None, None) => wrong(
-            "nothing to do: give -t TEXT -w REF to write a reference, or -r REF to evaluate \
-             against one",
+            "nothing to do: give -t TEXT -w REF to write a reference, or -r REF or -t TEXT \
+             --ref-model MODEL to evaluate against one",
         ),
     }
 }
