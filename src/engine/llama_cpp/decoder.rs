@@ -73,15 +73,32 @@ impl<'m> LlamaCppDecoder<'m> {
         }
     }
 
+    /// Runs a call as [`decode_batch`](Self::decode_batch) does.
+    fn decode_call(
+        &mut self,
+        window: &WindowSpec,
+        call: &Call,
+        wants_rows: bool,
+    ) -> Result<Vec<&[f32]>, EngineError> {
+        let (tokens, positions) = (&window.tokens, call.positions.clone());
+        let scored_start = call.scored_start;
+        self.decode_batch(window.window, tokens, positions, scored_start, wants_rows)
+    }
+
     /// Decodes the tokens at `positions` of a window in one call, after those before them, and
-    /// returns the rows of the positions from `scored_start` on.
+    /// returns the rows of the positions from `scored_start` on. In a context that shows hidden
+    /// states, they hold anything unless `wants_rows`.
     fn decode_batch(
         &mut self,
         window: u32,
         tokens: &[u32],
         positions: Range<usize>,
         scored_start: usize,
+        wants_rows: bool,
     ) -> Result<Vec<&[f32]>, EngineError> {
+        if let Some(tap) = &self.tap {
+            lock(tap).start(wants_rows);
+        }
         // A stream's windows are known only now.
         check_positions(self.n_positions, positions.end as u64, self.path)?;
         let start = positions.start;
@@ -137,11 +154,7 @@ impl Decoder for LlamaCppDecoder<'_> {
         start: usize,
     ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
         let call = self.call(window, start);
-        if let Some(tap) = &self.tap {
-            lock(tap).start(true);
-        }
-        let (tokens, positions) = (&window.tokens, call.positions);
-        let rows = self.decode_batch(window.window, tokens, positions, call.scored_start)?;
+        let rows = self.decode_call(window, &call, true)?;
         Ok((call.next, rows))
     }
 
@@ -161,10 +174,8 @@ impl Decoder for LlamaCppDecoder<'_> {
         let mut start = Some(0);
         while let Some(at) = start {
             let call = self.call(window, at);
-            let (tokens, positions) = (&window.tokens, call.positions);
-            let wants_rows = wants_rows(positions.clone());
-            lock(&tap).start(wants_rows);
-            let rows = self.decode_batch(window.window, tokens, positions, call.scored_start)?;
+            let wants_rows = wants_rows(call.positions.clone());
+            let rows = self.decode_call(window, &call, wants_rows)?;
             let tap = lock(&tap);
             tap.check(rows.len()).map_err(no_states)?;
             sink(&Outputs {
@@ -190,7 +201,7 @@ impl Decoder for LlamaCppDecoder<'_> {
             let mut next = None;
             while decoded <= last {
                 let end = tokens.len().min(decoded + self.n_batch);
-                let rows = self.decode_batch(window, tokens, decoded..end, last)?;
+                let rows = self.decode_batch(window, tokens, decoded..end, last, true)?;
                 next = rows.last().and_then(|row| top_token(row));
                 decoded = end;
             }

@@ -196,6 +196,29 @@ fn rows_of_states_are_the_models_own() {
     }
 }
 
+/// Tokens are chosen from rows, whatever the call before wanted.
+#[test]
+fn a_context_that_shows_states_continues_a_text() {
+    let model = load(&fixture("tiny-f16.gguf"));
+    let window = window(&model, 20, 1);
+    let continued = |shows_states| {
+        let options = ContextOptions {
+            states: shows_states,
+            ..options(7, 7)
+        };
+        let mut decoder = model.decoder(&options).unwrap();
+        if shows_states {
+            let sink = |_: &Outputs<'_>| Ok::<_, EngineError>(());
+            decoder.decode_states(&window, |_| false, sink).unwrap();
+        }
+        let mut tokens = window.tokens[..9].to_vec();
+        let on_token = || Ok::<_, EngineError>(());
+        decoder.extend(0, &mut tokens, 12, on_token).unwrap();
+        tokens
+    };
+    assert_eq!(continued(true), continued(false));
+}
+
 /// The model in `path`, with a head of another type.
 fn with_head_type(folder: &TempDir, path: &Path, kind: sys::ggml_type) -> PathBuf {
     let out = folder.path().join(format!("{kind}.gguf"));
