@@ -294,6 +294,18 @@ fn decode_in_steps<E: From<EngineError>>(
     Ok(())
 }
 
+/// How many of the positions from `scored_start` on are in each physical batch of the decode call of
+/// these positions, without those that hold none.
+fn groups(positions: &Range<usize>, scored_start: usize, n_ubatch: usize) -> Vec<usize> {
+    let n_ubatch = n_ubatch.max(1);
+    let n_scored = |first: usize| {
+        let end = positions.end.min(first + n_ubatch);
+        end.saturating_sub(first.max(scored_start))
+    };
+    let batches = positions.clone().step_by(n_ubatch);
+    batches.map(n_scored).filter(|&n| n > 0).collect()
+}
+
 /// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
 /// finite maximum.
 fn top_token(row: &[f32]) -> Option<u32> {

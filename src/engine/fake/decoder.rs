@@ -9,7 +9,7 @@ use super::head::{N_EMBD, state_numbers};
 use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
 use crate::engine::{
-    ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, top_token,
+    ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, groups, top_token,
 };
 
 /// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
@@ -189,24 +189,11 @@ impl Decoder for FakeDecoder {
             let rows = wants_rows(call.positions.clone())
                 .then(|| rows_of(self.source.n_vocab, &call.hashes));
             let rows = rows.as_deref().map(slices);
-            // The scored positions are the last of a call.
-            let first_scored = call.positions.end.saturating_sub(call.hashes.len());
-            let groups: Vec<usize> = call
-                .positions
-                .clone()
-                .step_by(self.n_ubatch)
-                .map(|first| call.positions.end.min(first + self.n_ubatch))
-                .scan(first_scored, |from, end| {
-                    let n = end.saturating_sub(*from);
-                    *from = end.max(*from);
-                    Some(n)
-                })
-                .filter(|&n| n > 0)
-                .collect();
+            let scored_start = window.first_scored as usize;
             sink(&Outputs {
                 states: &states,
                 rows: rows.as_deref(),
-                groups: &groups,
+                groups: &groups(&call.positions, scored_start, self.n_ubatch),
             })?;
             start = call.next;
         }

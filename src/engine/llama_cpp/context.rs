@@ -104,6 +104,12 @@ impl<'m> Context<'m> {
         unsafe { sys::llama_n_batch(self.inner.as_ptr()) }
     }
 
+    /// Tokens of a physical batch.
+    pub(super) fn n_ubatch(&self) -> u32 {
+        // SAFETY: the context is valid until it is dropped.
+        unsafe { sys::llama_n_ubatch(self.inner.as_ptr()) }
+    }
+
     /// Forgets all tokens.
     pub(super) fn clear(&mut self) {
         // SAFETY: the context is valid, and so is its memory.

@@ -10,7 +10,7 @@ use super::check_positions;
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
+    Decoder, EngineError, LogitSource, Outputs, decode_in_steps, groups, last_log_errors, top_token,
 };
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -171,13 +171,15 @@ impl Decoder for LlamaCppDecoder<'_> {
         };
         let tap = self.tap.clone();
         let tap = tap.ok_or_else(|| no_states("this context does not show them".to_owned()))?;
+        let n_ubatch = self.context.n_ubatch() as usize;
         let mut start = Some(0);
         while let Some(at) = start {
             let call = self.call(window, at);
+            let groups = groups(&call.positions, call.scored_start, n_ubatch);
             let wants_rows = wants_rows(call.positions.clone());
             let rows = self.decode_call(window, &call, wants_rows)?;
             let tap = lock(&tap);
-            tap.check(rows.len()).map_err(no_states)?;
+            tap.check(&groups).map_err(no_states)?;
             sink(&Outputs {
                 states: &tap.states,
                 rows: wants_rows.then_some(&rows),

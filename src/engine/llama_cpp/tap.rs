@@ -46,14 +46,18 @@ impl Tap {
         self.fault = None;
     }
 
-    /// The states of the `n` rows of the last call.
-    pub(super) fn check(&self, n: usize) -> Result<(), String> {
+    /// Checks that each physical batch of the last call has brought as many states as `groups` has:
+    /// a reader of the states will multiply just those together.
+    pub(super) fn check(&self, groups: &[usize]) -> Result<(), String> {
         match &self.fault {
             Some(fault) => Err(fault.clone()),
-            None if self.states.len() == n * self.n_embd => Ok(()),
+            None if self.groups == groups => Ok(()),
             None => Err(format!(
-                "its graph has {} hidden states for {n} rows",
-                self.states.len() / self.n_embd.max(1)
+                "its graphs gave {} hidden states in {} physical batches, not {} in {}",
+                self.groups.iter().sum::<usize>(),
+                self.groups.len(),
+                groups.iter().sum::<usize>(),
+                groups.len()
             )),
         }
     }
