@@ -161,7 +161,7 @@ impl Matrix {
 pub(super) struct Arena(NonNull<sys::ggml_context>);
 
 impl Arena {
-    /// Tensors that fit: the states, the rows, and some steps between them.
+    /// Tensors that fit, and most that a graph may have, those of other arenas among them.
     pub(super) const MAX_TENSORS: usize = 64;
 
     pub(super) fn new() -> Option<Self> {

@@ -15,8 +15,9 @@ use crate::engine::{EngineError, Head, last_log_errors};
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// Most steps after the product, so that the graph fits in an [`Arena`].
-const MAX_STEPS: usize = 32;
+/// Most steps after the product. Besides the matrix, the states and their product, each step may
+/// bring two tensors, its values and its result: all of them fit in the graph.
+const MAX_STEPS: usize = (Arena::MAX_TENSORS - 3) / 2;
 
 /// An output head, ready to compute rows.
 pub struct LlamaCppHead<'m> {
@@ -66,26 +67,25 @@ impl LlamaCppHead<'_> {
         let place = placement
             .choose(matrix)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
-        let own = match shared {
-            None => Some(read_matrix(matrix, &place, section)?),
-            // Its steps' values follow it, if there are any.
-            Some(_) if states.then.iter().any(|step| step.n_values() > 0) => {
-                let mut matrix = section.take(states.head.bytes);
-                std::io::copy(&mut matrix, &mut std::io::sink())
-                    .map_err(|error| fault(error.to_string()))?;
-                None
+        let (tensor, own) = match shared {
+            Some(ModelTensor(tensor)) => {
+                // The values of its steps follow it, if there are any.
+                if states.then.iter().any(|step| step.n_values() > 0) {
+                    let mut matrix = section.take(states.head.bytes);
+                    std::io::copy(&mut matrix, &mut std::io::sink())
+                        .map_err(|error| fault(error.to_string()))?;
+                }
+                (tensor, None)
             }
-            Some(_) => None,
+            None => {
+                let own = read_matrix(matrix, &place, section)?;
+                (own.tensor, Some(own))
+            }
         };
         let steps = states.then.iter();
         let steps = steps.map(|&step| Ok((step, read_values(step, matrix, &place, section)?)));
         let scheduler = Scheduler::new(&placement.devices(), threads)
             .ok_or_else(|| fault(format!("ggml does not start: {}", last_log_errors())))?;
-        let tensor = match (shared, &own) {
-            (Some(ModelTensor(tensor)), _) => tensor,
-            (None, Some(own)) => own.tensor,
-            (None, None) => return Err(fault("it has no matrix".to_owned())),
-        };
         Ok(Self {
             n_embd: matrix.n_embd as usize,
             n_vocab: matrix.n_rows as usize,
