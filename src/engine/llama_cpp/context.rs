@@ -86,6 +86,8 @@ impl<'m> Context<'m> {
         }
         // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that
         // Cargo.toml pins. The model outlives the context, and so does what the callback points to.
+        // llama.cpp changes the model only for another scale of RoPE than its own, which is not set
+        // here; so contexts may be created while others decode.
         let inner = unsafe {
             let model = *std::ptr::from_ref(model).cast::<*mut sys::llama_model>();
             sys::llama_init_from_model(model, params)

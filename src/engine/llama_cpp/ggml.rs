@@ -121,7 +121,7 @@ impl Device {
 }
 
 impl BufferType {
-    /// The device whose memory holds a tensor; `None` where ggml does not know.
+    /// The kind of memory that holds a tensor; `None` for one without data.
     ///
     /// # Safety
     /// The tensor is valid.
@@ -133,6 +133,7 @@ impl BufferType {
         }
     }
 
+    /// The device whose memory it is; `None` where ggml does not know.
     pub(super) fn device(self) -> Option<Device> {
         // SAFETY: the type is valid.
         let device = unsafe { sys::ggml_backend_buft_get_device(self.0.as_ptr()) };

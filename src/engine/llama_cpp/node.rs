@@ -98,11 +98,14 @@ impl<'g> Node<'g> {
         original(&name).unwrap_or(&name).to_owned()
     }
 
-    /// The same tensor as one of a model's weights; `None` where it is a copy of one, or computed.
+    /// The same tensor as one of a model's weights; `None` where it is a copy of one, computed, or
+    /// given to the graph.
     pub(super) fn as_weight(self) -> Option<ModelTensor> {
-        let bytes: Vec<u8> = self.name_bytes().collect();
-        let is_copy = original(&String::from_utf8_lossy(&bytes)).is_some();
-        (self.op() == sys::GGML_OP_NONE && !is_copy).then_some(ModelTensor(self.tensor))
+        let buffer = NonNull::new(self.get().buffer)?;
+        // SAFETY: a tensor's buffer is valid as long as the tensor.
+        let usage = unsafe { sys::ggml_backend_buffer_get_usage(buffer.as_ptr()) };
+        let is_weight = usage == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        (self.op() == sys::GGML_OP_NONE && is_weight).then_some(ModelTensor(self.tensor))
     }
 
     /// Appends the elements to `out`, if they are f32 and lie one after the other in memory.
