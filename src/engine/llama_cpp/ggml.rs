@@ -67,6 +67,13 @@ impl Device {
         NonNull::new(found).map(BufferType)
     }
 
+    /// Memory of the CPU that this device reads faster than the rest.
+    pub(super) fn host_buffer_type(self) -> Option<BufferType> {
+        // SAFETY: the device is valid.
+        let found = unsafe { sys::ggml_backend_dev_host_buffer_type(self.0.as_ptr()) };
+        NonNull::new(found).map(BufferType)
+    }
+
     /// A function that this device's backend has beside the common ones.
     fn function(self, name: &CStr) -> *mut c_void {
         // SAFETY: the device is valid, and so is its registry.

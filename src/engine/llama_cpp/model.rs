@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use kl_formats::{ModelIdentity, States, TokenizerIdentity};
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::model::params::{LlamaModelParams, LlamaSplitMode};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
@@ -19,7 +19,8 @@ use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
 use crate::engine::gguf::{GgufSummary, TensorPlace};
 use crate::engine::{
-    ContextOptions, EngineError, Model, ModelOptions, OutputHead, Tokens, last_log_errors,
+    ContextOptions, EngineError, Model, ModelOptions, OutputHead, SplitMode, Tokens,
+    last_log_errors,
 };
 
 /// A model that llama.cpp has loaded.
@@ -93,7 +94,7 @@ impl<'b> LlamaCppModel<'b> {
             path: path.to_owned(),
             header,
             is_offloaded: n_gpu_layers > n_layer && backend.supports_gpu_offload(),
-            gpus: gpus(&options.devices),
+            gpus: gpus(options),
             turn: Mutex::new(()),
             found: OnceLock::new(),
             head_place: OnceLock::new(),
@@ -278,15 +279,28 @@ fn device_indices(names: &[String]) -> Result<Vec<usize>, EngineError> {
         .collect()
 }
 
-/// The GPUs that llama.cpp uses where the user names these devices: without names all of them, or
-/// those integrated in the CPU if there are no others.
-fn gpus(names: &[String]) -> Vec<Device> {
-    let mut gpus = Device::all();
-    gpus.retain(|device| device.is_gpu());
-    if !names.is_empty() {
-        gpus.retain(|device| names.contains(&device.name()));
-    } else if gpus.iter().any(|device| device.is_discrete()) {
-        gpus.retain(|device| device.is_discrete());
+/// The GPUs that llama.cpp uses (`llama_prepare_model_devices` in its `llama.cpp`): those that the
+/// user names, in that order; without names all, or those integrated in the CPU if there are no
+/// others; of these, only the main one where nothing is split.
+fn gpus(options: &ModelOptions) -> Vec<Device> {
+    let mut all = Device::all();
+    all.retain(|device| device.is_gpu());
+    let named = |name: &String| all.iter().find(|device| device.name() == *name).copied();
+    let gpus: Vec<Device> = if !options.devices.is_empty() {
+        options.devices.iter().filter_map(named).collect()
+    } else if all.iter().any(|device| device.is_discrete()) {
+        all.into_iter()
+            .filter(|device| device.is_discrete())
+            .collect()
+    } else {
+        all
+    };
+    match options.split_mode {
+        Some(SplitMode(LlamaSplitMode::None)) => {
+            let main = usize::try_from(options.main_gpu.unwrap_or_default());
+            let main = main.ok().and_then(|i| gpus.get(i));
+            main.copied().into_iter().collect()
+        }
+        _ => gpus,
     }
-    gpus
 }

@@ -38,7 +38,12 @@ impl Placement {
         let libraries = libraries
             .filter_map(plain)
             .filter(|place| Some(place.memory) != of_cpu);
-        let reordered = cpus().take(1).flat_map(|device| {
+        // With a GPU, llama.cpp prefers memory of the CPU that the GPU reads fast, and if the file is
+        // mapped, as it is by default, uses the CPU's plain memory in its place.
+        let mut hosts = (self.gpus.iter()).filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
+        let is_hosted =
+            (hosts.next()).is_some_and(|(gpu, memory)| gpu.can_multiply(matrix, memory));
+        let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
             let memories = device.extra_buffer_types().into_iter();
             memories.map(move |memory| Place {
                 device,
