@@ -19,11 +19,9 @@ impl States {
         if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
             return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
         }
-        if self.n_batch == 0 || !(1..=self.n_batch).contains(&self.n_ubatch) {
-            return Some(format!(
-                "n_ubatch {} and n_batch {}, not at least 1 and in order",
-                self.n_ubatch, self.n_batch
-            ));
+        if !(1..=self.n_batch).contains(&self.n_ubatch) {
+            let (n_batch, n_ubatch) = (self.n_batch, self.n_ubatch);
+            return Some(format!("n_ubatch {n_ubatch}, not 1 to n_batch {n_batch}"));
         }
         let of_steps = || self.then.iter().find_map(|step| step.fault(n_vocab));
         let head = self.head.fault(self.n_embd, n_vocab);
