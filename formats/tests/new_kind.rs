@@ -1,6 +1,6 @@
 //! A new kind of reference, outside this crate, whose rows are computed when they are read: hidden
-//! states, in blocks, and the head that turns each of them into a row of logits. Unlike `kl`'s own, it
-//! multiplies them itself, and so hands out rows.
+//! states, in blocks, and the head that turns each of them into a row of logits. Unlike the reader of
+//! `kl`'s own file, its reader multiplies them, and so hands out rows.
 
 use std::path::Path;
 

@@ -39,8 +39,8 @@ impl HeadMembers {
     /// Finds the head's members, by the lengths they state, from `start` on, where the header ends.
     ///
     /// # Errors
-    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for members that
-    /// are not those of the header, [`crate::Error::Io`].
+    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for
+    /// members that are not those of the header, [`crate::Error::Io`].
     pub(super) fn find(source: &Source, header: &Header, start: u64) -> Result<Self> {
         let mut found = Self {
             offsets: Vec::new(),
@@ -131,8 +131,8 @@ impl NativeReader {
         rows.collect()
     }
 
-    /// Reads the whole head of hidden states and checks it: every checksum, and the tensor's hash. A file
-    /// of rows has none.
+    /// Reads the whole head of hidden states and checks it: every checksum, and the tensor's hash. A
+    /// file of rows has none.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].

@@ -361,8 +361,8 @@ fn file_name(path: &str) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What is read first, without copying: another version may have other fields, and only what there is of
-/// each prompt may make a header long.
+/// What is read first, without copying: another version may have other fields, and only what there is
+/// of each prompt may make a header long.
 #[derive(Deserialize)]
 struct Preview<'a> {
     format_version: u32,

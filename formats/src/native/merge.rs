@@ -12,8 +12,8 @@ use crate::{HeadCheck, States};
 
 impl<W: Write> Writer<W> {
     /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. Both files
-    /// must have rows of the same length, encoding and number in a piece. Of hidden states, whose head
-    /// must be the same too, the first window brings the head along.
+    /// must have rows of the same length, encoding and number in a piece. Those of hidden states must
+    /// have the same head too, which the first window brings along.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] if a member's bytes do not match its checksum,

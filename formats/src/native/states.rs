@@ -69,10 +69,10 @@ impl ReadStates for StatesReader {
             let piece = self.piece(i, next / rows_per_piece)?;
             let first = piece.first_row;
             let end = rows.end.min(first + piece.n_rows() as u32); // rows are counted in a u32
-            let bytes = (next - first) as usize * n_embd..(end - first) as usize * n_embd;
-            let bytes = bytes.start * state_type.bytes()..bytes.end * state_type.bytes();
+            let [from, to] = [next, end].map(|row| (row - first) as usize * n_embd);
+            let bytes = from * state_type.bytes()..to * state_type.bytes();
             let start = out.len();
-            out.resize(start + (end - next) as usize * n_embd, 0.0);
+            out.resize(start + (to - from), 0.0);
             let (bytes, out) = (piece.bytes().get(bytes), out.get_mut(start..));
             state_type.decode_into(bytes.unwrap_or_default(), out.unwrap_or_default());
             self.keep(i, piece);

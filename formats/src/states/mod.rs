@@ -87,8 +87,7 @@ pub enum HeadStep {
 pub struct HeadCheck {
     /// Rows that were compared.
     pub n_rows: u64,
-    /// The mean KL divergence of a computed row from the model's own, in nats; 0 where all are equal
-    /// to the bit.
+    /// The mean of KL(model's own row ‖ computed row), in nats; 0 where all are equal to the bit.
     pub mean_kld: f32,
     /// The largest.
     pub max_kld: f32,
