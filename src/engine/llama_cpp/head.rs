@@ -33,7 +33,8 @@ pub struct LlamaCppHead<'m> {
     own: Option<Weight>,
     /// Rows that an accelerator has computed.
     rows: Vec<f32>,
-    model: PhantomData<&'m ()>,
+    /// The model whose matrix it may be.
+    model: PhantomData<&'m ModelTensor>,
 }
 
 /// The graph for a number of states, whose data lies in the scheduler's memory.
@@ -49,15 +50,15 @@ struct Graph {
 // matrix is only read.
 unsafe impl Send for LlamaCppHead<'_> {}
 
-impl LlamaCppHead<'_> {
+impl<'m> LlamaCppHead<'m> {
     /// Prepares a head: its matrix is `shared`, or read from `section` into memory that `placement`
-    /// chooses. A shared matrix must outlive `'m`.
+    /// chooses.
     pub(super) fn new(
         states: &States,
         section: &mut dyn Read,
         threads: u32,
         placement: &Placement,
-        shared: Option<ModelTensor>,
+        shared: Option<&'m ModelTensor>,
     ) -> Result<Self, EngineError> {
         let matrix = matrix(states)?;
         if states.then.len() > MAX_STEPS {
@@ -68,7 +69,7 @@ impl LlamaCppHead<'_> {
             .choose(matrix)
             .ok_or_else(|| fault(format!("no device multiplies matrices of type {name}")))?;
         let (tensor, own) = match shared {
-            Some(ModelTensor(tensor)) => {
+            Some(&ModelTensor(tensor)) => {
                 // The values of its steps follow it, if there are any.
                 if states.then.iter().any(|step| step.n_values() > 0) {
                     let mut matrix = section.take(states.head.bytes);

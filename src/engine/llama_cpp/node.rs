@@ -14,7 +14,7 @@ pub(super) struct Node<'g> {
     graph: PhantomData<&'g sys::ggml_tensor>,
 }
 
-/// A tensor of a loaded model's weights, valid as long as the model is.
+/// A tensor of a loaded model's weights. The model keeps it, and it is valid as long as the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ModelTensor(pub(super) NonNull<sys::ggml_tensor>);
 

@@ -132,7 +132,7 @@ impl LlamaCppModel<'_> {
     }
 
     /// The model's own matrix, where it is known to be that of `states`.
-    pub(super) fn shared_head(&self, states: &States) -> Option<ModelTensor> {
+    pub(super) fn shared_head(&self, states: &States) -> Option<&ModelTensor> {
         let head = &states.head;
         let found = self.found().ok()?;
         if (found.type_id, found.n_embd) != (head.type_id, states.n_embd) {
@@ -140,7 +140,7 @@ impl LlamaCppModel<'_> {
         }
         let place = self.head_place().ok()?;
         let is_same = place.bytes == head.bytes && self.head_sha256(place).ok()? == head.sha256;
-        found.weight.filter(|_| is_same)
+        found.weight.as_ref().filter(|_| is_same)
     }
 
     /// Where the model's own head lies and is computed; one that was not found lies with the layers.
