@@ -105,3 +105,32 @@ impl Watch for Tap {
         !self.ends_early
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_come_in_the_batches_of_the_call_or_not_at_all() {
+        let found = Found {
+            n_embd: 2,
+            name: "output.weight".to_owned(),
+            type_id: 0,
+            weight: None,
+            states: None,
+            then: Vec::new(),
+            values: Vec::new(),
+        };
+        let mut tap = Tap::new(&found, 5);
+        assert_eq!(tap.check(&[]), Ok(()));
+        tap.groups = vec![7, 3];
+        assert_eq!(tap.check(&[7, 3]), Ok(()));
+        for (groups, expected) in [(&[5, 5][..], "not 10 in 2"), (&[10], "not 10 in 1")] {
+            assert!(tap.check(groups).unwrap_err().ends_with(expected));
+        }
+        tap.fault = Some("unreadable".to_owned());
+        assert_eq!(tap.check(&[7, 3]), Err("unreadable".to_owned()));
+        tap.start(true);
+        assert_eq!(tap.check(&[]), Ok(()));
+    }
+}
