@@ -8,10 +8,16 @@ use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Engine, FlashAttention, Model, default_batch};
 use crate::report::Warning;
 
-/// Warns if layers should be offloaded and there is no device to offload them to.
-pub fn check_offload(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
-    if run.model.n_gpu_layers > 0 && !engine.can_offload()? {
-        watch.warn(Warning::NoAccelerator(run.model.n_gpu_layers));
+/// Warns if layers should be offloaded, as `flag` asks, and there is no device to offload them to.
+pub fn check_offload(
+    engine: &impl Engine,
+    run: &RunSettings,
+    flag: &'static str,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let n_gpu_layers = run.model.n_gpu_layers;
+    if n_gpu_layers > 0 && !engine.can_offload()? {
+        watch.warn(Warning::NoAccelerator { flag, n_gpu_layers });
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ fn against_file<E: Engine>(
     };
     let info = ReferenceInfo::new(reference.about());
     drop(reference);
-    check_offload(engine, &settings.run, watch)?;
+    check_offload(engine, &settings.run, "-ngl", watch)?;
     Ok(run.evaluate(info))
 }
 
@@ -85,8 +85,10 @@ fn against_model<E: Engine>(
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only)?;
     }
-    check_offload(engine, &settings.run, watch)?;
-    check_offload(engine, &model.run, watch)?;
+    check_offload(engine, &settings.run, "-ngl", watch)?;
+    if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
+        check_offload(engine, &model.run, "--ref-ngl", watch)?;
+    }
     let reference = ref_model::load(model, &settings.models, engine, watch)?;
     warn_of_overlap(&reference.windows(), watch);
     let shard = |part| reference.shard(part);

@@ -15,9 +15,12 @@ use crate::stats::llama_perplexity::MIN_TOKENS;
 pub enum Warning {
     /// Layers should be offloaded, but there is no device.
     #[error(
-        "-ngl {0} has no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)"
+        "{flag} {n_gpu_layers} has no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)"
     )]
-    NoAccelerator(u32),
+    NoAccelerator {
+        flag: &'static str,
+        n_gpu_layers: u32,
+    },
     /// Windows are longer than the model's training context.
     #[error(
         "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"
@@ -208,7 +211,7 @@ impl Warning {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::NoAccelerator(_) => "no_accelerator",
+            Self::NoAccelerator { .. } => "no_accelerator",
             Self::LongWindow { .. } => "long_window",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unscored(_) => "unscored_windows",

@@ -236,7 +236,7 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
     }
     if target.encoding().holds_states() {
         bail!(
-            "--encoding {}: {path} holds no hidden states in that form, which only a run of the model can write: use --encoding u16 or f32, or kl -m MODEL -t TEXT -w REF",
+            "--encoding {0}: {path} holds no hidden states in that form, which only a run of the model can write: use --encoding u16 or f32, or kl -m MODEL -t TEXT -w REF --encoding {0}",
             target.encoding()
         );
     }

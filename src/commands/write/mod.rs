@@ -92,7 +92,7 @@ pub fn write<E: Engine>(
         ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
     };
     let output = PartialFile::create(&settings.output, overwrite)?;
-    check_offload(engine, &settings.run, watch)?;
+    check_offload(engine, &settings.run, "-ngl", watch)?;
     let model = engine.load(&settings.model, &settings.run.model)?;
     let in_chunks = settings.target.is_base_file();
     let may_hold_states = settings.auto || settings.target.encoding().holds_states();
@@ -246,10 +246,11 @@ fn write_missing<M: Model>(
             // A run that continued it would end in the same place.
             output.discard();
             bail!(
-                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, use --encoding u16",
+                "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {}",
                 settings.model.display(),
                 choice.distance(target, kld),
-                settings.output.display()
+                settings.output.display(),
+                stored::advice(target.encoding())
             );
         }
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),

@@ -155,9 +155,10 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             return match self.tried(asked, watch)? {
                 Ok(stored) => Ok(stored),
                 Err(moved) => bail!(
-                    "{}: rows computed from hidden states are not the model's own {}: use --encoding u16",
+                    "{}: rows computed from hidden states are not the model's own {}: {}",
                     self.settings.model.display(),
-                    self.distance(asked, moved.max_kld)
+                    self.distance(asked, moved.max_kld),
+                    advice(asked.encoding())
                 ),
             };
         }
@@ -339,5 +340,13 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             Some(Err(error)) => bail!("{error}"),
             None => bail!("this kind of file cannot hold hidden states"),
         }
+    }
+}
+
+/// What to use where an encoding of hidden states does not give the model's rows.
+pub fn advice(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Hidden16 => "use --encoding hidden, which is exact where it works, or u16",
+        _ => "use --encoding u16",
     }
 }
