@@ -23,6 +23,10 @@ pub fn cut_off(output: &PartialFile) -> Result<Option<NativeReader>> {
         // Not even its header is whole.
         Err(Error::Truncated { .. }) => Ok(None),
         Err(error @ Error::NotAReference { .. }) => bail!(nothing_to_resume(output, &error)),
+        // Of what comes before the windows: a damaged window only ends what is whole.
+        Err(error @ Error::Corrupt { .. }) => {
+            bail!("{error}; --resume cannot continue it, start over with --force")
+        }
         opened => Ok(Some(opened?)),
     }
 }
