@@ -13,7 +13,7 @@ use crate::input::{Generation, GenerationStep, PreparedInput, RawInput, Selectio
 use crate::report::Warning;
 use crate::report::number::{count, count_of};
 
-/// Reads the input before a model is loaded, and warns of bytes that are no text.
+/// Reads the input before a model is loaded, and warns of bytes that are not text.
 ///
 /// # Errors
 /// What is wrong with the files, or that the observer asks to stop.

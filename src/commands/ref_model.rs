@@ -71,7 +71,7 @@ fn announce_memory(
     watch: &Watch<'_>,
 ) -> Result<()> {
     let of_reference = engine.inspect(path)?;
-    // A model that is no model is reported when its turn comes.
+    // A file that holds no model is reported when its turn comes.
     let sizes = models.iter().filter_map(|path| engine.inspect(path).ok());
     let largest = sizes.max().unwrap_or(0);
     let evaluated = match models.len() {
