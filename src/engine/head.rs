@@ -10,7 +10,8 @@ use super::EngineError;
 pub struct OutputHead {
     /// Numbers of a hidden state.
     pub n_embd: u32,
-    /// The matrix, n_embd x n_vocab, as it stands in the model's file.
+    /// The matrix, n_embd x n_vocab, as it stands in the model's file. Its hash may be missing: see
+    /// [`Model::hashed_head`](super::Model::hashed_head).
     pub tensor: HeadTensor,
     /// What follows the product, in order.
     pub then: Vec<HeadStep>,

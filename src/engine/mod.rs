@@ -180,6 +180,13 @@ pub trait Model: Tokens {
     /// Why it cannot be decoded, or what follows the head that `kl` cannot repeat.
     fn output_head(&self) -> Result<OutputHead, EngineError>;
 
+    /// The same with the SHA-256 of the head's matrix, which is empty otherwise: all of the matrix is
+    /// read for it, once.
+    ///
+    /// # Errors
+    /// Those of [`output_head`](Self::output_head), or a file that cannot be read.
+    fn hashed_head(&self) -> Result<OutputHead, EngineError>;
+
     /// Reads the head's matrix as it stands in the model's file.
     ///
     /// # Errors

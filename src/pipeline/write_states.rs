@@ -221,7 +221,7 @@ mod tests {
         };
         let tokens: Vec<u32> = (0..135).map(|i| 1 + i % 100).collect();
         let windows = Plan::cut(&tokens, &windowing, Some(0)).windows;
-        let head = model.output_head().unwrap();
+        let head = model.hashed_head().unwrap();
         let states = States {
             n_embd: head.n_embd,
             state_type: StateType::F16,

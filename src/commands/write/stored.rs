@@ -132,7 +132,7 @@ impl<'m, M: Model> Choice<'m, '_, M> {
         let mut stored = self.plain();
         if encoding.holds_states() {
             stored.target = Target::new(self.settings.target.kind(), Some(encoding))?;
-            let mut states = self.states(self.head()?, StateType::F32);
+            let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
             if let Some(begun) = &header.states {
                 states.state_type = begun.state_type;
                 states.check.clone_from(&begun.check);
@@ -222,8 +222,8 @@ impl<'m, M: Model> Choice<'m, '_, M> {
         target: Target,
         watch: &Watch<'_>,
     ) -> Result<Result<Stored<'m, M>, Recomputed>> {
-        let (head, encoding) = (self.head()?, target.encoding());
-        let mut states = self.states(head, StateType::F32);
+        let encoding = target.encoding();
+        let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
         let mut recompute = self.recompute(&states)?;
         let mut decoder = self.model.decoder(&self.options_with_states())?;
         let plan = &self.input.plan;

@@ -231,6 +231,12 @@ impl Model for FakeModel {
             .output_head(&self.path, &self.head_bytes())
     }
 
+    fn hashed_head(&self) -> Result<OutputHead, EngineError> {
+        let mut head = self.output_head()?;
+        head.tensor.sha256 = hex(&Sha256::digest(self.head_bytes()));
+        Ok(head)
+    }
+
     fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
         Ok(Box::new(Cursor::new(self.head_bytes())))
     }

@@ -227,6 +227,13 @@ impl Model for LlamaCppModel<'_> {
         self.describe_head()
     }
 
+    fn hashed_head(&self) -> Result<OutputHead, EngineError> {
+        let mut head = self.describe_head()?;
+        let sha256 = self.head_sha256(self.head_place()?)?;
+        head.tensor.sha256 = sha256.to_owned();
+        Ok(head)
+    }
+
     fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
         Ok(Box::new(self.head_place()?.open()?))
     }

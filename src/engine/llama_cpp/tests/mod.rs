@@ -163,7 +163,7 @@ fn check(model: &impl Model, head: &mut impl Head, batch: (u32, u32), window: &W
 #[track_caller]
 fn check_model(path: &Path, n_tokens: u32) -> OutputHead {
     let model = load(path);
-    let head = model.output_head().unwrap();
+    let head = model.hashed_head().unwrap();
     for (i, batch) in BATCHES.into_iter().enumerate() {
         let window = window(&model, n_tokens, [1, 0, 9, 70][i % 4].min(n_tokens / 2));
         let states = states(&head, batch);
