@@ -108,8 +108,9 @@ mod tests {
         );
         let args = args::parse(&args).unwrap().classic;
         assert_eq!(args.model.len(), 2);
-        assert_eq!((args.run.n_gpu_layers, args.run.n_ubatch), (99, Some(64)));
-        assert_eq!(args.run.device, ["CUDA0", "CUDA1"]);
+        assert_eq!(args.devices.n_gpu_layers, 99);
+        assert_eq!(args.context.n_ubatch, Some(64));
+        assert_eq!(args.devices.device, ["CUDA0", "CUDA1"]);
         assert_eq!(args.n_tokens, -1);
     }
 }

@@ -2,6 +2,7 @@
 
 mod classic;
 mod input;
+mod model;
 mod report;
 mod results;
 mod subcommands;
@@ -11,8 +12,9 @@ use std::ffi::OsString;
 
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
-pub use classic::{Args, EvaluateArgs, ModelArgs, WriteArgs};
+pub use classic::{Args, EvaluateArgs, WriteArgs};
 pub use input::InputArgs;
+pub use model::{ContextArgs, DeviceArgs};
 pub use report::ReportArgs;
 pub use results::ResultArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs, MergeArgs};

@@ -1,30 +1,21 @@
 //! The flags of write mode and read mode alike: the model, its context and the devices.
 
-use crate::cli::args::{Args, ModelArgs};
+use crate::cli::args::{Args, ContextArgs, DeviceArgs};
 use crate::commands::settings::{MAX_THREADS, RunSettings};
 use crate::engine::ModelOptions;
 
 /// How a model is run, in both modes.
 pub(super) fn run_settings(args: &Args) -> RunSettings {
-    let ModelArgs {
-        n_gpu_layers,
+    let ContextArgs {
         n_batch,
         n_ubatch,
         threads,
         flash_attn,
         cache_type_k,
         cache_type_v,
-        split_mode,
-        main_gpu,
-        ..
-    } = args.run;
+    } = args.context;
     RunSettings {
-        model: ModelOptions {
-            n_gpu_layers,
-            split_mode,
-            main_gpu,
-            devices: args.run.device.clone(),
-        },
+        model: model_options(&args.devices),
         n_batch,
         n_ubatch,
         threads: threads.unwrap_or_else(default_threads),
@@ -35,6 +26,15 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         force: args.force,
         verbose: args.verbose,
         quiet: args.quiet,
+    }
+}
+
+fn model_options(args: &DeviceArgs) -> ModelOptions {
+    ModelOptions {
+        n_gpu_layers: args.n_gpu_layers,
+        split_mode: args.split_mode,
+        main_gpu: args.main_gpu,
+        devices: args.device.clone(),
     }
 }
 
