@@ -99,7 +99,7 @@ pub fn backend_identity(
     let offloads = engine.can_offload()? && run.model.devices != ["none"];
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
-    identity.devices = Some(engine.devices());
+    identity.devices = Some(engine.devices()?.iter().map(ToString::to_string).collect());
     identity.n_gpu_layers = Some(if offloads { run.model.n_gpu_layers } else { 0 });
     identity.n_batch = Some(options.n_batch);
     identity.n_ubatch = Some(options.n_ubatch);

@@ -5,6 +5,7 @@
 //! [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real engine; [`FakeEngine`]
 //! needs no model file, so that every command runs in a test without one.
 
+mod device;
 mod error;
 mod fake;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod llama_cpp;
 mod log;
 mod options;
 
+pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
 pub use head::{Head, OutputHead, Outputs};
@@ -49,8 +51,11 @@ pub trait Engine {
     /// The engine's name and version, which headers record because results depend on it.
     fn version(&self) -> String;
 
-    /// The devices, each by its name and what it is: `CUDA0 (NVIDIA H200)`.
-    fn devices(&self) -> Vec<String>;
+    /// The devices of all backends, the CPU too.
+    ///
+    /// # Errors
+    /// If the engine cannot be started.
+    fn devices(&self) -> Result<Vec<Device>, EngineError>;
 
     /// Whether there is a device to offload layers to.
     ///

@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 use kl_formats::{ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::{ContextOptions, Engine, EngineError, Model, ModelOptions, OutputHead, Tokens};
+use super::{
+    ContextOptions, Device, DeviceKind, Engine, EngineError, Model, ModelOptions, OutputHead,
+    Tokens,
+};
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
 ///
@@ -58,8 +61,15 @@ impl Engine for FakeEngine {
         "fake 1".to_owned()
     }
 
-    fn devices(&self) -> Vec<String> {
-        vec!["FAKE (no device)".to_owned()]
+    fn devices(&self) -> Result<Vec<Device>, EngineError> {
+        Ok(vec![Device {
+            name: "FAKE".to_owned(),
+            description: "no device".to_owned(),
+            kind: DeviceKind::Cpu,
+            memory_free: 3 << 30,
+            memory_total: 4 << 30,
+            features: vec!["AVX2".to_owned(), "FMA".to_owned()],
+        }])
     }
 
     fn can_offload(&self) -> Result<bool, EngineError> {

@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
+use crate::engine::DeviceKind;
+
 /// A device that ggml computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Device(NonNull<sys::ggml_backend_device>);
@@ -35,6 +37,52 @@ impl Device {
         // SAFETY: the device is valid, and so is its name.
         let name = unsafe { CStr::from_ptr(sys::ggml_backend_dev_name(self.0.as_ptr())) };
         name.to_string_lossy().into_owned()
+    }
+
+    /// What it is, and the memory that it has now.
+    pub(super) fn describe(self) -> crate::engine::Device {
+        // SAFETY: the device is valid, and so is its description.
+        let description =
+            unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(self.0.as_ptr())) };
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device is valid, and both numbers are ours.
+        unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
+        crate::engine::Device {
+            name: self.name(),
+            description: description.to_string_lossy().trim().to_owned(),
+            kind: match self.kind() {
+                sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
+                sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
+                sys::GGML_BACKEND_DEVICE_TYPE_ACCEL => DeviceKind::Accelerator,
+                _ => DeviceKind::Gpu,
+            },
+            memory_free: free as u64,
+            memory_total: total as u64,
+            features: self.features(),
+        }
+    }
+
+    /// What its backend was compiled to use.
+    fn features(self) -> Vec<String> {
+        let function = self.function(c"ggml_backend_get_features");
+        let mut features = Vec::new();
+        // SAFETY: a function of this name has this type. It returns a list that ends with a null name
+        // and lives as long as the process, as do the texts in it.
+        unsafe {
+            let function: sys::ggml_backend_get_features_t = std::mem::transmute(function);
+            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
+            let mut next = function.map_or(std::ptr::null_mut(), |list| list(registry));
+            while !next.is_null() && !(*next).name.is_null() {
+                let text = |text| CStr::from_ptr(text).to_string_lossy();
+                let (name, value) = (text((*next).name), text((*next).value));
+                features.push(match value.as_ref() {
+                    "1" => name.into_owned(),
+                    value => format!("{name}={value}"),
+                });
+                next = next.add(1);
+            }
+        }
+        features
     }
 
     fn kind(self) -> sys::ggml_backend_dev_type {

@@ -1,5 +1,6 @@
 //! The engine's traits, implemented with llama.cpp.
 
+mod backends;
 mod context;
 mod decoder;
 mod ggml;
@@ -22,11 +23,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use kl_formats::States;
-use llama_cpp_2::list_llama_ggml_backend_devices;
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, GgufSummary};
-use super::{Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
+use super::{Device, Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
 use placement::Placement;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -38,7 +38,7 @@ pub struct LlamaCpp {
 impl LlamaCpp {
     fn backend(&self) -> Result<&LlamaBackend, EngineError> {
         self.started
-            .get_or_init(|| LlamaBackend::init().map_err(|error| error.to_string()))
+            .get_or_init(backends::start)
             .as_ref()
             .map_err(|error| EngineError::Backend(error.clone()))
     }
@@ -52,11 +52,10 @@ impl Engine for LlamaCpp {
         LLAMA_CPP_VERSION.to_owned()
     }
 
-    fn devices(&self) -> Vec<String> {
-        list_llama_ggml_backend_devices()
-            .into_iter()
-            .map(|device| format!("{} ({})", device.name, device.description.trim()))
-            .collect()
+    fn devices(&self) -> Result<Vec<Device>, EngineError> {
+        self.backend()?;
+        let devices = ggml::Device::all().into_iter();
+        Ok(devices.map(ggml::Device::describe).collect())
     }
 
     fn can_offload(&self) -> Result<bool, EngineError> {

@@ -1,0 +1,38 @@
+//! The devices that a model can be computed on.
+
+use std::fmt;
+
+/// A device of one of the engine's backends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, by which `--device` chooses it: `CUDA0`.
+    pub name: String,
+    /// What it is: `NVIDIA H200`.
+    pub description: String,
+    pub kind: DeviceKind,
+    /// Bytes of its memory that are free.
+    pub memory_free: u64,
+    /// Bytes of its memory.
+    pub memory_total: u64,
+    /// What its backend was compiled to use, such as `AVX2`; empty if the backend does not say.
+    pub features: Vec<String>,
+}
+
+/// What kind of device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    Cpu,
+    /// A GPU with memory of its own.
+    Gpu,
+    /// A GPU that shares the CPU's memory.
+    IntegratedGpu,
+    /// A library that computes on the CPU's memory, such as a BLAS.
+    Accelerator,
+}
+
+/// The name and what it is, as headers record them: `CUDA0 (NVIDIA H200)`.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.description)
+    }
+}
