@@ -20,6 +20,7 @@ macro_rules! say {
     }};
 }
 
+mod abort;
 mod args;
 mod progress;
 mod report;
@@ -38,7 +39,7 @@ use anyhow::{Result, bail};
 
 use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
 use crate::commands::{self, Observer, Written, one_line};
-use crate::engine::{LlamaCpp, follow_log};
+use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::number::{bytes, count, count_of, duration, significant};
 use crate::report::{Report, verified_text};
 use results::Results;
@@ -79,6 +80,7 @@ fn run(command: &Command) -> Result<Outcome> {
     {
         follow_log(run.verbose);
     }
+    on_abort(abort::die);
     stop::listen();
     match command {
         Command::Write(settings) => {

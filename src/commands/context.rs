@@ -8,13 +8,15 @@ use super::settings::RunSettings;
 use crate::engine::{ContextOptions, Engine, FlashAttention, Model, default_batch};
 use crate::report::Warning;
 
-/// Warns if layers should be offloaded, as `flag` asks, and there is no device to offload them to.
-pub fn check_offload(
+/// Connects to the servers of a run. Warns if layers should be offloaded, as `flag` asks, and there
+/// is no device to offload them to.
+pub fn connect_devices(
     engine: &impl Engine,
     run: &RunSettings,
     flag: &'static str,
     watch: &Watch<'_>,
 ) -> Result<()> {
+    engine.add_servers(&run.rpc)?;
     let n_gpu_layers = run.model.n_gpu_layers;
     if n_gpu_layers > 0 && !engine.can_offload()? {
         watch.warn(Warning::NoAccelerator { flag, n_gpu_layers });

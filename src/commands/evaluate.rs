@@ -7,7 +7,9 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
 
-use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
+use super::context::{
+    Precedent, backend_identity, check_windows, connect_devices, context_options,
+};
 use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
@@ -70,7 +72,7 @@ fn against_file<E: Engine>(
     };
     let info = ReferenceInfo::new(reference.about());
     drop(reference);
-    check_offload(engine, &settings.run, "-ngl", watch)?;
+    connect_devices(engine, &settings.run, "-ngl", watch)?;
     Ok(run.evaluate(info))
 }
 
@@ -85,9 +87,9 @@ fn against_model<E: Engine>(
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only)?;
     }
-    check_offload(engine, &settings.run, "-ngl", watch)?;
+    connect_devices(engine, &settings.run, "-ngl", watch)?;
     if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
-        check_offload(engine, &model.run, "--ref-ngl", watch)?;
+        connect_devices(engine, &model.run, "--ref-ngl", watch)?;
     }
     let reference = ref_model::load(model, &settings.models, engine, watch)?;
     warn_of_overlap(&reference.windows(), watch);

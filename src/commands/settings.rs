@@ -388,6 +388,8 @@ pub enum Sidecar {
 #[derive(Debug)]
 pub struct RunSettings {
     pub model: ModelOptions,
+    /// Servers whose devices compute too, each `HOST:PORT`.
+    pub rpc: Vec<String>,
     /// Tokens in a decode call; `None`: what the reference or the vocabulary's size suggests.
     pub n_batch: Option<u32>,
     /// Tokens computed at once; `None`: `n_batch`.

@@ -170,6 +170,7 @@ fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
 fn run() -> RunSettings {
     RunSettings {
         model: ModelOptions::default(),
+        rpc: Vec::new(),
         n_batch: Some(16),
         n_ubatch: None,
         threads: 1,

@@ -28,11 +28,18 @@ pub enum DeviceKind {
     IntegratedGpu,
     /// A library that computes on the CPU's memory, such as a BLAS.
     Accelerator,
+    /// A device of a server, described by the server's address.
+    Remote,
 }
 
-/// The name and what it is, as headers record them: `CUDA0 (NVIDIA H200)`.
+/// The name and what it is, as headers record them: `CUDA0 (NVIDIA H200)`. Of a server's device no
+/// address: it would be published with the file, and be another when the run is resumed.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.description)
+        let what = match self.kind {
+            DeviceKind::Remote => "RPC server",
+            _ => &self.description,
+        };
+        write!(f, "{} ({what})", self.name)
     }
 }

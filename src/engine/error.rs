@@ -118,6 +118,14 @@ pub enum EngineError {
         /// The devices of the backends compiled in, without the CPU.
         known: Vec<String>,
     },
+    /// A server that is to compute cannot be used.
+    #[error("--rpc {endpoint}: {what}")]
+    Server {
+        /// Its address, as given.
+        endpoint: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
     /// llama.cpp's backends could not be started, or refused a list of devices.
     #[error("llama.cpp's backends cannot be used: {0}")]
     Backend(String),

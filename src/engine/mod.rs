@@ -5,6 +5,7 @@
 //! [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real engine; [`FakeEngine`]
 //! needs no model file, so that every command runs in a test without one.
 
+mod abort;
 mod device;
 mod error;
 mod fake;
@@ -16,6 +17,7 @@ mod llama_cpp;
 mod log;
 mod options;
 
+pub use abort::on_abort;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
@@ -50,6 +52,13 @@ pub trait Engine {
 
     /// The engine's name and version, which headers record because results depend on it.
     fn version(&self) -> String;
+
+    /// Connects to servers of ggml's RPC backend, each `HOST:PORT`, and adds their devices, in this
+    /// order: `RPC0`, `RPC1`. To be called before the first model is loaded.
+    ///
+    /// # Errors
+    /// An address that is none, or a server that does not answer or is of another version.
+    fn add_servers(&self, endpoints: &[String]) -> Result<(), EngineError>;
 
     /// The devices of all backends, the CPU too.
     ///

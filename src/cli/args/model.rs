@@ -20,6 +20,15 @@ pub struct DeviceArgs {
     )]
     pub n_gpu_layers: u32,
 
+    /// Servers (llama.cpp's ggml-rpc-server) whose devices compute too: RPC0, RPC1, ...
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        hide_short_help = true,
+        value_delimiter = ','
+    )]
+    pub rpc: Vec<String>,
+
     /// Devices to offload to (-dev), by name, comma-separated
     #[arg(
         long,

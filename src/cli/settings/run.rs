@@ -16,6 +16,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
     } = args.context;
     RunSettings {
         model: model_options(&args.devices),
+        rpc: args.devices.rpc.clone(),
         n_batch,
         n_ubatch,
         threads: threads.unwrap_or_else(default_threads),

@@ -11,7 +11,9 @@ use anyhow::{Result, bail};
 use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
 use serde::Serialize;
 
-use super::context::{Precedent, backend_identity, check_offload, check_windows, context_options};
+use super::context::{
+    Precedent, backend_identity, check_windows, connect_devices, context_options,
+};
 use super::input;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
@@ -92,7 +94,7 @@ pub fn write<E: Engine>(
         ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
     };
     let output = PartialFile::create(&settings.output, overwrite)?;
-    check_offload(engine, &settings.run, "-ngl", watch)?;
+    connect_devices(engine, &settings.run, "-ngl", watch)?;
     let model = engine.load(&settings.model, &settings.run.model)?;
     let in_chunks = settings.target.is_base_file();
     let may_hold_states = settings.auto || settings.target.encoding().holds_states();

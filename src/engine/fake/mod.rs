@@ -61,6 +61,10 @@ impl Engine for FakeEngine {
         "fake 1".to_owned()
     }
 
+    fn add_servers(&self, _endpoints: &[String]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         Ok(vec![Device {
             name: "FAKE".to_owned(),

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
+use super::rpc;
 use crate::engine::DeviceKind;
 
 /// A device that ggml computes on.
@@ -20,6 +21,18 @@ unsafe impl Sync for Device {}
 /// A kind of memory, of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferType(NonNull<sys::ggml_backend_buffer_type>);
+
+/// A function that a backend has beside the common ones; null if there is no such backend.
+pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: both names end with NUL, and a registry lives as long as the process.
+    unsafe {
+        let registry = sys::ggml_backend_reg_by_name(backend.as_ptr());
+        match registry.is_null() {
+            true => std::ptr::null_mut(),
+            false => sys::ggml_backend_reg_get_proc_address(registry, name.as_ptr()),
+        }
+    }
+}
 
 impl Device {
     /// All devices of the backends that were compiled in or loaded.
@@ -51,6 +64,7 @@ impl Device {
             name: self.name(),
             description: description.to_string_lossy().trim().to_owned(),
             kind: match self.kind() {
+                _ if self.is_remote() => DeviceKind::Remote,
                 sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
                 sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
                 sys::GGML_BACKEND_DEVICE_TYPE_ACCEL => DeviceKind::Accelerator,
@@ -107,6 +121,16 @@ impl Device {
     /// Whether it computes on the CPU's memory, as a BLAS library does.
     pub(super) fn is_library(self) -> bool {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_ACCEL
+    }
+
+    /// Whether it is a server's, whatever computes there; ggml takes it for a GPU.
+    pub(super) fn is_remote(self) -> bool {
+        // SAFETY: the device is valid, and so are its registry and that one's name.
+        let name = unsafe {
+            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
+            CStr::from_ptr(sys::ggml_backend_reg_name(registry))
+        };
+        name == rpc::BACKEND
     }
 
     pub(super) fn buffer_type(self) -> Option<BufferType> {

@@ -10,6 +10,7 @@ mod node;
 mod own_head;
 mod placement;
 mod probe;
+pub(super) mod rpc;
 mod tap;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,15 @@ impl Engine for LlamaCpp {
         LLAMA_CPP_VERSION.to_owned()
     }
 
+    fn add_servers(&self, endpoints: &[String]) -> Result<(), EngineError> {
+        if !endpoints.is_empty() {
+            self.backend()?;
+        }
+        endpoints
+            .iter()
+            .try_for_each(|endpoint| rpc::add_server(endpoint))
+    }
+
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         self.backend()?;
         let devices = ggml::Device::all().into_iter();
@@ -59,7 +69,9 @@ impl Engine for LlamaCpp {
     }
 
     fn can_offload(&self) -> Result<bool, EngineError> {
-        Ok(self.backend()?.supports_gpu_offload())
+        // llama.cpp says yes wherever its RPC backend is there, even without a server.
+        self.backend()?;
+        Ok(ggml::Device::all().iter().any(|device| device.is_gpu()))
     }
 
     fn inspect(&self, path: &Path) -> Result<u64, EngineError> {

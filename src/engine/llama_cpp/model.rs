@@ -25,7 +25,7 @@ use crate::engine::{
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
-    backend: &'b LlamaBackend,
+    _backend: &'b LlamaBackend,
     pub(super) inner: LlamaModel,
     pub(super) path: PathBuf,
     pub(super) header: GgufSummary,
@@ -88,13 +88,14 @@ impl<'b> LlamaCppModel<'b> {
             });
         }
         let n_layer = inner.n_layer();
+        let gpus = gpus(options);
         Ok(Self {
-            backend,
+            _backend: backend,
             inner,
             path: path.to_owned(),
             header,
-            is_offloaded: n_gpu_layers > n_layer && backend.supports_gpu_offload(),
-            gpus: gpus(options),
+            is_offloaded: n_gpu_layers > n_layer && !gpus.is_empty(),
+            gpus,
             turn: Mutex::new(()),
             found: OnceLock::new(),
             head_place: OnceLock::new(),
@@ -252,7 +253,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if !self.backend.supports_gpu_offload() {
+        if self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }
