@@ -19,7 +19,7 @@ use super::reference::{is_same_model, open_again, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model};
-use crate::pipeline::{Contexts, Readable, ReferenceRows, to_share};
+use crate::pipeline::{Contexts, DeviceClock, Readable, ReferenceRows, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
@@ -236,6 +236,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         }
         reference.set_bos(model.bos());
         let contexts = Contexts::default();
+        let device = DeviceClock::default();
         let reference = match self.against {
             Against::File { .. } => {
                 let head = |states: &States, section: &mut dyn Read| {
@@ -245,6 +246,11 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             }
             Against::Model(_) => Readable::computed_by(reference, &contexts),
         };
+        let computes_reference = match reference.here() {
+            Some(here) => here.is_on_device(),
+            None => self.against.is_offloaded(),
+        };
+        let reference = reference.timed_by(computes_reference.then(|| device.clone()));
 
         let identity = model.identity();
         let evaluation = Evaluation {
@@ -278,11 +284,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             (None, None) => ReferenceRows::new(reference, run.max_rows),
         };
         let rows = rows.cut_to(n_compared);
-        let n_contexts = match settings.contexts {
-            Some(n) => n as usize,
-            None if model.is_offloaded() || self.against.is_offloaded() => 2,
-            None => 1,
-        };
         let against = &self.against;
         let make = || {
             let decoder = model.decoder(&options)?;
@@ -291,7 +292,13 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             }
             Ok(decoder)
         };
-        let evaluated = evaluation.run(sidecar, rows, n_contexts, make)?;
+        let n = match settings.contexts {
+            Some(n) => n as usize,
+            None if model.is_offloaded() || self.against.is_offloaded() => 2,
+            None => 1,
+        };
+        let device = model.is_offloaded().then_some(device);
+        let evaluated = evaluation.run(sidecar, rows, Sources { n, make, device })?;
         drop(evaluation);
         if is_last {
             model.drop_last();

@@ -7,8 +7,10 @@
 mod computed;
 mod convert;
 mod decoded;
+mod device_clock;
 mod evaluate;
 mod in_place;
+mod in_turn;
 mod open_window;
 mod order;
 mod ordered;
@@ -26,7 +28,9 @@ mod write;
 mod write_states;
 
 pub use convert::convert_reference;
+pub use device_clock::{DeviceClock, DeviceTime};
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
+pub use in_turn::Sources;
 pub use readable::{Readable, RowsHere};
 pub use recompute::Recompute;
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
@@ -137,6 +141,8 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+    /// Where the time of the accelerator went that computes all of the model's rows, if one does.
+    pub device: Option<DeviceTime>,
     /// How many sources could not be created; the run continued without them.
     pub refused: usize,
 }
@@ -152,6 +158,7 @@ impl Timing {
             score: mean(|timing| timing.score),
             read: mean(|timing| timing.read),
             write: mean(|timing| timing.write),
+            device: None,
             refused: 0,
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use kl_formats::{ReadStates, Reference, Rows, States, WindowEntry};
 
 use super::Error;
+use super::device_clock::DeviceClock;
 use super::second_model::{Contexts, SharedContexts};
 use super::states::SharedHead;
 use crate::engine::{Decoder, EngineError, Head};
@@ -21,6 +22,8 @@ pub struct Readable<'h> {
     pub(super) reference: Reference,
     pub(super) computed_by: Option<ComputedBy<'h>>,
     here: Option<RowsHere>,
+    /// Measures the accelerator that computes its rows.
+    pub(super) device: Option<DeviceClock>,
 }
 
 /// What computes rows that are not stored.
@@ -44,6 +47,14 @@ pub struct RowsHere {
     pub moved: Recomputed,
 }
 
+impl RowsHere {
+    /// Whether an accelerator computes them.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        self.device != "CPU"
+    }
+}
+
 impl<'h> Readable<'h> {
     /// Opens the rows of `reference`. Where it holds states, `make` prepares its head.
     ///
@@ -58,6 +69,7 @@ impl<'h> Readable<'h> {
                 reference,
                 computed_by: None,
                 here: None,
+                device: None,
             });
         };
         let mut head = {
@@ -90,6 +102,7 @@ impl<'h> Readable<'h> {
         Ok(Self {
             computed_by: Some(ComputedBy::Head(Box::new(Mutex::new(head)))),
             here: Some(here),
+            device: None,
             reference,
         })
     }
@@ -101,7 +114,14 @@ impl<'h> Readable<'h> {
             reference,
             computed_by: Some(ComputedBy::Model(contexts)),
             here: None,
+            device: None,
         }
+    }
+
+    /// Measures how busy the accelerator is that computes its rows, if one does.
+    #[must_use]
+    pub fn timed_by(self, device: Option<DeviceClock>) -> Self {
+        Self { device, ..self }
     }
 
     /// Where its rows are computed; `None` where they are stored.

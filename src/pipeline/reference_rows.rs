@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kl_formats::{Reference, Shard, TokenRecord, Values, WindowSpec};
 
 use super::open_window::OpenWindow;
 use super::readable::{Readable, RowsHere};
 use super::source::Source;
-use super::{Error, locked};
+use super::{Error, Timing, locked};
 use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
 /// The windows of a reference, to be evaluated one after the other.
 pub struct ReferenceRows<'h> {
     source: Source<'h>,
+    /// Whether the accelerator that is measured computes the rows.
+    is_on_device: bool,
     n_vocab: usize,
     /// Whether the rows are log-probabilities with a floor.
     is_floored: bool,
@@ -112,6 +114,7 @@ impl<'h> ReferenceRows<'h> {
             max_rows,
             n_entries: usize::MAX,
             here: readable.here().cloned(),
+            is_on_device: readable.device.is_some(),
             source: Source::new(readable, order, max_rows),
         }
     }
@@ -204,6 +207,17 @@ impl<'h> ReferenceRows<'h> {
             window.skip_rest()?;
         }
         Ok(())
+    }
+
+    /// How much of a run's time went into what keeps a device waiting: into work of the CPU, and into
+    /// reading the file.
+    pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
+        let Timing { score, read, .. } = *timing;
+        match (self.source.is_computed(), self.is_on_device) {
+            (false, _) => (score, read),
+            (true, false) => (score + read, Duration::ZERO),
+            (true, true) => (score, Duration::ZERO),
+        }
     }
 
     /// Whether several windows can be open at once.

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use kl_formats::{About, ReadBlocks, Reference, RowBlock, Rows, WindowSpec};
 
 use super::computed::{Batches, Computed};
+use super::device_clock::DeviceClock;
 use super::order::Order;
 use super::{Error, locked};
 use crate::engine::{Decoder, EngineError};
@@ -46,8 +47,8 @@ impl<D: Decoder + Send> SharedContexts for Contexts<D> {
 
 /// A context that decodes a window call by call.
 pub(super) trait Steps {
-    /// Runs one decode call from `start` on, hands `use_rows` its rows, and returns where the next
-    /// call starts: see [`Decoder::step`].
+    /// Runs one decode call from `start` on, on `device` if that is measured, hands `use_rows` its
+    /// rows, and returns where the next call starts: see [`Decoder::step`].
     ///
     /// # Errors
     /// Why the model cannot decode.
@@ -55,6 +56,7 @@ pub(super) trait Steps {
         &mut self,
         window: &WindowSpec,
         start: usize,
+        device: Option<&DeviceClock>,
         use_rows: &mut dyn FnMut(&[&[f32]]),
     ) -> Result<Option<usize>, EngineError>;
 }
@@ -70,12 +72,15 @@ impl<D: Decoder> Steps for Taken<'_, D> {
         &mut self,
         window: &WindowSpec,
         start: usize,
+        device: Option<&DeviceClock>,
         use_rows: &mut dyn FnMut(&[&[f32]]),
     ) -> Result<Option<usize>, EngineError> {
         let Some(context) = &mut self.context else {
             return Ok(None);
         };
+        let call = device.map(DeviceClock::begin);
         let (next, rows) = context.step(window, start)?;
+        drop(call);
         use_rows(&rows);
         Ok(next)
     }
@@ -123,6 +128,7 @@ impl ReadBlocks for WindowsOnly {
 pub(super) struct ModelRows<'c> {
     windows: Box<dyn ReadBlocks>,
     contexts: &'c dyn SharedContexts,
+    device: Option<DeviceClock>,
     n_vocab: usize,
     order: Order,
 }
@@ -131,12 +137,14 @@ impl<'c> ModelRows<'c> {
     pub(super) fn new(
         windows: Box<dyn ReadBlocks>,
         contexts: &'c dyn SharedContexts,
+        device: Option<DeviceClock>,
         n_vocab: usize,
         order: Vec<usize>,
     ) -> Self {
         Self {
             windows,
             contexts,
+            device,
             n_vocab,
             order: Order::new(order),
         }
@@ -162,6 +170,7 @@ impl<'c> ModelRows<'c> {
             context: self.contexts.take().ok_or(Error::WorkerLost)?,
             window: window.clone(),
             start: Some(0),
+            device: self.device.as_ref(),
         };
         Ok(Some((window, Computed::new(batches, self.n_vocab))))
     }
@@ -173,6 +182,7 @@ struct WindowBatches<'c> {
     window: WindowSpec,
     /// Where the next decode call starts; `None` after the last.
     start: Option<usize>,
+    device: Option<&'c DeviceClock>,
 }
 
 impl Batches for WindowBatches<'_> {
@@ -186,7 +196,9 @@ impl Batches for WindowBatches<'_> {
                 }
                 _ => skip -= rows.len(),
             };
-            self.start = self.context.step(&self.window, start, of_call)?;
+            self.start = self
+                .context
+                .step(&self.window, start, self.device, of_call)?;
             if has_come {
                 return Ok(());
             }

@@ -37,20 +37,21 @@ impl<'h> Source<'h> {
         let Readable {
             reference,
             computed_by,
+            device,
             ..
         } = reference;
         let n_vocab = reference.about().n_vocab;
         match (reference.into_rows(), computed_by) {
-            (Rows::Blocks(windows), Some(ComputedBy::Model(contexts))) => {
-                Self::Model(ModelRows::new(windows, contexts, n_vocab as usize, order))
-            }
+            (Rows::Blocks(windows), Some(ComputedBy::Model(contexts))) => Self::Model(
+                ModelRows::new(windows, contexts, device, n_vocab as usize, order),
+            ),
             (Rows::Blocks(blocks), _) => Self::InPlace(InPlace::new(blocks, order)),
             (Rows::Stream(stream), _) => {
                 let rows_per_block = rows_per_piece(RowLayout::F32, n_vocab) as usize;
                 Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
             }
             (Rows::States(rows), Some(ComputedBy::Head(head))) => {
-                Self::States(StateRows::new(rows, head, n_vocab as usize, order))
+                Self::States(StateRows::new(rows, head, device, n_vocab as usize, order))
             }
             (Rows::States(_), _) => unreachable!("Readable::open prepares the head of states"),
         }
@@ -59,6 +60,11 @@ impl<'h> Source<'h> {
     /// Whether several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
         !matches!(self, Self::Stream(_))
+    }
+
+    /// Whether rows are computed, not read.
+    pub(super) fn is_computed(&self) -> bool {
+        matches!(self, Self::States(_) | Self::Model(_))
     }
 
     /// The window that comes next.

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use kl_formats::{ReadStates, WindowSpec};
 
 use super::computed::{Batches, Computed};
+use super::device_clock::DeviceClock;
 use super::order::Order;
 use super::spare::Spare;
 use super::{Error, locked};
@@ -18,16 +19,31 @@ use crate::engine::{EngineError, Head};
 /// A head that several windows use in turn, one product at a time. The rows of a product are used
 /// before the next one begins; meanwhile another source can decode.
 pub(super) trait SharedHead: Send + Sync {
-    /// Hands `use_rows` the rows of `states`, one after another, where they were computed.
+    /// Hands `use_rows` the rows of `states`, one after another, where they were computed: on
+    /// `device`, if that is measured.
     ///
     /// # Errors
     /// Why they cannot be computed.
-    fn rows(&self, states: &[f32], use_rows: &mut dyn FnMut(&[f32])) -> Result<(), EngineError>;
+    fn rows(
+        &self,
+        states: &[f32],
+        device: Option<&DeviceClock>,
+        use_rows: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), EngineError>;
 }
 
 impl<H: Head> SharedHead for Mutex<H> {
-    fn rows(&self, states: &[f32], use_rows: &mut dyn FnMut(&[f32])) -> Result<(), EngineError> {
-        use_rows(locked(self).rows(states)?);
+    fn rows(
+        &self,
+        states: &[f32],
+        device: Option<&DeviceClock>,
+        use_rows: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), EngineError> {
+        let mut head = locked(self);
+        let call = device.map(DeviceClock::begin);
+        let rows = head.rows(states)?;
+        drop(call);
+        use_rows(rows);
         Ok(())
     }
 }
@@ -36,6 +52,7 @@ impl<H: Head> SharedHead for Mutex<H> {
 pub(super) struct StateRows<'h> {
     rows: Box<dyn ReadStates>,
     head: Box<dyn SharedHead + 'h>,
+    device: Option<DeviceClock>,
     n_vocab: usize,
     order: Order,
     spare: Spare<Vec<f32>>,
@@ -45,12 +62,14 @@ impl<'h> StateRows<'h> {
     pub(super) fn new(
         rows: Box<dyn ReadStates>,
         head: Box<dyn SharedHead + 'h>,
+        device: Option<DeviceClock>,
         n_vocab: usize,
         order: Vec<usize>,
     ) -> Self {
         Self {
             rows,
             head,
+            device,
             n_vocab,
             order: Order::new(order),
             spare: Spare::default(),
@@ -102,6 +121,7 @@ impl Batches for WindowBatches<'_> {
         let StateRows {
             rows,
             head,
+            device,
             n_vocab,
             ..
         } = self.of;
@@ -114,7 +134,7 @@ impl Batches for WindowBatches<'_> {
             }
             self.states.clear();
             rows.read(self.window, group, &mut self.states)?;
-            head.rows(&self.states, &mut |logits| {
+            head.rows(&self.states, device.as_ref(), &mut |logits| {
                 let rows: Vec<&[f32]> = logits.chunks_exact(*n_vocab).skip(skip).collect();
                 use_rows(&rows);
             })?;

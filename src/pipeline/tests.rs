@@ -1,5 +1,6 @@
 //! The pipeline without a model: a fake source of rows on both sides of a file.
 
+mod in_turn;
 mod states;
 
 use std::io::{self, Write};
@@ -90,8 +91,7 @@ fn read_with(
     let mut records = Vec::new();
     let blocks = ReferenceRows::new(open(path), max_rows);
     evaluate(
-        n_sources,
-        || Ok(fake(seed, n_batch)),
+        sources(n_sources, || Ok(fake(seed, n_batch))),
         &blocks,
         Kernel::Portable,
         NOTHING_MORE,
@@ -104,6 +104,12 @@ fn read_with(
     )
     .unwrap();
     records
+}
+
+/// So many sources that `make` makes.
+fn sources<F>(n: usize, make: F) -> Sources<F> {
+    let device = None;
+    Sources { n, make, device }
 }
 
 /// What `evaluate` should give, from the rows themselves.
@@ -186,19 +192,25 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
         let rows = ReferenceRows::new(open(&path), Some(20));
         let make = || Ok(fake(2, 3));
         let measure = |pair: &RowPair<'_>| (pair.next, Kernel::Portable.score(pair));
-        evaluate(n_sources, make, &rows, Kernel::Portable, measure, |step| {
-            if let Step::Window(window) = step {
-                seen += window.rows.len();
-                for row in &window.rows {
-                    let (record, (next, score)) = (row.record, &row.measured);
-                    let again =
-                        super::evaluate::record(record.window, record.position, *next, score);
-                    assert_eq!(record.next_token(), *next);
-                    assert_eq!(bits(&[record]), bits(&[again]));
+        evaluate(
+            sources(n_sources, make),
+            &rows,
+            Kernel::Portable,
+            measure,
+            |step| {
+                if let Step::Window(window) = step {
+                    seen += window.rows.len();
+                    for row in &window.rows {
+                        let (record, (next, score)) = (row.record, &row.measured);
+                        let again =
+                            super::evaluate::record(record.window, record.position, *next, score);
+                        assert_eq!(record.next_token(), *next);
+                        assert_eq!(bits(&[record]), bits(&[again]));
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
         .unwrap();
         assert_eq!(seen, 20);
     }
@@ -218,12 +230,18 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
             _ => Err(Error::WorkerLost),
         };
         let rows = ReferenceRows::new(open(&path), None);
-        let done = evaluate(2, make, &rows, Kernel::Portable, NOTHING_MORE, |step| {
-            if let Step::Window(window) = step {
-                n_rows += window.rows.len() as u64;
-            }
-            Ok(())
-        });
+        let done = evaluate(
+            sources(2, make),
+            &rows,
+            Kernel::Portable,
+            NOTHING_MORE,
+            |step| {
+                if let Step::Window(window) = step {
+                    n_rows += window.rows.len() as u64;
+                }
+                Ok(())
+            },
+        );
         done.map(|timing| (n_rows, timing.refused))
     };
     assert_eq!(run(1).unwrap(), (plan(ScoreFrom::All).n_rows(), 1));
@@ -286,7 +304,14 @@ fn a_token_outside_the_vocabulary_is_located() {
         seed: 1,
     };
     let make = || Ok(small.clone());
-    let error = evaluate(1, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| Ok(())).unwrap_err();
+    let error = evaluate(
+        sources(1, make),
+        &blocks,
+        Kernel::Portable,
+        NOTHING_MORE,
+        |_| Ok(()),
+    )
+    .unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),
         "{error}"
@@ -301,9 +326,13 @@ fn a_caller_can_stop_either_way() {
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let blocks = ReferenceRows::new(open(&path), None);
     let make = || Ok(fake(2, 4));
-    let stopped = evaluate(2, make, &blocks, Kernel::Portable, NOTHING_MORE, |_| {
-        Err(Error::Interrupted)
-    });
+    let stopped = evaluate(
+        sources(2, make),
+        &blocks,
+        Kernel::Portable,
+        NOTHING_MORE,
+        |_| Err(Error::Interrupted),
+    );
     assert!(matches!(stopped, Err(Error::Interrupted)));
 
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);

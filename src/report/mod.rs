@@ -21,9 +21,9 @@ pub use condition::{Condition, ConditionError, judge};
 pub use info::{GroupInfo, Info, Verified, info_text, verified_text};
 pub use json::json_text;
 pub use result::{
-    DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport, NotAvailable,
-    PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo, TimingInfo,
-    TokenColumns, TokenContext, TopToken, UntilInfo, Verdict,
+    DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
+    NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
+    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict,
 };
 pub use text::text_report;
-pub use warning::Warning;
+pub use warning::{DeviceWait, Warning};

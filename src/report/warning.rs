@@ -6,6 +6,7 @@ use serde::ser::SerializeStruct;
 use thiserror::Error;
 
 use super::number::{count_of, kld, part, percent};
+use super::result::DeviceInfo;
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -175,6 +176,9 @@ pub enum Warning {
         "the files do not both hold token ids: windows are paired by their numbers, and kl cannot check that they hold the same tokens"
     )]
     TokensUnchecked,
+    /// The accelerator was not kept busy.
+    #[error("the device was busy only {} of the time: it waited {wait}", percent(*.busy_share))]
+    DeviceWaited { busy_share: f64, wait: DeviceWait },
     /// Windows of the reference are missing in the other file.
     #[error("{n} of {of} windows of the reference are not in the other file: they are left out")]
     MissingWindows { n: usize, of: usize },
@@ -199,7 +203,35 @@ pub enum Warning {
     NoLlamaPerplexity,
 }
 
+/// What an accelerator waited for most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DeviceWait {
+    #[error("for the CPU to score rows: use more cores, or two contexts (--contexts 2)")]
+    Scoring,
+    #[error(
+        "for the reference to be read: keep it on a faster disk, or write it with --encoding hidden"
+    )]
+    Reading,
+    #[error("for the CPU to encode rows: use more cores, or two contexts (--contexts 2)")]
+    Encoding,
+    #[error(
+        "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
+    )]
+    Writing,
+}
+
 impl Warning {
+    /// The warning that a run which left its device waiting deserves, if any: for the CPU to do
+    /// `work`, or for the `file`.
+    #[must_use]
+    pub fn of_device(device: &DeviceInfo, work: DeviceWait, file: DeviceWait) -> Option<Self> {
+        let busy_share = device.busy_share;
+        let wait = if device.waited_for_file() { file } else { work };
+        device
+            .has_waited()
+            .then_some(Self::DeviceWaited { busy_share, wait })
+    }
+
     /// The warning that a file whose rows are stored so deserves, if any.
     #[must_use]
     pub fn of_forms(forms: RowForms) -> Option<Self> {
@@ -239,6 +271,7 @@ impl Warning {
             Self::Overlap { .. } => "overlapping_windows",
             Self::OtherBos { .. } => "other_bos",
             Self::FewerContexts => "fewer_contexts",
+            Self::DeviceWaited { .. } => "device_waited",
             Self::TokensUnchecked => "tokens_unchecked",
             Self::MissingWindows { .. } => "missing_windows",
             Self::UnusedWindows { .. } => "unused_windows",

@@ -18,7 +18,7 @@ use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap}
 use super::settings::CompareSettings;
 use super::vocabulary::check_vocabularies;
 use crate::engine::Engine;
-use crate::pipeline::{ReferenceRows, Stored};
+use crate::pipeline::{ReferenceRows, Sources, Stored};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
 use pairs::{Pair, Side, pair};
 
@@ -150,7 +150,7 @@ impl<E: Engine + Sync> FileRun<'_, E> {
             let rows = ReferenceRows::at(other, indices(|pair| pair.other_index), None);
             Ok(Stored::new(rows, other_about.n_vocab, others.clone()))
         };
-        evaluation.run(sidecar, rows, 1, make)
+        evaluation.run(sidecar, rows, Sources::one(make))
     }
 }
 

@@ -23,10 +23,10 @@ use super::context::writer;
 use super::observer::Watch;
 use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
-use crate::pipeline::{self, Error, ReferenceRows, Step, Timing};
+use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable, PromptReport, ReferenceInfo,
-    TimingInfo, TokenColumns, TokenContext, Warning, judge,
+    DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable,
+    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, Warning, judge,
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{
@@ -94,7 +94,7 @@ struct Outcome {
 
 impl Evaluation<'_> {
     /// Scores all rows that an earlier run has not scored, and makes the sidecar and the report.
-    /// `make` makes one of `n_sources` sources of the evaluated rows.
+    /// `sources` make the evaluated rows.
     ///
     /// A sidecar that cannot be written does not lose the numbers, and an interrupted run reports
     /// on what it has.
@@ -102,8 +102,7 @@ impl Evaluation<'_> {
         &self,
         sidecar: Option<SidecarFile>,
         mut rows: ReferenceRows<'_>,
-        n_sources: usize,
-        make: impl Fn() -> Result<S, Error> + Sync,
+        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Evaluated>
     where
         Error: From<S::Error>,
@@ -115,7 +114,7 @@ impl Evaluation<'_> {
         if let Some(until) = &mut until {
             until.replay(&log.records);
         }
-        let outcome = match self.score(&rows, &mut log, until.as_mut(), n_sources, make) {
+        let outcome = match self.score(&rows, &mut log, until.as_mut(), sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
             // reference stays bad.
@@ -205,8 +204,7 @@ impl Evaluation<'_> {
         rows: &ReferenceRows<'_>,
         log: &mut TokenLog,
         mut until: Option<&mut Until>,
-        n_sources: usize,
-        make: impl Fn() -> Result<S, Error> + Sync,
+        sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Outcome, Error>
     where
         Error: From<S::Error>,
@@ -228,7 +226,7 @@ impl Evaluation<'_> {
             mean.push(record.kld);
         }
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
-        let timing = pipeline::evaluate(n_sources, make, rows, Kernel::detect(), of_rows, |step| {
+        let timing = pipeline::evaluate(sources, rows, Kernel::detect(), of_rows, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(window) => {
@@ -264,6 +262,13 @@ impl Evaluation<'_> {
                 if timing.refused > 0 {
                     self.watch.warn(Warning::FewerContexts);
                 }
+                let device = timing.device.map(DeviceInfo::from);
+                let waited = device.and_then(|device| {
+                    Warning::of_device(&device, DeviceWait::Scoring, DeviceWait::Reading)
+                });
+                waited
+                    .into_iter()
+                    .for_each(|waited| self.watch.warn(waited));
                 outcome.timing = Some(timing);
             }
             Err(Error::Interrupted) if !log.records.is_empty() => outcome.is_interrupted = true,

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use crate::pipeline::Timing;
+use crate::pipeline::{DeviceTime, Timing};
 
-/// Where the decoding thread's time went, in seconds; the parts add up to about `wall_s`.
+/// Where the decoding thread's time went, in seconds; the parts but `device` add up to about
+/// `wall_s`.
 #[derive(Serialize, Debug, Clone, Copy)]
 pub struct TimingInfo {
     /// Loading the model and creating its context.
@@ -21,6 +22,54 @@ pub struct TimingInfo {
     pub wall_s: f64,
     /// Scored tokens per second, not counting the time to load.
     pub tokens_per_s: f64,
+    /// How busy the accelerator was that computed all layers; `None` without one.
+    pub device: Option<DeviceInfo>,
+}
+
+/// How busy an accelerator was, from the start of the first decode call to the end of the last, in
+/// seconds.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct DeviceInfo {
+    /// A decode call was under way.
+    pub busy_s: f64,
+    /// It waited for the CPU, which scores or encodes rows.
+    pub waited_cpu_s: f64,
+    /// It waited for the reference to be read or written.
+    pub waited_file_s: f64,
+    /// Share of the time in which it was busy.
+    pub busy_share: f64,
+}
+
+impl From<DeviceTime> for DeviceInfo {
+    fn from(time: DeviceTime) -> Self {
+        let all = time.busy + time.waited_cpu + time.waited_file;
+        Self {
+            busy_s: time.busy.as_secs_f64(),
+            waited_cpu_s: time.waited_cpu.as_secs_f64(),
+            waited_file_s: time.waited_file.as_secs_f64(),
+            busy_share: time.busy.as_secs_f64() / all.as_secs_f64().max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+impl DeviceInfo {
+    /// Runs that keep a device for less than this many seconds are too short to judge.
+    const MIN_S: f64 = 5.0;
+    /// The share of its time that a device may wait without a word.
+    const MAX_WAITED: f64 = 0.1;
+
+    /// Whether it waited notably.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        let waited = self.waited_cpu_s + self.waited_file_s;
+        self.busy_s + waited >= Self::MIN_S && self.busy_share < 1.0 - Self::MAX_WAITED
+    }
+
+    /// Whether it waited for the file more than for the CPU.
+    #[must_use]
+    pub fn waited_for_file(&self) -> bool {
+        self.waited_file_s > self.waited_cpu_s
+    }
 }
 
 impl TimingInfo {
@@ -35,6 +84,7 @@ impl TimingInfo {
             write_s: timing.write.as_secs_f64(),
             wall_s,
             tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),
+            device: timing.device.map(DeviceInfo::from),
         }
     }
 }

@@ -159,6 +159,7 @@ pub fn timing() -> TimingInfo {
         write_s: 0.5,
         wall_s: 200.0,
         tokens_per_s: 28_864.0,
+        device: None,
     }
 }
 

@@ -350,6 +350,17 @@ fn times(out: &mut Sheet, timing: &TimingInfo) {
             duration(timing.write_s)
         ),
     );
+    if let Some(device) = &timing.device {
+        out.line(
+            "device",
+            &format!(
+                "busy {} of the time, waited {} for the CPU, {} for the file",
+                percent(device.busy_share),
+                duration(device.waited_cpu_s),
+                duration(device.waited_file_s)
+            ),
+        );
+    }
     out.line(
         "speed",
         &format!("{:.0} scored tokens/s", timing.tokens_per_s),

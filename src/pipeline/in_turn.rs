@@ -1,0 +1,210 @@
+//! Several sources of one model's rows, used in turn: while the rows of one are scored or encoded,
+//! another decodes.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+
+use super::device_clock::DeviceClock;
+use super::{Error, Step, Timing, locked};
+
+/// How a model's rows are made: by `n` sources, each in a thread of its own, where `make` creates it.
+///
+/// One is enough if the CPU decodes. If an accelerator does, a second keeps both busy: while the rows
+/// of one are scored or encoded, the other decodes. (Sources make sure that only one decodes at a
+/// time.) The results are the same, in the same order. A source that cannot be created is left out if
+/// another can.
+#[derive(Debug)]
+pub struct Sources<F> {
+    /// How many.
+    pub n: usize,
+    /// Creates one.
+    pub make: F,
+    /// Measures how busy the accelerator is that computes all of their rows, if one does.
+    pub device: Option<DeviceClock>,
+}
+
+impl<F> Sources<F> {
+    /// One source, whose rows the CPU computes.
+    pub fn one(make: F) -> Self {
+        let (n, device) = (1, None);
+        Self { n, make, device }
+    }
+}
+
+/// Does jobs with several sources: each thread asks `next` for one after the other, one thread at a
+/// time, and `work` does it.
+///
+/// `on_step` is called for every decode call, and with each job's result, in the order in which `next`
+/// gave them. With [`Error::Enough`] it ends the run; jobs that were done ahead are dropped.
+///
+/// # Errors
+/// Those of `make`, if no source can be created, and of the other functions.
+pub(super) fn in_turn<S, J, T: Send>(
+    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
+    next: impl Fn() -> Result<Option<J>, Error> + Sync,
+    work: impl Fn(&mut S, J, &mut Progress<'_>) -> Result<T, Error> + Sync,
+    mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
+) -> Result<Timing, Error> {
+    let Sources { n, make, device } = sources;
+    // Jobs are numbered as they are taken: one lock for both.
+    let numbered = Mutex::new(0u64);
+    let next_job = || {
+        let mut numbered = locked(&numbered);
+        let job = next()?;
+        *numbered += 1;
+        Ok::<_, Error>(job.map(|job| (*numbered - 1, job)))
+    };
+    let failed = AtomicBool::new(false);
+    let has_enough = AtomicBool::new(false);
+    let on_step = |step| {
+        let done = on_step(step);
+        has_enough.fetch_or(matches!(done, Err(Error::Enough)), Ordering::Relaxed);
+        done
+    };
+    // One source is created after the other: if memory is short, the first gets all that it needs.
+    let making = Mutex::new(());
+    let make = || {
+        let _one = locked(&making);
+        make()
+    };
+    let run = |steps: SyncSender<Report<T>>| {
+        let started = Instant::now();
+        let mut source = match make() {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(error)),
+        };
+        // If the caller has stopped, nobody listens, and the caller knows why.
+        let tell = |report| match failed.load(Ordering::Relaxed) {
+            false => steps.send(report).map_err(|_| Error::Interrupted),
+            true => Err(Error::Interrupted),
+        };
+        let mut progress = Progress {
+            timing: Timing {
+                load: started.elapsed(),
+                ..Timing::default()
+            },
+            device: device.as_ref(),
+            on_rows: &|n| tell(Report::Rows(n)),
+        };
+        // Sets `failed` if the work ends early, by a panic too.
+        let mut early = SetOnDrop(Some(&failed));
+        let mut work_on = || -> Result<(), Error> {
+            while let Some((number, job)) = next_job()? {
+                let done = work(&mut source, job, &mut progress)?;
+                tell(Report::Done(number, done))?;
+            }
+            Ok(())
+        };
+        match work_on() {
+            // Whatever happened at a job beyond the last one that counts.
+            Err(_) if has_enough.load(Ordering::Relaxed) => {}
+            done => done?,
+        }
+        early.0 = None;
+        Ok(Ok(progress.timing))
+    };
+    let (reported, ended) = std::thread::scope(|scope| {
+        let (steps, reports) = sync_channel(2 * n);
+        let workers: Vec<_> = (0..n)
+            .map(|_| {
+                let steps = steps.clone();
+                scope.spawn(|| run(steps))
+            })
+            .collect();
+        drop(steps);
+        let reported = in_order(reports, on_step);
+        let ended = workers.into_iter().map(|worker| worker.join());
+        (reported, ended.collect::<Vec<_>>())
+    });
+    match reported {
+        Err(Error::Enough) => {}
+        reported => reported?,
+    }
+    let (mut timings, mut refusal) = (Vec::new(), None);
+    let mut failure = None;
+    for ended in ended {
+        match ended.unwrap_or(Err(Error::WorkerLost)) {
+            Ok(Ok(timing)) => timings.push(timing),
+            Ok(Err(error)) => refusal = refusal.or(Some(error)),
+            Err(error) => failure = Some(cause(failure, error)),
+        }
+    }
+    match (failure, refusal) {
+        (Some(error), _) => Err(error),
+        (None, Some(error)) if timings.is_empty() => Err(error),
+        _ => Ok(Timing {
+            refused: n - timings.len(),
+            ..Timing::mean(&timings)
+        }),
+    }
+}
+
+/// Which of two threads' errors is the cause of the other: a thread stops because another has, or
+/// because the one that it works for is lost.
+fn cause(one: Option<Error>, other: Error) -> Error {
+    let rank = |error: &Error| match error {
+        Error::Interrupted => 0,
+        Error::WorkerLost => 1,
+        _ => 2,
+    };
+    match one {
+        Some(one) if rank(&one) >= rank(&other) => one,
+        _ => other,
+    }
+}
+
+/// What a thread notes as it works.
+pub(super) struct Progress<'p> {
+    /// Where its time went.
+    pub(super) timing: Timing,
+    /// Measures the device that computes its source's rows.
+    pub(super) device: Option<&'p DeviceClock>,
+    on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
+}
+
+impl Progress<'_> {
+    /// Reports that this many more rows have come from the model.
+    pub(super) fn rows(&self, n: usize) -> Result<(), Error> {
+        (self.on_rows)(n)
+    }
+}
+
+/// Marks that a thread has failed, unless it is cleared first.
+struct SetOnDrop<'f>(Option<&'f AtomicBool>);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(failed) = self.0 {
+            failed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a thread reports of its jobs, which are numbered in their order.
+enum Report<T> {
+    Rows(usize),
+    Done(u64, T),
+}
+
+/// Passes reports on to the caller, results in the order of the jobs.
+fn in_order<T>(
+    reports: Receiver<Report<T>>,
+    mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut early = BTreeMap::new();
+    let mut next = 0;
+    for report in reports {
+        match report {
+            Report::Rows(n) => on_step(Step::Rows(n))?,
+            Report::Done(number, done) => drop(early.insert(number, done)),
+        }
+        while let Some(done) = early.remove(&next) {
+            next += 1;
+            on_step(Step::Window(done))?;
+        }
+    }
+    Ok(())
+}
