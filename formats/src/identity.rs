@@ -96,6 +96,10 @@ pub struct BackendIdentity {
     pub devices: Option<Vec<String>>,
     /// Layers offloaded.
     pub n_gpu_layers: Option<u32>,
+    /// The flags of llama.cpp that moved weights or work between the devices, each with its value;
+    /// without any, `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Vec<String>>,
     /// Logical batch, in tokens.
     pub n_batch: Option<u32>,
     /// Physical batch, in tokens.
@@ -163,6 +167,7 @@ impl Stated for BackendIdentity {
                 .devices
                 .filter(|devices| is_known || !devices.is_empty()),
             n_gpu_layers: number(self.n_gpu_layers, is_known),
+            placement: self.placement.filter(|flags| !flags.is_empty()),
             n_batch: number(self.n_batch, is_known),
             n_ubatch: number(self.n_ubatch, is_known),
             threads: number(self.threads, is_known),

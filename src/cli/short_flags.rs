@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 /// llama.cpp's spelling, and the long flag that it stands for.
-const SHORT_FLAGS: [(&str, &str); 9] = [
+const SHORT_FLAGS: [(&str, &str); 13] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ub", "--n-ubatch"),
     ("-fa", "--flash-attn"),
@@ -14,6 +14,10 @@ const SHORT_FLAGS: [(&str, &str); 9] = [
     ("-ts", "--tensor-split"),
     ("-mg", "--main-gpu"),
     ("-dev", "--device"),
+    ("-ot", "--override-tensor"),
+    ("-cmoe", "--cpu-moe"),
+    ("-ncmoe", "--n-cpu-moe"),
+    ("-nkvo", "--no-kv-offload"),
 ];
 
 /// Other spellings from kl.py and llama.cpp: with underscores, or another name for the same flag.
@@ -63,6 +67,7 @@ fn long_form(arg: OsString) -> OsString {
 mod tests {
     use super::*;
     use crate::cli::args;
+    use crate::engine::GpuLayers;
 
     fn expanded(args: &[&str]) -> Vec<String> {
         expand(args.iter().map(OsString::from))
@@ -108,7 +113,7 @@ mod tests {
         );
         let args = args::parse(&args).unwrap().classic;
         assert_eq!(args.model.len(), 2);
-        assert_eq!(args.devices.n_gpu_layers, 99);
+        assert_eq!(args.devices.n_gpu_layers, GpuLayers::Count(99));
         assert_eq!(args.context.n_ubatch, Some(64));
         assert_eq!(args.devices.device, ["CUDA0", "CUDA1"]);
         assert_eq!(args.n_tokens, -1);

@@ -5,24 +5,8 @@ use kl_formats::BackendIdentity;
 
 use super::observer::Watch;
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, Engine, FlashAttention, Model, default_batch};
+use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model, default_batch};
 use crate::report::Warning;
-
-/// Connects to the servers of a run. Warns if layers should be offloaded, as `flag` asks, and there
-/// is no device to offload them to.
-pub fn connect_devices(
-    engine: &impl Engine,
-    run: &RunSettings,
-    flag: &'static str,
-    watch: &Watch<'_>,
-) -> Result<()> {
-    engine.add_servers(&run.rpc)?;
-    let n_gpu_layers = run.model.n_gpu_layers;
-    if n_gpu_layers > 0 && !engine.can_offload()? {
-        watch.warn(Warning::NoAccelerator { flag, n_gpu_layers });
-    }
-    Ok(())
-}
 
 /// How the reference's own rows were computed, as far as it records that and it affects results.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,20 +73,43 @@ pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Resul
     Ok(())
 }
 
+/// A context's options as far as they are known before the model is loaded: the largest batch that
+/// they may have, so that what is fitted beside it fits in the end.
+pub fn largest_context(
+    run: &RunSettings,
+    n_ctx: Option<u32>,
+    precedent: Precedent,
+) -> ContextOptions {
+    /// The window of prompts whose tokens are not counted yet: llama.cpp fits models to as many.
+    const PROMPT_N_CTX: u32 = 4096;
+    /// The smaller a vocabulary, the larger is the default batch.
+    const SMALLEST_VOCAB: u32 = 1;
+    context_options(
+        run,
+        n_ctx.unwrap_or(PROMPT_N_CTX),
+        SMALLEST_VOCAB,
+        precedent,
+    )
+}
+
 /// Describes how this run computes rows, for a header or to compare with one.
 ///
 /// # Errors
 /// If the engine cannot be started.
 pub fn backend_identity(
     engine: &impl Engine,
-    run: &RunSettings,
+    model: &impl Model,
     options: &ContextOptions,
 ) -> Result<BackendIdentity> {
-    let offloads = engine.can_offload()? && run.model.devices != ["none"];
+    let loaded = model.options();
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
     identity.devices = Some(engine.devices()?.iter().map(ToString::to_string).collect());
-    identity.n_gpu_layers = Some(if offloads { run.model.n_gpu_layers } else { 0 });
+    identity.n_gpu_layers = match loaded.n_gpu_layers {
+        GpuLayers::Count(n) => Some(n),
+        GpuLayers::All | GpuLayers::Auto => None,
+    };
+    identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
     identity.n_batch = Some(options.n_batch);
     identity.n_ubatch = Some(options.n_ubatch);
     identity.threads = Some(options.threads);

@@ -15,6 +15,8 @@ pub struct Run<'b> {
     pub there: &'b BackendIdentity,
     /// Tokens of the longest window.
     pub n_ctx: u32,
+    /// Layers that the model could offload: older files record more where all were.
+    pub n_layers: u32,
     /// Whether the model has attention: one without has no KV cache.
     pub has_attention: bool,
 }
@@ -55,17 +57,12 @@ impl Run<'_> {
     pub fn differences(self) -> Vec<Difference> {
         /// A setting as text, if it is known.
         type Setting = fn(&BackendIdentity) -> Option<String>;
-        let everywhere: [(&str, Setting, &str); 4] = [
+        let everywhere: [(&str, Setting, &str); 3] = [
             ("llama.cpp", |b| b.llama_cpp.clone(), ""),
             (
                 "the set of devices",
                 |b| b.devices.as_ref().map(|devices| devices.join(", ")),
                 "",
-            ),
-            (
-                "the number of offloaded layers",
-                |b| b.n_gpu_layers.map(|n| n.to_string()),
-                "-ngl",
             ),
             (
                 "the number of threads",
@@ -104,7 +101,41 @@ impl Run<'_> {
                 there,
             })
         });
-        differ.chain(self.batch()).collect()
+        let offloaded = self.layers().into_iter().chain(self.placement());
+        differ.chain(offloaded).chain(self.batch()).collect()
+    }
+
+    /// The difference of the layers offloaded.
+    fn layers(self) -> Option<Difference> {
+        let here = self.here.n_gpu_layers?.min(self.n_layers);
+        let there = self.there.n_gpu_layers?.min(self.n_layers);
+        (here != there).then(|| Difference {
+            what: "the number of offloaded layers",
+            here: here.to_string(),
+            there: there.to_string(),
+            flags: format!("-ngl {there}"),
+        })
+    }
+
+    /// The difference of the flags that move weights or work between devices, where some device has
+    /// layers. Files that record none were written with llama.cpp's own placement.
+    fn placement(self) -> Option<Difference> {
+        let flags = |backend: &BackendIdentity| {
+            let is_offloaded = backend.n_gpu_layers? > 0;
+            let flags = backend.placement.clone().filter(|_| is_offloaded);
+            Some(flags.unwrap_or_default().join(" "))
+        };
+        let (here, there) = (flags(self.here)?, flags(self.there)?);
+        let or_none = |flags: &String| match flags.is_empty() {
+            true => "none".to_owned(),
+            false => flags.clone(),
+        };
+        (here != there).then(|| Difference {
+            what: "the placement",
+            here: or_none(&here),
+            there: or_none(&there),
+            flags: there,
+        })
     }
 
     /// The difference of the batches, if they split a window in different places.
@@ -188,6 +219,7 @@ mod tests {
             here,
             there,
             n_ctx: 64,
+            n_layers: 33,
             has_attention: attention,
         };
         let differences = run.differences().into_iter();
@@ -228,6 +260,27 @@ mod tests {
         let mut there = auto.clone();
         there.n_gpu_layers = Some(9);
         assert_eq!(differences(&offloaded, &there, true).len(), 1);
+    }
+
+    #[test]
+    fn more_layers_than_there_are_is_all_of_them() {
+        let with = |n_gpu_layers: u32, placement: &[&str]| {
+            let mut backend = backend(32, 16, "on");
+            backend.n_gpu_layers = Some(n_gpu_layers);
+            let flags = placement.iter().map(ToString::to_string).collect();
+            backend.placement = Some(flags).filter(|flags: &Vec<_>| !flags.is_empty());
+            backend
+        };
+        let all = with(33, &[]);
+        assert!(differences(&all, &with(99, &[]), true).is_empty());
+        let layers = ["the number of offloaded layers", "-ngl 20"].map(str::to_owned);
+        assert_eq!(differences(&all, &with(20, &[]), true), [layers]);
+        let split = with(33, &["-ts 3,1", "-nkvo"]);
+        let placed = |flags: &str| ["the placement", flags].map(str::to_owned);
+        assert_eq!(differences(&all, &split, true), [placed("-ts 3,1 -nkvo")]);
+        assert_eq!(differences(&split, &all, true), [placed("")]);
+        // On the CPU, it has no effect.
+        assert!(differences(&with(0, &["-nkvo"]), &with(0, &[]), true).is_empty());
     }
 
     #[test]

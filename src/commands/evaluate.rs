@@ -8,8 +8,9 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
 
 use super::context::{
-    Precedent, backend_identity, check_windows, connect_devices, context_options,
+    Precedent, backend_identity, check_windows, context_options, largest_context,
 };
+use super::devices::{MAX_CONTEXTS, check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
@@ -18,7 +19,7 @@ use super::ref_model::{self, RefModel};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use super::vocabulary::check_vocabulary;
-use crate::engine::{Engine, Model};
+use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{Contexts, DeviceClock, Readable, ReferenceRows, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
@@ -72,7 +73,7 @@ fn against_file<E: Engine>(
     };
     let info = ReferenceInfo::new(reference.about());
     drop(reference);
-    connect_devices(engine, &settings.run, "-ngl", watch)?;
+    connect_devices(engine, &settings.run, watch)?;
     Ok(run.evaluate(info))
 }
 
@@ -87,11 +88,11 @@ fn against_model<E: Engine>(
         // Several are looked at together; one must not wait for the reference model either.
         look_ahead(settings, engine, only)?;
     }
-    connect_devices(engine, &settings.run, "-ngl", watch)?;
+    connect_devices(engine, &settings.run, watch)?;
     if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
-        connect_devices(engine, &model.run, "--ref-ngl", watch)?;
+        check_reference_offload(engine, &model.run, watch)?;
     }
-    let reference = ref_model::load(model, &settings.models, engine, watch)?;
+    let reference = ref_model::load(model, settings, engine, watch)?;
     warn_of_overlap(&reference.windows(), watch);
     let shard = |part| reference.shard(part);
     let run = Run {
@@ -213,7 +214,13 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let sidecar = SidecarFile::create(&settings.results, path)?;
         let (mut reference, reference_summary) = self.against.open()?;
         let started = Instant::now();
-        let model: E::Model<'e> = self.engine.load(path, &run.model)?;
+        let precedent = Precedent::of(reference.about().backend.as_ref());
+        let room = || Room {
+            context: largest_context(run, Some(reference.about().n_ctx), precedent),
+            n_contexts: settings.contexts.unwrap_or(MAX_CONTEXTS),
+            beside: None,
+        };
+        let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
         let vocabulary = settings.vocabulary;
         let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
         let longest = reference.longest_window();
@@ -222,14 +229,14 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
-        let precedent = Precedent::of(about.backend.as_ref());
         let options = context_options(run, n_ctx, model.n_vocab(), precedent);
-        let backend = backend_identity(self.engine, run, &options)?;
+        let backend = backend_identity(self.engine, &model, &options)?;
         if let Some(there) = &about.backend {
             let run = differences::Run {
                 here: &backend,
                 there,
                 n_ctx,
+                n_layers: model.n_layers(),
                 has_attention: model.has_attention(),
             };
             run.warn(watch);
@@ -294,7 +301,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         };
         let n = match settings.contexts {
             Some(n) => n as usize,
-            None if model.is_offloaded() || self.against.is_offloaded() => 2,
+            None if model.is_offloaded() || self.against.is_offloaded() => MAX_CONTEXTS as usize,
             None => 1,
         };
         let device = model.is_offloaded().then_some(device);

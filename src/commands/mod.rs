@@ -16,6 +16,7 @@
 mod compare;
 mod context;
 mod convert;
+mod devices;
 mod differences;
 mod evaluate;
 mod evaluation;

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kl_formats::{About, Kind, Reference, ReferenceSummary, Shard, WindowSpec};
 
-use super::context::{Precedent, backend_identity, check_windows, context_options};
+use super::context::{
+    Precedent, backend_identity, check_windows, context_options, largest_context,
+};
+use super::devices::{self, MAX_CONTEXTS};
 use super::input;
 use super::observer::{Event, Watch};
-use super::settings::ReferenceModel;
-use crate::engine::{ContextOptions, Engine, EngineError, Model};
+use super::settings::{EvaluateSettings, ReferenceModel};
+use crate::engine::{Beside, ContextOptions, Engine, EngineError, GpuLayers, Model, Room};
 use crate::input::{Part, Selection};
 use crate::pipeline::{Contexts, reference_of_windows};
 use crate::report::number::{bytes, count};
@@ -26,20 +29,26 @@ pub struct RefModel<M> {
     windows: Vec<WindowSpec>,
 }
 
-/// Reads the input, loads the model, and cuts the windows. `models`: those to be evaluated.
+/// Reads the input, loads the model, and cuts the windows. `evaluation`: what it is for.
 ///
 /// # Errors
 /// What is wrong with the input or the model.
 pub fn load<'e, E: Engine>(
     settings: &ReferenceModel,
-    models: &[PathBuf],
+    evaluation: &EvaluateSettings,
     engine: &'e E,
     watch: &Watch<'_>,
 ) -> Result<RefModel<E::Model<'e>>> {
     let ReferenceModel { path, input, run } = settings;
     let raw = input::read(input, watch)?;
-    announce_memory(path, models, engine, watch)?;
-    let model = engine.load(path, &run.model)?;
+    announce_memory(path, &evaluation.models, engine, watch)?;
+    let model = devices::load(
+        engine,
+        path,
+        run,
+        || room(settings, evaluation, engine),
+        watch,
+    )?;
     let selection = Selection {
         max_rows: run.max_rows,
         ..Selection::default()
@@ -48,7 +57,7 @@ pub fn load<'e, E: Engine>(
     let longest = prepared.longest_window;
     check_windows(longest, &model, watch)?;
     let options = context_options(run, longest, model.n_vocab(), Precedent::default());
-    let backend = backend_identity(engine, run, &options)?;
+    let backend = backend_identity(engine, &model, &options)?;
     let about = input::describe(MODEL_KIND, path, &model, input, &prepared, backend);
     for (name, text) in input::in_words(&prepared, input, false) {
         watch.event(&Event::Plan(name, &text));
@@ -61,6 +70,26 @@ pub fn load<'e, E: Engine>(
         about,
         windows,
     })
+}
+
+/// What must fit beside the reference model: its contexts, and the largest evaluated model with as
+/// many, which so has the memory first.
+fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl Engine) -> Room {
+    let context = |run| largest_context(run, settings.input.n_ctx(), Precedent::default());
+    let evaluated = &evaluation.run;
+    let has_own_devices = evaluated.model.devices != settings.run.model.devices;
+    let models = evaluation.models.iter();
+    let largest = models.max_by_key(|path| engine.inspect(path).unwrap_or(0));
+    let is_beside = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
+    Room {
+        context: context(&settings.run),
+        n_contexts: evaluation.contexts.unwrap_or(MAX_CONTEXTS),
+        beside: largest.filter(|_| is_beside).map(|path| Beside {
+            path: path.clone(),
+            n_gpu_layers: evaluated.model.n_gpu_layers,
+            context: context(evaluated),
+        }),
+    }
 }
 
 /// Describes what will be in memory at once, before any model is loaded.

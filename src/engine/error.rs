@@ -126,6 +126,38 @@ pub enum EngineError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// There is no device of this name to keep tensors in its memory, nor such memory.
+    #[error("--override-tensor: no device '{name}': available are {known}", known = .known.join(", "))]
+    NoSuchMemory {
+        /// The name given.
+        name: String,
+        /// All devices.
+        known: Vec<String>,
+    },
+    /// There is no device of this index.
+    #[error("--main-gpu {index}: counted from 0, the devices are {devices}", devices = .devices.join(", "))]
+    MainGpu {
+        /// The index given.
+        index: i32,
+        /// The devices that the model may use.
+        devices: Vec<String>,
+    },
+    /// A model is to be split in more parts than there are devices.
+    #[error("--tensor-split: {n} proportions, but the devices are {devices}: give one for each", devices = .devices.join(", "))]
+    TensorSplit {
+        /// Proportions given.
+        n: usize,
+        /// The devices that the model may use.
+        devices: Vec<String>,
+    },
+    /// The number of layers to offload could not be found.
+    #[error("{path}: cannot be fitted to the free memory: {why}, or give a number of layers instead of auto", path = .path.display())]
+    Fit {
+        /// The model's file.
+        path: PathBuf,
+        /// Why, and what else to do.
+        why: String,
+    },
     /// llama.cpp's backends could not be started, or refused a list of devices.
     #[error("llama.cpp's backends cannot be used: {0}")]
     Backend(String),

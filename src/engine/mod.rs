@@ -15,6 +15,7 @@ pub mod gguf;
 mod head;
 mod llama_cpp;
 mod log;
+mod model_options;
 mod options;
 
 pub use abort::on_abort;
@@ -25,9 +26,10 @@ pub use head::{Head, OutputHead, Outputs};
 pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, LlamaCppModel};
 pub use log::follow_log;
 use log::last_log_errors;
-pub use options::{
-    CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode, default_batch,
+pub use model_options::{
+    Beside, GpuLayers, ModelOptions, Room, SplitMode, TensorOverride, TensorSplit,
 };
+pub use options::{CacheType, ContextOptions, FlashAttention, default_batch};
 
 use std::io::Read;
 use std::ops::Range;
@@ -179,7 +181,13 @@ pub trait Model: Tokens {
     /// A text that is too long to tokenize at once.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError>;
 
-    /// Whether an accelerator computes all layers, so that the CPU is idle while it decodes.
+    /// How it was loaded: layers as a number, and all that [`GpuLayers::Auto`] chose.
+    fn options(&self) -> &ModelOptions;
+
+    /// Layers that can be offloaded, of which the output layer is one.
+    fn n_layers(&self) -> u32;
+
+    /// Whether accelerators compute all layers, so that the CPU is idle while they decode.
     fn is_offloaded(&self) -> bool;
 
     /// Creates an empty context of this model.

@@ -1,23 +1,9 @@
-//! How a model is loaded and a context created: llama.cpp's flags as values.
+//! How a context is created: llama.cpp's flags as values.
 
 use std::fmt;
 use std::str::FromStr;
 
 use llama_cpp_2::context::params::KvCacheType;
-use llama_cpp_2::model::params::LlamaSplitMode;
-
-/// How a model is loaded. Fields are named as llama.cpp's flags.
-#[derive(Debug, Clone, Default)]
-pub struct ModelOptions {
-    /// Layers to offload.
-    pub n_gpu_layers: u32,
-    /// How layers are split between several devices.
-    pub split_mode: Option<SplitMode>,
-    /// Index of the device that holds everything that is not split.
-    pub main_gpu: Option<i32>,
-    /// Devices to offload to, by ggml's names; empty for all, `none` for the CPU alone.
-    pub devices: Vec<String>,
-}
 
 /// How a context is created.
 #[derive(Debug, Clone, Default)]
@@ -147,24 +133,6 @@ impl FromStr for CacheType {
 impl fmt::Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
-    }
-}
-
-/// How layers are split between several devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SplitMode(pub(super) LlamaSplitMode);
-
-impl FromStr for SplitMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self(LlamaSplitMode::None)),
-            "layer" => Ok(Self(LlamaSplitMode::Layer)),
-            "row" => Ok(Self(LlamaSplitMode::Row)),
-            "tensor" => Ok(Self(LlamaSplitMode::Tensor)),
-            _ => Err("expected none, layer, row or tensor".to_owned()),
-        }
     }
 }
 

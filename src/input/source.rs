@@ -26,6 +26,16 @@ impl Source {
             Self::Prompts(prompts) => vec![&prompts.path],
         }
     }
+
+    /// The most tokens in a window; `None`: as many as the longest prompt has.
+    #[must_use]
+    pub fn n_ctx(&self) -> Option<u32> {
+        match self {
+            Self::Text(text) => Some(text.windowing.n_ctx),
+            Self::Texts(grouped) => Some(grouped.windowing.n_ctx),
+            Self::Prompts(prompts) => prompts.n_ctx,
+        }
+    }
 }
 
 /// The files, each after the name of its group if it has one.

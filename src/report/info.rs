@@ -363,6 +363,7 @@ fn backend(backend: &BackendIdentity) -> String {
     parts.extend(backend.devices.as_ref().map(|devices| devices.join(", ")));
     let layers = backend.n_gpu_layers;
     parts.extend(layers.map(|n| format!("{n} layers offloaded")));
+    parts.extend(backend.placement.iter().flatten().cloned());
     parts.extend(backend.threads.map(|n| format!("{n} threads")));
     match parts.is_empty() {
         true => UNKNOWN.to_owned(),

@@ -10,17 +10,24 @@ use super::result::DeviceInfo;
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
+/// Some flags, as the subject of a sentence with the verb `have`.
+fn have(flags: &[String]) -> String {
+    let verb = if flags.len() == 1 { "has" } else { "have" };
+    format!("{} {verb}", flags.join(", "))
+}
+
 /// Something the user should know before trusting the numbers. In JSON: `kind` and `message`.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Warning {
     /// Layers should be offloaded, but there is no device.
     #[error(
-        "{flag} {n_gpu_layers} has no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)"
+        "{} no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)",
+        have(flags)
     )]
     NoAccelerator {
-        flag: &'static str,
-        n_gpu_layers: u32,
+        /// The flags without effect, each with its value.
+        flags: Vec<String>,
     },
     /// Windows are longer than the model's training context.
     #[error(

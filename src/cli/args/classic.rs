@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
-use super::values::{file, gpu_layers, n_tokens, written_kind};
+use super::values::{file, n_tokens, written_kind};
 use super::{
     ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, InputArgs, REFERENCE, ResultArgs,
 };
 use crate::commands::settings::{EncodingChoice, RelativeWidth, Vocabulary};
+use crate::engine::GpuLayers;
 use crate::input::Part;
 
 /// Every flag of the classic calls.
@@ -143,12 +144,14 @@ pub struct EvaluateArgs {
     pub ref_model: Option<PathBuf>,
 
     /// Layers of --ref-model to offload [default: --n-gpu-layers]
+    ///
+    /// With auto, as many as fit beside all layers of the evaluated model.
     #[arg(
         long, value_name = "N", help_heading = REFERENCE, hide_short_help = true,
-        value_parser = gpu_layers, allow_negative_numbers = true,
+        allow_negative_numbers = true,
         requires = "ref_model", conflicts_with = "read_path"
     )]
-    pub ref_ngl: Option<u32>,
+    pub ref_ngl: Option<GpuLayers>,
 
     /// Devices for --ref-model, by name, comma-separated [default: --device]
     #[arg(

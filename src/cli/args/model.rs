@@ -1,24 +1,24 @@
 //! The flags for where a model lies and how it is decoded; they are llama.cpp's.
 
-use std::convert::Infallible;
-
 use clap::value_parser;
 
 use super::MODEL;
-use super::values::{gpu_layers, tensor_split};
 use crate::commands::settings::MAX_THREADS;
-use crate::engine::{CacheType, FlashAttention, SplitMode};
+use crate::engine::{CacheType, FlashAttention, GpuLayers, SplitMode, TensorOverride, TensorSplit};
 
 /// The flags for the devices that hold and compute a model.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = MODEL)]
 pub struct DeviceArgs {
-    /// Layers to offload (-ngl): a number or all
+    /// Layers to offload (-ngl): N, all or auto
+    ///
+    /// With auto, as many as fit in the devices' free memory beside the contexts, 1 GiB left on each;
+    /// what does not fit is split as llama.cpp does.
     #[arg(
-        long, value_name = "N", default_value = "0", value_parser = gpu_layers,
+        long, value_name = "N", default_value_t = GpuLayers::default(),
         allow_negative_numbers = true
     )]
-    pub n_gpu_layers: u32,
+    pub n_gpu_layers: GpuLayers,
 
     /// Servers (llama.cpp's ggml-rpc-server) whose devices compute too: RPC0, RPC1, ...
     #[arg(
@@ -29,7 +29,7 @@ pub struct DeviceArgs {
     )]
     pub rpc: Vec<String>,
 
-    /// Devices to offload to (-dev), by name, comma-separated
+    /// Devices to offload to (-dev), by name, comma-separated; none: the CPU
     #[arg(
         long,
         value_name = "NAMES",
@@ -38,17 +38,74 @@ pub struct DeviceArgs {
     )]
     pub device: Vec<String>,
 
-    /// How to split layers across several GPUs (-sm): none, layer, row or tensor
+    /// How to split a model across devices (-sm): none, layer, row or tensor
     #[arg(long, value_name = "MODE", hide_short_help = true)]
     pub split_mode: Option<SplitMode>,
 
-    /// GPU that holds what is not split (-mg)
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    /// Share of the model for each device (-ts), as in 3,1
+    ///
+    /// [default: in proportion to their free memory]
+    #[arg(
+        long,
+        value_name = "N0,N1,...",
+        hide_short_help = true,
+        allow_hyphen_values = true
+    )]
+    pub tensor_split: Option<TensorSplit>,
+
+    /// Device that holds what is not split (-mg), counted from 0
+    #[arg(
+        long,
+        value_name = "N",
+        hide_short_help = true,
+        allow_negative_numbers = true
+    )]
     pub main_gpu: Option<i32>,
 
-    /// Not available (-ts): the bindings to llama.cpp do not offer it
-    #[arg(long, value_name = "N0,N1,...", hide = true, value_parser = tensor_split)]
-    pub tensor_split: Option<Infallible>,
+    /// Tensors to keep on other devices (-ot), by regular expression; may repeat
+    ///
+    /// As in -ot 'blk\.[0-9]\.ffn=CPU'. The first pattern that matches anywhere in a tensor's name
+    /// counts.
+    #[arg(
+        long,
+        value_name = "PATTERN=DEVICE,...",
+        hide_short_help = true,
+        value_delimiter = ','
+    )]
+    pub override_tensor: Vec<TensorOverride>,
+
+    /// Keep the experts of all layers on the CPU (-cmoe)
+    #[arg(long, hide_short_help = true)]
+    pub cpu_moe: bool,
+
+    /// Keep the experts of the first N layers on the CPU (-ncmoe)
+    #[arg(
+        long,
+        value_name = "N",
+        hide_short_help = true,
+        allow_negative_numbers = true
+    )]
+    pub n_cpu_moe: Option<u32>,
+
+    /// Keep attention and the KV cache on the CPU (-nkvo)
+    #[arg(long, hide_short_help = true)]
+    pub no_kv_offload: bool,
+
+    /// Leave what lies in the CPU's memory to the CPU, large batches too
+    #[arg(long, hide_short_help = true)]
+    pub no_op_offload: bool,
+
+    /// Map the model's file into memory, also where a device does not want it
+    #[arg(long, hide_short_help = true, overrides_with = "no_mmap")]
+    pub mmap: bool,
+
+    /// Read the model's file into memory instead of mapping it
+    #[arg(long, hide_short_help = true, overrides_with = "mmap")]
+    pub no_mmap: bool,
+
+    /// Keep the model in memory: the system must not swap it out
+    #[arg(long, hide_short_help = true)]
+    pub mlock: bool,
 }
 
 /// The flags for the contexts that decode.

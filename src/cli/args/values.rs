@@ -1,6 +1,5 @@
 //! Parsers for values of flags that clap cannot parse by itself.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -34,24 +33,10 @@ pub fn n_tokens(text: &str) -> Result<i64, &'static str> {
     }
 }
 
-/// Parses a number of layers, or all.
-pub fn gpu_layers(text: &str) -> Result<u32, &'static str> {
-    match text {
-        // llama.cpp accepts -1 for all too.
-        "all" | "-1" => Ok(i32::MAX as u32),
-        number => number.parse().map_err(|_| "expected a number or all"),
-    }
-}
-
 /// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
 pub fn compare_vocab(text: &str) -> Result<Vocabulary, &'static str> {
     match text.parse() {
         Ok(Vocabulary::Tokenizer) | Err(_) => Err("expected same or common"),
         Ok(vocabulary) => Ok(vocabulary),
     }
-}
-
-/// Refuses `--tensor-split`: llama.cpp's users may try it, so it gets an answer of its own.
-pub fn tensor_split(_: &str) -> Result<Infallible, &'static str> {
-    Err("the bindings to llama.cpp do not offer it; choose devices with --device")
 }

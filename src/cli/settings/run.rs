@@ -33,9 +33,24 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
 fn model_options(args: &DeviceArgs) -> ModelOptions {
     ModelOptions {
         n_gpu_layers: args.n_gpu_layers,
+        room: None,
         split_mode: args.split_mode,
         main_gpu: args.main_gpu,
         devices: args.device.clone(),
+        tensor_split: args.tensor_split.clone().unwrap_or_default(),
+        tensor_overrides: args.override_tensor.clone(),
+        n_cpu_moe: match args.cpu_moe {
+            true => u32::MAX,
+            false => args.n_cpu_moe.unwrap_or_default(),
+        },
+        use_mmap: match (args.mmap, args.no_mmap) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            (false, false) => None,
+        },
+        use_mlock: args.mlock,
+        no_kv_offload: args.no_kv_offload,
+        no_op_offload: args.no_op_offload,
     }
 }
 

@@ -5,7 +5,7 @@ use kl_formats::{Encoding, native};
 use super::Command;
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::{ReferenceSource, Sidecar};
-use crate::engine::CacheType;
+use crate::engine::{CacheType, GpuLayers};
 use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
 
 fn command(line: &str) -> Result<Command, String> {
@@ -77,7 +77,7 @@ fn what_is_missing_is_named() {
         ("kl -m a -t t -w w --top-k 3", "--top-k"),
         ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
         ("kl -m a -m b -r r --sidecar s", "--sidecar"),
-        ("kl -m a -r r --tensor-split 1,1", "--device"),
+        ("kl -m a -r r --tensor-split -1,1", "--tensor-split"),
         ("kl -m a -w w", "--prompts-file"),
         ("kl -m a --prompts-file p", "-w REF"),
         ("kl -m a --prompts-file p -r r", "--prompts-file"),
@@ -176,7 +176,7 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
             panic!("text")
         };
         assert_eq!((windowing.n_ctx, windowing.score), (64, ScoreFrom::Text));
-        assert_eq!(model.run.model.n_gpu_layers, n_gpu_layers);
+        assert_eq!(model.run.model.n_gpu_layers, GpuLayers::Count(n_gpu_layers));
         assert_eq!(model.run.model.devices, devices);
         assert_eq!(
             (model.run.n_batch, model.run.max_rows),
@@ -187,7 +187,7 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
         assert_eq!(evaluate.run.type_k.to_string(), "q8_0");
         assert_eq!(
             (evaluate.models.len(), evaluate.run.model.n_gpu_layers),
-            (2, 9)
+            (2, GpuLayers::Count(9))
         );
     }
 }

@@ -12,14 +12,15 @@ use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
 use serde::Serialize;
 
 use super::context::{
-    Precedent, backend_identity, check_windows, connect_devices, context_options,
+    Precedent, backend_identity, check_windows, context_options, largest_context,
 };
+use super::devices::{self, MAX_CONTEXTS, connect_devices};
 use super::input;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
-use crate::engine::{Engine, Model};
+use crate::engine::{Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::Warning;
@@ -94,8 +95,14 @@ pub fn write<E: Engine>(
         ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
     };
     let output = PartialFile::create(&settings.output, overwrite)?;
-    connect_devices(engine, &settings.run, "-ngl", watch)?;
-    let model = engine.load(&settings.model, &settings.run.model)?;
+    connect_devices(engine, &settings.run, watch)?;
+    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
+    let room = || Room {
+        context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
+        n_contexts: MAX_CONTEXTS,
+        beside: None,
+    };
+    let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
     let in_chunks = settings.target.is_base_file();
     let may_hold_states = settings.auto || settings.target.encoding().holds_states();
     let selection = Selection {
@@ -111,9 +118,8 @@ pub fn write<E: Engine>(
 
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
-    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
     let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
-    let backend = backend_identity(engine, &settings.run, &options)?;
+    let backend = backend_identity(engine, &model, &options)?;
     let (kind, path) = (settings.target.kind(), &settings.output);
     let mut about = input::describe(kind, path, &model, &settings.input, &input, backend);
     let choice = Choice {

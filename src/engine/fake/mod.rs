@@ -17,8 +17,8 @@ use kl_formats::{ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ContextOptions, Device, DeviceKind, Engine, EngineError, Model, ModelOptions, OutputHead,
-    Tokens,
+    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelOptions,
+    OutputHead, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -86,7 +86,7 @@ impl Engine for FakeEngine {
             .map_err(|error| refused(path, &error))
     }
 
-    fn load(&self, path: &Path, _options: &ModelOptions) -> Result<FakeModel, EngineError> {
+    fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
         let bytes = fs::read(path).map_err(|error| refused(path, &error))?;
         let hash = Sha256::digest(&bytes);
         let seed = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
@@ -96,6 +96,10 @@ impl Engine for FakeEngine {
             n_bytes: bytes.len() as u64,
             sha256: hex(&hash),
             seed,
+            options: ModelOptions {
+                n_gpu_layers: GpuLayers::default(),
+                ..options.clone()
+            },
             tokenizer: TokenizerIdentity {
                 model: "bytes".to_owned(),
                 n_tokens: self.n_vocab,
@@ -129,6 +133,7 @@ pub struct FakeModel {
     n_bytes: u64,
     sha256: String,
     seed: u64,
+    options: ModelOptions,
     tokenizer: TokenizerIdentity,
 }
 
@@ -224,6 +229,14 @@ impl Model for FakeModel {
     fn tokenize(&self, text: &str, _parse_special: bool) -> Result<Vec<u32>, EngineError> {
         let token = |byte: u8| u32::from(byte) % self.engine.n_vocab;
         Ok(text.bytes().map(token).collect())
+    }
+
+    fn options(&self) -> &ModelOptions {
+        &self.options
+    }
+
+    fn n_layers(&self) -> u32 {
+        1
     }
 
     fn is_offloaded(&self) -> bool {

@@ -14,7 +14,7 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
 use super::node::Node;
-use crate::engine::ContextOptions;
+use crate::engine::{ContextOptions, ModelOptions};
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
@@ -62,24 +62,16 @@ pub(super) struct Context<'m> {
 unsafe impl Send for Context<'_> {}
 
 impl<'m> Context<'m> {
-    /// Creates a context whose rows have `n_vocab` entries; `None` if llama.cpp refuses.
+    /// Creates a context whose rows have `n_vocab` entries, of a model that was loaded with
+    /// `placement`; `None` if llama.cpp refuses.
     pub(super) fn new<W: Watch>(
         model: &'m LlamaModel,
         n_vocab: usize,
         options: &ContextOptions,
+        placement: &ModelOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Option<Self> {
-        // SAFETY: returns plain values.
-        let mut params = unsafe { sys::llama_context_default_params() };
-        params.n_ctx = options.n_ctx;
-        params.n_batch = options.n_batch;
-        params.n_ubatch = options.n_ubatch;
-        params.n_threads = options.threads as i32;
-        params.n_threads_batch = options.threads as i32;
-        params.flash_attn_type = options.flash_attn.policy();
-        params.type_k = options.type_k.ggml.into();
-        params.type_v = options.type_v.ggml.into();
-        params.no_perf = true;
+        let mut params = params(options, placement);
         if let Some(watch) = &watch {
             params.cb_eval = Some(show::<W>);
             params.cb_eval_user_data = Arc::as_ptr(watch).cast_mut().cast();
@@ -152,6 +144,27 @@ impl Drop for Context<'_> {
         // SAFETY: the context is valid, and nothing uses it after this.
         unsafe { sys::llama_free(self.inner.as_ptr()) }
     }
+}
+
+/// llama.cpp's parameters of a context.
+pub(super) fn params(
+    options: &ContextOptions,
+    placement: &ModelOptions,
+) -> sys::llama_context_params {
+    // SAFETY: returns plain values.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    params.n_ctx = options.n_ctx;
+    params.n_batch = options.n_batch;
+    params.n_ubatch = options.n_ubatch;
+    params.n_threads = options.threads as i32;
+    params.n_threads_batch = options.threads as i32;
+    params.flash_attn_type = options.flash_attn.policy();
+    params.type_k = options.type_k.ggml.into();
+    params.type_v = options.type_v.ggml.into();
+    params.offload_kqv = !placement.no_kv_offload;
+    params.op_offload = !placement.no_op_offload;
+    params.no_perf = true;
+    params
 }
 
 /// Shows a tensor: llama.cpp asks first whether it is wanted, and calls again when it is computed.

@@ -99,6 +99,32 @@ impl Device {
         features
     }
 
+    pub(super) fn as_ptr(self) -> sys::ggml_backend_dev_t {
+        self.0.as_ptr()
+    }
+
+    /// What tells the hardware apart, where several backends have it as a device.
+    pub(super) fn hardware_id(self) -> Option<String> {
+        // SAFETY: the properties are plain values and pointers, which may be null, and the device is
+        // valid, and so are its texts.
+        unsafe {
+            let mut props = std::mem::zeroed::<sys::ggml_backend_dev_props>();
+            sys::ggml_backend_dev_get_props(self.0.as_ptr(), &raw mut props);
+            let id = props.device_id;
+            (!id.is_null()).then(|| CStr::from_ptr(id).to_string_lossy().into_owned())
+        }
+    }
+
+    /// The name of the backend that has it.
+    pub(super) fn backend(self) -> &'static CStr {
+        // SAFETY: the device is valid, and its registry and the name of that live as long as the
+        // process.
+        unsafe {
+            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
+            CStr::from_ptr(sys::ggml_backend_reg_name(registry))
+        }
+    }
+
     fn kind(self) -> sys::ggml_backend_dev_type {
         // SAFETY: the device is valid.
         unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) }
@@ -125,12 +151,12 @@ impl Device {
 
     /// Whether it is a server's, whatever computes there; ggml takes it for a GPU.
     pub(super) fn is_remote(self) -> bool {
-        // SAFETY: the device is valid, and so are its registry and that one's name.
-        let name = unsafe {
-            let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
-            CStr::from_ptr(sys::ggml_backend_reg_name(registry))
-        };
-        name == rpc::BACKEND
+        self.backend() == rpc::BACKEND
+    }
+
+    /// Whether several devices make it up.
+    pub(super) fn is_made_up(self) -> bool {
+        self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }
 
     pub(super) fn buffer_type(self) -> Option<BufferType> {
@@ -200,6 +226,11 @@ impl Device {
 }
 
 impl BufferType {
+    /// ggml's pointer to a kind of memory, which lives as long as the process.
+    pub(super) fn new(pointer: sys::ggml_backend_buffer_type_t) -> Option<Self> {
+        NonNull::new(pointer).map(Self)
+    }
+
     /// The kind of memory that holds a tensor; `None` for one without data.
     ///
     /// # Safety
@@ -210,6 +241,16 @@ impl BufferType {
             let buffer = NonNull::new(tensor.as_ref().buffer)?;
             NonNull::new(sys::ggml_backend_buffer_get_type(buffer.as_ptr())).map(Self)
         }
+    }
+
+    pub(super) fn as_ptr(self) -> sys::ggml_backend_buffer_type_t {
+        self.0.as_ptr()
+    }
+
+    pub(super) fn name(self) -> String {
+        // SAFETY: the type is valid, and so is its name.
+        let name = unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(self.0.as_ptr())) };
+        name.to_string_lossy().into_owned()
     }
 
     /// The device whose memory it is; `None` where ggml does not know.
@@ -346,16 +387,16 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts the devices, of which the last must be the CPU; `None` if one does not start.
-    pub(super) fn new(devices: &[Device], threads: u32) -> Option<Self> {
+    /// Starts the devices, of which the last must be the CPU; `None` if one does not start. With
+    /// `op_offload`, GPUs may compute large batches where the weights lie in the CPU's memory.
+    pub(super) fn new(devices: &[Device], threads: u32, op_offload: bool) -> Option<Self> {
         let backends = devices
             .iter()
             .map(|&device| Backend::start(device, threads));
         let backends: Vec<Backend> = backends.collect::<Option<_>>()?;
         let mut pointers: Vec<_> = backends.iter().map(|backend| backend.0.as_ptr()).collect();
         // SAFETY: the backends are valid and outlive the scheduler, with the memory that each
-        // prefers. As llama.cpp's, it may compute large batches on a GPU even where the weights
-        // lie in the CPU's memory.
+        // prefers.
         let inner = unsafe {
             sys::ggml_backend_sched_new(
                 pointers.as_mut_ptr(),
@@ -363,7 +404,7 @@ impl Scheduler {
                 pointers.len() as i32,
                 Arena::MAX_TENSORS,
                 false,
-                true,
+                op_offload,
             )
         };
         Some(Self {

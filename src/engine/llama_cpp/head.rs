@@ -85,7 +85,7 @@ impl<'m> LlamaCppHead<'m> {
         };
         let steps = states.then.iter();
         let steps = steps.map(|&step| Ok((step, read_values(step, matrix, &place, section)?)));
-        let scheduler = Scheduler::new(&placement.devices(), threads)
+        let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload)
             .ok_or_else(|| fault(format!("ggml does not start: {}", last_log_errors())))?;
         Ok(Self {
             n_embd: matrix.n_embd as usize,

@@ -3,8 +3,10 @@
 mod backends;
 mod context;
 mod decoder;
+mod fit;
 mod ggml;
 mod head;
+mod load;
 mod model;
 mod node;
 mod own_head;

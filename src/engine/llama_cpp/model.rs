@@ -8,19 +8,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use kl_formats::{ModelIdentity, States, TokenizerIdentity};
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::{LlamaModelParams, LlamaSplitMode};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
-use llama_cpp_2::{LlamaBackendDeviceType, list_llama_ggml_backend_devices};
 
 use super::ggml::Device;
+use super::load::{Loaded, load};
 use super::probe::Found;
 use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
 use crate::engine::gguf::{GgufSummary, TensorPlace};
 use crate::engine::{
-    ContextOptions, EngineError, Model, ModelOptions, OutputHead, SplitMode, Tokens,
-    last_log_errors,
+    ContextOptions, EngineError, GpuLayers, Model, ModelOptions, OutputHead, TensorOverride,
+    Tokens, last_log_errors,
 };
 
 /// A model that llama.cpp has loaded.
@@ -29,8 +28,10 @@ pub struct LlamaCppModel<'b> {
     pub(super) inner: LlamaModel,
     pub(super) path: PathBuf,
     pub(super) header: GgufSummary,
-    pub(super) is_offloaded: bool,
-    /// The GPUs that may compute parts of it.
+    /// How it was loaded.
+    pub(super) options: ModelOptions,
+    n_layers: u32,
+    /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
     pub(super) turn: Mutex<()>,
@@ -53,32 +54,12 @@ impl<'b> LlamaCppModel<'b> {
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
 
-        let cpu_only = options.devices == ["none"];
-        let n_gpu_layers = if cpu_only { 0 } else { options.n_gpu_layers };
-        let mut params = LlamaModelParams::default().with_n_gpu_layers(n_gpu_layers);
-        if let Some(split_mode) = options.split_mode {
-            params = params.with_split_mode(split_mode.0);
-        }
-        if let Some(main_gpu) = options.main_gpu {
-            params = params.with_main_gpu(main_gpu);
-        }
-        if !options.devices.is_empty() && !cpu_only {
-            let indices = device_indices(&options.devices)?;
-            params = params
-                .with_devices(&indices)
-                .map_err(|error| EngineError::Backend(error.to_string()))?;
-        }
-
-        if path.to_str().is_none_or(|text| text.contains('\0')) {
-            return Err(EngineError::Path {
-                path: path.to_owned(),
-            });
-        }
-        let inner =
-            LlamaModel::load_from_file(backend, path, &params).map_err(|_| EngineError::Load {
-                path: path.to_owned(),
-                reason: last_log_errors(),
-            })?;
+        let Loaded {
+            model: inner,
+            options,
+            gpus,
+            n_layers,
+        } = load(path, options)?;
         let stamp = |metadata: Option<fs::Metadata>| {
             metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
         };
@@ -87,14 +68,13 @@ impl<'b> LlamaCppModel<'b> {
                 path: path.to_owned(),
             });
         }
-        let n_layer = inner.n_layer();
-        let gpus = gpus(options);
         Ok(Self {
             _backend: backend,
             inner,
             path: path.to_owned(),
             header,
-            is_offloaded: n_gpu_layers > n_layer && !gpus.is_empty(),
+            options,
+            n_layers,
             gpus,
             turn: Mutex::new(()),
             found: OnceLock::new(),
@@ -203,8 +183,20 @@ impl Model for LlamaCppModel<'_> {
         Ok(tokens.into_iter().map(|LlamaToken(id)| id as u32).collect())
     }
 
+    fn options(&self) -> &ModelOptions {
+        &self.options
+    }
+
+    fn n_layers(&self) -> u32 {
+        self.n_layers
+    }
+
     fn is_offloaded(&self) -> bool {
-        self.is_offloaded
+        let options = &self.options;
+        let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
+        options.n_gpu_layers == GpuLayers::Count(self.n_layers)
+            && !options.all_overrides().iter().any(on_cpu)
+            && !options.no_kv_offload
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
@@ -264,51 +256,4 @@ fn file_name(path: &Path) -> String {
         .unwrap_or(path.as_os_str())
         .to_string_lossy()
         .into_owned()
-}
-
-fn device_indices(names: &[String]) -> Result<Vec<usize>, EngineError> {
-    let devices = list_llama_ggml_backend_devices();
-    names
-        .iter()
-        .map(|name| {
-            devices
-                .iter()
-                .find(|device| device.name == *name)
-                .map(|device| device.index)
-                .ok_or_else(|| EngineError::NoSuchDevice {
-                    name: name.clone(),
-                    known: devices
-                        .iter()
-                        .filter(|device| device.device_type != LlamaBackendDeviceType::Cpu)
-                        .map(|device| device.name.clone())
-                        .collect(),
-                })
-        })
-        .collect()
-}
-
-/// The GPUs that llama.cpp uses (`llama_prepare_model_devices` in its `llama.cpp`): those that the
-/// user names, in that order; without names all, or those integrated in the CPU if there are no
-/// others; of these, only the main one where nothing is split.
-fn gpus(options: &ModelOptions) -> Vec<Device> {
-    let mut all = Device::all();
-    all.retain(|device| device.is_gpu());
-    let named = |name: &String| all.iter().find(|device| device.name() == *name).copied();
-    let gpus: Vec<Device> = if !options.devices.is_empty() {
-        options.devices.iter().filter_map(named).collect()
-    } else if all.iter().any(|device| device.is_discrete()) {
-        all.into_iter()
-            .filter(|device| device.is_discrete())
-            .collect()
-    } else {
-        all
-    };
-    match options.split_mode {
-        Some(SplitMode(LlamaSplitMode::None)) => {
-            let main = usize::try_from(options.main_gpu.unwrap_or_default());
-            let main = main.ok().and_then(|i| gpus.get(i));
-            main.copied().into_iter().collect()
-        }
-        _ => gpus,
-    }
 }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context, Watch};
-use super::ggml::BufferType;
+use super::ggml::{BufferType, Device};
 use super::node::ModelTensor;
 use super::placement::Placement;
 use super::probe::{Found, Probe};
@@ -70,12 +70,12 @@ impl LlamaCppModel<'_> {
         options: &ContextOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Result<Context<'_>, EngineError> {
-        Context::new(&self.inner, self.n_vocab() as usize, options, watch).ok_or_else(|| {
-            EngineError::Context {
-                path: self.path.clone(),
-                n_ctx: options.n_ctx,
-                reason: last_log_errors(),
-            }
+        let n_vocab = self.n_vocab() as usize;
+        let context = Context::new(&self.inner, n_vocab, options, &self.options, watch);
+        context.ok_or_else(|| EngineError::Context {
+            path: self.path.clone(),
+            n_ctx: options.n_ctx,
+            reason: last_log_errors(),
         })
     }
 
@@ -140,21 +140,35 @@ impl LlamaCppModel<'_> {
         }
         let place = self.head_place().ok()?;
         let is_same = place.bytes == head.bytes && self.head_sha256(place).ok()? == head.sha256;
-        found.weight.as_ref().filter(|_| is_same)
+        // What lies on a device that several make up, as -sm tensor has it, only llama.cpp can use.
+        let is_within_reach = |weight: &&ModelTensor| {
+            let device = weight.memory().and_then(BufferType::device);
+            device.is_none_or(|device| !device.is_made_up())
+        };
+        let weight = found.weight.as_ref().filter(|_| is_same);
+        weight.filter(is_within_reach)
     }
 
     /// Where the model's own head lies and is computed; one that was not found lies with the layers.
     pub(super) fn head_placement(&self) -> Placement {
         let weight = self.found().ok().and_then(|found| found.weight);
         let home = match weight {
-            Some(weight) => weight.memory().and_then(BufferType::device),
-            None => self.gpus.first().copied().filter(|_| self.is_offloaded),
+            Some(weight) => weight.memory().and_then(gpu_of),
+            None => self.gpus.first().copied().filter(|_| self.is_offloaded()),
         };
         Placement {
             gpus: self.gpus.clone(),
             home: home.filter(|device| device.is_gpu()),
+            no_op_offload: self.options.no_op_offload,
         }
     }
+}
+
+/// The device of this memory, unless that is the CPU's, of which a GPU has a part that it reads
+/// faster.
+fn gpu_of(memory: BufferType) -> Option<Device> {
+    let device = memory.device()?;
+    (device.host_buffer_type() != Some(memory)).then_some(device)
 }
 
 /// Hashes what is written to it.

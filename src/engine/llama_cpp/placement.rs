@@ -10,6 +10,8 @@ pub(super) struct Placement {
     pub(super) gpus: Vec<Device>,
     /// The GPU whose memory holds it; `None` for the CPU's.
     pub(super) home: Option<Device>,
+    /// Whether GPUs leave what lies in the CPU's memory to the CPU, large batches too.
+    pub(super) no_op_offload: bool,
 }
 
 /// Memory for a matrix.

@@ -1,0 +1,84 @@
+//! Where models lie: on which devices, and how much of them.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::observer::{Event, Watch};
+use super::settings::RunSettings;
+use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room};
+use crate::report::Warning;
+
+/// Most contexts of a model that are used in turn.
+pub const MAX_CONTEXTS: u32 = 2;
+
+/// Connects to the servers of a run. Warns if layers should be offloaded or weights placed, and there
+/// is no device for them.
+///
+/// # Errors
+/// A server that cannot be used, or if the engine cannot be started.
+pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_>) -> Result<()> {
+    engine.add_servers(&run.rpc)?;
+    let mut flags = layers("-ngl", run);
+    flags.extend(run.model.placement());
+    warn_without_device(engine, flags, watch)
+}
+
+/// Warns the same of `--ref-ngl`, by which a reference model may differ from the evaluated ones.
+///
+/// # Errors
+/// If the engine cannot be started.
+pub fn check_reference_offload(
+    engine: &impl Engine,
+    run: &RunSettings,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    warn_without_device(engine, layers("--ref-ngl", run), watch)
+}
+
+fn layers(flag: &str, run: &RunSettings) -> Vec<String> {
+    match run.model.n_gpu_layers {
+        GpuLayers::Count(0) => Vec::new(),
+        n => vec![format!("{flag} {n}")],
+    }
+}
+
+fn warn_without_device(engine: &impl Engine, flags: Vec<String>, watch: &Watch<'_>) -> Result<()> {
+    if !flags.is_empty() && !engine.can_offload()? {
+        watch.warn(Warning::NoAccelerator { flags });
+    }
+    Ok(())
+}
+
+/// Loads a model. `room` is asked what must fit beside it if as much as fits is to be offloaded,
+/// which is announced then.
+///
+/// # Errors
+/// Those of [`Engine::load`].
+pub fn load<'e, E: Engine>(
+    engine: &'e E,
+    path: &Path,
+    run: &RunSettings,
+    room: impl FnOnce() -> Room,
+    watch: &Watch<'_>,
+) -> Result<E::Model<'e>, EngineError> {
+    if run.model.n_gpu_layers != GpuLayers::Auto {
+        return engine.load(path, &run.model);
+    }
+    let options = ModelOptions {
+        room: Some(Box::new(room())),
+        ..run.model.clone()
+    };
+    let model = engine.load(path, &options)?;
+    let fitted = model.options();
+    let mut text = format!(
+        "{} of {} fit on the devices",
+        fitted.n_gpu_layers,
+        model.n_layers()
+    );
+    if fitted.placement() != options.placement() {
+        text = format!("{text}: {}", fitted.placement().join(" "));
+    }
+    watch.event(&Event::Plan("layers", &text));
+    Ok(model)
+}

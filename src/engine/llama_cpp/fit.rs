@@ -1,0 +1,125 @@
+//! Fits a model to the memory that its devices have free: llama.cpp's `-ngl auto`.
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use llama_cpp_2::model::params::LlamaSplitMode;
+use llama_cpp_sys_2 as sys;
+
+use super::context;
+use super::load::{END, Params};
+use crate::engine::{
+    Beside, ContextOptions, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
+};
+
+/// What is to stay free on each device: llama.cpp's default.
+const MARGIN_BYTES: usize = 1 << 30;
+
+/// The window that is fitted where none is known.
+const DEFAULT_N_CTX: u32 = 512;
+
+/// `common_fit_extra_model` of llama.cpp's `common/fit.h`, whose bindings lack it.
+#[repr(C)]
+struct Extra {
+    path_model: *const c_char,
+    mparams: *mut sys::llama_model_params,
+    cparams: *mut sys::llama_context_params,
+    shares_model: bool,
+}
+
+/// Chooses how many layers are offloaded and where they lie, so that the model, its contexts and what
+/// is to lie beside it leave a margin on each device. llama.cpp loads the model several times for
+/// this, without its weights.
+///
+/// # Errors
+/// If the model cannot be fitted with the placement that the user wants.
+pub(super) fn fit(
+    path: &Path,
+    file: &CStr,
+    params: &mut Params,
+    options: &ModelOptions,
+) -> Result<(), EngineError> {
+    /// llama.cpp swaps its global log while it measures.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+
+    let no_fit = |why: String| EngineError::Fit {
+        path: path.to_owned(),
+        why,
+    };
+    if let Some(SplitMode(LlamaSplitMode::Row | LlamaSplitMode::Tensor)) = options.split_mode {
+        return Err(no_fit("llama.cpp fits no model that -sm splits".to_owned()));
+    }
+    let room = options.room.as_deref().cloned().unwrap_or_else(|| Room {
+        context: ContextOptions {
+            n_ctx: DEFAULT_N_CTX,
+            ..ContextOptions::default()
+        },
+        n_contexts: 1,
+        beside: None,
+    });
+    let mut own = context::params(&room.context, options);
+    let mut others_model = params.raw;
+    let (others_file, mut others) = match &room.beside {
+        Some(Beside {
+            path,
+            n_gpu_layers,
+            context,
+        }) => {
+            if let GpuLayers::Count(n) = *n_gpu_layers {
+                others_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+            }
+            let file = path.to_str().and_then(|path| CString::new(path).ok());
+            (file, context::params(context, options))
+        }
+        None => (None, own),
+    };
+    let mut extra = Extra {
+        path_model: others_file.as_deref().unwrap_or(file).as_ptr(),
+        mparams: &raw mut others_model,
+        cparams: &raw mut others,
+        // Of the second context of this model, only what it adds is counted.
+        shares_model: others_file.is_none(),
+    };
+    let wants_extra = others_file.is_some() || room.n_contexts > 1;
+    // Second contexts beside a second model are in the margin.
+    let n_margins = match others_file {
+        Some(_) => room.n_contexts.max(1) as usize,
+        None => 1,
+    };
+    // SAFETY: plain values.
+    let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
+    let mut margins = vec![MARGIN_BYTES * n_margins; params.tensor_split.len()];
+    let mut overrides = vec![END; max_overrides];
+    // SAFETY: all pointers are valid during the call: the lists of the model's parameters lie in
+    // `params`, which outlives it. Proportions and margins have an element for each device, and the
+    // list of overrides is as long as llama.cpp wants it. What it writes into that are patterns that
+    // live as long as the process.
+    let status = unsafe {
+        sys::llama_rs_fit_params(
+            file.as_ptr(),
+            &raw mut params.raw,
+            &raw mut own,
+            params.tensor_split.as_mut_ptr(),
+            overrides.as_mut_ptr(),
+            margins.as_mut_ptr(),
+            room.context.n_ctx,
+            match wants_extra {
+                true => (&raw mut extra).cast_const().cast(),
+                false => std::ptr::null(),
+            },
+            sys::GGML_LOG_LEVEL_ERROR,
+        )
+    };
+    if params.raw.tensor_buft_overrides == overrides.as_ptr() {
+        params.overrides = overrides;
+    }
+    match status {
+        0 => Ok(()),
+        1 => Err(no_fit(
+            "it is too large with -ts, -ot, -cmoe or -ncmoe as given: leave them out".to_owned(),
+        )),
+        _ => Err(no_fit(last_log_errors())),
+    }
+}

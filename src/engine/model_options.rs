@@ -1,0 +1,364 @@
+//! Where a model's weights lie: llama.cpp's flags as values.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use llama_cpp_2::model::params::LlamaSplitMode;
+
+use super::ContextOptions;
+
+/// Where a model lies and is computed. Fields are named as llama.cpp's flags.
+#[derive(Debug, Clone, Default)]
+pub struct ModelOptions {
+    /// Layers to offload.
+    pub n_gpu_layers: GpuLayers,
+    /// What must fit beside the model's weights for [`GpuLayers::Auto`]; else unused.
+    pub room: Option<Box<Room>>,
+    /// How layers are split between several devices.
+    pub split_mode: Option<SplitMode>,
+    /// Index of the device that holds everything that is not split.
+    pub main_gpu: Option<i32>,
+    /// Devices to offload to, by ggml's names; empty for all, `none` for the CPU alone.
+    pub devices: Vec<String>,
+    /// How much of the model each device holds, in proportion.
+    pub tensor_split: TensorSplit,
+    /// Tensors that lie elsewhere than their layer: the first that matches counts.
+    pub tensor_overrides: Vec<TensorOverride>,
+    /// Layers whose experts stay in the CPU's memory, the first ones first.
+    pub n_cpu_moe: u32,
+    /// Whether the file is mapped; `None`: unless a device cannot use it so.
+    pub use_mmap: Option<bool>,
+    /// Whether the system must keep the weights in memory.
+    pub use_mlock: bool,
+    /// Whether attention and its cache stay on the CPU in all contexts, of offloaded layers too.
+    pub no_kv_offload: bool,
+    /// Whether the CPU computes all that lies in its memory; else a GPU may compute large batches.
+    pub no_op_offload: bool,
+}
+
+impl ModelOptions {
+    /// Whether only the CPU is to compute.
+    pub(super) fn is_cpu_only(&self) -> bool {
+        self.devices == ["none"]
+    }
+
+    /// The overrides in llama.cpp's order: those of experts last.
+    pub(super) fn all_overrides(&self) -> Vec<TensorOverride> {
+        let mut all = self.tensor_overrides.clone();
+        match self.n_cpu_moe {
+            u32::MAX => all.push(TensorOverride::of_experts()),
+            n => all.extend(TensorOverride::of_first_experts(n)),
+        }
+        all
+    }
+
+    /// The flags that move weights or work between the devices from where llama.cpp would have them,
+    /// each with its value. `-ngl` and `-dev` are not among them.
+    #[must_use]
+    pub fn placement(&self) -> Vec<String> {
+        let overrides = self.tensor_overrides.iter().map(ToString::to_string);
+        let overrides: Vec<String> = overrides.collect();
+        let split = Some(&self.tensor_split).filter(|split| !split.is_empty());
+        let moe = match self.n_cpu_moe {
+            0 => None,
+            u32::MAX => Some("-cmoe".to_owned()),
+            n => Some(format!("-ncmoe {n}")),
+        };
+        [
+            self.split_mode.map(|mode| format!("-sm {mode}")),
+            self.main_gpu.map(|gpu| format!("-mg {gpu}")),
+            split.map(|split| format!("-ts {split}")),
+            (!overrides.is_empty()).then(|| format!("-ot {}", overrides.join(","))),
+            moe,
+            self.no_kv_offload.then(|| "-nkvo".to_owned()),
+            self.no_op_offload.then(|| "--no-op-offload".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// How many layers are offloaded, the last ones first; the output layer counts as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// At most as many.
+    Count(u32),
+    /// All.
+    All,
+    /// As many as fit in the free memory of the devices, and of one layer what fits.
+    Auto,
+}
+
+impl Default for GpuLayers {
+    fn default() -> Self {
+        Self::Count(0)
+    }
+}
+
+impl FromStr for GpuLayers {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            // llama.cpp's -1 has meant all for years; since it has `auto`, it means that.
+            "all" | "-1" => Ok(Self::All),
+            "auto" => Ok(Self::Auto),
+            // llama.cpp holds it as a signed 32-bit number.
+            number => match number.parse::<i32>().map(u32::try_from) {
+                Ok(Ok(n)) => Ok(Self::Count(n)),
+                _ => Err("expected a number, all or auto"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for GpuLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(n) => n.fmt(f),
+            Self::All => f.write_str("all"),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// What is to fit in the memory of the devices beside a model's weights.
+#[derive(Debug, Clone)]
+pub struct Room {
+    /// The model's contexts.
+    pub context: ContextOptions,
+    /// How many there will be.
+    pub n_contexts: u32,
+    /// A model that will be loaded later, with as many contexts.
+    pub beside: Option<Beside>,
+}
+
+/// A model that will lie on the same devices as another.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// Its file.
+    pub path: PathBuf,
+    /// How many of its layers will be offloaded; [`GpuLayers::Auto`] counts as all.
+    pub n_gpu_layers: GpuLayers,
+    /// Its contexts.
+    pub context: ContextOptions,
+}
+
+/// How layers are split between several devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitMode(pub(super) LlamaSplitMode);
+
+/// llama.cpp's names of the modes.
+const SPLIT_MODES: [(&str, LlamaSplitMode); 4] = [
+    ("none", LlamaSplitMode::None),
+    ("layer", LlamaSplitMode::Layer),
+    ("row", LlamaSplitMode::Row),
+    ("tensor", LlamaSplitMode::Tensor),
+];
+
+impl FromStr for SplitMode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut modes = SPLIT_MODES.into_iter();
+        modes
+            .find(|(name, _)| *name == text)
+            .map(|(_, mode)| Self(mode))
+            .ok_or("expected none, layer, row or tensor")
+    }
+}
+
+impl fmt::Display for SplitMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = SPLIT_MODES.iter().find(|(_, mode)| *mode == self.0);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
+/// How much of a model each device holds, in proportion; empty: in proportion to its free memory.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TensorSplit(pub(super) Vec<f32>);
+
+impl TensorSplit {
+    /// Whether the proportions are left to llama.cpp.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromStr for TensorSplit {
+    type Err = &'static str;
+
+    /// Parses numbers between commas or slashes.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split([',', '/']);
+        let numbers: Result<Vec<f32>, _> = parts.map(|part| part.trim().parse()).collect();
+        let numbers = numbers.map_err(|_| "expected numbers, as in 3,1")?;
+        if numbers.iter().any(|n| !n.is_finite() || *n < 0.0) {
+            return Err("a proportion is 0 or more");
+        }
+        match numbers.iter().sum::<f32>() {
+            0.0 => Err("one proportion must be more than 0"),
+            sum if sum.is_finite() => Ok(Self(numbers)),
+            _ => Err("the proportions are too large"),
+        }
+    }
+}
+
+impl fmt::Display for TensorSplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
+/// Where tensors lie whose names match a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorOverride {
+    /// A regular expression of C++ (ECMAScript), which may match anywhere in the name.
+    pub(super) pattern: String,
+    /// The name of a device, or of its memory.
+    pub(super) memory: String,
+}
+
+/// ggml's name of the CPU, and of its memory.
+const CPU: &str = "CPU";
+
+impl TensorOverride {
+    /// The names of the matrices of experts, from the layer's number on.
+    const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+
+    /// Most layers of a model (`LLAMA_MAX_LAYERS`).
+    const MAX_LAYERS: u32 = 512;
+
+    /// Longest pattern, in bytes: the C++ library compiles nested groups on its stack.
+    const MAX_PATTERN: usize = 1000;
+
+    /// Whether the tensors lie in the CPU's memory.
+    pub(super) fn is_on_cpu(&self) -> bool {
+        self.memory == CPU
+    }
+
+    /// Keeps the experts of all layers in the CPU's memory.
+    fn of_experts() -> Self {
+        Self {
+            pattern: Self::EXPERTS.to_owned(),
+            memory: CPU.to_owned(),
+        }
+    }
+
+    /// Keeps the experts of the first `n` layers in the CPU's memory.
+    fn of_first_experts(n: u32) -> impl Iterator<Item = Self> {
+        (0..n.min(Self::MAX_LAYERS)).map(|layer| Self {
+            pattern: format!(r"blk\.{layer}{}", Self::EXPERTS),
+            memory: CPU.to_owned(),
+        })
+    }
+}
+
+impl FromStr for TensorOverride {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((pattern, _)) if pattern.len() > Self::MAX_PATTERN => {
+                Err(format!("a pattern has at most {} bytes", Self::MAX_PATTERN))
+            }
+            Some((pattern, memory)) if !memory.is_empty() => Ok(Self {
+                pattern: pattern.to_owned(),
+                memory: memory.to_owned(),
+            }),
+            _ => Err(r"expected PATTERN=DEVICE, as in 'blk\.0\.=CPU'".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for TensorOverride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.pattern, self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_layers_are_llama_cpps() {
+        for (text, layers) in [
+            ("0", GpuLayers::Count(0)),
+            ("99", GpuLayers::Count(99)),
+            ("all", GpuLayers::All),
+            ("-1", GpuLayers::All),
+            ("auto", GpuLayers::Auto),
+        ] {
+            assert_eq!(text.parse(), Ok(layers));
+        }
+        for wrong in ["", "-2", "2147483648", "1.5", "Auto", "some"] {
+            assert!(wrong.parse::<GpuLayers>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn proportions_are_numbers_of_which_one_is_not_0() {
+        let split = |text: &str| text.parse::<TensorSplit>();
+        assert_eq!(split("3,1").unwrap().0, [3.0, 1.0]);
+        assert_eq!(split("0.5/0,2.25").unwrap().to_string(), "0.5,0,2.25");
+        for wrong in ["", "1,", "a", "1,-1", "nan", "inf,1", "0,0", "3e38,3e38"] {
+            assert!(split(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_override_ends_its_pattern_at_the_first_equals_sign() {
+        let parsed: TensorOverride = r"blk\.(1|2)\..*=RPC0[127.0.0.1:50052]".parse().unwrap();
+        assert_eq!(parsed.pattern, r"blk\.(1|2)\..*");
+        assert_eq!(parsed.memory, "RPC0[127.0.0.1:50052]");
+        let wrong = ["", "x", "x=", &format!("{}=CPU", "(".repeat(1001))];
+        for wrong in wrong {
+            assert!(wrong.parse::<TensorOverride>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn experts_are_overridden_layer_by_layer() {
+        let patterns: Vec<String> = TensorOverride::of_first_experts(2)
+            .map(|tensors| tensors.to_string())
+            .collect();
+        assert_eq!(
+            patterns,
+            [
+                r"blk\.0\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU",
+                r"blk\.1\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
+            ]
+        );
+        assert_eq!(TensorOverride::of_first_experts(u32::MAX).count(), 512);
+    }
+
+    #[test]
+    fn a_placement_is_written_as_flags() {
+        assert!(ModelOptions::default().placement().is_empty());
+        let options = ModelOptions {
+            split_mode: Some("row".parse().unwrap()),
+            tensor_split: "3,1".parse().unwrap(),
+            tensor_overrides: vec!["a=CPU".parse().unwrap(), "b=CUDA1".parse().unwrap()],
+            n_cpu_moe: u32::MAX,
+            no_kv_offload: true,
+            ..ModelOptions::default()
+        };
+        let flags = ["-sm row", "-ts 3,1", "-ot a=CPU,b=CUDA1", "-cmoe", "-nkvo"];
+        assert_eq!(options.placement(), flags);
+        assert_eq!(options.all_overrides().len(), 3);
+    }
+
+    #[test]
+    fn modes_of_splitting_have_llama_cpps_names() {
+        for name in ["none", "layer", "row", "tensor"] {
+            assert_eq!(name.parse::<SplitMode>().unwrap().to_string(), name);
+        }
+        assert!("rows".parse::<SplitMode>().is_err());
+    }
+}
