@@ -40,7 +40,7 @@ use anyhow::{Result, bail};
 use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
 use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
-use crate::report::number::{bytes, count, count_of, duration, significant};
+use crate::report::number::{bytes, count, count_of, duration, percent, significant};
 use crate::report::{Report, verified_text};
 use results::Results;
 use settings::Command;
@@ -162,8 +162,12 @@ fn show_written(written: &Written, quiet: bool) {
             Some(_) => format!(", check {}", duration(written.check_s)),
             None => String::new(),
         };
+        let device = match &written.device {
+            Some(device) => format!(", device busy {}", percent(device.busy_share)),
+            None => String::new(),
+        };
         say!(
-            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}), {:.0} tokens/s",
+            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
             written.path,
             bytes(written.file_bytes),
             count(written.n_rows),

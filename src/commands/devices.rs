@@ -9,9 +9,6 @@ use super::settings::RunSettings;
 use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room};
 use crate::report::Warning;
 
-/// Most contexts of a model that are used in turn.
-pub const MAX_CONTEXTS: u32 = 2;
-
 /// Connects to the servers of a run. Warns if layers should be offloaded or weights placed, and there
 /// is no device for them.
 ///

@@ -10,7 +10,7 @@ use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
-use super::devices::{MAX_CONTEXTS, check_reference_offload, connect_devices, load};
+use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
@@ -217,7 +217,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let precedent = Precedent::of(reference.about().backend.as_ref());
         let room = || Room {
             context: largest_context(run, Some(reference.about().n_ctx), precedent),
-            n_contexts: settings.contexts.unwrap_or(MAX_CONTEXTS),
+            n_contexts: run.n_contexts(true),
             beside: None,
         };
         let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
@@ -299,11 +299,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             }
             Ok(decoder)
         };
-        let n = match settings.contexts {
-            Some(n) => n as usize,
-            None if model.is_offloaded() || self.against.is_offloaded() => MAX_CONTEXTS as usize,
-            None => 1,
-        };
+        let n = run.n_contexts(model.is_offloaded() || self.against.is_offloaded()) as usize;
         let device = model.is_offloaded().then_some(device);
         let evaluated = evaluation.run(sidecar, rows, Sources { n, make, device })?;
         drop(evaluation);

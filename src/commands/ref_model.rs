@@ -8,7 +8,7 @@ use kl_formats::{About, Kind, Reference, ReferenceSummary, Shard, WindowSpec};
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
-use super::devices::{self, MAX_CONTEXTS};
+use super::devices;
 use super::input;
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
@@ -83,7 +83,7 @@ fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl 
     let is_beside = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
     Room {
         context: context(&settings.run),
-        n_contexts: evaluation.contexts.unwrap_or(MAX_CONTEXTS),
+        n_contexts: evaluation.run.n_contexts(true),
         beside: largest.filter(|_| is_beside).map(|path| Beside {
             path: path.clone(),
             n_gpu_layers: evaluated.model.n_gpu_layers,

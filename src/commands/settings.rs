@@ -71,8 +71,6 @@ pub struct EvaluateSettings {
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
     pub vocabulary: Vocabulary,
-    /// Contexts of a model used in turn, 1 or 2; `None`: what suits the device.
-    pub contexts: Option<u32>,
     /// How narrow the interval of the mean KLD is to be; `None`: all windows are evaluated.
     pub until: Option<RelativeWidth>,
     pub results: ResultSettings,
@@ -400,6 +398,8 @@ pub struct RunSettings {
     pub flash_attn: Option<FlashAttention>,
     pub type_k: CacheType,
     pub type_v: CacheType,
+    /// Contexts of a model used in turn, 1 or 2; `None`: what suits the device.
+    pub contexts: Option<u32>,
     /// Scored rows to stop after.
     pub max_rows: Option<u64>,
     /// Whether to overwrite existing outputs.
@@ -408,6 +408,19 @@ pub struct RunSettings {
     pub verbose: bool,
     /// Whether to print results, warnings and errors only.
     pub quiet: bool,
+}
+
+impl RunSettings {
+    /// How many contexts of a model to use in turn: two where an accelerator computes all layers,
+    /// since the CPU has time for the rows of one while the other decodes.
+    #[must_use]
+    pub fn n_contexts(&self, is_offloaded: bool) -> u32 {
+        match self.contexts {
+            Some(n) => n,
+            None if is_offloaded => 2,
+            None => 1,
+        }
+    }
 }
 
 /// llama.cpp crashes with more threads than this (`GGML_MAX_N_THREADS`).

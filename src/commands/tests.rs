@@ -1,5 +1,6 @@
 //! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
 
+mod device;
 mod parts;
 mod read_states;
 mod recorded;
@@ -150,7 +151,6 @@ impl Folder {
                 n_ctx: None,
             },
             vocabulary: Vocabulary::Same,
-            contexts: None,
             until: None,
             results: results(),
             run: run(),
@@ -177,6 +177,7 @@ fn run() -> RunSettings {
         flash_attn: None,
         type_k: CacheType::default(),
         type_v: CacheType::default(),
+        contexts: None,
         max_rows: None,
         force: false,
         verbose: false,
@@ -273,9 +274,10 @@ fn a_write_that_is_stopped_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let engine = FakeEngine::default();
     folder.write("whole");
-    for windows in [0, 1, 5] {
-        let name = format!("ref{windows}");
+    for (windows, contexts) in [(0, 1), (1, 1), (5, 1), (0, 2), (3, 2)] {
+        let name = format!("ref{windows}-{contexts}");
         let mut settings = folder.write_settings(&name);
+        settings.run.contexts = Some(contexts);
         let stopping = Recorder::stopping_after(windows);
         let error = write(&settings, &engine, &stopping).unwrap_err();
         assert!(error.to_string().contains("interrupted"), "{error}");
@@ -365,7 +367,7 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     assert!(model.timing.is_some() && report.complete);
 
     // Decoding ahead changes nothing, nor does a window that fails beyond the end.
-    settings.contexts = Some(2);
+    settings.run.contexts = Some(2);
     settings.results.sidecar = Sidecar::At(folder.path("two.kls"));
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     assert_eq!(folder.bytes("two.kls"), folder.bytes("one.kls"));

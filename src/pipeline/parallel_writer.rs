@@ -1,7 +1,11 @@
 //! Writes a reference with many threads: rows are encoded and pieces compressed on all cores, and
 //! appended in order while the model continues.
+//!
+//! Several windows can be under way at once. Each has a lane for its pieces, and the lanes are emptied
+//! one after the other, in the order in which the windows began.
 
 use std::io::Write;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,7 +15,7 @@ use kl_formats::{
 };
 use rayon::prelude::*;
 
-use super::ordered::{Closed, Submitter, ordered};
+use super::ordered::{Closed, Results, Submitter, ordered};
 use super::spare::Spare;
 use super::{Error, depth};
 
@@ -19,136 +23,129 @@ use super::{Error, depth};
 /// vocabulary is encoded faster than a thread is woken.
 const BYTES_PER_TASK: usize = 1 << 17;
 
+/// How many bytes of a window's pieces may wait while an earlier window is written: a window of 512
+/// rows of 248,320 entries in f32. The device of a longer one waits.
+const BYTES_AHEAD: usize = 512 << 20;
+
 /// Where a window's rows go, several at a time, in order.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&[&[f32]]) -> Result<(), Error>;
 
 /// Writes windows in order.
-pub(super) struct ParallelWriter<W: Write> {
+pub(super) struct ParallelWriter<W> {
     format: WindowFormat,
-    /// `None` once nothing more will come.
-    submitter: Option<Submitter<Member>>,
-    /// `None` once someone has learned how it ended.
-    thread: Option<JoinHandle<Result<W, kl_formats::Error>>>,
-    waited: Duration,
-    encoding: Duration,
-    forms: RowForms,
+    /// The pieces of windows, in their order.
+    lanes: SyncSender<Results<Member>>,
+    /// Pieces that a window may have under way.
+    lane_depth: usize,
+    thread: JoinHandle<Result<W, kl_formats::Error>>,
     memory: Spare<PieceMemory>,
 }
 
+/// A window that is being written.
+pub(super) struct OpenOutput {
+    layout: RowLayout,
+    encoder: WindowEncoder,
+    lane: Submitter<Member>,
+    memory: Spare<PieceMemory>,
+    /// How long writing has kept its caller waiting.
+    pub(super) waited: Duration,
+    /// How long encoding rows has taken.
+    pub(super) encoding: Duration,
+}
+
 impl<W: Write + Send + 'static> ParallelWriter<W> {
-    /// Starts a thread that appends to `writer`.
-    pub(super) fn start(mut writer: Writer<W>) -> Self {
+    /// Starts a thread that appends to `writer` the windows that up to `n_at_once` threads encode.
+    pub(super) fn start(mut writer: Writer<W>, n_at_once: usize) -> Self {
         let format = writer.window_format();
-        let (submitter, members) = ordered(depth());
+        let (lanes, windows) = sync_channel::<Results<Member>>(n_at_once);
         let memory = Spare::default();
         let written = memory.clone();
         let thread = std::thread::spawn(move || {
-            for member in members {
+            for member in windows.into_iter().flatten() {
                 if let Some(memory) = writer.append(member)? {
                     written.give(memory);
                 }
             }
             writer.finish()
         });
+        let lane_depth = match n_at_once {
+            0 | 1 => depth(),
+            _ => depth().max(BYTES_AHEAD / format.piece_bytes().max(1)),
+        };
         Self {
             format,
-            submitter: Some(submitter),
-            thread: Some(thread),
-            waited: Duration::ZERO,
-            encoding: Duration::ZERO,
-            forms: RowForms::default(),
+            lanes,
+            lane_depth,
+            thread,
             memory,
         }
     }
 
-    /// Writes a window. `rows` hands its rows to the sink, which returns once they are encoded;
-    /// they are compressed and written later.
-    pub(super) fn write_window(
-        &mut self,
-        window: &WindowSpec,
-        rows: impl FnOnce(Sink<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let (mut encoder, head) = self.format.encode(window)?;
-        self.send(head)?;
-        rows(&mut |rows| {
-            let started = Instant::now();
-            let waited = self.waited;
-            self.encode(&mut encoder, rows)?;
-            self.encoding += started.elapsed().saturating_sub(self.waited - waited);
-            Ok(())
-        })?;
-        self.forms += encoder.finish()?;
-        Ok(())
+    /// Begins the next window. Its rows are written once all windows before it are whole.
+    pub(super) fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
+        let (encoder, head) = self.format.encode(window)?;
+        let (lane, members) = ordered(self.lane_depth);
+        let started = Instant::now();
+        // If writing has failed, `finish` returns the cause.
+        self.lanes.send(members).map_err(|_| Error::WorkerLost)?;
+        let mut output = OpenOutput {
+            layout: self.format.row_layout(),
+            encoder,
+            lane,
+            memory: self.memory.clone(),
+            waited: started.elapsed(),
+            encoding: Duration::ZERO,
+        };
+        output.send(head)?;
+        Ok(output)
     }
 
-    /// How long writing has kept its caller waiting.
-    pub(super) fn waited(&self) -> Duration {
-        self.waited
+    /// Waits until everything is written; a run that is cut off waits too, since what was sent is
+    /// worth keeping.
+    ///
+    /// # Errors
+    /// Why writing has failed, or that windows are missing.
+    pub(super) fn finish(self) -> Result<W, Error> {
+        drop(self.lanes);
+        Ok(self.thread.join().map_err(|_| Error::WorkerLost)??)
     }
+}
 
-    /// How long encoding rows has taken.
-    pub(super) fn encoding(&self) -> Duration {
-        self.encoding
-    }
-
-    /// How the rows so far are stored.
-    pub(super) fn forms(&self) -> RowForms {
-        self.forms
-    }
-
-    /// Waits until everything is written.
-    pub(super) fn finish(mut self) -> Result<W, Error> {
-        self.submitter = None;
-        join(self.thread.take())
-    }
-
-    fn encode(&mut self, window: &mut WindowEncoder, mut rows: &[&[f32]]) -> Result<(), Error> {
-        let layout = self.format.row_layout();
+impl OpenOutput {
+    /// Encodes the next rows; they are compressed and written later.
+    pub(super) fn push(&mut self, mut rows: &[&[f32]]) -> Result<(), Error> {
+        let started = Instant::now();
+        let waited = self.waited;
         while !rows.is_empty() {
-            let (bytes, n) = window.reserve_rows(rows.len(), || self.memory.take());
+            let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || self.memory.take());
             if n == 0 {
                 return Err(Error::Inconsistent {
                     found: "more rows than a window has".to_owned(),
                 });
             }
-            encode_rows(layout, &rows[..n], bytes);
-            let piece = window.commit(|i| rows[i]);
+            encode_rows(self.layout, &rows[..n], bytes);
+            let piece = self.encoder.commit(|i| rows[i]);
             rows = &rows[n..];
             if let Some(piece) = piece {
                 self.send(piece)?;
             }
         }
+        self.encoding += started.elapsed().saturating_sub(self.waited - waited);
         Ok(())
+    }
+
+    /// Ends the window, and returns how its rows are stored.
+    pub(super) fn finish(self) -> Result<RowForms, Error> {
+        Ok(self.encoder.finish()?)
     }
 
     /// Sends a piece to be compressed and appended.
     fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();
-        let sent = match &self.submitter {
-            Some(submitter) => submitter.submit(move || piece.compress()),
-            None => Err(Closed),
-        };
+        let sent = self.lane.submit(move || piece.compress());
         self.waited += started.elapsed();
-        sent.map_err(|Closed| match join(self.thread.take()) {
-            Ok(_) => Error::WorkerLost,
-            Err(error) => error,
-        })
-    }
-}
-
-/// A run that is cut off waits too: what was sent is worth keeping.
-impl<W: Write> Drop for ParallelWriter<W> {
-    fn drop(&mut self) {
-        self.submitter = None;
-        // It ends with an error, since windows are missing.
-        let _ = join(self.thread.take());
-    }
-}
-
-fn join<W>(thread: Option<JoinHandle<Result<W, kl_formats::Error>>>) -> Result<W, Error> {
-    match thread.map(JoinHandle::join) {
-        Some(Ok(result)) => Ok(result?),
-        Some(Err(_)) | None => Err(Error::WorkerLost),
+        // If writing has failed, `ParallelWriter::finish` returns the cause.
+        sent.map_err(|Closed| Error::WorkerLost)
     }
 }
 
@@ -160,5 +157,60 @@ fn encode_rows(layout: RowLayout, rows: &[&[f32]], bytes: &mut [u8]) {
             .zip(rows)
             .with_min_len(BYTES_PER_TASK.div_ceil(row_bytes))
             .for_each(|(bytes, row)| layout.encode(row, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kl_formats::{About, Encoding, Header, native};
+
+    use super::*;
+
+    #[test]
+    fn pieces_wait_in_their_lane_until_earlier_windows_are_whole() {
+        let window = |window| WindowSpec {
+            window,
+            tokens: vec![1; 8],
+            first_scored: 0,
+            n_rows: 8,
+        };
+        let windows = [window(0), window(1)];
+        let rows: Vec<Vec<f32>> = (0..8u8).map(|i| vec![f32::from(i); 5]).collect();
+        let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let written = |is_interleaved: bool| {
+            let about = About::new(native::KIND, "", 8, 5);
+            let mut header = Header::new(&about, Encoding::F32, &windows);
+            header.rows_per_piece = 1;
+            let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();
+            let mut writer = ParallelWriter::start(writer, 2);
+            // Less than a window has.
+            writer.lane_depth = 2;
+            let mut first = writer.begin(&windows[0]).unwrap();
+            if !is_interleaved {
+                first.push(&rows).unwrap();
+                first.finish().unwrap();
+                let mut second = writer.begin(&windows[1]).unwrap();
+                second.push(&rows).unwrap();
+                second.finish().unwrap();
+                return writer.finish().unwrap();
+            }
+            let mut second = writer.begin(&windows[1]).unwrap();
+            std::thread::scope(|scope| {
+                let rows = &rows;
+                let second = scope.spawn(move || {
+                    second.push(rows).unwrap();
+                    second.finish().unwrap();
+                });
+                for row in rows {
+                    assert!(!second.is_finished());
+                    first.push(&[row]).unwrap();
+                }
+                first.finish().unwrap();
+            });
+            writer.finish().unwrap()
+        };
+        assert!(written(true) == written(false));
     }
 }

@@ -59,7 +59,8 @@ fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) 
 fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, piece: u32) {
     let file = std::fs::File::create(path).unwrap();
     let writer = native_writer(file, plan, encoding, piece);
-    write_reference(&mut fake(1, n_batch), &plan.windows, writer, |_| Ok(())).unwrap();
+    let source = Sources::one(|| Ok(fake(1, n_batch)));
+    write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
 fn write_klpy(path: &Path, plan: &Plan) {
@@ -67,7 +68,8 @@ fn write_klpy(path: &Path, plan: &Plan) {
     let target = Target::new(klpy::KIND, None).unwrap();
     let about = about(klpy::KIND, plan);
     let writer = Writer::create(file, path, target, &about, &plan.windows).unwrap();
-    write_reference(&mut fake(1, 5), &plan.windows, writer, |_| Ok(())).unwrap();
+    let source = Sources::one(|| Ok(fake(1, 5)));
+    write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
 /// Opens a reference that is to be read; a fake head makes rows of hidden states.
@@ -336,9 +338,12 @@ fn a_caller_can_stop_either_way() {
     assert!(matches!(stopped, Err(Error::Interrupted)));
 
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
-    let stopped = write_reference(&mut fake(1, 4), &plan.windows, writer, |_| {
-        Err(Error::Interrupted)
-    });
+    let stopped = write_reference(
+        Sources::one(|| Ok(fake(1, 4))),
+        &plan.windows,
+        writer,
+        |_| Err(Error::Interrupted),
+    );
     assert!(matches!(stopped, Err(Error::Interrupted)));
 }
 
@@ -368,9 +373,14 @@ fn a_disk_that_fills_up_is_the_error_that_is_returned() {
     let whole = std::fs::metadata(&path).unwrap().len() as usize;
     for room in [2000, 5000, whole - 1] {
         let writer = native_writer(FullDisk(room), &plan, Encoding::F32, 4);
-        let error = write_reference(&mut fake(1, 4), &plan.windows, writer, |_| Ok(()))
-            .err()
-            .expect("the disk is full");
+        let error = write_reference(
+            Sources::one(|| Ok(fake(1, 4))),
+            &plan.windows,
+            writer,
+            |_| Ok(()),
+        )
+        .err()
+        .expect("the disk is full");
         assert!(
             error.to_string().contains("no space left"),
             "{room}: {error}"

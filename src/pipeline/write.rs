@@ -2,12 +2,15 @@
 //! order.
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use kl_formats::{RowForms, WindowSpec, Writer};
 
-use super::parallel_writer::{ParallelWriter, Sink};
-use super::{Error, Step, Timing};
+use super::device_clock::DeviceClock;
+use super::in_turn::{Progress, Sources, in_turn};
+use super::parallel_writer::{OpenOutput, ParallelWriter, Sink};
+use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
 
 /// A reference that was written.
@@ -21,27 +24,80 @@ pub struct Written<W> {
     pub forms: RowForms,
 }
 
-/// Runs `source` over `windows` and writes the rows of their scored positions.
+/// Runs sources of one model over `windows` and writes the rows of their scored positions. The file is
+/// the same with one source and with several.
 ///
 /// `on_step` is called for every decode call and for each window.
 ///
 /// # Errors
 /// Those of the model, of the file and of `on_step`. The output is then incomplete.
 pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
-    source: &mut S,
+    sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     windows: &[WindowSpec],
     writer: Writer<W>,
-    on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
 ) -> Result<Written<W>, Error>
 where
     Error: From<S::Error>,
 {
-    write_rows(
-        |window, sink| source.decode(window, |rows| sink(rows)),
-        windows,
-        writer,
-        on_step,
-    )
+    let writer = ParallelWriter::start(writer, sources.n);
+    let device = sources.device.clone();
+    let mut forms = RowForms::default();
+    let left = Mutex::new(windows.iter());
+    let next = || {
+        let next = locked(&left).next();
+        let begun = next.map(|window| Ok((window, writer.begin(window)?)));
+        begun.transpose()
+    };
+    let done = in_turn(
+        sources,
+        next,
+        |source: &mut S, (window, output), progress| {
+            let forms = write_window(source, window, output, progress)?;
+            Ok((window, forms))
+        },
+        |step| match step {
+            Step::Rows(n) => on_step(Step::Rows(n)),
+            Step::Window((window, of_window)) => {
+                forms += of_window;
+                on_step(Step::Window(window))
+            }
+        },
+    );
+    let done = done.map(|timing| Timing {
+        device: device.and_then(|device| device.time((timing.score, timing.write))),
+        ..timing
+    });
+    finish(writer, done, forms)
+}
+
+fn write_window<S: LogitSource>(
+    source: &mut S,
+    window: &WindowSpec,
+    mut output: OpenOutput,
+    progress: &mut Progress<'_>,
+) -> Result<RowForms, Error>
+where
+    Error: From<S::Error>,
+{
+    let started = Instant::now();
+    let waited = output.waited;
+    let device = progress.device;
+    let mut call = device.map(DeviceClock::begin);
+    source.decode(window, |rows| {
+        call = None;
+        output.push(rows)?;
+        progress.rows(rows.len())?;
+        call = device.map(DeviceClock::begin);
+        Ok::<(), Error>(())
+    })?;
+    drop(call);
+    let timing = &mut progress.timing;
+    let not_decoding = output.encoding + output.waited - waited;
+    timing.decode += started.elapsed().saturating_sub(not_decoding);
+    timing.score += output.encoding;
+    timing.write += output.waited;
+    output.finish()
 }
 
 /// Does the same as [`write_reference`] with rows from anywhere: `rows_of` hands those of a window
@@ -52,25 +108,42 @@ pub(super) fn write_rows<W: Write + Send + 'static>(
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
 ) -> Result<Written<W>, Error> {
-    let mut writer = ParallelWriter::start(writer);
+    let writer = ParallelWriter::start(writer, 1);
     let mut timing = Timing::default();
-    for window in windows {
-        let started = Instant::now();
-        let not_decoding = writer.encoding() + writer.waited();
-        writer.write_window(window, |encode| {
+    let mut forms = RowForms::default();
+    let mut write_all = || {
+        for window in windows {
+            let started = Instant::now();
+            let mut output = writer.begin(window)?;
             rows_of(window, &mut |rows| {
-                encode(rows)?;
+                output.push(rows)?;
                 on_step(Step::Rows(rows.len()))
-            })
-        })?;
-        let not_decoding = writer.encoding() + writer.waited() - not_decoding;
-        timing.decode += started.elapsed().saturating_sub(not_decoding);
-        on_step(Step::Window(window))?;
-    }
-    (timing.score, timing.write) = (writer.encoding(), writer.waited());
+            })?;
+            let not_decoding = output.encoding + output.waited;
+            timing.decode += started.elapsed().saturating_sub(not_decoding);
+            timing.score += output.encoding;
+            timing.write += output.waited;
+            forms += output.finish()?;
+            on_step(Step::Window(window))?;
+        }
+        Ok(())
+    };
+    let done = write_all();
+    finish(writer, done.map(|()| timing), forms)
+}
+
+/// Ends the file, also where its rows have failed: the windows that are whole are worth keeping.
+fn finish<W: Write + Send + 'static>(
+    writer: ParallelWriter<W>,
+    done: Result<Timing, Error>,
+    forms: RowForms,
+) -> Result<Written<W>, Error> {
     let finishing = Instant::now();
-    let forms = writer.forms();
-    let output = writer.finish()?;
+    let (mut timing, output) = match (done, writer.finish()) {
+        // Rows had nowhere to go, because writing had failed.
+        (Err(Error::WorkerLost), Err(cause)) => return Err(cause),
+        (done, output) => (done?, output?),
+    };
     timing.write += finishing.elapsed();
     Ok(Written {
         output,

@@ -174,9 +174,7 @@ pub enum Warning {
     )]
     OtherBos { bos: u32, first: u32 },
     /// There was memory for one context only.
-    #[error(
-        "not enough memory for a second context: the model is evaluated with one (--contexts 1 silences this)"
-    )]
+    #[error("not enough memory for a second context: one is used (--contexts 1 silences this)")]
     FewerContexts,
     /// Windows are paired by number.
     #[error(

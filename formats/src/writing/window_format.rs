@@ -44,6 +44,13 @@ impl WindowFormat {
     pub fn row_layout(&self) -> RowLayout {
         self.layout
     }
+
+    /// Plain bytes of a piece of rows; rows that are stored exactly make it longer.
+    pub fn piece_bytes(&self) -> usize {
+        let row_bytes = self.layout.row_bytes(self.row_len as usize);
+        let row_bytes = row_bytes.unwrap_or(usize::MAX);
+        row_bytes.saturating_mul(self.rows_per_piece as usize)
+    }
 }
 
 /// Rows of `row_len` numbers in a piece: about 1 MiB before compression, and at least one. Rows that

@@ -181,16 +181,4 @@ pub struct EvaluateArgs {
     /// its own interval is narrow enough.
     #[arg(long, value_name = "REL", hide_short_help = true)]
     pub until: Option<RelativeWidth>,
-
-    /// Contexts of the model to use in turn
-    ///
-    /// With 2, a GPU decodes while the CPU scores, for twice the memory of contexts. kl.py's files
-    /// use 1.
-    ///
-    /// [default: 2 with all layers of a model on a GPU, else 1]
-    #[arg(
-        long, value_name = "1|2", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..=2)
-    )]
-    pub contexts: Option<u32>,
 }

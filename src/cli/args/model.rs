@@ -146,6 +146,18 @@ pub struct ContextArgs {
         default_value_t = CacheType::default()
     )]
     pub cache_type_v: CacheType,
+
+    /// Contexts of the model to use in turn
+    ///
+    /// With 2, a GPU decodes while the CPU scores or encodes, for twice the memory of contexts.
+    /// Reading kl.py's files and writing hidden states use 1.
+    ///
+    /// [default: 2 with all layers of a model on a GPU, else 1]
+    #[arg(
+        long, value_name = "1|2", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..=2)
+    )]
+    pub contexts: Option<u32>,
 }
 
 /// Parses a batch size, which llama.cpp holds as a signed 32-bit number.

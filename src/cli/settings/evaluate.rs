@@ -90,7 +90,6 @@ fn evaluate_settings(
         skipped,
         reference,
         vocabulary: args.evaluate.vocab.unwrap_or_default(),
-        contexts: args.evaluate.contexts,
         until: args.evaluate.until,
         results,
         run,

@@ -13,6 +13,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         flash_attn,
         cache_type_k,
         cache_type_v,
+        contexts,
     } = args.context;
     RunSettings {
         model: model_options(&args.devices),
@@ -23,6 +24,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         flash_attn,
         type_k: cache_type_k,
         type_v: cache_type_v,
+        contexts,
         max_rows: max_rows(args.n_tokens),
         force: args.force,
         verbose: args.verbose,

@@ -101,7 +101,7 @@ fn every_evaluation_gives_the_records_that_stored_rows_give() {
         |settings| settings.run.n_batch = Some(1),
         |settings| settings.run.n_batch = Some(7),
         |settings| settings.run.n_batch = Some(64),
-        |settings| settings.contexts = Some(2),
+        |settings| settings.run.contexts = Some(2),
         |settings| settings.run.max_rows = Some(100),
         |settings| settings.results.part = Some("1/3".parse().unwrap()),
         |settings| settings.until = Some("20%".parse().unwrap()),

@@ -23,7 +23,7 @@ fn numbers(report: &Report) -> Value {
 
 impl Folder {
     /// Settings of an evaluation against `f16` itself, over the input of [`Folder::write_settings`].
-    fn ref_model_settings(&self, models: &[&str]) -> EvaluateSettings {
+    pub(super) fn ref_model_settings(&self, models: &[&str]) -> EvaluateSettings {
         let mut settings = self.evaluate_settings(models);
         settings.reference = ReferenceSource::Model(Box::new(ReferenceModel {
             path: self.path("f16"),
@@ -151,7 +151,7 @@ fn every_input_gives_the_numbers_of_a_file() {
 fn every_choice_of_windows_gives_the_numbers_of_a_file() {
     let folder = Folder::new();
     let text = || folder.text(9, ScoreFrom::All);
-    let two = |settings: &mut EvaluateSettings| settings.contexts = Some(2);
+    let two = |settings: &mut EvaluateSettings| settings.run.contexts = Some(2);
     folder.in_both_ways(&["q4"], text, two, |_| {});
     let report = folder.in_both_ways(&["q4"], text, |_| {}, |run| run.max_rows = Some(100));
     assert_eq!(report.models[0].summary.n_tokens, 100);

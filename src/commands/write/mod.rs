@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
-use super::devices::{self, MAX_CONTEXTS, connect_devices};
+use super::devices::{self, connect_devices};
 use super::input;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
@@ -23,7 +23,7 @@ use super::settings::WriteSettings;
 use crate::engine::{Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
-use crate::report::Warning;
+use crate::report::{DeviceInfo, DeviceWait, Warning};
 use crate::score::Recomputed;
 use stored::{Choice, Hidden, Ready};
 
@@ -49,6 +49,9 @@ pub struct Written {
     pub write_s: f64,
     /// Seconds of the trial of hidden states, and of computing rows again.
     pub check_s: f64,
+    /// How busy the accelerator was that computed all layers; `None` without one, and where hidden
+    /// states are written.
+    pub device: Option<DeviceInfo>,
     pub warnings: Vec<Warning>,
 }
 
@@ -99,7 +102,7 @@ pub fn write<E: Engine>(
     let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
     let room = || Room {
         context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
-        n_contexts: MAX_CONTEXTS,
+        n_contexts: settings.run.n_contexts(true),
         beside: None,
     };
     let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
@@ -164,7 +167,7 @@ fn was_whole(whole: &NativeReader) -> Written {
 }
 
 /// Writes the windows that no earlier run has written.
-fn write_missing<M: Model>(
+fn write_missing<M: Model + Sync>(
     choice: &Choice<'_, '_, M>,
     mut about: About,
     mut output: PartialFile,
@@ -237,7 +240,7 @@ fn write_missing<M: Model>(
     };
     let written = match &mut hidden {
         Some(hidden) => write_states(&mut decoder, &mut hidden.writing, missing, writer, on_step),
-        None => write_reference(&mut decoder, missing, writer, on_step),
+        None => write_reference(choice.sources(decoder), missing, writer, on_step),
     };
     drop(phase);
     let pipeline::Written {
@@ -264,6 +267,13 @@ fn write_missing<M: Model>(
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
         Err(error) => return Err(error.into()),
     };
+    if timing.refused > 0 {
+        watch.warn(Warning::FewerContexts);
+    }
+    let device = timing.device.map(DeviceInfo::from);
+    let waited = device
+        .and_then(|device| Warning::of_device(&device, DeviceWait::Encoding, DeviceWait::Writing));
+    waited.into_iter().for_each(|waited| watch.warn(waited));
     let file_bytes = output.commit_direct(file)?;
     if let Some(warning) = Warning::of_forms(forms) {
         watch.warn(warning);
@@ -278,6 +288,7 @@ fn write_missing<M: Model>(
         decode_s: timing.decode.as_secs_f64(),
         encode_s: timing.score.as_secs_f64(),
         write_s: timing.write.as_secs_f64(),
+        device,
         ..Written::default()
     })
 }

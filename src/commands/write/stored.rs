@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{Cursor, Read};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -15,7 +16,7 @@ use crate::commands::resume;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
-use crate::pipeline::{Recompute, StateWriting};
+use crate::pipeline::{DeviceClock, Error, Recompute, Sources, StateWriting};
 use crate::report::number::{bytes, printable, significant};
 use crate::score::Recomputed;
 
@@ -56,7 +57,7 @@ pub struct Choice<'m, 'a, M> {
     pub options: ContextOptions,
 }
 
-impl<'m, M: Model> Choice<'m, '_, M> {
+impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// The encodings of this kind of file, and most bytes that the file can have in each. `about`
     /// describes it but for the states.
     pub fn sizes(&self, about: &mut About) -> Vec<(Encoding, u64)> {
@@ -315,6 +316,25 @@ impl<'m, M: Model> Choice<'m, '_, M> {
             check_rows: trial.check_rows,
         });
         Ok(Ready { decoder, hidden })
+    }
+
+    /// Sources of rows as they are; the first uses `decoder`.
+    pub fn sources(
+        &self,
+        decoder: M::Decoder<'m>,
+    ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
+        let (model, options) = (self.model, &self.options);
+        let is_offloaded = model.is_offloaded();
+        let ready = Mutex::new(Some(decoder));
+        Sources {
+            n: self.settings.run.n_contexts(is_offloaded) as usize,
+            make: move || {
+                let ready = ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let make = || model.decoder(options);
+                Ok(ready.map_or_else(make, Ok)?)
+            },
+            device: is_offloaded.then(DeviceClock::default),
+        }
     }
 
     fn options_with_states(&self) -> ContextOptions {

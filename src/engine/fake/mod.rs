@@ -36,6 +36,8 @@ pub struct FakeEngine {
     pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
+    /// Whether an accelerator computes all layers of its models.
+    pub offloads: bool,
     /// How well rows can be computed from its models' hidden states.
     pub states: FakeStates,
 }
@@ -48,6 +50,7 @@ impl Default for FakeEngine {
             has_attention: true,
             n_positions: None,
             fails_at: None,
+            offloads: false,
             states: FakeStates::default(),
         }
     }
@@ -240,7 +243,7 @@ impl Model for FakeModel {
     }
 
     fn is_offloaded(&self) -> bool {
-        false
+        self.engine.offloads
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {

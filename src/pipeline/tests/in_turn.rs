@@ -4,11 +4,11 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::engine::EngineError;
+use crate::engine::{ContextOptions, EngineError, Model};
 
 /// A device that counts the calls that have begun.
 #[derive(Default)]
-pub(super) struct Device {
+struct Device {
     turn: Mutex<()>,
     n_begun: Mutex<usize>,
     has_begun: Condvar,
@@ -16,7 +16,7 @@ pub(super) struct Device {
 
 impl Device {
     /// Waits until the device has begun this many calls; `false` if it does not.
-    pub(super) fn wait_for(&self, n: usize) -> bool {
+    fn wait_for(&self, n: usize) -> bool {
         let patience = Duration::from_secs(20);
         let begun = locked(&self.n_begun);
         let waited = self
@@ -25,18 +25,30 @@ impl Device {
         !waited.unwrap().1.timed_out()
     }
 
-    pub(super) fn source(&self, seed: u64) -> OnDevice<'_> {
+    fn source(&self, seed: u64) -> OnDevice<'_> {
         OnDevice {
             device: self,
             source: fake(seed, 4),
+            kept_until: 0,
         }
     }
 }
 
 /// A source whose calls the device computes.
-pub(super) struct OnDevice<'d> {
+struct OnDevice<'d> {
     device: &'d Device,
     source: Fake,
+    kept_until: usize,
+}
+
+impl OnDevice<'_> {
+    /// Keeps using each call's rows until the device has begun this many calls.
+    fn kept_until(self, n: usize) -> Self {
+        Self {
+            kept_until: n,
+            ..self
+        }
+    }
 }
 
 impl LogitSource for OnDevice<'_> {
@@ -51,13 +63,15 @@ impl LogitSource for OnDevice<'_> {
         window: &WindowSpec,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let device = self.device;
+        let (device, kept_until) = (self.device, self.kept_until);
         self.source.decode(window, |rows| {
             let turn = locked(&device.turn);
             *locked(&device.n_begun) += 1;
             device.has_begun.notify_all();
             drop(turn);
-            sink(rows)
+            sink(rows)?;
+            assert!(device.wait_for(kept_until), "the device waits");
+            Ok(())
         })
     }
 }
@@ -87,4 +101,87 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
     });
     assert_eq!(n_rows, 107);
     assert!(timing.unwrap().device.is_some());
+}
+
+#[test]
+fn a_call_begins_before_the_rows_of_the_last_are_written() {
+    let plan = plan(ScoreFrom::All);
+    let device = Device::default();
+    let sources = Sources {
+        n: 2,
+        make: || Ok(device.source(1).kept_until(2)),
+        device: Some(DeviceClock::default()),
+    };
+    let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
+    let written = write_reference(sources, &plan.windows, writer, |_| Ok(())).unwrap();
+    assert!(written.timing.device.is_some());
+    assert_eq!(written.output, written_by(1, &plan));
+}
+
+/// The file that so many sources write.
+fn written_by(n: usize, plan: &Plan) -> Vec<u8> {
+    let sources = sources(n, || Ok(fake(1, 4)));
+    let writer = native_writer(Vec::new(), plan, Encoding::U16, 4);
+    let mut windows = Vec::new();
+    let on_step = |step: Step<&WindowSpec>| {
+        if let Step::Window(window) = step {
+            windows.push(window.window);
+        }
+        Ok(())
+    };
+    let written = write_reference(sources, &plan.windows, writer, on_step).unwrap();
+    assert!(windows.is_sorted() && windows.len() == plan.windows.len());
+    assert_eq!(written.forms.total(), plan.n_rows());
+    written.output
+}
+
+#[test]
+fn several_sources_write_the_file_of_one() {
+    let plan = plan(ScoreFrom::All);
+    let one = written_by(1, &plan);
+    for n in [2, 3, 9] {
+        assert!(written_by(n, &plan) == one, "{n} sources");
+    }
+}
+
+#[test]
+fn whoever_fails_the_cause_is_returned() {
+    let plan = plan(ScoreFrom::All);
+    for n in [1, 2, 5] {
+        // The disk, while sources wait for it.
+        let writer = native_writer(FullDisk(3000), &plan, Encoding::F32, 4);
+        let written = write_reference(sources(n, || Ok(fake(1, 4))), &plan.windows, writer, |_| {
+            Ok(())
+        });
+        let error = written.err().unwrap();
+        assert!(error.to_string().contains("no space left"), "{n}: {error}");
+        // A source, while others continue.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        std::fs::write(&path, "a model").unwrap();
+        let engine = FakeEngine {
+            n_vocab: N_VOCAB as u32,
+            fails_at: Some(3),
+            ..FakeEngine::default()
+        };
+        let model = engine.load(&path, &Default::default()).unwrap();
+        let make = || Ok(model.decoder(&options())?);
+        let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
+        let written = write_reference(sources(n, make), &plan.windows, writer, |_| Ok(()));
+        let error = written.err().unwrap();
+        assert!(error.to_string().contains("a fake failure"), "{n}: {error}");
+    }
+}
+
+fn options() -> ContextOptions {
+    ContextOptions {
+        n_ctx: N_CTX,
+        n_batch: 4,
+        n_ubatch: 4,
+        threads: 1,
+        flash_attn: Default::default(),
+        type_k: Default::default(),
+        type_v: Default::default(),
+        states: false,
+    }
 }

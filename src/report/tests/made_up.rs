@@ -4,8 +4,8 @@ use kl_formats::{States, TokenRecord, Values};
 use serde_json::json;
 
 use crate::report::{
-    DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, PromptReport, PromptsInfo,
-    ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken,
+    DeviceInfo, DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, PromptReport,
+    PromptsInfo, ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
@@ -159,7 +159,12 @@ pub fn timing() -> TimingInfo {
         write_s: 0.5,
         wall_s: 200.0,
         tokens_per_s: 28_864.0,
-        device: None,
+        device: Some(DeviceInfo {
+            busy_s: 188.0,
+            waited_cpu_s: 2.0,
+            waited_file_s: 10.0,
+            busy_share: 0.94,
+        }),
     }
 }
 
