@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kl::engine::{
-    CacheType, ContextOptions, Decoder as _, Engine as _, EngineError, FlashAttention, LlamaCpp,
-    LogitSource as _, Model as _, ModelOptions, default_batch, follow_log,
+    ContextOptions, Decoder as _, Engine as _, EngineError, LlamaCpp, LogitSource as _, Model as _,
+    ModelOptions, default_calls, follow_log,
 };
 use kl::input::{Plan, ScoreFrom, Windowing};
+use kl_formats::Calls;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -42,19 +43,26 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     follow_log(false);
     let engine = LlamaCpp::default();
     let model = engine.load(Path::new(model), &ModelOptions::default())?;
-    let (n_batch, how) = match batch {
-        [n_batch, how @ ..] => (n_batch.parse()?, how.first()),
-        [] => (default_batch(model.n_vocab()), None),
+    let (calls, how) = match batch {
+        [n_batch, how @ ..] => {
+            let n_batch = n_batch.parse()?;
+            let calls = Calls {
+                n_batch,
+                n_ubatch: n_batch,
+                is_equal: false,
+            };
+            (calls, how.first())
+        }
+        [] => (default_calls(model.n_vocab(), n_ctx), None),
     };
     let mut decoder = model.decoder(&ContextOptions {
         n_ctx,
-        n_batch,
-        n_ubatch: n_batch,
+        n_batch: calls.n_batch,
+        n_ubatch: calls.n_ubatch,
+        equal_calls: calls.is_equal,
         threads: num_cpus::get_physical() as u32,
-        flash_attn: FlashAttention::Auto,
-        type_k: CacheType::default(),
-        type_v: CacheType::default(),
         states: how.is_some(),
+        ..ContextOptions::default()
     })?;
     let tokens = model.tokenize(&text, false)?;
     let windowing = Windowing {

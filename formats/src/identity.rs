@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::Calls;
+
 /// A model file.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -104,6 +106,12 @@ pub struct BackendIdentity {
     pub n_batch: Option<u32>,
     /// Physical batch, in tokens.
     pub n_ubatch: Option<u32>,
+    /// Whether windows were split into equal calls: see [`Calls`]. Where absent, they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equal_calls: Option<bool>,
+    /// Windows decoded in a call, as separate sequences. Where absent, one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_seq: Option<u32>,
     /// Decode threads.
     pub threads: Option<u32>,
     /// Flash attention: `on`, `off` or `auto`.
@@ -121,6 +129,16 @@ impl BackendIdentity {
             llama_cpp: Some(llama_cpp.into()),
             ..Self::default()
         }
+    }
+
+    /// How windows were split, as far as it is recorded.
+    pub fn calls(&self) -> Option<Calls> {
+        let n_batch = self.n_batch.filter(|&n| n > 0)?;
+        Some(Calls {
+            n_batch,
+            n_ubatch: self.n_ubatch.filter(|&n| n > 0).unwrap_or(n_batch),
+            is_equal: self.equal_calls == Some(true),
+        })
     }
 }
 
@@ -170,6 +188,8 @@ impl Stated for BackendIdentity {
             placement: self.placement.filter(|flags| !flags.is_empty()),
             n_batch: number(self.n_batch, is_known),
             n_ubatch: number(self.n_ubatch, is_known),
+            equal_calls: self.equal_calls,
+            n_seq: self.n_seq,
             threads: number(self.threads, is_known),
             flash_attn: text(self.flash_attn),
             type_k: text(self.type_k),

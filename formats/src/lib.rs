@@ -63,6 +63,7 @@
 //! #     then: vec![],
 //! #     n_batch: 2,
 //! #     n_ubatch: 2,
+//! #     equal_calls: false,
 //! #     check: HeadCheck::default(),
 //! # });
 //! # let target = Target::new(native::KIND, Some(Encoding::Hidden))?;
@@ -127,6 +128,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
+mod calls;
 mod checksum;
 mod deflate;
 mod error;
@@ -167,6 +169,7 @@ pub mod reference;
 pub mod safetensors;
 pub mod sidecar;
 
+pub use calls::Calls;
 pub use error::{Error, Found, Result};
 pub use ggml::GgmlType;
 pub use groups::Groups;

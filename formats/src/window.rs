@@ -43,6 +43,12 @@ impl WindowSpec {
         }
     }
 
+    /// The number of tokens that are decoded: nothing after the last scored position can change a
+    /// row.
+    pub fn n_decoded(&self) -> u64 {
+        u64::from(self.first_scored) + u64::from(self.n_rows)
+    }
+
     /// What is wrong with the counts and the tokens of this window, if anything.
     pub(crate) fn fault(&self, n_vocab: u32) -> Option<String> {
         let n_tokens = match u32::try_from(self.tokens.len()) {

@@ -83,6 +83,7 @@ fn hidden(disk: Disk) -> Result<Disk> {
         then: Vec::new(),
         n_batch: 4,
         n_ubatch: 4,
+        equal_calls: false,
         check: HeadCheck {
             rows: vec![CheckRow {
                 window: 0,

@@ -1,18 +1,17 @@
 //! The model's context: how rows are computed.
 
 use anyhow::Result;
-use kl_formats::BackendIdentity;
+use kl_formats::{BackendIdentity, Calls};
 
 use super::observer::Watch;
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model, default_batch};
+use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model, default_calls};
 use crate::report::Warning;
 
 /// How the reference's own rows were computed, as far as it records that and it affects results.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Precedent {
-    pub n_batch: Option<u32>,
-    pub n_ubatch: Option<u32>,
+    pub calls: Option<Calls>,
     pub flash_attn: Option<FlashAttention>,
 }
 
@@ -24,8 +23,7 @@ impl Precedent {
         };
         let flash_attn = backend.flash_attn.as_ref();
         Self {
-            n_batch: backend.n_batch.filter(|&n| n > 0),
-            n_ubatch: backend.n_ubatch.filter(|&n| n > 0),
+            calls: backend.calls(),
             flash_attn: flash_attn.and_then(|text| text.parse().ok()),
         }
     }
@@ -39,25 +37,35 @@ pub fn context_options(
     n_vocab: u32,
     precedent: Precedent,
 ) -> ContextOptions {
-    let n_batch = run
-        .n_batch
-        .or(precedent.n_batch)
-        .unwrap_or_else(|| default_batch(n_vocab));
-    // A batch is never larger than a window. Stated here, so that headers of equal runs are equal.
-    let n_batch = n_batch.min(n_ctx.max(1));
+    let calls = calls(run, n_ctx, n_vocab, precedent.calls);
     ContextOptions {
         n_ctx,
-        n_batch,
-        n_ubatch: run
-            .n_ubatch
-            .or(precedent.n_ubatch)
-            .unwrap_or(n_batch)
-            .min(n_batch),
+        n_batch: calls.n_batch,
+        n_ubatch: calls.n_ubatch,
+        equal_calls: calls.is_equal,
         threads: run.threads,
         flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
         type_k: run.type_k,
         type_v: run.type_v,
         states: false,
+    }
+}
+
+/// How windows are split: as the user set, else as the reference's were, else as is best. A batch
+/// that the user sets is llama.cpp's.
+fn calls(run: &RunSettings, n_ctx: u32, n_vocab: u32, precedent: Option<Calls>) -> Calls {
+    let otherwise = precedent.unwrap_or_else(|| default_calls(n_vocab, n_ctx));
+    let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
+    // A batch is never larger than a window. Stated here, so that headers of equal runs are equal.
+    let n_batch = run.n_batch.unwrap_or(otherwise.n_batch).min(n_ctx.max(1));
+    let n_ubatch = run.n_ubatch.unwrap_or(match is_set && otherwise.is_equal {
+        true => n_batch,
+        false => otherwise.n_ubatch,
+    });
+    Calls {
+        n_batch,
+        n_ubatch: n_ubatch.min(n_batch),
+        is_equal: otherwise.is_equal && !is_set && n_batch < n_ctx,
     }
 }
 
@@ -112,6 +120,7 @@ pub fn backend_identity(
     identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
     identity.n_batch = Some(options.n_batch);
     identity.n_ubatch = Some(options.n_ubatch);
+    identity.equal_calls = options.equal_calls.then_some(true);
     identity.threads = Some(options.threads);
     identity.flash_attn = Some(options.flash_attn.to_string());
     identity.type_k = Some(options.type_k.to_string());

@@ -1,6 +1,6 @@
 //! Settings in which this run differs from the one that wrote the reference, if they change rows.
 
-use kl_formats::BackendIdentity;
+use kl_formats::{BackendIdentity, Calls};
 
 use super::observer::Watch;
 use crate::engine::FlashAttention;
@@ -144,44 +144,55 @@ impl Run<'_> {
     /// batch's, within a decode call of the logical one: a larger logical batch of which the
     /// physical one is still the same part changes nothing.
     fn batch(self) -> Option<Difference> {
-        let (here, there) = (self.here, self.there);
-        let (batch, batch_there) = (here.n_batch?, there.n_batch?.min(self.n_ctx));
-        let ubatch = here.n_ubatch?;
-        // If the reference does not record it, it counts as this run's.
-        let ubatch_there = there.n_ubatch.unwrap_or(ubatch).min(batch_there);
-        let starts = starts(self.n_ctx, batch, ubatch);
-        if starts.eq(self::starts(self.n_ctx, batch_there, ubatch_there)) {
+        let (here, there) = (self.here.calls()?, self.there.calls()?);
+        let there = Calls {
+            n_batch: there.n_batch.min(self.n_ctx),
+            // If the reference does not record it, it counts as this run's.
+            n_ubatch: match self.there.n_ubatch {
+                Some(n_ubatch) => n_ubatch.min(there.n_batch).min(self.n_ctx),
+                None => here.n_ubatch.min(there.n_batch),
+            },
+            ..there
+        };
+        let n_tokens = self.n_ctx.into();
+        // Equal calls split shorter windows differently too.
+        if here.is_equal == there.is_equal && here.batches(n_tokens).eq(there.batches(n_tokens)) {
             return None;
         }
         let mut flags = Vec::new();
-        if batch != batch_there {
-            flags.push(format!("--n-batch {batch_there}"));
+        // A reference of equal calls is evaluated in these, unless a batch is set.
+        if !there.is_equal {
+            if here.n_batch != there.n_batch || here.is_equal {
+                flags.push(format!("--n-batch {}", there.n_batch));
+            }
+            if here.n_ubatch != there.n_ubatch || here.is_equal {
+                flags.push(format!("--n-ubatch {}", there.n_ubatch));
+            }
         }
-        if ubatch != ubatch_there {
-            flags.push(format!("--n-ubatch {ubatch_there}"));
-        }
-        let is_physical = ubatch != ubatch_there && batch == batch_there;
+        let is_physical = here.is_equal == there.is_equal && here.n_batch == there.n_batch;
+        let shown = |calls: Calls, n: u32| match calls.is_equal {
+            true => format!("{n} in equal calls"),
+            false => n.to_string(),
+        };
         let (what, here, there) = match is_physical {
-            true => ("the physical batch", ubatch, ubatch_there),
-            false => ("the batch", batch, batch_there),
+            true => (
+                "the physical batch",
+                shown(here, here.n_ubatch),
+                shown(there, there.n_ubatch),
+            ),
+            false => (
+                "the batch",
+                shown(here, here.n_batch),
+                shown(there, there.n_batch),
+            ),
         };
         Some(Difference {
             what,
-            here: here.to_string(),
-            there: there.to_string(),
+            here,
+            there,
             flags: flags.join(" "),
         })
     }
-}
-
-/// Where in a window of `n_ctx` tokens the parts start that are computed at once.
-fn starts(n_ctx: u32, n_batch: u32, n_ubatch: u32) -> impl Iterator<Item = u32> {
-    let (n_batch, n_ubatch) = (n_batch.max(1), n_ubatch.max(1));
-    let calls = (0..n_ctx).step_by(n_batch as usize);
-    calls.flat_map(move |start| {
-        let end = start.saturating_add(n_batch).min(n_ctx);
-        (start..end).step_by(n_ubatch as usize)
-    })
 }
 
 /// Flash attention as it is computed. llama.cpp turns `auto` into `on` where it places the fused
@@ -244,6 +255,14 @@ mod tests {
             let expected = expected.map(|both| both.map(str::to_owned));
             assert_eq!(found, Vec::from_iter(expected), "{n_batch} {n_ubatch}");
         }
+        // A reference of equal calls is evaluated in these unless a batch is set.
+        let mut equal = backend(32, 32, "auto");
+        equal.equal_calls = Some(true);
+        assert!(differences(&equal, &equal, true).is_empty());
+        let steps = ["the batch", ""].map(str::to_owned);
+        assert_eq!(differences(&backend(32, 32, "auto"), &equal, true), [steps]);
+        let flags = ["the batch", "--n-batch 32 --n-ubatch 16"].map(str::to_owned);
+        assert_eq!(differences(&equal, &there, true), [flags]);
         // A window holds less than either batch.
         let larger = backend(512, 512, "auto");
         assert!(differences(&backend(64, 64, "auto"), &larger, true).is_empty());

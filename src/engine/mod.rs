@@ -29,13 +29,13 @@ use log::last_log_errors;
 pub use model_options::{
     Beside, GpuLayers, ModelOptions, Room, SplitMode, TensorOverride, TensorSplit,
 };
-pub use options::{CacheType, ContextOptions, FlashAttention, default_batch};
+pub use options::{CacheType, ContextOptions, FlashAttention, default_calls};
 
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use kl_formats::{ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
+use kl_formats::{Calls, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
 
 /// The llama.cpp that computes, by the version of the crate that carries its source.
 pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
@@ -323,16 +323,43 @@ fn decode_in_steps<E: From<EngineError>>(
     Ok(())
 }
 
-/// How many of the positions from `scored_start` on are in each physical batch of the decode call of
-/// these positions, without those that hold none.
-fn groups(positions: &Range<usize>, scored_start: usize, n_ubatch: usize) -> Vec<usize> {
-    let n_ubatch = n_ubatch.max(1);
-    let n_scored = |first: usize| {
-        let end = positions.end.min(first + n_ubatch);
-        end.saturating_sub(first.max(scored_start))
-    };
-    let batches = positions.clone().step_by(n_ubatch);
-    batches.map(n_scored).filter(|&n| n > 0).collect()
+/// A decode call of a window.
+struct Call {
+    positions: Range<usize>,
+    /// The first scored position of the window.
+    scored_start: usize,
+    /// Where the next call starts; `None` after the last scored position: nothing after that can
+    /// change a row.
+    next: Option<usize>,
+}
+
+impl Call {
+    /// The call of a window that starts at `start`.
+    fn of(window: &WindowSpec, calls: Calls, start: usize) -> Self {
+        let scored_start = window.first_scored as usize;
+        let scored_end = scored_start + window.n_rows as usize;
+        let end = match start < scored_end {
+            true => calls.call(window.n_decoded(), start as u64).end as usize,
+            false => start,
+        };
+        Self {
+            positions: start..end,
+            scored_start,
+            next: (end < scored_end).then_some(end),
+        }
+    }
+
+    /// How many of the scored positions are in each physical batch, without those that hold none.
+    fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
+        let mut groups = Vec::new();
+        let mut start = self.positions.start.max(self.scored_start);
+        while start < self.positions.end {
+            let end = calls.batch(window.n_decoded(), start as u64).end as usize;
+            groups.push(end - start);
+            start = end;
+        }
+        groups
+    }
 }
 
 /// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kl_formats::Calls;
 use llama_cpp_2::context::params::KvCacheType;
 
 /// How a context is created.
@@ -10,10 +11,12 @@ use llama_cpp_2::context::params::KvCacheType;
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,
-    /// Logical batch: tokens in a decode call, and so rows of logits in memory.
+    /// Logical batch: most tokens of a decode call, and so rows of logits in memory.
     pub n_batch: u32,
-    /// Physical batch: tokens computed at once.
+    /// Physical batch: most tokens computed at once.
     pub n_ubatch: u32,
+    /// Whether a window is split into equal calls: see [`Calls`].
+    pub equal_calls: bool,
     /// Decode threads.
     pub threads: u32,
     /// Whether attention is computed by the fused kernel.
@@ -26,20 +29,29 @@ pub struct ContextOptions {
     pub states: bool,
 }
 
+impl ContextOptions {
+    /// How a window is split into decode calls.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        Calls {
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            is_equal: self.equal_calls,
+        }
+    }
+}
+
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.
 const OUTPUT_BUFFER_BYTES: u64 = 64 << 20;
 /// llama.cpp's own default physical batch.
 const MAX_DEFAULT_BATCH: u64 = 512;
-/// The smallest default, and the step between defaults.
-const MIN_DEFAULT_BATCH: u64 = 32;
 
-/// The default batch: the largest that keeps the logits of one decode call within 64 MiB, in steps
-/// of 32 tokens, from 32 to 512.
+/// The default where the CPU decodes windows of at most `n_ctx` tokens: equal calls whose logits
+/// take at most 64 MiB, of at most 512 tokens.
 #[must_use]
-pub fn default_batch(n_vocab: u32) -> u32 {
+pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
     let rows = OUTPUT_BUFFER_BYTES / (4 * u64::from(n_vocab.max(1)));
-    let rows = rows / MIN_DEFAULT_BATCH * MIN_DEFAULT_BATCH;
-    rows.clamp(MIN_DEFAULT_BATCH, MAX_DEFAULT_BATCH) as u32
+    Calls::equal(rows.min(MAX_DEFAULT_BATCH) as u32, n_ctx)
 }
 
 /// Whether attention is computed by the fused kernel.
@@ -141,13 +153,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_batch_keeps_the_output_buffer_bounded() {
-        assert_eq!(default_batch(512), 512);
-        assert_eq!(default_batch(32_000), 512);
-        assert_eq!(default_batch(128_256), 128);
-        assert_eq!(default_batch(262_144), 64);
-        assert_eq!(default_batch(u32::MAX), 32);
-        assert_eq!(default_batch(0), 512);
+    fn the_default_calls_keep_the_output_buffer_bounded() {
+        let n_batch = |n_vocab| default_calls(n_vocab, 512).n_batch;
+        assert_eq!(n_batch(512), 512);
+        assert_eq!(n_batch(32_000), 512);
+        assert_eq!(n_batch(128_256), 128);
+        assert_eq!(n_batch(152_064), 103);
+        // None is below 64 tokens.
+        assert_eq!(n_batch(262_144), 64);
+        assert_eq!(n_batch(u32::MAX), 64);
+        assert_eq!(n_batch(0), 512);
     }
 
     #[test]

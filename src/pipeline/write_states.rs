@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kl_formats::{StateType, WindowSpec, Writer};
+use kl_formats::{Calls, StateType, WindowSpec, Writer};
 
 use super::parallel_writer::Sink;
 use super::recompute::Recompute;
@@ -21,8 +20,8 @@ pub struct StateWriting<H> {
     pub n_embd: usize,
     /// How they are stored.
     pub state_type: StateType,
-    /// Tokens in a decode call.
-    pub n_batch: u32,
+    /// How windows are split.
+    pub calls: Calls,
     /// The largest KL divergence of a computed row from the model's own that is accepted, in nats;
     /// `None`: rows must be equal to the bit.
     pub tolerance: Option<f64>,
@@ -70,7 +69,7 @@ pub fn write_states<D: Decoder, H: Head, W: Write + Send + 'static>(
 impl<H: Head> StateWriting<H> {
     /// Hands over a window's states, as many at a time as a decode call may bring.
     fn write_known(&self, known: &[f32], sink: Sink<'_>) -> Result<(), Error> {
-        for call in known.chunks(self.n_embd * self.n_batch.max(1) as usize) {
+        for call in known.chunks(self.n_embd * self.calls.n_batch.max(1) as usize) {
             sink(&self.split(call))?;
         }
         Ok(())
@@ -82,7 +81,7 @@ impl<H: Head> StateWriting<H> {
         window: &WindowSpec,
         sink: Sink<'_>,
     ) -> Result<(), Error> {
-        let to_check = call_to_check(window, self.n_batch);
+        let to_check = call_to_check(window, self.calls);
         let mut n_before = 0;
         decoder.decode_states(
             window,
@@ -139,17 +138,17 @@ impl<H: Head> StateWriting<H> {
 
 /// The first position of the decode call of a window whose rows are checked: one of those with
 /// scored positions, in turn from window to window.
-fn call_to_check(window: &WindowSpec, n_batch: u32) -> usize {
-    let Range { start, end } = scored_calls(window, n_batch);
-    let call = start + window.window % (end - start).max(1);
-    call as usize * n_batch as usize
-}
-
-/// Which decode calls of a window have scored positions.
-fn scored_calls(window: &WindowSpec, n_batch: u32) -> Range<u32> {
-    let n_batch = n_batch.max(1);
-    let end = (window.first_scored + window.n_rows).div_ceil(n_batch);
-    window.first_scored / n_batch..end
+fn call_to_check(window: &WindowSpec, calls: Calls) -> usize {
+    let n_tokens = window.n_decoded();
+    let mut next = u64::from(window.first_scored);
+    let starts: Vec<u64> = std::iter::from_fn(|| {
+        let call = (next < n_tokens).then(|| calls.call(n_tokens, next))?;
+        next = call.end;
+        Some(call.start)
+    })
+    .collect();
+    let turn = window.window as usize % starts.len().max(1);
+    starts.get(turn).map_or(0, |&start| start as usize)
 }
 
 #[cfg(test)]
@@ -208,10 +207,8 @@ mod tests {
             n_batch: 4,
             n_ubatch: 4,
             threads: 1,
-            flash_attn: Default::default(),
-            type_k: Default::default(),
-            type_v: Default::default(),
             states: true,
+            ..ContextOptions::default()
         };
         let windowing = Windowing {
             n_ctx: 16,
@@ -229,6 +226,7 @@ mod tests {
             then: Vec::new(),
             n_batch: 4,
             n_ubatch: 4,
+            equal_calls: false,
             check: HeadCheck::default(),
         };
         let mut about = About::new(native::KIND, "", 16, 128);
@@ -257,7 +255,7 @@ mod tests {
         let mut writing = StateWriting {
             n_embd: states.n_embd as usize,
             state_type: StateType::F16,
-            n_batch: 4,
+            calls: options.calls(),
             tolerance,
             recompute: Recompute::new(failing),
             known: HashMap::from([(0, first)]),
@@ -310,7 +308,12 @@ mod tests {
                 first_scored,
                 n_rows,
             };
-            call_to_check(&window, 16)
+            let calls = Calls {
+                n_batch: 16,
+                n_ubatch: 8,
+                is_equal: false,
+            };
+            call_to_check(&window, calls)
         };
         let of_windows = |first_scored, n_rows| {
             let calls = (0..6).map(|window| checked(window, first_scored, n_rows));

@@ -316,7 +316,8 @@ fn rows(info: &Info) -> String {
 fn states(states: &States) -> String {
     let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
     let (batch, ubatch) = (states.n_batch, states.n_ubatch);
-    format!("{n_embd} numbers each, {name}, from batches of {batch}, physical {ubatch}")
+    let equal = equal_calls(states.equal_calls);
+    format!("{n_embd} numbers each, {name}, from batches of {batch}{equal}, physical {ubatch}")
 }
 
 /// The head of hidden states, and what follows it.
@@ -371,12 +372,17 @@ fn backend(backend: &BackendIdentity) -> String {
     }
 }
 
+fn equal_calls(is_equal: bool) -> &'static str {
+    if is_equal { " in equal calls" } else { "" }
+}
+
 fn batch(backend: &BackendIdentity) -> String {
     let number = |n: Option<u32>| n.map_or_else(|| UNKNOWN.to_owned(), |n| n.to_string());
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| UNKNOWN.to_owned());
     format!(
-        "{}, physical {}, flash attention {}, cache {} and {}",
+        "{}{}, physical {}, flash attention {}, cache {} and {}",
         number(backend.n_batch),
+        equal_calls(backend.equal_calls == Some(true)),
         number(backend.n_ubatch),
         text(&backend.flash_attn),
         text(&backend.type_k),

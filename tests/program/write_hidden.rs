@@ -263,6 +263,7 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
             then: Vec::new(),
             n_batch: 128,
             n_ubatch: 128,
+            equal_calls: false,
             check: HeadCheck {
                 rows: vec![
                     CheckRow {

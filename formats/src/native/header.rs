@@ -24,8 +24,12 @@ pub const FORMAT_VERSION: u32 = 3;
 /// The version of a native file that holds hidden states.
 pub const STATES_FORMAT_VERSION: u32 = 4;
 
+/// The version of a native file that holds hidden states of equal decode calls, so that a reader
+/// that does not know these refuses it.
+pub const EQUAL_CALLS_FORMAT_VERSION: u32 = 5;
+
 /// The versions that are read.
-const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=STATES_FORMAT_VERSION;
+const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=EQUAL_CALLS_FORMAT_VERSION;
 
 /// Most plain bytes of a piece, unless it is a single row or has exact rows.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
@@ -35,7 +39,7 @@ const MAX_PIECE_BYTES: u64 = 64 << 20;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
-    /// [`FORMAT_VERSION`], [`STATES_FORMAT_VERSION`], or 2.
+    /// [`FORMAT_VERSION`], [`STATES_FORMAT_VERSION`], [`EQUAL_CALLS_FORMAT_VERSION`], or 2.
     pub format_version: u32,
     /// The program that wrote the file, with its version.
     pub writer: Option<String>,
@@ -122,7 +126,7 @@ impl Header {
         let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
         let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
         Self {
-            format_version: version_of(encoding),
+            format_version: version_of(encoding, states.as_ref()),
             writer: about.writer.clone(),
             model: about
                 .model
@@ -219,7 +223,7 @@ impl Header {
 
     /// The bytes of both lines.
     pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        let version = version_of(self.encoding);
+        let version = version_of(self.encoding, self.states.as_ref());
         if self.format_version != version {
             let what = format!(
                 "format version {}: this kl writes {version} of it",
@@ -249,7 +253,7 @@ impl Header {
         let format_version = preview.format_version;
         if !READ_VERSIONS.contains(&format_version) {
             return Err(name.unsupported(format!(
-                "format version {format_version}, this kl reads 2 to {STATES_FORMAT_VERSION}: \
+                "format version {format_version}, this kl reads 2 to {EQUAL_CALLS_FORMAT_VERSION}: \
                  use the kl that wrote it, or write it again"
             )));
         }
@@ -308,8 +312,17 @@ impl Header {
     /// What is wrong with the description of hidden states, if anything.
     fn states_fault(&self) -> Option<String> {
         let (version, encoding) = (self.format_version, self.encoding);
-        if encoding.holds_states() != (version == STATES_FORMAT_VERSION) {
+        if encoding.holds_states() != (version >= STATES_FORMAT_VERSION) {
             return Some(format!("encoding {encoding} in format version {version}"));
+        }
+        let has_equal_calls = self
+            .states
+            .as_ref()
+            .is_some_and(|states| states.equal_calls);
+        if has_equal_calls != (version == EQUAL_CALLS_FORMAT_VERSION) {
+            return Some(format!(
+                "states.equal_calls {has_equal_calls} in format version {version}"
+            ));
         }
         match &self.states {
             None if !encoding.holds_states() => None,
@@ -338,11 +351,12 @@ impl Header {
     }
 }
 
-/// The format version of a file that is written in this encoding.
-fn version_of(encoding: Encoding) -> u32 {
-    match encoding.holds_states() {
-        true => STATES_FORMAT_VERSION,
-        false => FORMAT_VERSION,
+/// The format version of a file that is written in this encoding, with these states.
+fn version_of(encoding: Encoding, states: Option<&States>) -> u32 {
+    match states {
+        _ if !encoding.holds_states() => FORMAT_VERSION,
+        Some(states) if states.equal_calls => EQUAL_CALLS_FORMAT_VERSION,
+        _ => STATES_FORMAT_VERSION,
     }
 }
 

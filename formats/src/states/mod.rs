@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use state_type::StateType;
 
-use crate::WindowEntry;
+use crate::{Calls, WindowEntry};
 
 /// Most numbers that a hidden state may have. The widest model published by 2026 has 18,432.
 pub const MAX_N_EMBD: u32 = 1 << 20;
@@ -30,11 +30,13 @@ pub struct States {
     pub head: HeadTensor,
     /// What follows the product, in order.
     pub then: Vec<HeadStep>,
-    /// Tokens of each decode call of a window but its last.
+    /// Most tokens of a decode call: see [`Calls`].
     pub n_batch: u32,
-    /// Tokens of each physical batch of a decode call but its last: their states were multiplied
-    /// with the head together.
+    /// Most tokens of a physical batch: their states were multiplied with the head together.
     pub n_ubatch: u32,
+    /// Whether windows were split into equal calls, where that makes a difference.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub equal_calls: bool,
     /// How far the rows that are computed are from the model's own.
     pub check: HeadCheck,
 }
@@ -119,24 +121,28 @@ impl States {
     /// stored rows, in order, that cover all of them. ggml's products may differ in the last bits
     /// with the number of columns, so a reader should use the same.
     pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
-        let [first, n_batch, n_ubatch] = [
-            window.first_scored,
-            self.n_batch.max(1),
-            self.n_ubatch.max(1),
-        ]
-        .map(u64::from);
-        let n_rows = window.n_rows;
+        let calls = self.calls();
+        let (first, n_rows) = (u64::from(window.first_scored), window.n_rows);
+        let n_tokens = first + u64::from(n_rows);
         let mut next = 0;
         std::iter::from_fn(move || {
             let start = next;
-            // Of the position `first + start`: its decode call, and its physical batch in that.
-            let position = first + u64::from(start);
-            let call = position - position % n_batch;
-            let end = position - (position - call) % n_ubatch + n_ubatch;
-            let end = end.min(call + n_batch) - first;
-            next = u32::try_from(end).map_or(n_rows, |end| end.min(n_rows));
-            (start < n_rows).then_some(start..next)
+            if start >= n_rows {
+                return None;
+            }
+            let batch = calls.batch(n_tokens, first + u64::from(start));
+            next = u32::try_from(batch.end - first).unwrap_or(n_rows);
+            Some(start..next)
         })
+    }
+
+    /// How windows were split.
+    pub fn calls(&self) -> Calls {
+        Calls {
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            is_equal: self.equal_calls,
+        }
     }
 
     /// Bytes of what is stored of the head: its tensor, then the steps' values, f32.

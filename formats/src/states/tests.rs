@@ -122,6 +122,25 @@ fn groups_are_the_physical_batches() {
     );
 }
 
+#[test]
+fn groups_are_equal_calls_where_windows_were_split_so() {
+    let states = States {
+        n_batch: 100,
+        n_ubatch: 100,
+        equal_calls: true,
+        ..states(2, 3)
+    };
+    let window = WindowEntry {
+        window: 0,
+        n_tokens: 512,
+        n_rows: 201,
+        first_scored: 100,
+    };
+    // Four calls of 76, 75, 75 and 75.
+    let groups: Vec<_> = states.groups(&window).collect();
+    assert_eq!(groups, [0..51, 51..126, 126..201]);
+}
+
 proptest::proptest! {
     /// As a loop over the positions finds them.
     #[test]

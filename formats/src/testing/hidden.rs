@@ -23,6 +23,7 @@ pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
         then: Vec::new(),
         n_batch: 4,
         n_ubatch: 2,
+        equal_calls: false,
         check: HeadCheck::default(),
     }
 }

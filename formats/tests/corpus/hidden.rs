@@ -29,6 +29,7 @@ pub fn hidden(n_vocab: u32) -> Vec<u8> {
         ],
         n_batch: 2,
         n_ubatch: 1,
+        equal_calls: false,
         check: HeadCheck {
             rows: vec![CheckRow {
                 window: 1,

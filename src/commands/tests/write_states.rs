@@ -147,6 +147,52 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
 }
 
 #[test]
+fn equal_calls_are_recorded_where_steps_would_split_differently() {
+    let folder = Folder::new();
+    let with_n_ctx = |n_ctx: u32| {
+        let mut settings = folder.states_settings("states", Encoding::Hidden);
+        settings.run.n_batch = None;
+        settings.run.force = true;
+        let Source::Text(text) = &mut settings.input else {
+            panic!("a text is cut into windows")
+        };
+        text.windowing.n_ctx = n_ctx;
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+        let backend = folder.header("states").backend.unwrap();
+        (folder.header("states"), backend.equal_calls)
+    };
+    let (header, equal_calls) = with_n_ctx(512);
+    assert_eq!((header.format_version, equal_calls), (4, None));
+    // 800 tokens and BOS: 265 and 265, then 136 and 136, not 265 and 7.
+    let (header, equal_calls) = with_n_ctx(530);
+    assert_eq!((header.format_version, equal_calls), (5, Some(true)));
+    let states = header.states.unwrap();
+    assert!(states.equal_calls);
+    let windows = Reference::open(&folder.path("states")).unwrap();
+    let sizes = |i: usize| {
+        let entry = windows.windows().unwrap()[i];
+        states
+            .groups(&entry)
+            .map(|rows| rows.len())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((sizes(0), sizes(1)), (vec![265; 2], vec![136; 2]));
+    assert_eq!(folder.rows("states").len(), 802);
+    // It is evaluated as it was written.
+    fs::rename(folder.path("states"), folder.path("ref")).unwrap();
+    let mut settings = folder.evaluate_settings(&["copy"]);
+    settings.run.n_batch = None;
+    settings.results.sidecar = Sidecar::At(folder.path("kls"));
+    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let sidecar = SidecarReader::open(&folder.path("kls")).unwrap();
+    let set_up = sidecar.header().backend.as_ref().unwrap();
+    assert_eq!(
+        (set_up.n_batch, set_up.equal_calls),
+        (Some(265), Some(true))
+    );
+}
+
+#[test]
 fn an_evaluation_is_that_against_f32() {
     let folder = Folder::new();
     folder.write("ref");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
+    About, Calls, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
 };
 
 use super::trial::{self, Outcome, Trial};
@@ -113,11 +113,26 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             then: head.then.clone(),
             n_batch: self.options.n_batch,
             n_ubatch: self.options.n_ubatch,
+            equal_calls: self.has_equal_calls(),
             check: HeadCheck {
                 rows: trial::check_positions(&self.input.plan),
                 ..HeadCheck::default()
             },
         }
+    }
+
+    /// Whether equal calls split a window of this text, or of any part of it, differently than steps
+    /// do. A file of which none is can be read by those that know nothing of equal calls.
+    fn has_equal_calls(&self) -> bool {
+        let calls = self.options.calls();
+        let steps = Calls {
+            is_equal: false,
+            ..calls
+        };
+        let windows = self.input.plan.whole().iter();
+        windows
+            .map(WindowSpec::n_decoded)
+            .any(|n_tokens| !calls.batches(n_tokens).eq(steps.batches(n_tokens)))
     }
 
     /// As an earlier run began or finished the file. What its trial has found is taken from there.
@@ -304,7 +319,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         let writing = StateWriting {
             n_embd: states.n_embd as usize,
             state_type: states.state_type,
-            n_batch: states.n_batch,
+            calls: states.calls(),
             tolerance: trial::tolerance(stored.target.encoding()),
             recompute,
             known,

@@ -269,6 +269,7 @@ mod tests {
             then: Vec::new(),
             n_batch: 32,
             n_ubatch: 16,
+            equal_calls: false,
             check: HeadCheck::default(),
         }
     }

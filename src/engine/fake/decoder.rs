@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use kl_formats::WindowSpec;
+use kl_formats::{Calls, WindowSpec};
 
 use super::head::{N_EMBD, state_numbers};
 use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
 use crate::engine::{
-    ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, groups, top_token,
+    Call, ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, top_token,
 };
 
 /// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
@@ -30,34 +30,18 @@ impl Fake {
         mix(state ^ u64::from(token))
     }
 
-    /// The hashes at the scored positions of one call, from `start` on, and where the next call
-    /// starts.
-    fn call(&self, window: &WindowSpec, start: usize) -> Call {
-        let scored_start = window.first_scored as usize;
-        let scored_end = scored_start + window.n_rows as usize;
-        let end = scored_end.min(start + self.n_batch.max(1));
+    /// The hash of all tokens up to each scored position of a call.
+    fn hashes(&self, window: &WindowSpec, call: &Call) -> Vec<u64> {
         let mut state = self.seed;
         let mut hashes = Vec::new();
-        for (position, &token) in window.tokens.iter().enumerate().take(end) {
+        for (position, &token) in window.tokens.iter().enumerate().take(call.positions.end) {
             state = Self::after(state, token);
-            if position >= start.max(scored_start) {
+            if position >= call.positions.start.max(call.scored_start) {
                 hashes.push(state);
             }
         }
-        Call {
-            positions: start..end,
-            next: (end < scored_end).then_some(end),
-            hashes,
-        }
+        hashes
     }
-}
-
-/// What one decode call computes.
-struct Call {
-    positions: Range<usize>,
-    next: Option<usize>,
-    /// The hash of all tokens up to each scored position.
-    hashes: Vec<u64>,
 }
 
 impl LogitSource for Fake {
@@ -72,10 +56,16 @@ impl LogitSource for Fake {
         window: &WindowSpec,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
+        let n_batch = self.n_batch as u32;
+        let calls = Calls {
+            n_batch,
+            n_ubatch: n_batch,
+            is_equal: false,
+        };
         let mut start = Some(0);
         while let Some(at) = start {
-            let call = self.call(window, at);
-            let rows = rows_of(self.n_vocab, &call.hashes);
+            let call = Call::of(window, calls, at);
+            let rows = rows_of(self.n_vocab, &self.hashes(window, &call));
             sink(&slices(&rows))?;
             start = call.next;
         }
@@ -96,7 +86,7 @@ fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
 #[derive(Debug)]
 pub struct FakeDecoder {
     source: Fake,
-    n_ubatch: usize,
+    calls: Calls,
     shows_states: bool,
     states: FakeStates,
     path: PathBuf,
@@ -114,7 +104,7 @@ impl FakeDecoder {
     ) -> Self {
         Self {
             source,
-            n_ubatch: options.n_ubatch.max(1) as usize,
+            calls: options.calls(),
             shows_states: options.states,
             states: engine.states,
             path: path.to_owned(),
@@ -136,7 +126,7 @@ impl FakeDecoder {
         if self.fails_at == Some(window.window) {
             return Err(self.failed(window.window, start, "a fake failure"));
         }
-        Ok(self.source.call(window, start))
+        Ok(Call::of(window, self.calls, start))
     }
 }
 
@@ -163,7 +153,8 @@ impl Decoder for FakeDecoder {
         start: usize,
     ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
         let call = self.call(window, start)?;
-        self.rows = rows_of(self.source.n_vocab, &call.hashes);
+        let hashes = self.source.hashes(window, &call);
+        self.rows = rows_of(self.source.n_vocab, &hashes);
         Ok((call.next, slices(&self.rows)))
     }
 
@@ -180,20 +171,19 @@ impl Decoder for FakeDecoder {
         let mut start = Some(0);
         while let Some(at) = start {
             let call = self.call(window, at)?;
-            let states: Vec<f32> = call
-                .hashes
+            let hashes = self.source.hashes(window, &call);
+            let states: Vec<f32> = hashes
                 .iter()
                 .flat_map(|&hash| state_numbers(hash, self.states))
                 .collect();
-            debug_assert_eq!(states.len(), call.hashes.len() * N_EMBD);
-            let rows = wants_rows(call.positions.clone())
-                .then(|| rows_of(self.source.n_vocab, &call.hashes));
+            debug_assert_eq!(states.len(), hashes.len() * N_EMBD);
+            let rows =
+                wants_rows(call.positions.clone()).then(|| rows_of(self.source.n_vocab, &hashes));
             let rows = rows.as_deref().map(slices);
-            let scored_start = window.first_scored as usize;
             sink(&Outputs {
                 states: &states,
                 rows: rows.as_deref(),
-                groups: &groups(&call.positions, scored_start, self.n_ubatch),
+                groups: &call.groups(window, self.calls),
             })?;
             start = call.next;
         }

@@ -8,6 +8,7 @@ use kl_formats::{HeadCheck, StateType, States, WindowSpec};
 use super::{FakeEngine, FakeModel, FakeStates};
 use crate::engine::{
     ContextOptions, Decoder, Engine, EngineError, Head, LogitSource, Model, ModelOptions, Outputs,
+    default_calls,
 };
 
 const WINDOW_TOKENS: u32 = 23;
@@ -49,6 +50,7 @@ fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
         then: head.then.clone(),
         n_batch: options.n_batch,
         n_ubatch: options.n_ubatch,
+        equal_calls: false,
         check: HeadCheck::default(),
     };
     let mut section = model.read_head_tensor(&head).unwrap();
@@ -120,6 +122,7 @@ fn another_models_head_is_not_shared() {
         then: Vec::new(),
         n_batch: 1,
         n_ubatch: 1,
+        equal_calls: false,
         check: HeadCheck::default(),
     };
     let other = model.head(&states, &mut Cursor::new([0; 64]), 1).unwrap();
@@ -146,4 +149,40 @@ fn calls_are_those_of_the_batch() {
     assert_eq!(n_rows, [0, 4, 5, 5, 3]);
     let (next, rows) = decoder.step(&window(), 20).unwrap();
     assert_eq!((next, rows.len()), (None, 3));
+}
+
+/// With fewer tokens ggml's CPU backend computes attention with another kernel.
+#[test]
+fn no_call_is_below_64_tokens_unless_a_batch_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path(), FakeStates::Half);
+    let n_ctx = 512;
+    for n_vocab in [512, 128_256, 152_064, 248_320, 262_144] {
+        let calls = default_calls(n_vocab, n_ctx);
+        let options = ContextOptions {
+            n_ctx,
+            n_batch: calls.n_batch,
+            n_ubatch: calls.n_ubatch,
+            equal_calls: calls.is_equal,
+            ..ContextOptions::default()
+        };
+        let mut decoder = model.decoder(&options).unwrap();
+        for n_tokens in (1..=n_ctx).step_by(73) {
+            let window = WindowSpec {
+                window: 0,
+                tokens: vec![1; n_tokens as usize],
+                first_scored: 0,
+                n_rows: n_tokens,
+            };
+            let mut lengths = Vec::new();
+            let sink = |rows: &[&[f32]]| {
+                lengths.push(rows.len() as u32);
+                Ok::<_, EngineError>(())
+            };
+            decoder.decode(&window, sink).unwrap();
+            let least = lengths.iter().min().copied().unwrap();
+            assert!(least >= n_tokens.min(64), "{n_vocab}: {lengths:?}");
+            assert_eq!(lengths.iter().sum::<u32>(), n_tokens);
+        }
+    }
 }

@@ -92,18 +92,6 @@ impl<'m> Context<'m> {
         })
     }
 
-    /// Tokens of a decode call, which llama.cpp may have lowered.
-    pub(super) fn n_batch(&self) -> u32 {
-        // SAFETY: the context is valid until it is dropped.
-        unsafe { sys::llama_n_batch(self.inner.as_ptr()) }
-    }
-
-    /// Tokens of a physical batch.
-    pub(super) fn n_ubatch(&self) -> u32 {
-        // SAFETY: the context is valid until it is dropped.
-        unsafe { sys::llama_n_ubatch(self.inner.as_ptr()) }
-    }
-
     /// Forgets all tokens.
     pub(super) fn clear(&mut self) {
         // SAFETY: the context is valid, and so is its memory.
@@ -154,8 +142,12 @@ pub(super) fn params(
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.n_ctx = options.n_ctx;
-    params.n_batch = options.n_batch;
-    params.n_ubatch = options.n_ubatch;
+    let calls = options.calls();
+    params.n_batch = calls.most(options.n_ctx);
+    params.n_ubatch = match calls.is_equal {
+        true => params.n_batch,
+        false => calls.n_ubatch,
+    };
     params.n_threads = options.threads as i32;
     params.n_threads_batch = options.threads as i32;
     params.flash_attn_type = options.flash_attn.policy();

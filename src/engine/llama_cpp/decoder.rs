@@ -4,20 +4,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kl_formats::WindowSpec;
+use kl_formats::{Calls, WindowSpec};
 
 use super::check_positions;
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Decoder, EngineError, LogitSource, Outputs, decode_in_steps, groups, last_log_errors, top_token,
+    Call, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
 };
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
     context: Context<'m>,
     batch: Batch,
-    n_batch: usize,
+    calls: Calls,
     n_vocab: usize,
     /// Takes the hidden states, in a context that shows them.
     tap: Option<Arc<Mutex<Tap>>>,
@@ -27,49 +27,27 @@ pub struct LlamaCppDecoder<'m> {
     turn: &'m Mutex<()>,
 }
 
-/// The positions of one decode call, and where the next starts.
-struct Call {
-    positions: Range<usize>,
-    scored_start: usize,
-    next: Option<usize>,
-}
-
 impl<'m> LlamaCppDecoder<'m> {
-    /// Wraps a context whose batch holds `n_batch` tokens; `turn` is locked while it decodes, so
+    /// Wraps a context that decodes these calls; `turn` is locked while it decodes, so
     /// that one context of a model decodes at a time.
     pub(super) fn new(
         context: Context<'m>,
-        n_batch: u32,
+        calls: Calls,
         n_vocab: usize,
         tap: Option<Arc<Mutex<Tap>>>,
         n_positions: Option<u64>,
         path: &'m Path,
         turn: &'m Mutex<()>,
     ) -> Self {
-        // llama.cpp may have lowered the batch to the context's size.
-        let n_batch = context.n_batch().min(n_batch).max(1) as usize;
         Self {
             context,
             batch: Batch::default(),
-            n_batch,
+            calls,
             n_vocab,
             tap,
             n_positions,
             path,
             turn,
-        }
-    }
-
-    /// The call that decodes a window from `start` on. Nothing after the last scored position can
-    /// change a row.
-    fn call(&self, window: &WindowSpec, start: usize) -> Call {
-        let scored_start = window.first_scored as usize;
-        let scored_end = scored_start + window.n_rows as usize;
-        let end = scored_end.min(start + self.n_batch);
-        Call {
-            positions: start..end,
-            scored_start,
-            next: (end < scored_end).then_some(end),
         }
     }
 
@@ -153,7 +131,7 @@ impl Decoder for LlamaCppDecoder<'_> {
         window: &WindowSpec,
         start: usize,
     ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
-        let call = self.call(window, start);
+        let call = Call::of(window, self.calls, start);
         let rows = self.decode_call(window, &call, true)?;
         Ok((call.next, rows))
     }
@@ -171,11 +149,10 @@ impl Decoder for LlamaCppDecoder<'_> {
         };
         let tap = self.tap.clone();
         let tap = tap.ok_or_else(|| no_states("this context does not show them".to_owned()))?;
-        let n_ubatch = self.context.n_ubatch() as usize;
         let mut start = Some(0);
         while let Some(at) = start {
-            let call = self.call(window, at);
-            let groups = groups(&call.positions, call.scored_start, n_ubatch);
+            let call = Call::of(window, self.calls, at);
+            let groups = call.groups(window, self.calls);
             let wants_rows = wants_rows(call.positions.clone());
             let rows = self.decode_call(window, &call, wants_rows)?;
             let tap = lock(&tap);
@@ -202,7 +179,9 @@ impl Decoder for LlamaCppDecoder<'_> {
             let last = tokens.len().saturating_sub(1);
             let mut next = None;
             while decoded <= last {
-                let end = tokens.len().min(decoded + self.n_batch);
+                let end = tokens
+                    .len()
+                    .min(decoded + self.calls.n_batch.max(1) as usize);
                 let rows = self.decode_batch(window, tokens, decoded..end, last, true)?;
                 next = rows.last().and_then(|row| top_token(row));
                 decoded = end;

@@ -207,7 +207,7 @@ impl Model for LlamaCppModel<'_> {
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
         Ok(LlamaCppDecoder::new(
             self.context(options, tap.clone())?,
-            options.n_batch,
+            options.calls(),
             self.n_vocab() as usize,
             tap,
             self.header.n_positions,

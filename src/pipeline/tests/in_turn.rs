@@ -179,9 +179,6 @@ fn options() -> ContextOptions {
         n_batch: 4,
         n_ubatch: 4,
         threads: 1,
-        flash_attn: Default::default(),
-        type_k: Default::default(),
-        type_v: Default::default(),
-        states: false,
+        ..ContextOptions::default()
     }
 }

@@ -73,6 +73,7 @@ fn states(n_batch: u32, n_ubatch: u32) -> States {
         then: Vec::new(),
         n_batch,
         n_ubatch,
+        equal_calls: false,
         check: HeadCheck {
             rows: vec![check(0, 8), check(0, 15), check(1, 9), check(0, 14)],
             ..HeadCheck::default()

@@ -46,6 +46,7 @@ fn kv_types(set_up: &BackendIdentity) -> Option<String> {
 
 fn batch(set_up: &BackendIdentity) -> Option<String> {
     Some(match (set_up.n_batch?, set_up.n_ubatch) {
+        (batch, _) if set_up.equal_calls == Some(true) => format!("{batch} in equal calls"),
         (batch, Some(ubatch)) if ubatch != batch => format!("{batch}/{ubatch}"),
         (batch, _) => batch.to_string(),
     })

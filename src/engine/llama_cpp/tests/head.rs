@@ -37,6 +37,7 @@ fn states(n_vocab: usize, then: Vec<HeadStep>) -> States {
         then,
         n_batch: 1,
         n_ubatch: 1,
+        equal_calls: false,
         check: HeadCheck::default(),
     }
 }

@@ -73,6 +73,7 @@ fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
         then: head.then.clone(),
         n_batch,
         n_ubatch,
+        equal_calls: false,
         check: HeadCheck::default(),
     }
 }

@@ -71,6 +71,8 @@ fn headers_and_encodings_agree() {
     refused(|header| header.encoding = Encoding::U16);
     refused(|header| header.encoding = Encoding::Hidden16);
     refused(|header| header.format_version = 3);
+    refused(|header| header.format_version = 5);
+    refused(|header| header.states.as_mut().unwrap().equal_calls = true);
     refused(|header| header.log_probabilities = true);
     refused(|header| header.rows_per_piece = u32::MAX);
     // A conversion to rows of logits has no states.
