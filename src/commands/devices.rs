@@ -67,6 +67,9 @@ pub fn load<'e, E: Engine>(
         ..run.model.clone()
     };
     let model = engine.load(path, &options)?;
+    if !engine.can_offload()? {
+        return Ok(model);
+    }
     let fitted = model.options();
     let mut text = format!(
         "{} of {} fit on the devices",

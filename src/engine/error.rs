@@ -163,11 +163,15 @@ pub enum EngineError {
     Backend(String),
 }
 
-/// The advice to give if a reason mentions memory.
+/// The advice to give if a reason mentions memory, or what C++ finds wrong with a pattern.
 fn load_advice(reason: &str) -> &'static str {
-    match reason.contains("alloc") || reason.contains("memory") {
-        true => " (out of memory? lower --n-gpu-layers, or close other programs)",
-        false => "",
+    let mentions = |words: [&str; 2]| words.iter().any(|word| reason.contains(word));
+    if mentions(["alloc", "memory"]) {
+        " (out of memory? lower --n-gpu-layers, or close other programs)"
+    } else if mentions(["regular expression", "bracket expression"]) {
+        " (a pattern of --override-tensor)"
+    } else {
+        ""
     }
 }
 

@@ -89,7 +89,9 @@ impl Params {
             // Any negative number; `fit` wants the default one.
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
-        if let Some(SplitMode(mode)) = options.split_mode {
+        if let Some(SplitMode(mode)) = options.split_mode
+            && !gpus.is_empty()
+        {
             raw.split_mode = mode.into();
         }
         if let Some(main_gpu) = options.main_gpu {
