@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::num::NonZeroI32;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::model::LlamaModel;
@@ -49,12 +49,37 @@ impl Batch {
     }
 }
 
+/// The contexts of one model, which are freed together, once none of them decodes any more.
+///
+/// A server of ggml's RPC backend keeps the last graph of a device, so that it need not be sent
+/// again, and forgets it when any of the memory there is freed. The client does not notice: it asks
+/// for the graph again, and the server ends the connection (`rpc_server::free_buffer` and
+/// `ggml_backend_rpc_graph_compute` in `ggml-rpc.cpp`). So nothing is freed between two graphs.
+#[derive(Default)]
+pub(super) struct Contexts(Mutex<Lives>);
+
+#[derive(Default)]
+struct Lives {
+    n_alive: usize,
+    ended: Vec<NonNull<sys::llama_context>>,
+}
+
+// SAFETY: a context is not bound to the thread that created it, and those that ended have no owner.
+unsafe impl Send for Lives {}
+
+impl Contexts {
+    fn lock(&self) -> MutexGuard<'_, Lives> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A context of a loaded model.
 pub(super) struct Context<'m> {
     inner: NonNull<sys::llama_context>,
     n_vocab: usize,
     /// What the callback points to.
     _watch: Option<Arc<dyn Any + Send + Sync>>,
+    all: &'m Contexts,
     model: PhantomData<&'m LlamaModel>,
 }
 
@@ -66,6 +91,7 @@ impl<'m> Context<'m> {
     /// `placement`; `None` if llama.cpp refuses.
     pub(super) fn new<W: Watch>(
         model: &'m LlamaModel,
+        all: &'m Contexts,
         n_vocab: usize,
         options: &ContextOptions,
         placement: &ModelOptions,
@@ -84,10 +110,13 @@ impl<'m> Context<'m> {
             let model = *std::ptr::from_ref(model).cast::<*mut sys::llama_model>();
             sys::llama_init_from_model(model, params)
         };
+        let inner = NonNull::new(inner)?;
+        all.lock().n_alive += 1;
         Some(Self {
-            inner: NonNull::new(inner)?,
+            inner,
             n_vocab,
             _watch: watch.map(|watch| watch as Arc<dyn Any + Send + Sync>),
+            all,
             model: PhantomData,
         })
     }
@@ -129,8 +158,17 @@ impl<'m> Context<'m> {
 
 impl Drop for Context<'_> {
     fn drop(&mut self) {
-        // SAFETY: the context is valid, and nothing uses it after this.
-        unsafe { sys::llama_free(self.inner.as_ptr()) }
+        let mut all = self.all.lock();
+        all.n_alive -= 1;
+        all.ended.push(self.inner);
+        if all.n_alive > 0 {
+            return;
+        }
+        for context in all.ended.drain(..) {
+            // SAFETY: the context is valid, nothing uses it after this, and its model is still
+            // there. Its callback is called for graphs only.
+            unsafe { sys::llama_free(context.as_ptr()) }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
+use super::context::Contexts;
 use super::ggml::Device;
 use super::load::{Loaded, load};
 use super::probe::Found;
@@ -35,6 +36,7 @@ pub struct LlamaCppModel<'b> {
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
     pub(super) turn: Mutex<()>,
+    pub(super) contexts: Contexts,
     /// Its output head, once it was looked for.
     pub(super) found: OnceLock<Found>,
     /// Where the head's matrix lies in its file, and its SHA-256, once they were needed.
@@ -77,6 +79,7 @@ impl<'b> LlamaCppModel<'b> {
             n_layers,
             gpus,
             turn: Mutex::new(()),
+            contexts: Contexts::default(),
             found: OnceLock::new(),
             head_place: OnceLock::new(),
             head_sha256: OnceLock::new(),

@@ -71,7 +71,14 @@ impl LlamaCppModel<'_> {
         watch: Option<Arc<Mutex<W>>>,
     ) -> Result<Context<'_>, EngineError> {
         let n_vocab = self.n_vocab() as usize;
-        let context = Context::new(&self.inner, n_vocab, options, &self.options, watch);
+        let context = Context::new(
+            &self.inner,
+            &self.contexts,
+            n_vocab,
+            options,
+            &self.options,
+            watch,
+        );
         context.ok_or_else(|| EngineError::Context {
             path: self.path.clone(),
             n_ctx: options.n_ctx,
