@@ -1,5 +1,6 @@
 //! Calls of the program, one readable line each, in a folder of their own.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -96,7 +97,7 @@ impl Session {
     /// `kl` with the arguments in `line`: `@name` is a fixture, and an argument that contains
     /// spaces stands in single quotes.
     pub fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kl"));
+        let mut command = Command::new(program());
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         let words = split(line);
         for word in &words {
@@ -179,6 +180,11 @@ impl Session {
             "-m {model} -t short.txt -w {name} -c 64 -q {more}"
         ));
     }
+}
+
+/// The program to test: `KL_TEST_BIN`, or the one that cargo has built.
+fn program() -> OsString {
+    std::env::var_os("KL_TEST_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_kl").into())
 }
 
 /// Splits at spaces, but for those between single quotes.

@@ -1,0 +1,129 @@
+//! The device that the tests run on.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::session::{Session, short_text};
+
+#[allow(dead_code, reason = "an example of its own")]
+#[path = "../../fixtures/rpc_server.rs"]
+mod rpc_server;
+
+/// Names the device to test.
+const FLAGS: &str = "KL_TEST_DEVICE_FLAGS";
+
+/// Set in a process that is to serve.
+const SERVE: &str = "KL_TEST_SERVE";
+
+/// A server on this machine, in a process of its own. It serves one program at a time, so each test
+/// starts its own.
+pub struct Server {
+    process: Child,
+    pub address: String,
+}
+
+impl Server {
+    /// Starts a server on any free port.
+    pub fn start() -> Self {
+        Self::start_at("127.0.0.1:0")
+    }
+
+    /// Starts a server, and waits until it accepts connections.
+    pub fn start_at(address: &str) -> Self {
+        // This binary again, with the one test that serves.
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "device::serve", "--ignored", "--nocapture"]);
+        command.env(SERVE, address).stdin(Stdio::null());
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut lines = lines.map(Result::unwrap);
+        // The test harness prints lines of its own first.
+        let is_address = |line: &String| line.starts_with("127.0.0.1:");
+        let address = lines
+            .find(is_address)
+            .expect("the server prints its address");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(&address).is_err() {
+            assert!(Instant::now() < deadline, "{address} does not answer");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Else the server would block as soon as the pipe is full.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, address }
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Not a test: what the process of a [`Server`] does.
+#[test]
+#[ignore = "serves until it is killed"]
+fn serve() {
+    let Ok(address) = std::env::var(SERVE) else {
+        return;
+    };
+    let (host, port) = address.split_once(':').unwrap();
+    let args = ["--host", host, "--port", port, "--threads", "1"];
+    let Err(message) = rpc_server::serve(&args.map(str::to_owned));
+    panic!("{message}");
+}
+
+/// The device of one test.
+pub struct Device {
+    /// The flags that choose it; without `-ngl`.
+    pub flags: String,
+    _servers: Vec<Server>,
+}
+
+impl Device {
+    pub fn new() -> Self {
+        match std::env::var(FLAGS) {
+            Ok(flags) => Self {
+                flags,
+                _servers: Vec::new(),
+            },
+            Err(_) => {
+                let servers = [Server::start(), Server::start()];
+                Self {
+                    flags: rpc_flags(&servers),
+                    _servers: servers.into(),
+                }
+            }
+        }
+    }
+
+    /// The flags that put all layers on the device.
+    pub fn all_layers(&self) -> String {
+        format!("{} -ngl 99", self.flags)
+    }
+}
+
+/// The flags that split a model over two servers.
+pub fn rpc_flags(servers: &[Server; 2]) -> String {
+    let [first, second] = servers.each_ref().map(|server| &server.address);
+    format!("--rpc {first},{second} -dev RPC0,RPC1 -ts 1,1 -sm layer")
+}
+
+/// Whether the tests are to run on servers of their own, and not on another device.
+pub fn has_servers() -> bool {
+    std::env::var(FLAGS).is_err()
+}
+
+/// A session with `short.txt`.
+pub fn session() -> Session {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    session
+}

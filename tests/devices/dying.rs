@@ -1,0 +1,111 @@
+//! Servers that die while they compute: one clear error, and `--resume` continues.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use kl_formats::native;
+
+use crate::device::{Server, has_servers, rpc_flags};
+use crate::session::{Run, Session, fixture};
+
+const WRITE: &str = "-m @f16 -t long.txt -w ref.gz -c 64 --encoding f32 -q -ngl 99";
+const READ: &str = "-m @q8 -r ref.gz -q -ngl 99";
+const SIDECAR: &str = "tiny-q8_0.gguf.kls";
+
+/// A text of some pieces of rows, each of some windows.
+fn long_session() -> Session {
+    let session = Session::new();
+    let text = fs::read_to_string(fixture("eval")).unwrap();
+    session.write("long.txt", text.repeat(2));
+    session
+}
+
+fn two_servers() -> [Server; 2] {
+    [Server::start(), Server::start()]
+}
+
+/// Runs `kl` on two new servers; it has to succeed.
+#[track_caller]
+fn ok(session: &Session, line: &str) -> Run {
+    let servers = two_servers();
+    session.ok(&format!("{line} {}", rpc_flags(&servers)))
+}
+
+/// Runs `kl`, and kills the second of its servers once a file has `bytes` bytes.
+fn cut_off(session: &Session, line: &str, file: &str, bytes: u64) -> (Run, String) {
+    let mut servers = two_servers();
+    let mut child = session.spawn(&format!("{line} {}", rpc_flags(&servers)));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while session.length(file) < bytes && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "{file} does not grow");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    servers[1].kill();
+    let run = Run::from(child.wait_with_output().unwrap());
+    (run, servers[1].address.clone())
+}
+
+/// Checks that a run has failed in one line that names the server.
+#[track_caller]
+fn check_error((run, address): &(Run, String)) {
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let [error] = run.stderr.lines().collect::<Vec<_>>()[..] else {
+        panic!("one line, not {}", run.stderr);
+    };
+    for what in [
+        "kl: the connection to a server is lost",
+        address,
+        "--resume",
+    ] {
+        assert!(error.contains(what), "no '{what}': {error}");
+    }
+}
+
+#[test]
+fn a_write_whose_server_dies_is_resumed_to_the_same_bytes() {
+    if !has_servers() {
+        return;
+    }
+    let session = long_session();
+    ok(&session, WRITE);
+    let whole = session.read("ref.gz");
+    session.remove("ref.gz");
+    // Whole blocks go to the disk as they are made, the first after some windows.
+    let bytes = whole.len() as u64 / 4;
+    check_error(&cut_off(&session, WRITE, "ref.gz.partial", bytes));
+    assert_eq!(session.files(), ["long.txt", "ref.gz.partial"]);
+    let kept = native::count_windows(&session.path("ref.gz.partial")).unwrap();
+    assert!(kept > 0);
+    // The new servers listen on other ports, which no file records.
+    ok(&session, &format!("{WRITE} --resume"));
+    assert!(session.read("ref.gz") == whole);
+    assert_eq!(session.files(), ["long.txt", "ref.gz"]);
+}
+
+#[test]
+fn an_evaluation_whose_server_dies_is_resumed_to_the_same_bytes() {
+    if !has_servers() {
+        return;
+    }
+    let session = long_session();
+    ok(&session, WRITE);
+    let read = format!("{READ} --json report.json");
+    ok(&session, &format!("-m @q4 {read}"));
+    let whole = session.read(SIDECAR);
+    session.remove(SIDECAR);
+    session.remove("report.json");
+    session.remove("tiny-q4_K_M.gguf.kls");
+    let partial = format!("{SIDECAR}.partial");
+    let both = format!("-m @q4 {read}");
+    check_error(&cut_off(&session, &both, &partial, whole.len() as u64 / 4));
+    // What was evaluated before is kept.
+    assert_eq!(
+        session.read_json("report.json")["models"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    ok(&session, &format!("{both} --resume"));
+    assert!(session.read(SIDECAR) == whole);
+}

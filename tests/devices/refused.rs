@@ -1,0 +1,67 @@
+//! What cannot be used is refused in one line.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::device::{Device, Server, has_servers, session};
+
+#[test]
+fn a_device_that_is_not_there_is_refused() {
+    let (session, device) = (session(), Device::new());
+    let servers = device.flags.split(" -dev").next().unwrap();
+    let servers = if has_servers() { servers } else { "" };
+    let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q {servers} -ngl 99 -dev Nonesuch7");
+    session.fails(&line, 1, &["no device 'Nonesuch7'", "available are"]);
+    assert_eq!(session.files(), ["short.txt"]);
+}
+
+#[test]
+fn a_quantized_cache_of_values_needs_flash_attention() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q {all} -ctv q8_0 -fa off");
+    session.fails(&line, 1, &["could not create a context"]);
+    assert_eq!(session.files(), ["short.txt"]);
+}
+
+#[test]
+fn what_is_not_a_server_is_refused() {
+    let session = session();
+    let fails = |address: &str, what: &str| {
+        let flag = format!("--rpc {address}");
+        let write = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q -ngl 99 {flag}");
+        session.fails(&write, 1, &[&flag, what]);
+        assert_eq!(session.files(), ["short.txt"]);
+        let both = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 -q -ngl 99 {flag}");
+        session.fails(&both, 1, &[&flag, what]);
+    };
+    fails("localhost", "is not HOST:PORT");
+    fails("[::1]:50052", "IPv4 only");
+    fails("no-such-host.invalid:50052", "the host is not known");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // A server of an older version of the protocol, for both runs.
+    let server = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 33]).unwrap();
+            let answer = [28, 0, 0, 0, 0, 0, 0, 0, 3, 6, 1, 0];
+            stream.write_all(&answer).unwrap();
+            stream.write_all(&[0; 24]).unwrap();
+        }
+    });
+    fails(&address, "version 3.6.1 of ggml's RPC protocol");
+    server.join().unwrap();
+    fails(&address, "cannot be reached");
+}
+
+#[test]
+fn a_server_that_is_busy_is_refused() {
+    let (session, server) = (session(), Server::start());
+    let _other_program = std::net::TcpStream::connect(&server.address).unwrap();
+    let line = format!(
+        "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {}",
+        server.address
+    );
+    session.fails(&line, 1, &["one program at a time"]);
+}

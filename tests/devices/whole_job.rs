@@ -1,0 +1,110 @@
+//! Writing and evaluating with a device: what has to be exact is exact there too.
+
+use serde_json::Value;
+
+use crate::device::{Device, session};
+use crate::numbers::number;
+use crate::session::Session;
+
+/// Writes `ref.gz` with these flags.
+#[track_caller]
+fn write(session: &Session, flags: &str) {
+    let write = "-m @f16 -t short.txt -c 64 -w ref.gz -q --force";
+    session.ok(&format!("{write} {flags}"));
+}
+
+/// Evaluates a model against `ref.gz` with these flags.
+#[track_caller]
+fn evaluate(session: &Session, model: &str, flags: &str) -> Value {
+    session.result(&format!("-m {model} -r ref.gz --force {flags}"))
+}
+
+#[track_caller]
+fn largest_kld(result: &Value) -> f64 {
+    assert_eq!(result["n_excluded"], 0);
+    number(&result["kld"]["max"])
+}
+
+#[test]
+fn a_model_is_no_distance_from_its_own_reference() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    for flags in ["", "-b 7", "-ctk q8_0 -ctv q8_0 -fa on", "-fa off"] {
+        let flags = format!("{all} {flags}");
+        write(&session, &format!("{flags} --encoding f32"));
+        assert_eq!(
+            largest_kld(&evaluate(&session, "@f16", &flags)),
+            0.0,
+            "{flags}"
+        );
+    }
+}
+
+#[test]
+fn any_number_of_layers_can_be_offloaded() {
+    let (session, device) = (session(), Device::new());
+    // The fixture has three layers; the fourth is its head.
+    for n in 0..=4 {
+        let flags = format!("{} -ngl {n}", device.flags);
+        write(&session, &format!("{flags} --encoding f32"));
+        assert_eq!(
+            largest_kld(&evaluate(&session, "@f16", &flags)),
+            0.0,
+            "{flags}"
+        );
+    }
+}
+
+#[test]
+fn hidden_states_stand_for_the_rows_to_the_bit() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    write(&session, &format!("{all} --encoding f32"));
+    let f32 = evaluate(&session, "@q8", &format!("{all} --sidecar f32.kls"));
+    write(&session, &format!("{all} --encoding hidden"));
+    assert_eq!(session.info("ref.gz")["encoding"], "hidden");
+    let hidden = evaluate(&session, "@q8", &format!("{all} --sidecar hidden.kls"));
+    assert_eq!(hidden["kld"], f32["kld"]);
+    assert!(session.record_bits("hidden.kls") == session.record_bits("f32.kls"));
+    assert_eq!(largest_kld(&evaluate(&session, "@f16", &all)), 0.0);
+}
+
+#[test]
+fn shorter_encodings_come_close() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    write(&session, &format!("{all} --encoding f32"));
+    let exact = number(&evaluate(&session, "@q8", &all)["kld"]["mean"]["value"]);
+    for (encoding, bound) in [("u16", 0.01), ("hidden16", 0.2)] {
+        write(&session, &format!("{all} --encoding {encoding}"));
+        let mean = number(&evaluate(&session, "@q8", &all)["kld"]["mean"]["value"]);
+        let difference = (mean / exact - 1.0).abs();
+        assert!(difference < bound, "{encoding}: {mean}, not {exact}");
+    }
+}
+
+#[test]
+fn two_contexts_give_the_records_of_one() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    for encoding in ["u16", "hidden"] {
+        write(&session, &format!("{all} --encoding {encoding}"));
+        for n in [1, 2] {
+            let flags = format!("{all} --contexts {n} --sidecar {n}.kls");
+            evaluate(&session, "@q4", &flags);
+        }
+        assert!(session.record_bits("1.kls") == session.record_bits("2.kls"));
+    }
+}
+
+#[test]
+fn a_reference_model_on_the_device_gives_the_numbers_of_its_file() {
+    let (session, device) = (session(), Device::new());
+    let all = device.all_layers();
+    write(&session, &format!("{all} --encoding f32"));
+    let file = evaluate(&session, "@q8", &format!("{all} --sidecar file.kls"));
+    let both = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 {all}");
+    let model = session.result(&format!("{both} --sidecar model.kls"));
+    assert_eq!(model["kld"], file["kld"]);
+    assert!(session.record_bits("model.kls") == session.record_bits("file.kls"));
+}
