@@ -22,6 +22,7 @@ macro_rules! say {
 
 mod abort;
 mod args;
+mod devices;
 mod progress;
 mod report;
 mod results;
@@ -75,11 +76,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<Outcome> {
-    if let Command::Write(WriteSettings { run, .. })
-    | Command::Evaluate(EvaluateSettings { run, .. }) = command
-    {
-        follow_log(run.verbose);
-    }
+    follow_log(match command {
+        Command::Write(WriteSettings { run, .. })
+        | Command::Evaluate(EvaluateSettings { run, .. })
+        | Command::ListDevices(run) => run.verbose,
+        _ => false,
+    });
     on_abort(abort::die);
     stop::listen();
     match command {
@@ -127,6 +129,12 @@ fn run(command: &Command) -> Result<Outcome> {
         }
         Command::Info(settings) => show_info(settings)?,
         Command::Report(settings, outputs) => report::show_report(settings, outputs)?,
+        Command::ListDevices(settings) => {
+            let devices = commands::list_devices(settings, &LlamaCpp::default())?;
+            let mut results = Results::as_text();
+            results.print_text(&devices::devices_text(&devices));
+            results.close()?;
+        }
     }
     Ok(Outcome::Done)
 }

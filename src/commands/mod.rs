@@ -24,6 +24,7 @@ mod folder;
 mod head;
 mod info;
 mod input;
+mod list_devices;
 mod merge;
 mod observer;
 pub mod output;
@@ -39,10 +40,12 @@ mod write;
 
 pub use compare::compare;
 pub use convert::{Converted, convert};
+
 pub use evaluate::evaluate;
 pub use evaluation::one_line;
 pub use folder::{ModelsOfFolder, models_of_folder};
 pub use info::info;
+pub use list_devices::list_devices;
 pub use merge::{Merged, merge};
 pub use observer::{Event, Observer};
 pub use parts::{StoredEvaluation, stored_evaluations};

@@ -21,7 +21,7 @@ pub struct Args {
     ///
     /// Each model is loaded after the one before it is freed. A folder stands for all of its GGUFs
     /// in the order of their names, of split ones the first part; not with -w.
-    #[arg(short, long, value_name = "PATH", required = true, help_heading = INPUT)]
+    #[arg(short, long, value_name = "PATH", help_heading = INPUT, required_unless_present = "list_devices")]
     pub model: Vec<PathBuf>,
 
     #[command(flatten)]

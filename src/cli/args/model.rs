@@ -38,6 +38,10 @@ pub struct DeviceArgs {
     )]
     pub device: Vec<String>,
 
+    /// List the devices with their memory, and exit
+    #[arg(long, hide_short_help = true)]
+    pub list_devices: bool,
+
     /// How to split a model across devices (-sm): none, layer, row or tensor
     #[arg(long, value_name = "MODE", hide_short_help = true)]
     pub split_mode: Option<SplitMode>,

@@ -18,11 +18,12 @@ pub use usage_error::UsageError;
 use super::args::{Args, Cli, InfoArgs, Subcommand};
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings,
-    ReportSettings, WriteSettings,
+    ReportSettings, RunSettings, WriteSettings,
 };
 use evaluate::{against_file, against_model};
 use input::input;
 use report::report_settings;
+use run::run_settings;
 use usage_error::wrong;
 use write::write_settings;
 
@@ -36,6 +37,7 @@ pub enum Command {
     Merge(MergeSettings),
     Compare(CompareSettings),
     Report(ReportSettings, ReportOutputs),
+    ListDevices(RunSettings),
 }
 
 impl TryFrom<Cli> for Command {
@@ -58,6 +60,9 @@ impl TryFrom<Cli> for Command {
 /// The command of a classic call. clap has already refused flags for writing beside flags for
 /// evaluating, and an input beside a reference that is read.
 fn classic(mut args: Args) -> Result<Command, UsageError> {
+    if args.devices.list_devices {
+        return Ok(Command::ListDevices(run_settings(&args)));
+    }
     if let Some(reference) = args.evaluate.read_path.take() {
         return against_file(args, reference).map(Command::Evaluate);
     }
