@@ -1,6 +1,8 @@
 # make demo   run the main job on the fixtures
 # make test   run everything that CI runs
 # make build  build only the program: target/release/kl
+# make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
+# make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
 # Everything uses one profile (release): each profile compiles llama.cpp again, which takes minutes.
@@ -12,7 +14,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test bench setup clean
+.PHONY: build demo test dist backend bench setup clean
 
 build: setup
 	$(ENV)
@@ -37,6 +39,17 @@ test: setup
 	cargo test --release --locked --workspace --doc
 	cargo test --release --locked --workspace --lib --bins --tests
 
+# Compiles llama.cpp again, for every generation of CPUs.
+dist: setup
+	$(ENV)
+	scripts/dist.sh
+	scripts/dist-check.sh
+
+# Example: make backend BACKEND=cuda ARGS=-DCMAKE_CUDA_ARCHITECTURES=90
+backend: setup
+	$(ENV)
+	scripts/backend.sh $(BACKEND) $(ARGS)
+
 # Example: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build
 	$(ENV)
@@ -45,4 +58,4 @@ bench: build
 
 clean:
 	cargo clean
-	rm -rf .tools
+	rm -rf .tools dist
