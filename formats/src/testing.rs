@@ -2,6 +2,7 @@
 
 mod change;
 mod hidden;
+mod sparse;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use crate::common::about;
 use crate::*;
 pub(crate) use change::any_change;
 pub(crate) use hidden::{Hidden, states};
+pub(crate) use sparse::sparse;
 
 /// A temporary folder, and a file in it to write again and again.
 pub(crate) struct Scratch {

@@ -1,6 +1,7 @@
 //! The pipeline without a model: a fake source of rows on both sides of a file.
 
 mod in_turn;
+mod large;
 mod states;
 
 use std::io::{self, Write};

@@ -1,5 +1,7 @@
 //! Folders that are right, and folders that are not.
 
+mod large;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,10 @@
 
 #[path = "../../../formats/src/testing/change.rs"]
 mod change;
+mod large;
 mod limits;
+#[path = "../../../formats/src/testing/sparse.rs"]
+mod sparse;
 
 use proptest::prelude::*;
 use tempfile::TempDir;

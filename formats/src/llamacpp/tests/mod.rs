@@ -1,4 +1,5 @@
 mod damage;
+mod large;
 mod logits2;
 mod rows;
 

@@ -1,6 +1,7 @@
 mod cut_off;
 mod damage;
 mod hostile;
+mod large;
 mod members;
 mod states;
 

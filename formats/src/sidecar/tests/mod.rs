@@ -1,5 +1,6 @@
 mod cut_off;
 mod damage;
+mod large;
 mod texts;
 mod versions;
 
