@@ -10,6 +10,7 @@ mod base_files;
 mod chat_templates;
 mod compare;
 mod convert;
+mod devices;
 mod encodings;
 mod evaluate;
 mod folders;
