@@ -80,6 +80,8 @@ if [ "$name" = cuda ] && [ -n "${CUDA_WHEELS:-}" ]; then
         "-DCUDAToolkit_ROOT=$toolkit"
         "-DCMAKE_CUDA_COMPILER=$toolkit/bin/nvcc"
         "-DCUDA_cuda_driver_LIBRARY=$toolkit/lib/stubs/libcuda.so"
+        # The empty library has no symbol that is needed, and the backend must name it all the same.
+        -DCMAKE_MODULE_LINKER_FLAGS=-Wl,--no-as-needed
     )
 fi
 
