@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 /// llama.cpp's spelling, and the long flag that it stands for.
-const SHORT_FLAGS: [(&str, &str); 13] = [
+const SHORT_FLAGS: [(&str, &str); 14] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ub", "--n-ubatch"),
     ("-fa", "--flash-attn"),
@@ -18,6 +18,7 @@ const SHORT_FLAGS: [(&str, &str); 13] = [
     ("-cmoe", "--cpu-moe"),
     ("-ncmoe", "--n-cpu-moe"),
     ("-nkvo", "--no-kv-offload"),
+    ("-np", "--parallel"),
 ];
 
 /// Other spellings from kl.py and llama.cpp: with underscores, or another name for the same flag.

@@ -1,17 +1,18 @@
 //! The model's context: how rows are computed.
 
 use anyhow::Result;
-use kl_formats::{BackendIdentity, Calls};
+use kl_formats::BackendIdentity;
 
+use super::calls::{Decoding, Split};
 use super::observer::Watch;
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model, default_calls};
+use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model};
 use crate::report::Warning;
 
 /// How the reference's own rows were computed, as far as it records that and it affects results.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Precedent {
-    pub calls: Option<Calls>,
+    pub split: Option<Split>,
     pub flash_attn: Option<FlashAttention>,
 }
 
@@ -23,7 +24,10 @@ impl Precedent {
         };
         let flash_attn = backend.flash_attn.as_ref();
         Self {
-            calls: backend.calls(),
+            split: backend.calls().map(|calls| Split {
+                calls,
+                n_seq: backend.n_seq.unwrap_or(1),
+            }),
             flash_attn: flash_attn.and_then(|text| text.parse().ok()),
         }
     }
@@ -34,38 +38,21 @@ impl Precedent {
 pub fn context_options(
     run: &RunSettings,
     n_ctx: u32,
-    n_vocab: u32,
+    decoding: Decoding,
     precedent: Precedent,
 ) -> ContextOptions {
-    let calls = calls(run, n_ctx, n_vocab, precedent.calls);
+    let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, precedent.split);
     ContextOptions {
         n_ctx,
         n_batch: calls.n_batch,
         n_ubatch: calls.n_ubatch,
         equal_calls: calls.is_equal,
+        n_seq,
         threads: run.threads,
         flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
         type_k: run.type_k,
         type_v: run.type_v,
         states: false,
-    }
-}
-
-/// How windows are split: as the user set, else as the reference's were, else as is best. A batch
-/// that the user sets is llama.cpp's.
-fn calls(run: &RunSettings, n_ctx: u32, n_vocab: u32, precedent: Option<Calls>) -> Calls {
-    let otherwise = precedent.unwrap_or_else(|| default_calls(n_vocab, n_ctx));
-    let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
-    // A batch is never larger than a window. Stated here, so that headers of equal runs are equal.
-    let n_batch = run.n_batch.unwrap_or(otherwise.n_batch).min(n_ctx.max(1));
-    let n_ubatch = run.n_ubatch.unwrap_or(match is_set && otherwise.is_equal {
-        true => n_batch,
-        false => otherwise.n_ubatch,
-    });
-    Calls {
-        n_batch,
-        n_ubatch: n_ubatch.min(n_batch),
-        is_equal: otherwise.is_equal && !is_set && n_batch < n_ctx,
     }
 }
 
@@ -91,13 +78,12 @@ pub fn largest_context(
     /// The window of prompts whose tokens are not counted yet: llama.cpp fits models to as many.
     const PROMPT_N_CTX: u32 = 4096;
     /// The smaller a vocabulary, the larger is the default batch.
-    const SMALLEST_VOCAB: u32 = 1;
-    context_options(
-        run,
-        n_ctx.unwrap_or(PROMPT_N_CTX),
-        SMALLEST_VOCAB,
-        precedent,
-    )
+    const LARGEST: Decoding = Decoding {
+        n_vocab: 1,
+        is_accelerated: true,
+        is_together: true,
+    };
+    context_options(run, n_ctx.unwrap_or(PROMPT_N_CTX), LARGEST, precedent)
 }
 
 /// Describes how this run computes rows, for a header or to compare with one.
@@ -120,6 +106,7 @@ pub fn backend_identity(
     identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
     identity.n_batch = Some(options.n_batch);
     identity.n_ubatch = Some(options.n_ubatch);
+    identity.n_seq = Some(options.n_seq).filter(|&n| n > 1);
     identity.equal_calls = options.equal_calls.then_some(true);
     identity.threads = Some(options.threads);
     identity.flash_attn = Some(options.flash_attn.to_string());

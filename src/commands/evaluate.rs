@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
 
+use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
@@ -229,7 +230,14 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         }
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
-        let options = context_options(run, n_ctx, model.n_vocab(), precedent);
+        check_parallel(run, &model)?;
+        let decoding = match self.against {
+            Against::File { .. } => Decoding::of(&model),
+            // The reference model decodes window by window beside it.
+            Against::Model(_) => Decoding::of(&model).one_by_one(),
+        };
+        let options = context_options(run, n_ctx, decoding, precedent);
+        Split::announce(&options, decoding, watch);
         let backend = backend_identity(self.engine, &model, &options)?;
         if let Some(there) = &about.backend {
             let run = differences::Run {
@@ -301,7 +309,16 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         };
         let n = run.n_contexts(model.is_offloaded() || self.against.is_offloaded()) as usize;
         let device = model.is_offloaded().then_some(device);
-        let evaluated = evaluation.run(sidecar, rows, Sources { n, make, device })?;
+        let evaluated = evaluation.run(
+            sidecar,
+            rows,
+            Sources {
+                n,
+                make,
+                device,
+                n_windows: options.n_seq as usize,
+            },
+        )?;
         drop(evaluation);
         if is_last {
             model.drop_last();

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use kl_formats::{About, BackendIdentity, Kind, Prompts};
 
+use super::calls::Decoding;
 use super::context::{Precedent, context_options, writer};
 use super::observer::{Phase, Watch};
 use super::settings::RunSettings;
@@ -48,7 +49,10 @@ pub fn prepare<M: Model>(
     if raw.lacks_chat_template(model) {
         watch.warn(Warning::NoChatTemplate);
     }
-    let context = |n_ctx| context_options(run, n_ctx, model.n_vocab(), Precedent::default());
+    let context = |n_ctx| {
+        let decoding = Decoding::of(model).one_by_one();
+        context_options(run, n_ctx, decoding, Precedent::default())
+    };
     let mut phase: Option<Phase<'_>> = None;
     let mut on_step = |step: GenerationStep| {
         match (step, &phase) {

@@ -13,6 +13,7 @@
     )
 )]
 
+mod calls;
 mod compare;
 mod context;
 mod convert;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kl_formats::{About, Kind, Reference, ReferenceSummary, Shard, WindowSpec};
 
+use super::calls::Decoding;
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
@@ -56,7 +57,9 @@ pub fn load<'e, E: Engine>(
     let prepared = input::prepare(raw, &model, run, false, &selection, watch)?;
     let longest = prepared.longest_window;
     check_windows(longest, &model, watch)?;
-    let options = context_options(run, longest, model.n_vocab(), Precedent::default());
+    // Its context has one window open at a time.
+    let decoding = Decoding::of(&model).one_by_one();
+    let options = context_options(run, longest, decoding, Precedent::default());
     let backend = backend_identity(engine, &model, &options)?;
     let about = input::describe(MODEL_KIND, path, &model, input, &prepared, backend);
     for (name, text) in input::in_words(&prepared, input, false) {

@@ -392,6 +392,8 @@ pub struct RunSettings {
     pub n_batch: Option<u32>,
     /// Tokens computed at once; `None`: `n_batch`.
     pub n_ubatch: Option<u32>,
+    /// Most windows in a decode call; `None`: as many as the device likes.
+    pub n_parallel: Option<u32>,
     /// Threads to decode with, at most [`MAX_THREADS`].
     pub threads: u32,
     /// `None`: as the reference was written.

@@ -167,12 +167,13 @@ fn target(kind: Kind, encoding: Option<Encoding>) -> Target {
     Target::new(kind, encoding).unwrap()
 }
 
-fn run() -> RunSettings {
+pub(super) fn run() -> RunSettings {
     RunSettings {
         model: ModelOptions::default(),
         rpc: Vec::new(),
         n_batch: Some(16),
         n_ubatch: None,
+        n_parallel: None,
         threads: 1,
         flash_attn: None,
         type_k: CacheType::default(),

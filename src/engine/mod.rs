@@ -29,7 +29,7 @@ use log::last_log_errors;
 pub use model_options::{
     Beside, GpuLayers, ModelOptions, Room, SplitMode, TensorOverride, TensorSplit,
 };
-pub use options::{CacheType, ContextOptions, FlashAttention, default_calls};
+pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, default_calls};
 
 use std::io::Read;
 use std::ops::Range;
@@ -187,6 +187,10 @@ pub trait Model: Tokens {
     /// Layers that can be offloaded, of which the output layer is one.
     fn n_layers(&self) -> u32;
 
+    /// Whether a call can decode several windows, each as a sequence of its own: not where a layer is
+    /// recurrent.
+    fn can_decode_together(&self) -> bool;
+
     /// Whether accelerators compute all layers, so that the CPU is idle while they decode.
     fn is_offloaded(&self) -> bool;
 
@@ -262,6 +266,23 @@ pub trait LogitSource {
         window: &WindowSpec,
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E>;
+
+    /// Runs several windows as [`decode`](Self::decode) runs one, in fewer calls if the source can:
+    /// `sink` is given the index of the window that the rows belong to, and all rows of one before
+    /// those of the next.
+    ///
+    /// # Errors
+    /// Those of [`decode`](Self::decode).
+    fn decode_all<E: From<Self::Error>>(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (i, window) in windows.iter().enumerate() {
+            self.decode(window, |rows| sink(i, rows))?;
+        }
+        Ok(())
+    }
 }
 
 /// A model's context: decodes windows, and can continue a text.

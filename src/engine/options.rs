@@ -17,6 +17,8 @@ pub struct ContextOptions {
     pub n_ubatch: u32,
     /// Whether a window is split into equal calls: see [`Calls`].
     pub equal_calls: bool,
+    /// Most windows that a call decodes, each as a sequence of its own; 0 is 1.
+    pub n_seq: u32,
     /// Decode threads.
     pub threads: u32,
     /// Whether attention is computed by the fused kernel.
@@ -46,12 +48,18 @@ const OUTPUT_BUFFER_BYTES: u64 = 64 << 20;
 /// llama.cpp's own default physical batch.
 const MAX_DEFAULT_BATCH: u64 = 512;
 
-/// The default where the CPU decodes windows of at most `n_ctx` tokens: equal calls whose logits
-/// take at most 64 MiB, of at most 512 tokens.
+/// Most tokens of a call where the CPU decodes: as many as have 64 MiB of logits, at most 512.
+#[must_use]
+pub fn default_batch(n_vocab: u32) -> u32 {
+    let rows = OUTPUT_BUFFER_BYTES / (4 * u64::from(n_vocab.max(1)));
+    rows.min(MAX_DEFAULT_BATCH) as u32
+}
+
+/// The default where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
+/// [`default_batch`] tokens.
 #[must_use]
 pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
-    let rows = OUTPUT_BUFFER_BYTES / (4 * u64::from(n_vocab.max(1)));
-    Calls::equal(rows.min(MAX_DEFAULT_BATCH) as u32, n_ctx)
+    Calls::equal(default_batch(n_vocab), n_ctx)
 }
 
 /// Whether attention is computed by the fused kernel.

@@ -54,6 +54,11 @@ where
     let sources = Sources {
         // A stream has one window open at a time.
         n: if reference.can_share() { sources.n } else { 1 },
+        n_windows: if reference.can_share() {
+            sources.n_windows
+        } else {
+            1
+        },
         ..sources
     };
     let n_entries = reference.n_entries;
@@ -72,7 +77,7 @@ where
     let timing = in_turn(
         sources,
         || reference.next_window(),
-        |source, window, progress| evaluate_window(source, window, score, progress),
+        |source, windows, progress| evaluate_windows(source, windows, score, progress),
         |step| match step {
             Step::Rows(n) => on_step(Step::Rows(n)),
             Step::Window(mut scored) => {
@@ -98,31 +103,40 @@ impl Limit {
     }
 }
 
-fn evaluate_window<S: LogitSource, M: Send>(
+fn evaluate_windows<S: LogitSource, M: Send>(
     source: &mut S,
-    mut window: OpenWindow<'_>,
+    mut windows: Vec<OpenWindow<'_>>,
     score: impl Fn(RowPair<'_>) -> (Option<u32>, TokenScore, M) + Sync,
     progress: &mut Progress<'_>,
-) -> Result<ScoredWindow<M>, Error>
+) -> Result<Vec<ScoredWindow<M>>, Error>
 where
     Error: From<S::Error>,
 {
-    check_tokens(&window.spec, source.n_vocab())?;
-    let spec = window.spec.clone();
-    let mut scored = ScoredWindow {
+    for window in &windows {
+        check_tokens(&window.spec, source.n_vocab())?;
+    }
+    let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
+    let empty = |spec: &WindowSpec| ScoredWindow {
         tokens: spec.tokens.clone(),
         rows: Vec::with_capacity(spec.n_rows as usize),
     };
+    let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(empty).collect();
+    let in_reading = |windows: &[OpenWindow<'_>]| -> Duration {
+        windows.iter().map(|window| window.in_reading).sum()
+    };
     let started = Instant::now();
     let mut in_sink = Duration::ZERO;
-    let before_rows = window.in_reading;
-    // Floors are those of whole rows, before `score` cuts them.
-    let (ref_is_floored, eval_is_floored) = (window.is_floored, source.is_floored());
+    let before_rows = in_reading(&windows);
+    let eval_is_floored = source.is_floored();
     let device = progress.device;
     let mut call = device.map(DeviceClock::begin);
-    source.decode(&spec, |evaluated| {
+    let decoded: Vec<&WindowSpec> = specs.iter().collect();
+    source.decode_all(&decoded, |i, evaluated| {
         call = None;
         let sink_started = Instant::now();
+        let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
+        // Floors are those of whole rows, before `score` cuts them.
+        let ref_is_floored = window.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
         let rows = window.map(evaluated.len(), |i, row| {
             let eval = evaluated[i];
@@ -147,10 +161,11 @@ where
         Ok::<(), Error>(())
     })?;
     drop(call);
+    let in_reading = in_reading(&windows);
     let timing = &mut progress.timing;
     timing.decode += started.elapsed().saturating_sub(in_sink);
-    timing.score += in_sink.saturating_sub(window.in_reading - before_rows);
-    timing.read += window.in_reading;
+    timing.score += in_sink.saturating_sub(in_reading - before_rows);
+    timing.read += in_reading;
     Ok(scored)
 }
 

@@ -24,18 +24,24 @@ pub struct Sources<F> {
     pub make: F,
     /// Measures how busy the accelerator is that computes all of their rows, if one does.
     pub device: Option<DeviceClock>,
+    /// Windows that each takes at once, for a source that decodes several in a call.
+    pub n_windows: usize,
 }
 
 impl<F> Sources<F> {
     /// One source, whose rows the CPU computes.
     pub fn one(make: F) -> Self {
-        let (n, device) = (1, None);
-        Self { n, make, device }
+        Self {
+            n: 1,
+            make,
+            device: None,
+            n_windows: 1,
+        }
     }
 }
 
-/// Does jobs with several sources: each thread asks `next` for one after the other, one thread at a
-/// time, and `work` does it.
+/// Does jobs with several sources: each thread asks `next` for some, one thread at a time, and `work`
+/// does them.
 ///
 /// `on_step` is called for every decode call, and with each job's result, in the order in which `next`
 /// gave them. With [`Error::Enough`] it ends the run; jobs that were done ahead are dropped.
@@ -45,17 +51,29 @@ impl<F> Sources<F> {
 pub(super) fn in_turn<S, J, T: Send>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     next: impl Fn() -> Result<Option<J>, Error> + Sync,
-    work: impl Fn(&mut S, J, &mut Progress<'_>) -> Result<T, Error> + Sync,
+    work: impl Fn(&mut S, Vec<J>, &mut Progress<'_>) -> Result<Vec<T>, Error> + Sync,
     mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    let Sources { n, make, device } = sources;
+    let Sources {
+        n,
+        make,
+        device,
+        n_windows,
+    } = sources;
+    let n_windows = n_windows.max(1);
     // Jobs are numbered as they are taken: one lock for both.
     let numbered = Mutex::new(0u64);
-    let next_job = || {
+    let next_jobs = || {
         let mut numbered = locked(&numbered);
-        let job = next()?;
-        *numbered += 1;
-        Ok::<_, Error>(job.map(|job| (*numbered - 1, job)))
+        let mut jobs = Vec::new();
+        while jobs.len() < n_windows
+            && let Some(job) = next()?
+        {
+            jobs.push(job);
+        }
+        let first = *numbered;
+        *numbered += jobs.len() as u64;
+        Ok::<_, Error>((first, jobs))
     };
     let failed = AtomicBool::new(false);
     let has_enough = AtomicBool::new(false);
@@ -92,11 +110,16 @@ pub(super) fn in_turn<S, J, T: Send>(
         // Sets `failed` if the work ends early, by a panic too.
         let mut early = SetOnDrop(Some(&failed));
         let mut work_on = || -> Result<(), Error> {
-            while let Some((number, job)) = next_job()? {
-                let done = work(&mut source, job, &mut progress)?;
-                tell(Report::Done(number, done))?;
+            loop {
+                let (first, jobs) = next_jobs()?;
+                if jobs.is_empty() {
+                    return Ok(());
+                }
+                let done = work(&mut source, jobs, &mut progress)?;
+                for (number, done) in (first..).zip(done) {
+                    tell(Report::Done(number, done))?;
+                }
             }
-            Ok(())
         };
         match work_on() {
             // Whatever happened at a job beyond the last one that counts.

@@ -112,7 +112,12 @@ fn read_with(
 /// So many sources that `make` makes.
 fn sources<F>(n: usize, make: F) -> Sources<F> {
     let device = None;
-    Sources { n, make, device }
+    Sources {
+        n,
+        make,
+        device,
+        n_windows: n,
+    }
 }
 
 /// What `evaluate` should give, from the rows themselves.

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kl_formats::{RowForms, WindowSpec, Writer};
 
@@ -40,7 +40,8 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
 where
     Error: From<S::Error>,
 {
-    let writer = ParallelWriter::start(writer, sources.n);
+    let n_at_once = sources.n * sources.n_windows.max(1);
+    let writer = ParallelWriter::start(writer, n_at_once);
     let device = sources.device.clone();
     let mut forms = RowForms::default();
     let left = Mutex::new(windows.iter());
@@ -52,10 +53,7 @@ where
     let done = in_turn(
         sources,
         next,
-        |source: &mut S, (window, output), progress| {
-            let forms = write_window(source, window, output, progress)?;
-            Ok((window, forms))
-        },
+        |source: &mut S, begun, progress| write_windows(source, begun, progress),
         |step| match step {
             Step::Rows(n) => on_step(Step::Rows(n)),
             Step::Window((window, of_window)) => {
@@ -71,33 +69,57 @@ where
     finish(writer, done, forms)
 }
 
-fn write_window<S: LogitSource>(
+fn write_windows<'w, S: LogitSource>(
     source: &mut S,
-    window: &WindowSpec,
-    mut output: OpenOutput,
+    begun: Vec<(&'w WindowSpec, OpenOutput)>,
     progress: &mut Progress<'_>,
-) -> Result<RowForms, Error>
+) -> Result<Vec<(&'w WindowSpec, RowForms)>, Error>
 where
     Error: From<S::Error>,
 {
+    let (windows, outputs): (Vec<&WindowSpec>, Vec<OpenOutput>) = begun.into_iter().unzip();
+    let times = |output: &OpenOutput| (output.encoding, output.waited);
+    let waited_before: Duration = outputs.iter().map(|output| output.waited).sum();
+    let mut outputs = outputs.into_iter();
+    let mut open = outputs.next();
+    let (mut encoding, mut waited) = (Duration::ZERO, Duration::ZERO);
+    let mut forms = Vec::with_capacity(windows.len());
+    // The lane of a window holds only so many pieces: it ends before the next window's begins.
+    let mut finish = |open: &mut Option<OpenOutput>| {
+        if let Some(output) = std::mem::replace(open, outputs.next()) {
+            let (of_encoding, of_waiting) = times(&output);
+            (encoding, waited) = (encoding + of_encoding, waited + of_waiting);
+            forms.push(output.finish()?);
+        }
+        Ok::<(), Error>(())
+    };
     let started = Instant::now();
-    let waited = output.waited;
     let device = progress.device;
     let mut call = device.map(DeviceClock::begin);
-    source.decode(window, |rows| {
+    let mut current = 0;
+    source.decode_all(&windows, |i, rows| {
         call = None;
-        output.push(rows)?;
+        while current < i {
+            finish(&mut open)?;
+            current += 1;
+        }
+        if let Some(output) = &mut open {
+            output.push(rows)?;
+        }
         progress.rows(rows.len())?;
         call = device.map(DeviceClock::begin);
         Ok::<(), Error>(())
     })?;
     drop(call);
+    while open.is_some() {
+        finish(&mut open)?;
+    }
     let timing = &mut progress.timing;
-    let not_decoding = output.encoding + output.waited - waited;
+    let not_decoding = (encoding + waited).saturating_sub(waited_before);
     timing.decode += started.elapsed().saturating_sub(not_decoding);
-    timing.score += output.encoding;
-    timing.write += output.waited;
-    output.finish()
+    timing.score += encoding;
+    timing.write += waited;
+    Ok(windows.into_iter().zip(forms).collect())
 }
 
 /// Does the same as [`write_reference`] with rows from anywhere: `rows_of` hands those of a window

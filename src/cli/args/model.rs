@@ -118,13 +118,24 @@ pub struct DeviceArgs {
 pub struct ContextArgs {
     /// Logical batch: tokens in a decode call, and rows of logits in memory
     ///
-    /// [default: as many as fit in 64 MiB, at most 512; with -r, as the reference was written]
+    /// [default: equal calls of up to 512 tokens and 64 MiB of logits; with layers on a GPU 2048, as
+    /// far as the logits fit in an eighth of the free memory; with -r, as the reference was written]
     #[arg(short = 'b', long, value_name = "N", hide_short_help = true, value_parser = batch())]
     pub n_batch: Option<u32>,
 
-    /// Physical batch (-ub): tokens computed at once [default: --n-batch]
+    /// Physical batch (-ub): tokens computed at once [default: --n-batch, with layers on a GPU 512]
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = batch())]
     pub n_ubatch: Option<u32>,
+
+    /// Most windows in a decode call (-np), as whole ones fit in it
+    ///
+    /// Each is a sequence of its own. Models with recurrent layers decode one. [default: 1 on the CPU,
+    /// as many as fit with layers on a GPU; with -r, as the reference was written]
+    #[arg(
+        long, value_name = "N", hide_short_help = true,
+        value_parser = value_parser!(u32).range(1..=64)
+    )]
+    pub parallel: Option<u32>,
 
     /// Threads to decode with [default: physical cores]
     #[arg(

@@ -9,6 +9,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
     let ContextArgs {
         n_batch,
         n_ubatch,
+        parallel: n_parallel,
         threads,
         flash_attn,
         cache_type_k,
@@ -20,6 +21,7 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
         rpc: args.devices.rpc.clone(),
         n_batch,
         n_ubatch,
+        n_parallel,
         threads: threads.unwrap_or_else(default_threads),
         flash_attn,
         type_k: cache_type_k,

@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
 use serde::Serialize;
 
+use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
     Precedent, backend_identity, check_windows, context_options, largest_context,
 };
@@ -121,7 +122,10 @@ pub fn write<E: Engine>(
 
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
-    let options = context_options(&settings.run, longest, model.n_vocab(), precedent);
+    check_parallel(&settings.run, &model)?;
+    let decoding = Decoding::of(&model);
+    let options = context_options(&settings.run, longest, decoding, precedent);
+    Split::announce(&options, decoding, watch);
     let backend = backend_identity(engine, &model, &options)?;
     let (kind, path) = (settings.target.kind(), &settings.output);
     let mut about = input::describe(kind, path, &model, &settings.input, &input, backend);

@@ -339,6 +339,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         decoder: M::Decoder<'m>,
     ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
         let (model, options) = (self.model, &self.options);
+        let n_windows = options.n_seq as usize;
         let is_offloaded = model.is_offloaded();
         let ready = Mutex::new(Some(decoder));
         Sources {
@@ -349,11 +350,14 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
                 Ok(ready.map_or_else(make, Ok)?)
             },
             device: is_offloaded.then(DeviceClock::default),
+            n_windows,
         }
     }
 
     fn options_with_states(&self) -> ContextOptions {
         ContextOptions {
+            // Which states were multiplied together is known of each window by itself.
+            n_seq: 1,
             states: true,
             ..self.options.clone()
         }

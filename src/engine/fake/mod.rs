@@ -242,6 +242,10 @@ impl Model for FakeModel {
         1
     }
 
+    fn can_decode_together(&self) -> bool {
+        self.engine.has_attention
+    }
+
     fn is_offloaded(&self) -> bool {
         self.engine.offloads
     }

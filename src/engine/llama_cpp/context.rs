@@ -31,19 +31,28 @@ pub(super) trait Watch: Send + 'static {
 pub(super) struct Batch {
     tokens: Vec<sys::llama_token>,
     positions: Vec<sys::llama_pos>,
+    /// The sequence of each token.
+    sequences: Vec<sys::llama_seq_id>,
     /// Whether a token's row is wanted: 0 or 1.
     outputs: Vec<i8>,
 }
 
 impl Batch {
+    /// Tokens.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
+        self.sequences.clear();
         self.outputs.clear();
     }
 
-    pub(super) fn push(&mut self, token: u32, position: usize, is_output: bool) {
+    pub(super) fn push(&mut self, sequence: usize, token: u32, position: usize, is_output: bool) {
         self.tokens.push(token as sys::llama_token);
+        self.sequences.push(sequence as sys::llama_seq_id);
         self.positions.push(position as sys::llama_pos);
         self.outputs.push(is_output.into());
     }
@@ -129,14 +138,17 @@ impl<'m> Context<'m> {
 
     /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.
     pub(super) fn decode(&mut self, batch: &mut Batch) -> Result<(), DecodeError> {
+        // Each token belongs to one sequence.
+        let mut n_sequences = vec![1; batch.tokens.len()];
+        let sequences = batch.sequences.iter_mut().map(std::ptr::from_mut);
+        let mut sequences: Vec<*mut sys::llama_seq_id> = sequences.collect();
         let tokens = sys::llama_batch {
             n_tokens: batch.tokens.len() as i32,
             token: batch.tokens.as_mut_ptr(),
             embd: std::ptr::null_mut(),
             pos: batch.positions.as_mut_ptr(),
-            // Without these, all tokens belong to sequence 0.
-            n_seq_id: std::ptr::null_mut(),
-            seq_id: std::ptr::null_mut(),
+            n_seq_id: n_sequences.as_mut_ptr(),
+            seq_id: sequences.as_mut_ptr(),
             logits: batch.outputs.as_mut_ptr(),
         };
         // SAFETY: the context is valid, and each list has n_tokens elements.
@@ -179,9 +191,13 @@ pub(super) fn params(
 ) -> sys::llama_context_params {
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_context_default_params() };
-    params.n_ctx = options.n_ctx;
-    let calls = options.calls();
-    params.n_batch = calls.most(options.n_ctx);
+    let (calls, n_seq) = (options.calls(), options.n_seq.max(1));
+    params.n_ctx = options.n_ctx.saturating_mul(n_seq);
+    params.n_seq_max = n_seq;
+    // With one cache for all sequences, llama.cpp computes the tokens of a call in their order: a
+    // window's stay together. It would deal them out among the sequences otherwise, a few each.
+    params.kv_unified = n_seq > 1;
+    params.n_batch = calls.most(params.n_ctx);
     params.n_ubatch = match calls.is_equal {
         true => params.n_batch,
         false => calls.n_ubatch,

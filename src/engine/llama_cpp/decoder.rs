@@ -10,7 +10,8 @@ use super::check_positions;
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Call, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
+    Call, ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps,
+    last_log_errors, top_token,
 };
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -18,6 +19,8 @@ pub struct LlamaCppDecoder<'m> {
     context: Context<'m>,
     batch: Batch,
     calls: Calls,
+    /// Most windows of a call.
+    n_seq: usize,
     n_vocab: usize,
     /// Takes the hidden states, in a context that shows them.
     tap: Option<Arc<Mutex<Tap>>>,
@@ -28,11 +31,11 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl<'m> LlamaCppDecoder<'m> {
-    /// Wraps a context that decodes these calls; `turn` is locked while it decodes, so
+    /// Wraps a context that was created with `options`; `turn` is locked while it decodes, so
     /// that one context of a model decodes at a time.
     pub(super) fn new(
         context: Context<'m>,
-        calls: Calls,
+        options: &ContextOptions,
         n_vocab: usize,
         tap: Option<Arc<Mutex<Tap>>>,
         n_positions: Option<u64>,
@@ -42,7 +45,8 @@ impl<'m> LlamaCppDecoder<'m> {
         Self {
             context,
             batch: Batch::default(),
-            calls,
+            calls: options.calls(),
+            n_seq: options.n_seq.max(1) as usize,
             n_vocab,
             tap,
             n_positions,
@@ -61,6 +65,52 @@ impl<'m> LlamaCppDecoder<'m> {
         let (tokens, positions) = (&window.tokens, call.positions.clone());
         let scored_start = call.scored_start;
         self.decode_batch(window.window, tokens, positions, scored_start, wants_rows)
+    }
+
+    /// How many of these windows, from the first on, one call decodes: as many whole ones as it holds.
+    fn n_together(&self, windows: &[&WindowSpec]) -> usize {
+        let mut n_left = u64::from(self.calls.n_batch);
+        let fitting = windows.iter().take_while(|window| {
+            let left = n_left.checked_sub(window.n_decoded());
+            n_left = left.unwrap_or(0);
+            left.is_some()
+        });
+        fitting.take(self.n_seq).count()
+    }
+
+    /// Decodes whole windows in one call, each as a sequence of its own, and returns their rows, one
+    /// window's after the other's.
+    fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
+        self.context.clear();
+        self.batch.clear();
+        let mut scored = Vec::new();
+        for (sequence, window) in windows.iter().enumerate() {
+            let tokens = window.tokens.iter().take(window.n_decoded() as usize);
+            check_positions(self.n_positions, window.n_decoded(), self.path)?;
+            for (position, &token) in tokens.enumerate() {
+                let is_scored = position >= window.first_scored as usize;
+                if is_scored {
+                    scored.push(self.batch.len());
+                }
+                self.batch.push(sequence, token, position, is_scored);
+            }
+        }
+        if self.batch.len() == 0 {
+            return Ok(Vec::new());
+        }
+        let failed = |reason: String| EngineError::Decode {
+            path: self.path.to_owned(),
+            window: windows.first().map_or(0, |window| window.window),
+            position: 0,
+            reason,
+        };
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.context
+            .decode(&mut self.batch)
+            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
+        let rows = scored.into_iter().map(|i| self.context.row(i));
+        let rows = rows.collect::<Option<_>>();
+        rows.ok_or_else(|| failed(last_log_errors()))
     }
 
     /// Decodes the tokens at `positions` of a window in one call, after those before them, and
@@ -95,7 +145,7 @@ impl<'m> LlamaCppDecoder<'m> {
         self.batch.clear();
         for position in positions.clone() {
             let is_scored = position >= scored_start;
-            self.batch.push(tokens[position], position, is_scored);
+            self.batch.push(0, tokens[position], position, is_scored);
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.context
@@ -122,6 +172,34 @@ impl LogitSource for LlamaCppDecoder<'_> {
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
         decode_in_steps(self, window, sink)
+    }
+
+    fn decode_all<E: From<EngineError>>(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut next = 0;
+        while let Some(&window) = windows.get(next) {
+            let together = &windows[next..next + self.n_together(&windows[next..])];
+            match together {
+                [] | [_] => {
+                    self.decode(window, |rows| sink(next, rows))?;
+                    next += 1;
+                }
+                _ => {
+                    let rows = self.decode_together(together)?;
+                    let mut rows = rows.as_slice();
+                    for window in together {
+                        let (own, others) = rows.split_at(window.n_rows as usize);
+                        sink(next, own)?;
+                        rows = others;
+                        next += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -194,6 +194,10 @@ impl Model for LlamaCppModel<'_> {
         self.n_layers
     }
 
+    fn can_decode_together(&self) -> bool {
+        !self.inner.is_recurrent() && !self.inner.is_hybrid()
+    }
+
     fn is_offloaded(&self) -> bool {
         let options = &self.options;
         let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
@@ -210,7 +214,7 @@ impl Model for LlamaCppModel<'_> {
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
         Ok(LlamaCppDecoder::new(
             self.context(options, tap.clone())?,
-            options.calls(),
+            options,
             self.n_vocab() as usize,
             tap,
             self.header.n_positions,

@@ -50,7 +50,7 @@ impl LlamaCppModel<'_> {
         let probe = Arc::new(Mutex::new(Probe::new(self.n_vocab())));
         let mut context = self.context(&options, Some(probe.clone()))?;
         let mut batch = Batch::default();
-        batch.push(self.bos_token().unwrap_or_default(), 0, true);
+        batch.push(0, self.bos_token().unwrap_or_default(), 0, true);
         {
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
             context

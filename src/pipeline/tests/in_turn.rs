@@ -91,6 +91,7 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
         n: 2,
         make: || Ok(device.source(2)),
         device: Some(clock),
+        n_windows: 1,
     };
     let timing = evaluate(sources, &rows, Kernel::Portable, overlaps, |step| {
         if let Step::Window(window) = step {
@@ -111,6 +112,7 @@ fn a_call_begins_before_the_rows_of_the_last_are_written() {
         n: 2,
         make: || Ok(device.source(1).kept_until(2)),
         device: Some(DeviceClock::default()),
+        n_windows: 1,
     };
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
     let written = write_reference(sources, &plan.windows, writer, |_| Ok(())).unwrap();

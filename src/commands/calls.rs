@@ -1,0 +1,272 @@
+//! How many tokens and windows a decode call holds.
+
+use std::fs;
+
+use anyhow::{Result, bail};
+use kl_formats::Calls;
+
+use super::observer::{Event, Watch};
+use super::settings::RunSettings;
+use crate::engine::{ContextOptions, GpuLayers, Model, default_batch, default_calls};
+use crate::report::number::bytes;
+
+/// llama.cpp's own default batches, which accelerators like.
+const ACCELERATOR_N_BATCH: u32 = 2048;
+const ACCELERATOR_N_UBATCH: u32 = 512;
+
+/// With an accelerator, rows of logits may take this share of the memory that the host has
+/// available: they lie there beside what reads and scores them, and ggml's own staging buffers.
+const MEMORY_SHARE: u64 = 8;
+
+/// Most windows of a call. llama.cpp holds 256 sequences; more than these make no call faster.
+const MAX_N_SEQ: u32 = 64;
+
+/// What of a model decides how its windows are decoded.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoding {
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Whether an accelerator computes some of its layers.
+    pub is_accelerated: bool,
+    /// Whether a call may decode several windows.
+    pub is_together: bool,
+}
+
+impl Decoding {
+    /// How a loaded model is decoded.
+    pub fn of(model: &impl Model) -> Self {
+        Self {
+            n_vocab: model.n_vocab(),
+            is_accelerated: model.options().n_gpu_layers != GpuLayers::Count(0),
+            is_together: model.can_decode_together(),
+        }
+    }
+
+    /// One window a call, for those who need to know what was decoded in which.
+    pub fn one_by_one(self) -> Self {
+        Self {
+            is_together: false,
+            ..self
+        }
+    }
+}
+
+/// How windows are split, and how many a call decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    pub calls: Calls,
+    pub n_seq: u32,
+}
+
+impl Split {
+    /// Chooses for windows of at most `n_ctx` tokens: what the user set, else what the reference was
+    /// computed with, else what is best. A batch that the user sets is llama.cpp's.
+    pub fn choose(
+        run: &RunSettings,
+        n_ctx: u32,
+        decoding: Decoding,
+        precedent: Option<Split>,
+    ) -> Self {
+        let n_ctx = n_ctx.max(1);
+        let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
+        let best = || Self::best(n_ctx, decoding, run.n_contexts(true));
+        let otherwise = precedent.unwrap_or_else(best);
+        let most = run.n_batch.unwrap_or(match run.n_parallel {
+            // As many as fit in what is best.
+            Some(_) if decoding.is_accelerated => best().calls.n_batch,
+            Some(_) => default_batch(decoding.n_vocab),
+            None => otherwise.calls.n_batch,
+        });
+        let n_seq = match decoding.is_together {
+            true => run.n_parallel.unwrap_or(otherwise.n_seq),
+            false => 1,
+        };
+        let n_seq = n_seq.min(most / n_ctx).clamp(1, MAX_N_SEQ);
+        let n_batch = match (run.n_batch, n_seq) {
+            (None, 1) => otherwise.calls.n_batch,
+            _ => most,
+        };
+        // A batch is never larger than its windows. Stated here, so that headers of equal runs are
+        // equal.
+        let n_batch = n_batch.min(n_ctx.saturating_mul(n_seq));
+        let n_ubatch = run.n_ubatch.unwrap_or(match otherwise.calls.is_equal {
+            true if is_set || n_seq > 1 => n_batch,
+            _ => otherwise.calls.n_ubatch,
+        });
+        Self {
+            calls: Calls {
+                n_batch,
+                n_ubatch: n_ubatch.min(n_batch),
+                is_equal: otherwise.calls.is_equal && !is_set && n_seq == 1 && n_batch < n_ctx,
+            },
+            n_seq,
+        }
+    }
+
+    /// What is best where nothing is set: on the CPU, equal calls of one window; with an accelerator,
+    /// llama.cpp's batches, with as many whole windows as they hold.
+    fn best(n_ctx: u32, decoding: Decoding, n_contexts: u32) -> Self {
+        if !decoding.is_accelerated {
+            return Self {
+                calls: default_calls(decoding.n_vocab, n_ctx),
+                n_seq: 1,
+            };
+        }
+        let rows = available_memory().map(|bytes| {
+            let row = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
+            bytes / MEMORY_SHARE / row
+        });
+        Self {
+            calls: Calls {
+                n_batch: fitting(rows),
+                n_ubatch: ACCELERATOR_N_UBATCH,
+                is_equal: false,
+            },
+            n_seq: MAX_N_SEQ,
+        }
+    }
+
+    /// Tells how a run with an accelerator decodes, which depends on the memory that is free, or
+    /// with several windows in a call.
+    pub fn announce(options: &ContextOptions, decoding: Decoding, watch: &Watch<'_>) {
+        if !decoding.is_accelerated && options.n_seq <= 1 {
+            return;
+        }
+        let (n_batch, n_ubatch) = (options.n_batch, options.n_ubatch);
+        let logits = bytes(4 * u64::from(n_batch) * u64::from(decoding.n_vocab));
+        let windows = match options.n_seq {
+            0 | 1 => String::new(),
+            n => format!(", up to {n} windows in a call"),
+        };
+        let text = format!("{n_batch}, physical {n_ubatch}{windows}; logits of a call: {logits}");
+        watch.event(&Event::Plan("batch", &text));
+    }
+}
+
+/// Refuses several windows in a call where a model cannot decode them.
+///
+/// # Errors
+/// If it cannot and `--parallel` asks for it.
+pub fn check_parallel(run: &RunSettings, model: &impl Model) -> Result<()> {
+    match run.n_parallel {
+        Some(n) if n > 1 && !model.can_decode_together() => bail!(
+            "{}: -np {n}: a model with recurrent layers decodes one window at a time: leave out -np",
+            model.path().display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The batch whose rows fit: llama.cpp's, halved as often as needed, but never less than a physical
+/// one.
+fn fitting(rows: Option<u64>) -> u32 {
+    let mut n_batch = ACCELERATOR_N_BATCH;
+    while n_batch > ACCELERATOR_N_UBATCH && rows.is_some_and(|rows| rows < n_batch.into()) {
+        n_batch /= 2;
+    }
+    n_batch
+}
+
+/// Bytes of the host's memory that are available without swapping, where the system tells
+/// (`MemAvailable` of Linux).
+fn available_memory() -> Option<u64> {
+    in_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn in_meminfo(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes: u64 = line?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::tests::run;
+
+    const CPU: Decoding = Decoding {
+        n_vocab: 32_000,
+        is_accelerated: false,
+        is_together: true,
+    };
+
+    const GPU: Decoding = Decoding {
+        is_accelerated: true,
+        ..CPU
+    };
+
+    fn chosen(decoding: Decoding, n_ctx: u32, change: fn(&mut RunSettings)) -> (u32, u32, u32) {
+        let mut run = RunSettings {
+            n_batch: None,
+            ..run()
+        };
+        change(&mut run);
+        let Split { calls, n_seq } = Split::choose(&run, n_ctx, decoding, None);
+        (calls.n_batch, calls.n_ubatch, n_seq)
+    }
+
+    #[test]
+    fn accelerators_decode_as_many_whole_windows_as_a_batch_holds() {
+        assert_eq!(chosen(GPU, 512, |_| ()), (2048, 512, 4));
+        assert_eq!(chosen(GPU, 700, |_| ()), (1400, 512, 2));
+        assert_eq!(chosen(GPU, 4096, |_| ()), (2048, 512, 1));
+        assert_eq!(
+            chosen(GPU, 512, |run| run.n_batch = Some(1024)),
+            (1024, 512, 2)
+        );
+        assert_eq!(
+            chosen(GPU, 512, |run| run.n_parallel = Some(2)),
+            (1024, 512, 2)
+        );
+        assert_eq!(chosen(GPU.one_by_one(), 512, |_| ()), (512, 512, 1));
+    }
+
+    #[test]
+    fn the_cpu_decodes_one_window_unless_told_otherwise() {
+        assert_eq!(chosen(CPU, 512, |_| ()), (512, 512, 1));
+        assert_eq!(chosen(CPU, 128, |_| ()), (128, 128, 1));
+        assert_eq!(
+            chosen(CPU, 128, |run| run.n_parallel = Some(3)),
+            (384, 128, 3)
+        );
+        assert_eq!(
+            chosen(CPU, 128, |run| run.n_parallel = Some(9)),
+            (512, 128, 4)
+        );
+        assert_eq!(
+            chosen(CPU.one_by_one(), 128, |run| run.n_parallel = Some(3)),
+            (128, 128, 1)
+        );
+    }
+
+    #[test]
+    fn a_reference_is_evaluated_as_it_was_written() {
+        let run = RunSettings {
+            n_batch: None,
+            ..run()
+        };
+        let written = Split::choose(&run, 512, GPU, None);
+        assert_eq!(Split::choose(&run, 512, CPU, Some(written)), written);
+        let written = Split::choose(&run, 600, CPU, None);
+        assert!(written.calls.is_equal);
+        assert_eq!(Split::choose(&run, 600, GPU, Some(written)), written);
+    }
+
+    #[test]
+    fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
+        for (rows, n_batch) in [
+            (None, 2048),
+            (Some(5000), 2048),
+            (Some(2047), 1024),
+            (Some(600), 512),
+            (Some(1), 512),
+        ] {
+            assert_eq!(fitting(rows), n_batch, "{rows:?}");
+        }
+        let text = "MemTotal:       24678012 kB\nMemAvailable:   22000000 kB\n";
+        assert_eq!(in_meminfo(text), Some(22_000_000 * 1024));
+        assert_eq!(in_meminfo("MemTotal: 1 kB"), None);
+    }
+}
