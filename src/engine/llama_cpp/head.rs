@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::PoisonError;
 
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
@@ -10,6 +11,7 @@ use llama_cpp_sys_2 as sys;
 use super::ggml::{Arena, Matrix, Scheduler, Weight};
 use super::node::ModelTensor;
 use super::placement::{Place, Placement};
+use super::rpc;
 use crate::engine::{EngineError, Head, last_log_errors};
 
 /// Bytes of the matrix that are read at once.
@@ -28,6 +30,8 @@ pub struct LlamaCppHead<'m> {
     /// What follows the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<Weight>)>,
     device: String,
+    /// Whether that is a server's.
+    is_remote: bool,
     graph: Option<Graph>,
     scheduler: Scheduler,
     own: Option<Weight>,
@@ -93,6 +97,7 @@ impl<'m> LlamaCppHead<'m> {
             matrix: tensor,
             steps: steps.collect::<Result<_, EngineError>>()?,
             device: place.device.name(),
+            is_remote: place.device.is_remote(),
             graph: None,
             scheduler,
             own,
@@ -181,6 +186,8 @@ impl Head for LlamaCppHead<'_> {
         }
         let n_logits = n * self.n_vocab;
         let scheduler = self.scheduler.as_ptr();
+        let turn = || rpc::TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.is_remote.then(turn);
         let graph = self.prepare(n)?;
         let rows = graph.rows;
         // SAFETY: the graph is allocated, and its first tensor has as many f32 as `states`.

@@ -15,6 +15,7 @@ use super::context::Contexts;
 use super::ggml::Device;
 use super::load::{Loaded, load};
 use super::probe::Found;
+use super::rpc;
 use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
 use crate::engine::gguf::{GgufSummary, TensorPlace};
@@ -35,7 +36,7 @@ pub struct LlamaCppModel<'b> {
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
-    pub(super) turn: Mutex<()>,
+    turn: Mutex<()>,
     pub(super) contexts: Contexts,
     /// Its output head, once it was looked for.
     pub(super) found: OnceLock<Found>,
@@ -84,6 +85,16 @@ impl<'b> LlamaCppModel<'b> {
             head_place: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
+    }
+}
+
+impl LlamaCppModel<'_> {
+    /// What is locked while one of the contexts decodes; devices of servers are shared by all models.
+    pub(super) fn turn(&self) -> &Mutex<()> {
+        match self.gpus.iter().any(|device| device.is_remote()) {
+            true => &rpc::TURN,
+            false => &self.turn,
+        }
     }
 }
 
@@ -219,7 +230,7 @@ impl Model for LlamaCppModel<'_> {
             tap,
             self.header.n_positions,
             &self.path,
-            &self.turn,
+            self.turn(),
         ))
     }
 

@@ -52,7 +52,7 @@ impl LlamaCppModel<'_> {
         let mut batch = Batch::default();
         batch.push(0, self.bos_token().unwrap_or_default(), 0, true);
         {
-            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = self.turn().lock().unwrap_or_else(PoisonError::into_inner);
             context
                 .decode(&mut batch)
                 .map_err(|error| self.no_states(&format!("{error}; {}", last_log_errors())))?;

@@ -24,6 +24,11 @@ const PROTOCOL: [u8; 2] = [7, 0];
 /// The servers whose devices are registered.
 static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Locked while a graph is handed to servers, whichever model or head it belongs to. ggml notes the
+/// last graph of a device before it sends it (`ggml_backend_rpc_graph_compute`): if two threads do
+/// that at once, a server may repeat the wrong one.
+pub(super) static TURN: Mutex<()> = Mutex::new(());
+
 /// Connects to a server, `HOST:PORT`, and registers its devices, after those of earlier servers. One
 /// that is connected already is left as it is.
 ///
