@@ -151,7 +151,7 @@ pub enum EngineError {
         devices: Vec<String>,
     },
     /// The number of layers to offload could not be found.
-    #[error("{path}: cannot be fitted to the free memory: {why}, or give a number of layers instead of auto", path = .path.display())]
+    #[error("{path}: cannot be fitted to the free memory: {why}: give a number of layers instead of auto", path = .path.display())]
     Fit {
         /// The model's file.
         path: PathBuf,

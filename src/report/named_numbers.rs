@@ -106,6 +106,7 @@ pub fn known_names() -> Vec<String> {
     let report = ModelReport {
         label: String::new(),
         model: ModelInfo::new(Path::new(""), &identity),
+        set_up: None,
         n_vocab_compared: 1,
         is_reference_model: false,
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),

@@ -308,6 +308,7 @@ impl Evaluation<'_> {
             },
             model,
             is_reference_model: self.is_reference_model,
+            set_up: self.backend.clone(),
             n_vocab_compared: self.n_vocab_compared,
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             sidecar: None,

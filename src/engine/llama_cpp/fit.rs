@@ -49,7 +49,9 @@ pub(super) fn fit(
         why,
     };
     if let Some(SplitMode(LlamaSplitMode::Row | LlamaSplitMode::Tensor)) = options.split_mode {
-        return Err(no_fit("llama.cpp fits no model that -sm splits".to_owned()));
+        return Err(no_fit(
+            "llama.cpp fits no model that -sm row or tensor splits".to_owned(),
+        ));
     }
     let room = options.room.as_deref().cloned().unwrap_or_else(|| Room {
         context: ContextOptions {
@@ -118,7 +120,7 @@ pub(super) fn fit(
     match status {
         0 => Ok(()),
         1 => Err(no_fit(
-            "it is too large with -ts, -ot, -cmoe or -ncmoe as given: leave them out".to_owned(),
+            "it is too large with -ts, -ot, -cmoe and -ncmoe as they are".to_owned(),
         )),
         _ => Err(no_fit(last_log_errors())),
     }

@@ -8,12 +8,13 @@ use super::Comparison;
 type Part = fn(&BackendIdentity) -> Option<String>;
 
 /// What can differ, and how it is called.
-const COLUMNS: [(&str, Part); 6] = [
+const COLUMNS: [(&str, Part); 7] = [
     ("KV cache", kv_types),
     ("devices", |set_up| {
         Some(set_up.devices.as_ref()?.join(", "))
     }),
     ("-ngl", |set_up| Some(set_up.n_gpu_layers?.to_string())),
+    ("placement", placement),
     ("batch", batch),
     ("-fa", |set_up| set_up.flash_attn.clone()),
     ("llama.cpp", |set_up| set_up.llama_cpp.clone()),
@@ -42,6 +43,13 @@ fn kv_types(set_up: &BackendIdentity) -> Option<String> {
         true => k.clone(),
         false => format!("K {k}, V {v}"),
     })
+}
+
+/// The flags that placed weights, where layers were offloaded.
+fn placement(set_up: &BackendIdentity) -> Option<String> {
+    let is_offloaded = set_up.n_gpu_layers? > 0;
+    let flags = set_up.placement.as_ref().filter(|_| is_offloaded);
+    Some(flags.map_or_else(|| "default".to_owned(), |flags| flags.join(" ")))
 }
 
 fn batch(set_up: &BackendIdentity) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kl_formats::{ModelIdentity, Shard};
+use kl_formats::{BackendIdentity, ModelIdentity, Shard};
 use serde::Serialize;
 
 use super::divergent::DivergentToken;
@@ -68,6 +68,9 @@ pub struct ModelReport {
     pub label: String,
     /// The evaluated model.
     pub model: ModelInfo,
+    /// How its rows were computed; absent where no model ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_up: Option<BackendIdentity>,
     /// Whether the reference was written with this very model, by the metadata and tensor infos in
     /// its header: its numbers are then the noise floor of the setup, not a quantization's loss.
     pub is_reference_model: bool,

@@ -115,6 +115,7 @@ pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
         label: model.default_label().to_owned(),
         model,
         is_reference_model: false,
+        set_up: reference().backend,
         n_vocab_compared: 512,
         summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),
         breakdown: breakdown(records, &[]),

@@ -1,6 +1,7 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
 mod head;
+mod load;
 
 use std::ffi::CString;
 use std::io::{Cursor, Read};

@@ -1,0 +1,82 @@
+//! Where weights lie, on a machine that may have no device but the CPU.
+
+use super::*;
+use crate::engine::GpuLayers;
+
+fn refused(options: &ModelOptions) -> String {
+    hush();
+    match ENGINE.load(&fixture("tiny-f16.gguf"), options) {
+        Ok(_) => panic!("loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn with_override(text: &str) -> ModelOptions {
+    ModelOptions {
+        tensor_overrides: vec![text.parse().unwrap()],
+        ..ModelOptions::default()
+    }
+}
+
+#[test]
+fn rows_do_not_depend_on_how_the_file_is_read() {
+    let path = fixture("tiny-f16.gguf");
+    let mapped = load(&path);
+    let window = window(&mapped, 40, 0);
+    let expected = plain_rows(&mapped, &options(64, 64), &window);
+    let on_cpu = with_override(r"blk\.0\..*=CPU");
+    let read = ModelOptions {
+        use_mmap: Some(false),
+        ..ModelOptions::default()
+    };
+    let cpu_only = ModelOptions {
+        devices: vec!["none".to_owned()],
+        n_gpu_layers: GpuLayers::All,
+        ..ModelOptions::default()
+    };
+    let without_experts = ModelOptions {
+        n_cpu_moe: u32::MAX,
+        no_kv_offload: true,
+        no_op_offload: true,
+        ..ModelOptions::default()
+    };
+    for other in [on_cpu, read, cpu_only, without_experts] {
+        let model = ENGINE.load(&path, &other).unwrap();
+        assert!(!model.is_offloaded());
+        assert_eq!(model.options().n_gpu_layers, GpuLayers::Count(0));
+        let rows = plain_rows(&model, &options(64, 64), &window);
+        for (row, expected) in rows.iter().zip(&expected) {
+            assert_eq!(bits(row), bits(expected), "{other:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused() {
+    let message = refused(&with_override("blk=Nonesuch7"));
+    assert!(message.contains("no device 'Nonesuch7': available are"));
+    assert!(message.contains("CPU"), "{message}");
+}
+
+#[test]
+fn a_pattern_that_is_no_regular_expression_is_refused() {
+    for pattern in ["((=CPU", "[z-a]=CPU"] {
+        let message = refused(&with_override(pattern));
+        assert!(!message.contains('\n'));
+        assert!(message.contains("could not load the model"), "{message}");
+    }
+}
+
+#[test]
+fn automatic_layers_are_a_number_once_a_model_is_loaded() {
+    hush();
+    let options = ModelOptions {
+        n_gpu_layers: GpuLayers::Auto,
+        devices: vec!["none".to_owned()],
+        ..ModelOptions::default()
+    };
+    let model = ENGINE.load(&fixture("tiny-f16.gguf"), &options).unwrap();
+    assert_eq!(model.options().n_gpu_layers, GpuLayers::Count(0));
+    // Three layers, and the output layer.
+    assert_eq!(model.n_layers(), 4);
+}
