@@ -59,6 +59,8 @@ impl ModelOptions {
     pub fn placement(&self) -> Vec<String> {
         let overrides = self.tensor_overrides.iter().map(ToString::to_string);
         let overrides: Vec<String> = overrides.collect();
+        let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::DEFAULT);
+        let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
         let split = Some(&self.tensor_split).filter(|split| !split.is_empty());
         let moe = match self.n_cpu_moe {
             0 => None,
@@ -66,8 +68,8 @@ impl ModelOptions {
             n => Some(format!("-ncmoe {n}")),
         };
         [
-            self.split_mode.map(|mode| format!("-sm {mode}")),
-            self.main_gpu.map(|gpu| format!("-mg {gpu}")),
+            split_mode.map(|mode| format!("-sm {mode}")),
+            main_gpu.map(|gpu| format!("-mg {gpu}")),
             split.map(|split| format!("-ts {split}")),
             (!overrides.is_empty()).then(|| format!("-ot {}", overrides.join(","))),
             moe,
@@ -149,6 +151,11 @@ pub struct Beside {
 /// How layers are split between several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitMode(pub(super) LlamaSplitMode);
+
+impl SplitMode {
+    /// llama.cpp's own: by layers.
+    const DEFAULT: Self = Self(LlamaSplitMode::Layer);
+}
 
 /// llama.cpp's names of the modes.
 const SPLIT_MODES: [(&str, LlamaSplitMode); 4] = [

@@ -16,5 +16,6 @@ mod device;
 
 mod against_cpu;
 mod dying;
+mod placement;
 mod refused;
 mod whole_job;

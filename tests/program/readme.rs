@@ -8,13 +8,18 @@ use crate::session::Session;
 const README: &str = include_str!("../../README.md");
 
 /// Flags that README names by llama.cpp's short spelling.
-const SHORT: [(&str, &str); 6] = [
+const SHORT: [(&str, &str); 11] = [
     ("-fa", "--flash-attn"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-sm", "--split-mode"),
     ("-mg", "--main-gpu"),
     ("-dev", "--device"),
+    ("-ts", "--tensor-split"),
+    ("-ot", "--override-tensor"),
+    ("-cmoe", "--cpu-moe"),
+    ("-ncmoe", "--n-cpu-moe"),
+    ("-nkvo", "--no-kv-offload"),
 ];
 
 /// Flags that every command has, and that README need not list.

@@ -43,7 +43,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
         fit(path, &file, &mut params, options)?;
     }
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
-    // llama.cpp wants them to. It keeps no pointer to a list after it has loaded the model.
+    // llama.cpp wants them to. It copies the proportions, and reads no other list later.
     let model = unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
     let model = NonNull::new(model).ok_or_else(|| EngineError::Load {
         path: path.to_owned(),

@@ -1,0 +1,134 @@
+//! Where weights lie: the flags move them, and the numbers stay.
+
+use serde_json::Value;
+
+use crate::device::{Device, Server, has_servers, rpc_flags, session};
+use crate::numbers::number;
+use crate::session::Session;
+
+/// How far rows on a device may be from the CPU's: its kernels add in another order. In nats.
+const ROW_BOUND: f64 = 1e-4;
+
+/// Evaluates a model against `ref.gz` with these flags, and returns the result and llama.cpp's log.
+#[track_caller]
+fn evaluate(session: &Session, model: &str, flags: &str) -> (Value, String) {
+    let line = format!("-m {model} -r ref.gz --force -v --json out.json {flags}");
+    let log = session.ok(&line).stderr;
+    (session.read_json("out.json")["models"][0].clone(), log)
+}
+
+#[track_caller]
+fn is_near(result: &Value, flags: &str) {
+    assert_eq!(result["n_excluded"], 0);
+    let row = number(&result["kld"]["max"]);
+    assert!(row < ROW_BOUND, "{flags}: {row} nats");
+}
+
+/// MiB of weights that the log finds in the memory whose name contains `memory`.
+fn weights(log: &str, memory: &str) -> f64 {
+    let lines = log
+        .lines()
+        .filter(|line| line.contains(memory) && line.contains("model buffer size"));
+    let sizes = lines.filter_map(|line| line.split(['=', ' ']).rev().nth(1)?.parse::<f64>().ok());
+    sizes.sum()
+}
+
+#[test]
+fn work_that_stays_on_the_cpu_gives_the_same_rows() {
+    let (session, device) = (session(), Device::new());
+    session.ok("-m @f16 -t short.txt -c 64 -w ref.gz --encoding f32 -q");
+    let all = device.all_layers();
+    let fewer = format!("{} -ngl 2", device.flags);
+    for (flags, placement) in [
+        (format!("{all} -nkvo"), Some("-nkvo")),
+        (format!("{fewer} --no-op-offload"), Some("--no-op-offload")),
+        (
+            format!(r"{all} -ot blk\.0\..*=CPU"),
+            Some(r"-ot blk\.0\..*=CPU"),
+        ),
+        (format!("{all} -ot output=CPU"), Some("-ot output=CPU")),
+        (format!("{all} --no-mmap"), None),
+        (format!("{all} --mmap"), None),
+    ] {
+        let (result, _) = evaluate(&session, "@f16", &flags);
+        is_near(&result, &flags);
+        let recorded = &result["set_up"]["placement"];
+        assert_eq!(
+            recorded[0].as_str(),
+            placement.filter(|_| !recorded.is_null())
+        );
+        assert_eq!(recorded.is_null(), placement.is_none(), "{flags}");
+    }
+}
+
+#[test]
+fn experts_can_stay_on_the_cpu() {
+    let (session, device) = (session(), Device::new());
+    let mixtral = "@architectures/mixtral.gguf";
+    session.ok(&format!(
+        "-m {mixtral} -t short.txt -c 64 -w ref.gz --encoding f32 -q"
+    ));
+    let all = device.all_layers();
+    let (_, log) = evaluate(&session, mixtral, &all);
+    let with_experts = weights(&log, "CPU");
+    for flags in ["-cmoe", "-ncmoe 9"] {
+        let flags = format!("{all} {flags}");
+        let (result, log) = evaluate(&session, mixtral, &flags);
+        is_near(&result, &flags);
+        assert!(weights(&log, "CPU") > with_experts, "{flags}: {log}");
+    }
+}
+
+#[test]
+fn all_layers_fit_where_there_is_room() {
+    let (session, device) = (session(), Device::new());
+    let flags = format!("{} -ngl auto", device.flags);
+    session.ok(&format!(
+        "-m @f16 -t short.txt -c 64 -w ref.gz --encoding f32 -q {flags}"
+    ));
+    let (result, log) = evaluate(&session, "@f16", &flags);
+    assert_eq!(number(&result["kld"]["max"]), 0.0);
+    assert_eq!(result["set_up"]["n_gpu_layers"], 4);
+    assert!(log.contains("4 of 4 fit on the devices"), "{log}");
+    let line = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 --no-sidecar {flags}");
+    let log = session.ok(&line).stderr;
+    assert_eq!(log.matches("4 of 4 fit on the devices").count(), 2, "{log}");
+}
+
+#[test]
+fn a_model_is_split_between_servers_as_told() {
+    if !has_servers() {
+        return;
+    }
+    let (session, servers) = (session(), [Server::start(), Server::start()]);
+    session.ok("-m @f16 -t short.txt -c 64 -w ref.gz --encoding f32 -q");
+    let split = format!("{} -ngl 99", rpc_flags(&servers));
+    let without_first = split.replace("RPC0,", "");
+    let mut on_first = Vec::new();
+    for flags in [
+        format!("{split} -ts 1,3"),
+        format!("{split} -ts 3,1"),
+        format!("{split} -ts 0,1"),
+        format!("{split} -sm none -mg 0"),
+        without_first,
+    ] {
+        let (result, log) = evaluate(&session, "@f16", &flags);
+        is_near(&result, &flags);
+        on_first.push(weights(&log, &servers[0].address));
+    }
+    let [one_in_four, three_in_four, none, all, not_named] = on_first[..] else {
+        panic!("five splits")
+    };
+    assert!(0.0 < one_in_four && one_in_four < three_in_four && three_in_four < all);
+    assert_eq!((none, not_named), (0.0, 0.0));
+    for (flags, what) in [
+        ("-ts 1,1,1", "the devices are RPC0, RPC1"),
+        ("-sm none -mg 2", "the devices are RPC0, RPC1"),
+        ("-sm row", "does not support split buffers"),
+        ("-ot blk=CUDA0", "available are CPU, RPC0, RPC1"),
+        ("-sm row -ngl auto", "cannot be fitted to the free memory"),
+    ] {
+        let line = format!("-m @f16 -r ref.gz --force -q {split} {flags}");
+        session.fails(&line, 1, &[what]);
+    }
+}
