@@ -52,12 +52,9 @@ fn work_that_stays_on_the_cpu_gives_the_same_rows() {
     ] {
         let (result, _) = evaluate(&session, "@f16", &flags);
         is_near(&result, &flags);
-        let recorded = &result["set_up"]["placement"];
-        assert_eq!(
-            recorded[0].as_str(),
-            placement.filter(|_| !recorded.is_null())
-        );
-        assert_eq!(recorded.is_null(), placement.is_none(), "{flags}");
+        let recorded = result["set_up"]["placement"].to_string();
+        let placement = placement.unwrap_or_default().replace('\\', r"\\");
+        assert!(recorded.contains(&placement), "{flags}: {recorded}");
     }
 }
 
@@ -103,7 +100,7 @@ fn a_model_is_split_between_servers_as_told() {
     let (session, servers) = (session(), [Server::start(), Server::start()]);
     session.ok("-m @f16 -t short.txt -c 64 -w ref.gz --encoding f32 -q");
     let split = format!("{} -ngl 99", rpc_flags(&servers));
-    let without_first = split.replace("RPC0,", "");
+    let without_first = split.replace("RPC0,", "").replace("-ts 1,1 ", "");
     let mut on_first = Vec::new();
     for flags in [
         format!("{split} -ts 1,3"),
