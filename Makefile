@@ -3,6 +3,7 @@
 # make build  build only the program: target/release/kl
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
+# make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
 # Everything uses one profile (release): each profile compiles llama.cpp again, which takes minutes.
@@ -14,7 +15,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test dist backend bench setup clean
+.PHONY: build demo test dist backend gpu-test bench setup clean
 
 build: setup
 	$(ENV)
@@ -49,6 +50,10 @@ dist: setup
 backend: setup
 	$(ENV)
 	scripts/backend.sh $(BACKEND) $(ARGS)
+
+# KL_TEST_BIN names a kl that is built already, with the backend beside it.
+gpu-test: setup
+	scripts/gpu-test.sh $(BACKEND)
 
 # Example: make bench ARGS="f16.gguf q4.gguf wiki.txt" PEER_BIN=peer/bin
 bench: build

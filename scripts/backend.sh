@@ -74,6 +74,10 @@ options=(
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON
     "-DCMAKE_INSTALL_RPATH=\$ORIGIN"
 )
+if [ "$name" = vulkan ]; then
+    environment=$(scripts/setup-vulkan.sh)
+    eval "$environment"
+fi
 if [ "$name" = cuda ] && [ -n "${CUDA_WHEELS:-}" ]; then
     toolkit=$(cuda_wheels)
     options+=(

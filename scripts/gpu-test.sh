@@ -30,17 +30,17 @@ esac
 
 kl=${KL_TEST_BIN:-}
 if [ -z "$kl" ]; then
-    if [ "$backend" = vulkan ]; then
-        environment=$(scripts/setup-vulkan.sh)
-        eval "$environment"
-    fi
     make dist
     scripts/backend.sh "$backend"
     kl=$(echo "$PWD"/dist/kl-*/kl)
 fi
 
+# shellcheck source=/dev/null
+source .tools/env
+cargo test --release --locked --test devices --no-run
 if [ "$backend" = vulkan ] && [ -z "$(first_device "$name")" ]; then
-    # ggml uses a driver for the CPU only if it is asked to.
+    # ggml uses a driver for the CPU only if it is asked to. (Where cargo compiled llama.cpp with a
+    # variable that starts with GGML_, it would do so again without it: so the tests are built before.)
     export GGML_VK_VISIBLE_DEVICES=0
 fi
 device=$(first_device "$name")
@@ -51,8 +51,6 @@ if [ -z "$device" ]; then
 fi
 "$kl" --list-devices | grep " $device:" | sed 's/^ */gpu-test: /' >&2
 
-# shellcheck source=/dev/null
-source .tools/env
 # One test at a time: they would only share the device.
 KL_TEST_BIN=$kl KL_TEST_DEVICE_FLAGS="-dev $device" \
     cargo test --release --locked --test devices -- --test-threads 1
