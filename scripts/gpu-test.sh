@@ -32,15 +32,16 @@ kl=${KL_TEST_BIN:-}
 if [ -z "$kl" ]; then
     make dist
     scripts/backend.sh "$backend"
-    kl=$(echo "$PWD"/dist/kl-*/kl)
+    # The newest, if other versions lie there too.
+    kl=$(ls -t "$PWD"/dist/kl-*/kl | head -1)
 fi
 
 # shellcheck source=/dev/null
 source .tools/env
+# Before the variable below is set: cargo compiles llama.cpp again if one that starts with GGML_ is new.
 cargo test --release --locked --test devices --no-run
 if [ "$backend" = vulkan ] && [ -z "$(first_device "$name")" ]; then
-    # ggml uses a driver for the CPU only if it is asked to. (Where cargo compiled llama.cpp with a
-    # variable that starts with GGML_, it would do so again without it: so the tests are built before.)
+    # ggml uses a driver for the CPU only if it is asked to.
     export GGML_VK_VISIBLE_DEVICES=0
 fi
 device=$(first_device "$name")
