@@ -6,7 +6,7 @@ use kl_formats::BackendIdentity;
 use super::calls::{Decoding, Split};
 use super::observer::Watch;
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, Engine, FlashAttention, GpuLayers, Model};
+use crate::engine::{ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model};
 use crate::report::Warning;
 
 /// How the reference's own rows were computed, as far as it records that and it affects results.
@@ -98,7 +98,11 @@ pub fn backend_identity(
     let loaded = model.options();
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
-    identity.devices = Some(engine.devices()?.iter().map(ToString::to_string).collect());
+    let mut devices = engine.devices()?;
+    if loaded.is_cpu_only() {
+        devices.retain(|device| matches!(device.kind, DeviceKind::Cpu | DeviceKind::Accelerator));
+    }
+    identity.devices = Some(devices.iter().map(ToString::to_string).collect());
     identity.n_gpu_layers = match loaded.n_gpu_layers {
         GpuLayers::Count(n) => Some(n),
         GpuLayers::All | GpuLayers::Auto => None,

@@ -39,7 +39,8 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     /// Whether only the CPU is to compute.
-    pub(super) fn is_cpu_only(&self) -> bool {
+    #[must_use]
+    pub fn is_cpu_only(&self) -> bool {
         self.devices == ["none"]
     }
 
