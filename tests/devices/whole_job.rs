@@ -59,7 +59,8 @@ fn any_number_of_layers_can_be_offloaded() {
 fn hidden_states_stand_for_the_rows_to_the_bit() {
     let (session, device) = (session(), Device::new());
     let all = device.all_layers();
-    write(&session, &format!("{all} --encoding f32"));
+    // Hidden states are written one window a call, and so the rows have to be.
+    write(&session, &format!("{all} --encoding f32 -np 1"));
     let f32 = evaluate(&session, "@q8", &format!("{all} --sidecar f32.kls"));
     write(&session, &format!("{all} --encoding hidden"));
     assert_eq!(session.info("ref.gz")["encoding"], "hidden");
@@ -101,7 +102,8 @@ fn two_contexts_give_the_records_of_one() {
 fn a_reference_model_on_the_device_gives_the_numbers_of_its_file() {
     let (session, device) = (session(), Device::new());
     let all = device.all_layers();
-    write(&session, &format!("{all} --encoding f32"));
+    // A reference model decodes one window a call, and so its file has to be written.
+    write(&session, &format!("{all} --encoding f32 -np 1"));
     let file = evaluate(&session, "@q8", &format!("{all} --sidecar file.kls"));
     let both = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 {all}");
     let model = session.result(&format!("{both} --sidecar model.kls"));
