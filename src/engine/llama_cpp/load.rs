@@ -49,10 +49,17 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
         path: path.to_owned(),
         reason: last_log_errors(),
     })?;
+    // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
+    // SAFETY: the model is valid.
+    let n_layers = unsafe {
+        sys::llama_model_n_layer(model.as_ptr())
+            + sys::llama_model_n_layer_nextn(model.as_ptr())
+            + 1
+    };
+    let n_layers = u32::try_from(n_layers).unwrap_or(0);
     // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
     // pins, and frees the model when it is dropped.
     let model: LlamaModel = unsafe { std::mem::transmute(model) };
-    let n_layers = model.n_layer() + 1;
     let options = params.resolved(options, n_layers, gpus.len());
     if matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
         let main = usize::try_from(options.main_gpu.unwrap_or_default());
