@@ -16,7 +16,7 @@ pub(super) fn start() -> Result<LlamaBackend, String> {
 
 #[cfg(feature = "dynamic-backends")]
 mod libraries {
-    use std::env::{self, consts};
+    use std::env;
     use std::ffi::CString;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -32,6 +32,9 @@ mod libraries {
     /// What the names of all of ggml's libraries start with.
     const PREFIX: &str = if cfg!(windows) { "ggml-" } else { "libggml-" };
 
+    /// What they end with, on macOS too (`backend_filename_extension` in `ggml-backend-reg.cpp`).
+    const SUFFIX: &str = if cfg!(windows) { ".dll" } else { ".so" };
+
     /// Loads the backends that lie beside the program: of the CPU the library that suits this machine
     /// best, and each of the others.
     pub(super) fn load() -> Result<(), String> {
@@ -44,9 +47,8 @@ mod libraries {
         }
         let searched = folders.iter().map(|folder| folder.display().to_string());
         Err(format!(
-            "no library of ggml for this CPU ({PREFIX}cpu-*{}) in {}: keep the program with the \
+            "no library of ggml for this CPU ({PREFIX}cpu-*{SUFFIX}) in {}: keep the program with the \
              libraries that it came with",
-            consts::DLL_SUFFIX,
             searched.collect::<Vec<_>>().join(" or ")
         ))
     }
@@ -85,7 +87,7 @@ mod libraries {
         libraries.retain(|library| {
             let name = library.file_name().and_then(|name| name.to_str());
             let backend = name
-                .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(consts::DLL_SUFFIX))
+                .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
                 .filter(|backend| *backend != "base" && !backend.starts_with("cpu"));
             backend.is_some_and(|backend| !is_loaded(backend))
         });
