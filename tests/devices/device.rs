@@ -35,23 +35,31 @@ impl Server {
         // This binary again, with the one test that serves.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "device::serve", "--ignored", "--nocapture"]);
-        command.env(SERVE, address).stdin(Stdio::null());
+        command.env(SERVE, address).stdin(Stdio::piped());
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        // Killed with the test, should this one fail.
+        let mut server = Self {
+            process,
+            address: String::new(),
+        };
         let mut lines = lines.map(Result::unwrap);
         // The test harness prints lines of its own first.
         let is_address = |line: &String| line.starts_with("127.0.0.1:");
-        let address = lines
+        server.address = lines
             .find(is_address)
             .expect("the server prints its address");
         let deadline = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(&address).is_err() {
+        while TcpStream::connect(&server.address).is_err() {
+            let address = &server.address;
+            let ended = server.process.try_wait().unwrap();
+            assert_eq!(ended, None, "the server at {address} has ended");
             assert!(Instant::now() < deadline, "{address} does not answer");
             std::thread::sleep(Duration::from_millis(5));
         }
         // Else the server would block as soon as the pipe is full.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address }
+        server
     }
 
     /// Ends the process at once.
@@ -74,6 +82,11 @@ fn serve() {
     let Ok(address) = std::env::var(SERVE) else {
         return;
     };
+    // The other end of this pipe is closed when the tests end, however they do.
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
     let (host, port) = address.split_once(':').unwrap();
     let args = ["--host", host, "--port", port, "--threads", "1"];
     let Err(message) = rpc_server::serve(&args.map(str::to_owned));
