@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests a GPU: builds one of ggml's backends beside the kl of `make dist`, and runs the device suite
-# (tests/devices) on that backend's first device.
+# Tests a GPU: builds one of ggml's backends beside the kl of `make dist` (Metal: kl itself, which has
+# it), and runs the device suite (tests/devices) on that backend's first device.
 #
 #   scripts/gpu-test.sh vulkan        or cuda, hip, metal
 #
@@ -29,7 +29,10 @@ metal) name=MTL ;;
 esac
 
 kl=${KL_TEST_BIN:-}
-if [ -z "$kl" ]; then
+if [ -z "$kl" ] && [ "$backend" = metal ]; then
+    make build
+    kl=$PWD/target/release/kl
+elif [ -z "$kl" ]; then
     make dist
     scripts/backend.sh "$backend"
     # The newest, if other versions lie there too.

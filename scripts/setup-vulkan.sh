@@ -65,11 +65,11 @@ install_system() {
     fi
 }
 
-# Takes the headers of a later release from the mirror that apt uses for this one. It needs no root:
+# Unpacks the headers of a later release from the mirror that apt uses for this one. It needs no root:
 # apt keeps the lists of that release in .tools/, and the package is only unpacked.
 headers_of_a_later_release() {
     have apt-get && have dpkg-deb || return 1
-    local id suite mirror keyring lists options
+    local id suite mirror keyring options
     # shellcheck source=/dev/null
     id=$(. /etc/os-release && echo "$ID")
     case $id in
