@@ -123,7 +123,11 @@ pub fn write<E: Engine>(
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
     check_parallel(&settings.run, &model)?;
-    let decoding = Decoding::of(&model);
+    let decoding = match may_hold_states {
+        // Which states were multiplied together is known of each window by itself.
+        true => Decoding::of(&model).one_by_one(),
+        false => Decoding::of(&model),
+    };
     let options = context_options(&settings.run, longest, decoding, precedent);
     Split::announce(&options, decoding, watch);
     let backend = backend_identity(engine, &model, &options)?;
@@ -275,9 +279,11 @@ fn write_missing<M: Model + Sync>(
         watch.warn(Warning::FewerContexts);
     }
     let device = timing.device.map(DeviceInfo::from);
-    let waited = device
-        .and_then(|device| Warning::of_device(&device, DeviceWait::Encoding, DeviceWait::Writing));
-    waited.into_iter().for_each(|waited| watch.warn(waited));
+    if let Some(device) = &device
+        && let Some(waited) = Warning::of_device(device, DeviceWait::Encoding, DeviceWait::Writing)
+    {
+        watch.warn(waited);
+    }
     let file_bytes = output.commit_direct(file)?;
     if let Some(warning) = Warning::of_forms(forms) {
         watch.warn(warning);
