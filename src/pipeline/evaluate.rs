@@ -51,15 +51,14 @@ pub fn evaluate<S: LogitSource, M: Send>(
 where
     Error: From<S::Error>,
 {
-    let sources = Sources {
+    let sources = match reference.can_share() {
+        true => sources,
         // A stream has one window open at a time.
-        n: if reference.can_share() { sources.n } else { 1 },
-        n_windows: if reference.can_share() {
-            sources.n_windows
-        } else {
-            1
+        false => Sources {
+            n: 1,
+            n_windows: 1,
+            ..sources
         },
-        ..sources
     };
     let n_entries = reference.n_entries;
     let score = |pair: RowPair<'_>| {

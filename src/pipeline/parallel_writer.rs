@@ -23,8 +23,8 @@ use super::{Error, depth};
 /// vocabulary is encoded faster than a thread is woken.
 const BYTES_PER_TASK: usize = 1 << 17;
 
-/// How many bytes of a window's pieces may wait while an earlier window is written: a window of 512
-/// rows of 248,320 entries in f32. The device of a longer one waits.
+/// How many bytes of pieces may wait while another thread's windows are written: those of 512 rows of
+/// 248,320 entries in f32. A thread that has more waits.
 const BYTES_AHEAD: usize = 512 << 20;
 
 /// Where a window's rows go, several at a time, in order.
@@ -54,10 +54,11 @@ pub(super) struct OpenOutput {
 }
 
 impl<W: Write + Send + 'static> ParallelWriter<W> {
-    /// Starts a thread that appends to `writer` the windows that up to `n_at_once` threads encode.
-    pub(super) fn start(mut writer: Writer<W>, n_at_once: usize) -> Self {
+    /// Starts a thread that appends to `writer` the windows that `n_threads` threads encode, each with
+    /// up to `n_windows` begun.
+    pub(super) fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Self {
         let format = writer.window_format();
-        let (lanes, windows) = sync_channel::<Results<Member>>(n_at_once);
+        let (lanes, windows) = sync_channel::<Results<Member>>(n_threads * n_windows);
         let memory = Spare::default();
         let written = memory.clone();
         let thread = std::thread::spawn(move || {
@@ -68,9 +69,12 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             }
             writer.finish()
         });
-        let lane_depth = match n_at_once {
+        let lane_depth = match n_threads {
             0 | 1 => depth(),
-            _ => depth().max(BYTES_AHEAD / format.piece_bytes().max(1)),
+            _ => {
+                let bytes = BYTES_AHEAD / n_windows.max(1);
+                depth().max(bytes / format.piece_bytes().max(1))
+            }
         };
         Self {
             format,
@@ -184,7 +188,7 @@ mod tests {
             let mut header = Header::new(&about, Encoding::F32, &windows);
             header.rows_per_piece = 1;
             let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();
-            let mut writer = ParallelWriter::start(writer, 2);
+            let mut writer = ParallelWriter::start(writer, 2, 1);
             // Less than a window has.
             writer.lane_depth = 2;
             let mut first = writer.begin(&windows[0]).unwrap();

@@ -40,8 +40,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
 where
     Error: From<S::Error>,
 {
-    let n_at_once = sources.n * sources.n_windows.max(1);
-    let writer = ParallelWriter::start(writer, n_at_once);
+    let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1));
     let device = sources.device.clone();
     let mut forms = RowForms::default();
     let left = Mutex::new(windows.iter());
@@ -130,7 +129,7 @@ pub(super) fn write_rows<W: Write + Send + 'static>(
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
 ) -> Result<Written<W>, Error> {
-    let writer = ParallelWriter::start(writer, 1);
+    let writer = ParallelWriter::start(writer, 1, 1);
     let mut timing = Timing::default();
     let mut forms = RowForms::default();
     let mut write_all = || {
