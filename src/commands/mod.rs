@@ -41,7 +41,6 @@ mod write;
 
 pub use compare::compare;
 pub use convert::{Converted, convert};
-
 pub use evaluate::evaluate;
 pub use evaluation::one_line;
 pub use folder::{ModelsOfFolder, models_of_folder};

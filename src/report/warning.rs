@@ -22,7 +22,7 @@ fn have(flags: &[String]) -> String {
 pub enum Warning {
     /// Layers should be offloaded, but there is no device.
     #[error(
-        "{} no effect: this kl was built without an accelerator backend, or finds no device (build with --features cuda, metal, vulkan or rocm)",
+        "{} no effect: this kl was built without an accelerator backend, or finds no device (kl --list-devices shows what it finds, docs/GPU.md how to build one)",
         have(flags)
     )]
     NoAccelerator {

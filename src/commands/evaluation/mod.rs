@@ -262,13 +262,12 @@ impl Evaluation<'_> {
                 if timing.refused > 0 {
                     self.watch.warn(Warning::FewerContexts);
                 }
-                let device = timing.device.map(DeviceInfo::from);
-                let waited = device.and_then(|device| {
-                    Warning::of_device(&device, DeviceWait::Scoring, DeviceWait::Reading)
-                });
-                waited
-                    .into_iter()
-                    .for_each(|waited| self.watch.warn(waited));
+                if let Some(device) = timing.device.map(DeviceInfo::from)
+                    && let Some(waited) =
+                        Warning::of_device(&device, DeviceWait::Scoring, DeviceWait::Reading)
+                {
+                    self.watch.warn(waited);
+                }
                 outcome.timing = Some(timing);
             }
             Err(Error::Interrupted) if !log.records.is_empty() => outcome.is_interrupted = true,

@@ -53,9 +53,13 @@ fn placement(set_up: &BackendIdentity) -> Option<String> {
 }
 
 fn batch(set_up: &BackendIdentity) -> Option<String> {
-    Some(match (set_up.n_batch?, set_up.n_ubatch) {
+    let batch = match (set_up.n_batch?, set_up.n_ubatch) {
         (batch, _) if set_up.equal_calls == Some(true) => format!("{batch} in equal calls"),
         (batch, Some(ubatch)) if ubatch != batch => format!("{batch}/{ubatch}"),
         (batch, _) => batch.to_string(),
+    };
+    Some(match set_up.n_seq {
+        Some(n) if n > 1 => format!("{batch} of {n} windows"),
+        _ => batch,
     })
 }
