@@ -11,3 +11,7 @@ pub mod pipeline;
 pub mod report;
 pub mod score;
 pub mod stats;
+
+#[cfg(test)]
+#[path = "../formats/src/testing/sparse.rs"]
+mod sparse;

@@ -4,8 +4,6 @@
 mod change;
 mod large;
 mod limits;
-#[path = "../../../formats/src/testing/sparse.rs"]
-mod sparse;
 
 use proptest::prelude::*;
 use tempfile::TempDir;

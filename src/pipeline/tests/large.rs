@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::pipeline::reference_rows::choose_windows;
+use crate::sparse::sparse;
 use kl_formats::Reference;
-
-#[path = "../../../formats/src/testing/sparse.rs"]
-mod sparse;
 
 #[test]
 fn the_last_rows_of_a_large_window_are_those_of_their_positions() {
@@ -26,7 +24,7 @@ fn the_last_rows_of_a_large_window_are_those_of_their_positions() {
     };
     let row_at = |row: u64| start + (N_ROWS + row) * ROW_BYTES;
     let rows = [row(-7.0), row(-8.0)];
-    sparse::sparse(
+    sparse(
         &path,
         row_at(N_ROWS),
         &[

@@ -24,7 +24,7 @@ impl Write for WithHoles {
 
 #[test]
 fn an_array_beyond_4_gib_is_read_where_it_is() {
-    const N_ROWS: u64 = (1 << 32) / (4 * 5 << 20) + 1;
+    const N_ROWS: u64 = (1 << 32) / ((4 * 5) << 20) + 1;
     // Rows of 5 Mi entries, so that there are few of them to skip.
     const N_VOCAB: u64 = 5 << 20;
     let scratch = Scratch::new();

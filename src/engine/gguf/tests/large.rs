@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use sparse::sparse;
+use crate::sparse::sparse;
 
 const F16: u32 = 1;
 
