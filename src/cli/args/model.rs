@@ -12,8 +12,8 @@ use crate::engine::{CacheType, FlashAttention, GpuLayers, SplitMode, TensorOverr
 pub struct DeviceArgs {
     /// Layers to offload (-ngl): N, all or auto
     ///
-    /// With auto, as many as fit in the devices' free memory beside the contexts, 1 GiB left on each;
-    /// what does not fit is split as llama.cpp does.
+    /// With auto, as many as fit beside the contexts, with 1 GiB of each device left free. llama.cpp
+    /// splits a layer that does not fit whole.
     #[arg(
         long, value_name = "N", default_value_t = GpuLayers::default(),
         allow_negative_numbers = true
@@ -99,7 +99,7 @@ pub struct DeviceArgs {
     #[arg(long, hide_short_help = true)]
     pub no_op_offload: bool,
 
-    /// Map the model's file into memory, also where a device does not want it
+    /// Map the model's file into memory, even where a device prefers to read it
     #[arg(long, hide_short_help = true, overrides_with = "no_mmap")]
     pub mmap: bool,
 
@@ -127,10 +127,13 @@ pub struct ContextArgs {
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = batch())]
     pub n_ubatch: Option<u32>,
 
-    /// Most windows in a decode call (-np), as whole ones fit in it
+    /// Most windows in a decode call (-np), each a sequence of its own
     ///
-    /// Each is a sequence of its own. Models with recurrent layers decode one. [default: 1 on the CPU,
-    /// as many as fit with layers on a GPU; with -r, as the reference was written]
+    /// A call holds no more windows than fit whole in --n-batch. Models with recurrent layers decode
+    /// one; so do --ref-model and --encoding hidden.
+    ///
+    /// [default: 1 on the CPU, with layers on a GPU as many as fit; with -r, as the reference was
+    /// written]
     #[arg(
         long, value_name = "N", hide_short_help = true,
         value_parser = value_parser!(u32).range(1..=64)
