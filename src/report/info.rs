@@ -379,12 +379,8 @@ fn equal_calls(is_equal: bool) -> &'static str {
 fn batch(backend: &BackendIdentity) -> String {
     let number = |n: Option<u32>| n.map_or_else(|| UNKNOWN.to_owned(), |n| n.to_string());
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| UNKNOWN.to_owned());
-    let windows = match backend.n_seq {
-        Some(n) if n > 1 => format!(" of up to {n} windows"),
-        _ => String::new(),
-    };
     format!(
-        "{}{}{windows}, physical {}, flash attention {}, cache {} and {}",
+        "{}{}, physical {}, flash attention {}, cache {} and {}",
         number(backend.n_batch),
         equal_calls(backend.equal_calls == Some(true)),
         number(backend.n_ubatch),

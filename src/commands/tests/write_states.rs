@@ -147,23 +147,6 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
 }
 
 #[test]
-fn hidden_states_are_decoded_window_by_window() {
-    let folder = Folder::new();
-    let n_seq = |encoding, auto| {
-        let mut settings = folder.states_settings("states", encoding);
-        settings.auto = auto;
-        settings.run.n_batch = None;
-        settings.run.n_parallel = Some(4);
-        settings.run.force = true;
-        write(&settings, &FakeEngine::default(), &()).unwrap();
-        folder.header("states").backend.unwrap().n_seq
-    };
-    assert_eq!(n_seq(Encoding::U16, false), Some(4));
-    assert_eq!(n_seq(Encoding::Hidden, false), None);
-    assert_eq!(n_seq(Encoding::U16, true), None);
-}
-
-#[test]
 fn equal_calls_are_recorded_where_steps_would_split_differently() {
     let folder = Folder::new();
     let with_n_ctx = |n_ctx: u32| {

@@ -123,11 +123,7 @@ pub fn write<E: Engine>(
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
     check_parallel(&settings.run, &model)?;
-    let decoding = match may_hold_states {
-        // Which states were multiplied together is known of each window by itself.
-        true => Decoding::of(&model).one_by_one(),
-        false => Decoding::of(&model),
-    };
+    let decoding = Decoding::of(&model);
     let options = context_options(&settings.run, longest, decoding, precedent);
     Split::announce(&options, decoding, watch);
     let backend = backend_identity(engine, &model, &options)?;

@@ -356,6 +356,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
 
     fn options_with_states(&self) -> ContextOptions {
         ContextOptions {
+            // Which states were multiplied together is known of each window by itself.
+            n_seq: 1,
             states: true,
             ..self.options.clone()
         }
