@@ -102,7 +102,11 @@ impl Run<'_> {
             })
         });
         let offloaded = self.layers().into_iter().chain(self.placement());
-        differ.chain(offloaded).chain(self.batch()).collect()
+        differ
+            .chain(offloaded)
+            .chain(self.batch())
+            .chain(self.together())
+            .collect()
     }
 
     /// The difference of the layers offloaded.
@@ -145,6 +149,12 @@ impl Run<'_> {
     /// physical one is still the same part changes nothing.
     fn batch(self) -> Option<Difference> {
         let (here, there) = (self.here.calls()?, self.there.calls()?);
+        // A batch of several windows holds no more of any than all of it.
+        let here = Calls {
+            n_batch: here.n_batch.min(self.n_ctx),
+            n_ubatch: here.n_ubatch.min(self.n_ctx),
+            ..here
+        };
         let there = Calls {
             n_batch: there.n_batch.min(self.n_ctx),
             // If the reference does not record it, it counts as this run's.
@@ -193,6 +203,28 @@ impl Run<'_> {
             flags: flags.join(" "),
         })
     }
+
+    /// The difference of the windows that are decoded in a call.
+    fn together(self) -> Option<Difference> {
+        let (here, there) = (n_seq(self.here)?, n_seq(self.there)?);
+        let batch = match self.there.n_batch {
+            // They must fit into it.
+            Some(n_batch) if there > 1 => format!(" --n-batch {n_batch}"),
+            _ => String::new(),
+        };
+        (here != there).then(|| Difference {
+            what: "the number of windows in a call",
+            here: here.to_string(),
+            there: there.to_string(),
+            flags: format!("--parallel {there}{batch}"),
+        })
+    }
+}
+
+/// Most windows that a call decoded; `None` if that is not recorded.
+fn n_seq(backend: &BackendIdentity) -> Option<u32> {
+    backend.n_batch?;
+    Some(backend.n_seq.unwrap_or(1))
 }
 
 /// Flash attention as it is computed. llama.cpp turns `auto` into `on` where it places the fused
@@ -263,6 +295,22 @@ mod tests {
         assert_eq!(differences(&backend(32, 32, "auto"), &equal, true), [steps]);
         let flags = ["the batch", "--n-batch 32 --n-ubatch 16"].map(str::to_owned);
         assert_eq!(differences(&equal, &there, true), [flags]);
+        // Several windows in a call.
+        let with = |n_batch, n_seq| {
+            let mut backend = backend(n_batch, 32, "auto");
+            backend.n_seq = Some(n_seq).filter(|&n| n > 1);
+            backend
+        };
+        let flags = |flags: &str| ["the number of windows in a call", flags].map(str::to_owned);
+        let four = with(256, 4);
+        assert!(differences(&four, &four, true).is_empty());
+        let alone = with(64, 1);
+        let to_match = flags("--parallel 4 --n-batch 256");
+        assert_eq!(differences(&alone, &four, true), [to_match]);
+        assert_eq!(differences(&four, &alone, true), [flags("--parallel 1")]);
+        let mut unknown = BackendIdentity::default();
+        unknown.n_gpu_layers = Some(0);
+        assert!(differences(&four, &unknown, true).is_empty());
         // A window holds less than either batch.
         let larger = backend(512, 512, "auto");
         assert!(differences(&backend(64, 64, "auto"), &larger, true).is_empty());
