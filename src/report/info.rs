@@ -379,11 +379,14 @@ fn equal_calls(is_equal: bool) -> &'static str {
 fn batch(backend: &BackendIdentity) -> String {
     let number = |n: Option<u32>| n.map_or_else(|| UNKNOWN.to_owned(), |n| n.to_string());
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+    let windows = backend.n_seq.filter(|&n| n > 1);
+    let windows = windows.map(|n| format!(", up to {n} windows in a call"));
     format!(
-        "{}{}, physical {}, flash attention {}, cache {} and {}",
+        "{}{}, physical {}{}, flash attention {}, cache {} and {}",
         number(backend.n_batch),
         equal_calls(backend.equal_calls == Some(true)),
         number(backend.n_ubatch),
+        windows.unwrap_or_default(),
         text(&backend.flash_attn),
         text(&backend.type_k),
         text(&backend.type_v)
