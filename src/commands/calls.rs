@@ -26,6 +26,8 @@ const MAX_N_SEQ: u32 = 64;
 pub struct Decoding {
     /// Entries of a row.
     pub n_vocab: u32,
+    /// Most rows that are wanted of a window.
+    pub window_rows: u32,
     /// Whether an accelerator computes some of its layers.
     pub is_accelerated: bool,
     /// Whether a call may decode several windows.
@@ -33,10 +35,11 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// How a loaded model is decoded.
-    pub fn of(model: &impl Model) -> Self {
+    /// How a loaded model is decoded, in windows of which at most `window_rows` rows are wanted.
+    pub fn of(model: &impl Model, window_rows: u32) -> Self {
         Self {
             n_vocab: model.n_vocab(),
+            window_rows,
             is_accelerated: model.options().n_gpu_layers != GpuLayers::Count(0),
             is_together: model.can_decode_together(),
         }
@@ -48,6 +51,15 @@ impl Decoding {
             is_together: false,
             ..self
         }
+    }
+
+    /// Most rows of a call of `n_batch` tokens, in windows of `n_ctx`.
+    fn call_rows(self, n_batch: u32, n_ctx: u32) -> u32 {
+        let n_windows = match self.is_together {
+            true => (n_batch / n_ctx.max(1)).max(1),
+            false => 1,
+        };
+        n_batch.min(self.window_rows.saturating_mul(n_windows))
     }
 }
 
@@ -116,9 +128,11 @@ impl Split {
             let row = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
             bytes / MEMORY_SHARE / row
         });
+        let fits =
+            |n_batch| rows.is_none_or(|rows| u64::from(decoding.call_rows(n_batch, n_ctx)) <= rows);
         Self {
             calls: Calls {
-                n_batch: fitting(rows),
+                n_batch: fitting(fits),
                 n_ubatch: ACCELERATOR_N_UBATCH,
                 is_equal: false,
             },
@@ -133,7 +147,8 @@ impl Split {
             return;
         }
         let (n_batch, n_ubatch) = (options.n_batch, options.n_ubatch);
-        let logits = bytes(4 * u64::from(n_batch) * u64::from(decoding.n_vocab));
+        let n_rows = decoding.call_rows(n_batch, options.n_ctx);
+        let logits = bytes(4 * u64::from(n_rows) * u64::from(decoding.n_vocab));
         let windows = match options.n_seq {
             0 | 1 => String::new(),
             n => format!(", up to {n} windows in a call"),
@@ -159,9 +174,9 @@ pub fn check_parallel(run: &RunSettings, model: &impl Model) -> Result<()> {
 
 /// The batch whose rows fit: llama.cpp's, halved as often as needed, but never less than a physical
 /// one.
-fn fitting(rows: Option<u64>) -> u32 {
+fn fitting(fits: impl Fn(u32) -> bool) -> u32 {
     let mut n_batch = ACCELERATOR_N_BATCH;
-    while n_batch > ACCELERATOR_N_UBATCH && rows.is_some_and(|rows| rows < n_batch.into()) {
+    while n_batch > ACCELERATOR_N_UBATCH && !fits(n_batch) {
         n_batch /= 2;
     }
     n_batch
@@ -188,6 +203,7 @@ mod tests {
 
     const CPU: Decoding = Decoding {
         n_vocab: 32_000,
+        window_rows: u32::MAX,
         is_accelerated: false,
         is_together: true,
     };
@@ -255,6 +271,24 @@ mod tests {
     }
 
     #[test]
+    fn only_wanted_rows_take_memory() {
+        let half = Decoding {
+            window_rows: 255,
+            ..GPU
+        };
+        assert_eq!(half.call_rows(2048, 512), 4 * 255);
+        assert_eq!(half.one_by_one().call_rows(512, 512), 255);
+        // A long window's second half may fill a call.
+        let long = Decoding {
+            window_rows: 2047,
+            ..GPU
+        };
+        assert_eq!(long.call_rows(2048, 4096), 2047);
+        assert_eq!(long.call_rows(512, 4096), 512);
+        assert_eq!(GPU.call_rows(2048, 512), 2048);
+    }
+
+    #[test]
     fn rows_are_bounded_by_memory_but_hold_a_physical_batch() {
         for (rows, n_batch) in [
             (None, 2048),
@@ -263,7 +297,8 @@ mod tests {
             (Some(600), 512),
             (Some(1), 512),
         ] {
-            assert_eq!(fitting(rows), n_batch, "{rows:?}");
+            let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
+            assert_eq!(fitting(fits), n_batch, "{rows:?}");
         }
         let text = "MemTotal:       24678012 kB\nMemAvailable:   22000000 kB\n";
         assert_eq!(in_meminfo(text), Some(22_000_000 * 1024));

@@ -17,6 +17,15 @@ pub struct Precedent {
 }
 
 impl Precedent {
+    /// Adds the batches of a run that is to be resumed, where the reference records none: what is
+    /// best depends on the memory that is free, which may have changed since.
+    pub fn or_begun(self, begun: Option<&BackendIdentity>) -> Self {
+        Self {
+            split: self.split.or(Self::of(begun).split),
+            ..self
+        }
+    }
+
     /// Reads the settings from what a reference records; those it does not record are `None`.
     pub fn of(backend: Option<&BackendIdentity>) -> Self {
         let Some(backend) = backend else {
@@ -80,6 +89,7 @@ pub fn largest_context(
     /// The smaller a vocabulary, the larger is the default batch.
     const LARGEST: Decoding = Decoding {
         n_vocab: 1,
+        window_rows: u32::MAX,
         is_accelerated: true,
         is_together: true,
     };
@@ -108,15 +118,20 @@ pub fn backend_identity(
         GpuLayers::All | GpuLayers::Auto => None,
     };
     identity.placement = Some(loaded.placement()).filter(|flags| !flags.is_empty());
-    identity.n_batch = Some(options.n_batch);
-    identity.n_ubatch = Some(options.n_ubatch);
-    identity.n_seq = Some(options.n_seq).filter(|&n| n > 1);
-    identity.equal_calls = options.equal_calls.then_some(true);
+    record_calls(&mut identity, options);
     identity.threads = Some(options.threads);
     identity.flash_attn = Some(options.flash_attn.to_string());
     identity.type_k = Some(options.type_k.to_string());
     identity.type_v = Some(options.type_v.to_string());
     Ok(identity)
+}
+
+/// Records how windows are split into calls, and how many a call decodes.
+pub fn record_calls(identity: &mut BackendIdentity, options: &ContextOptions) {
+    identity.n_batch = Some(options.n_batch);
+    identity.n_ubatch = Some(options.n_ubatch);
+    identity.n_seq = Some(options.n_seq).filter(|&n| n > 1);
+    identity.equal_calls = options.equal_calls.then_some(true);
 }
 
 /// This program's name and version, as files record them.

@@ -231,11 +231,17 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let about = reference.about().clone();
         let n_ctx = longest.unwrap_or(about.n_ctx);
         check_parallel(run, &model)?;
+        let windows = reference.windows().into_iter().flatten();
+        let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
         let decoding = match self.against {
-            Against::File { .. } => Decoding::of(&model),
+            Against::File { .. } => Decoding::of(&model, window_rows),
             // The reference model decodes window by window beside it.
-            Against::Model(_) => Decoding::of(&model).one_by_one(),
+            Against::Model(_) => Decoding::of(&model, window_rows).one_by_one(),
         };
+        let identity = model.identity();
+        let sidecar_of = |sidecar: &SidecarFile| sidecar.begun(&identity, &reference_summary);
+        let begun = sidecar.as_ref().and_then(sidecar_of);
+        let precedent = precedent.or_begun(begun.as_ref());
         let options = context_options(run, n_ctx, decoding, precedent);
         Split::announce(&options, decoding, watch);
         let backend = backend_identity(self.engine, &model, &options)?;
@@ -267,7 +273,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         };
         let reference = reference.timed_by(computes_reference.then(|| device.clone()));
 
-        let identity = model.identity();
         let evaluation = Evaluation {
             path,
             reference: info,

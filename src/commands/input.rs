@@ -50,7 +50,7 @@ pub fn prepare<M: Model>(
         watch.warn(Warning::NoChatTemplate);
     }
     let context = |n_ctx| {
-        let decoding = Decoding::of(model).one_by_one();
+        let decoding = Decoding::of(model, 1).one_by_one();
         context_options(run, n_ctx, decoding, Precedent::default())
     };
     let mut phase: Option<Phase<'_>> = None;

@@ -58,7 +58,7 @@ pub fn load<'e, E: Engine>(
     let longest = prepared.longest_window;
     check_windows(longest, &model, watch)?;
     // Its context has one window open at a time.
-    let decoding = Decoding::of(&model).one_by_one();
+    let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, longest, decoding, Precedent::default());
     let backend = backend_identity(engine, &model, &options)?;
     let about = input::describe(MODEL_KIND, path, &model, input, &prepared, backend);

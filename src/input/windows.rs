@@ -280,6 +280,13 @@ impl Plan {
         longest_window(&self.windows)
     }
 
+    /// Most scored rows of a window of the whole, of which this may be a part.
+    #[must_use]
+    pub fn most_rows(&self) -> u32 {
+        let n_rows = self.whole().iter().map(|window| window.n_rows);
+        n_rows.max().unwrap_or(0)
+    }
+
     /// Tokens of all windows, BOS included.
     #[must_use]
     pub fn n_tokens(&self) -> u64 {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    Error, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
+    BackendIdentity, Error, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader,
+    SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
 };
 
 use super::until::Until;
@@ -72,6 +73,22 @@ impl SidecarFile {
             n_records: 0,
             resume: settings.resume == Some(true),
         }))
+    }
+
+    /// How an earlier run of this model against this reference computed rows, if it is to be resumed.
+    pub fn begun(
+        &self,
+        model: &ModelIdentity,
+        reference: &ReferenceSummary,
+    ) -> Option<BackendIdentity> {
+        let path = match (self.output.is_resumed(), self.resume) {
+            (true, _) => self.output.path(),
+            (false, true) => &self.path,
+            (false, false) => return None,
+        };
+        let header = SidecarReader::open_cut_off(path).ok()?.header;
+        let is_same = header.model.as_ref() == Some(model) && header.reference == *reference;
+        header.backend.filter(|_| is_same)
     }
 
     /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.

@@ -21,7 +21,7 @@ use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
-use crate::engine::{Engine, Model, Room};
+use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::{DeviceInfo, DeviceWait, Warning};
@@ -99,8 +99,14 @@ pub fn write<E: Engine>(
         ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
     };
     let output = PartialFile::create(&settings.output, overwrite)?;
+    let begun = match can_resume {
+        true => resume::cut_off(&output)?,
+        false => None,
+    };
     connect_devices(engine, &settings.run, watch)?;
-    let precedent = Precedent::of(settings.target.assumed_backend().as_ref());
+    let earlier = whole.as_ref().or(begun.as_ref());
+    let precedent = Precedent::of(settings.target.assumed_backend().as_ref())
+        .or_begun(earlier.and_then(|earlier| earlier.header().backend.as_ref()));
     let room = || Room {
         context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
         n_contexts: settings.run.n_contexts(true),
@@ -123,9 +129,9 @@ pub fn write<E: Engine>(
     let longest = input.longest_window;
     check_windows(longest, &model, watch)?;
     check_parallel(&settings.run, &model)?;
-    let decoding = Decoding::of(&model);
-    let options = context_options(&settings.run, longest, decoding, precedent);
-    Split::announce(&options, decoding, watch);
+    let decoding = Decoding::of(&model, input.plan.most_rows());
+    let context = |decoding| context_options(&settings.run, longest, decoding, precedent);
+    let options = context(decoding);
     let backend = backend_identity(engine, &model, &options)?;
     let (kind, path) = (settings.target.kind(), &settings.output);
     let mut about = input::describe(kind, path, &model, &settings.input, &input, backend);
@@ -135,13 +141,19 @@ pub fn write<E: Engine>(
         head: (kind == native::KIND).then(|| model.output_head()),
         input: &input,
         options,
+        state_options: ContextOptions {
+            states: true,
+            // Which states were multiplied together is known of each window by itself.
+            ..context(decoding.one_by_one())
+        },
+        decoding,
     };
     let written = match whole {
         Some(whole) => {
             choice.as_begun(&whole, &mut about)?;
             was_whole(&whole)
         }
-        None => write_missing(&choice, about, output, watch)?,
+        None => write_missing(&choice, about, output, begun, watch)?,
     };
     drop(choice);
     model.drop_last();
@@ -175,15 +187,12 @@ fn write_missing<M: Model + Sync>(
     choice: &Choice<'_, '_, M>,
     mut about: About,
     mut output: PartialFile,
+    begun: Option<NativeReader>,
     watch: &Watch<'_>,
 ) -> Result<Written> {
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
     let can_resume = settings.target.can_resume();
-    let begun = match can_resume {
-        true => resume::cut_off(&output)?,
-        false => None,
-    };
     let as_begun = match &begun {
         Some(begun) => {
             let stored = choice.as_begun(begun, &mut about)?;
@@ -206,7 +215,8 @@ fn write_missing<M: Model + Sync>(
     };
     let trial_time = trying.elapsed();
     let target = stored.target;
-    about.states.clone_from(&stored.states);
+    choice.describe(&stored, &mut about);
+    Split::announce(choice.options_of(&stored), choice.decoding, watch);
     if let Some(states) = &about.states {
         announce::states(target, states, watch);
     }

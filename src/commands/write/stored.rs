@@ -11,6 +11,8 @@ use kl_formats::{
 };
 
 use super::trial::{self, Outcome, Trial};
+use crate::commands::calls::Decoding;
+use crate::commands::context::record_calls;
 use crate::commands::observer::{Event, Watch};
 use crate::commands::resume;
 use crate::commands::settings::WriteSettings;
@@ -55,6 +57,9 @@ pub struct Choice<'m, 'a, M> {
     pub input: &'a PreparedInput,
     /// How a context is created that shows no states.
     pub options: ContextOptions,
+    /// How one is created that does.
+    pub state_options: ContextOptions,
+    pub decoding: Decoding,
 }
 
 impl<'m, M: Model + Sync> Choice<'m, '_, M> {
@@ -111,8 +116,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             state_type,
             head: head.tensor.clone(),
             then: head.then.clone(),
-            n_batch: self.options.n_batch,
-            n_ubatch: self.options.n_ubatch,
+            n_batch: self.state_options.n_batch,
+            n_ubatch: self.state_options.n_ubatch,
             equal_calls: self.has_equal_calls(),
             check: HeadCheck {
                 rows: trial::check_positions(&self.input.plan),
@@ -124,7 +129,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// Whether equal calls split a window of this text, or of any part of it, differently than steps
     /// do. A file of which none is can be read by those that know nothing of equal calls.
     fn has_equal_calls(&self) -> bool {
-        let calls = self.options.calls();
+        let calls = self.state_options.calls();
         let steps = Calls {
             is_equal: false,
             ..calls
@@ -133,6 +138,22 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         windows
             .map(WindowSpec::n_decoded)
             .any(|n_tokens| !calls.batches(n_tokens).eq(steps.batches(n_tokens)))
+    }
+
+    /// How windows are decoded to store them so.
+    pub fn options_of(&self, stored: &Stored<'m, M>) -> &ContextOptions {
+        match stored.states {
+            Some(_) => &self.state_options,
+            None => &self.options,
+        }
+    }
+
+    /// Describes a file that is stored so.
+    pub fn describe(&self, stored: &Stored<'m, M>, about: &mut About) {
+        about.states.clone_from(&stored.states);
+        if let Some(backend) = &mut about.backend {
+            record_calls(backend, self.options_of(stored));
+        }
     }
 
     /// As an earlier run began or finished the file. What its trial has found is taken from there.
@@ -155,7 +176,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             }
             stored.states = Some(states);
         }
-        about.states.clone_from(&stored.states);
+        self.describe(&stored, about);
         let windows = &self.input.plan.windows;
         resume::check_same_reference(begun, &Header::new(about, encoding, windows))?;
         Ok(stored)
@@ -241,7 +262,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         let encoding = target.encoding();
         let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
         let mut recompute = self.recompute(&states)?;
-        let mut decoder = self.model.decoder(&self.options_with_states())?;
+        let mut decoder = self.model.decoder(&self.state_options)?;
         let plan = &self.input.plan;
         let outcome = trial::run(&mut decoder, &mut recompute, &states, encoding, plan, watch)?;
         let (state_type, trial) = match outcome {
@@ -306,7 +327,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         };
         let decoder = match stored.decoder {
             Some(decoder) => decoder,
-            None => self.model.decoder(&self.options_with_states())?,
+            None => self.model.decoder(&self.state_options)?,
         };
         let (trial, recompute) = match stored.trial {
             Some(trial) => trial,
@@ -351,15 +372,6 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             },
             device: is_offloaded.then(DeviceClock::default),
             n_windows,
-        }
-    }
-
-    fn options_with_states(&self) -> ContextOptions {
-        ContextOptions {
-            // Which states were multiplied together is known of each window by itself.
-            n_seq: 1,
-            states: true,
-            ..self.options.clone()
         }
     }
 
