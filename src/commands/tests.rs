@@ -6,6 +6,7 @@ mod read_states;
 mod recorded;
 mod ref_model;
 mod resume_states;
+mod together;
 mod write_states;
 
 use std::fs;

@@ -18,4 +18,5 @@ mod against_cpu;
 mod dying;
 mod placement;
 mod refused;
+mod together;
 mod whole_job;

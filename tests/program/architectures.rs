@@ -80,6 +80,29 @@ fn a_model_is_exactly_its_own_reference_in_batches_of_any_size() {
 }
 
 #[test]
+fn windows_are_decoded_together_unless_layers_are_recurrent() {
+    each(|session, model| {
+        let windows = windows(model);
+        let write =
+            format!("-m f16.gguf {windows} -w ref.gz --encoding f32 --force -b 512 -ub 512");
+        if ["mamba", "falcon-h1", "lfm2"].contains(&model) {
+            let refused = ["f16.gguf: -np 4", "recurrent layers", "leave out -np"];
+            session.fails(&format!("{write} -np 4"), 1, &refused);
+            assert!(!session.exists("ref.gz"), "{model}");
+            session.ok(&format!("{write} -np 1"));
+            session.fails("-m f16.gguf -r ref.gz -np 2 --no-sidecar", 1, &refused[1..]);
+            return;
+        }
+        session.ok(&format!("{write} -np 4"));
+        let together = session.info("ref.gz")["backend"]["n_seq"].clone();
+        assert_eq!(together, 4, "{model}");
+        assert_eq!(largest(session, "ref.gz", ""), 0.0, "{model}");
+        let alone = largest(session, "ref.gz", "-np 1");
+        assert!(alone < 1e-4, "{model}: {alone}");
+    });
+}
+
+#[test]
 fn two_models_in_a_run_are_reported() {
     each(|session, model| {
         let windows = windows(model);

@@ -87,6 +87,8 @@ fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
 pub struct FakeDecoder {
     source: Fake,
     calls: Calls,
+    /// Most windows of a call.
+    n_seq: usize,
     shows_states: bool,
     states: FakeStates,
     path: PathBuf,
@@ -105,6 +107,7 @@ impl FakeDecoder {
         Self {
             source,
             calls: options.calls(),
+            n_seq: options.n_seq.max(1) as usize,
             shows_states: options.states,
             states: engine.states,
             path: path.to_owned(),
@@ -143,6 +146,31 @@ impl LogitSource for FakeDecoder {
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
     ) -> Result<(), E> {
         decode_in_steps(self, window, sink)
+    }
+
+    fn decode_all<E: From<EngineError>>(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut index = 0;
+        for together in windows.chunks(self.n_seq) {
+            // All are decoded before the first of their rows is handed out.
+            let mut rows = Vec::new();
+            for window in together {
+                let mut of_window = Vec::new();
+                self.decode(window, |rows| {
+                    of_window.extend(rows.iter().map(|row| row.to_vec()));
+                    Ok::<_, EngineError>(())
+                })?;
+                rows.push(of_window);
+            }
+            for of_window in rows {
+                sink(index, &slices(&of_window))?;
+                index += 1;
+            }
+        }
+        Ok(())
     }
 }
 

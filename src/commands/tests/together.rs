@@ -1,0 +1,123 @@
+//! Several windows in a decode call, and the batches of runs that are resumed.
+
+use kl_formats::{Reference, klpy};
+
+use super::*;
+
+/// Decodes up to so many windows of 64 tokens in a call.
+fn together(run: &mut RunSettings, n: u32) {
+    run.n_batch = Some(64 * n);
+    run.n_parallel = Some(n);
+}
+
+/// What a file records of the batch, and of the windows in a call.
+fn recorded(folder: &Folder, name: &str) -> (Option<u32>, Option<u32>) {
+    let reference = Reference::open(&folder.path(name)).unwrap();
+    let backend = reference.about().backend.clone().unwrap();
+    (backend.n_batch, backend.n_seq)
+}
+
+#[test]
+fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
+    let folder = Folder::new();
+    let write_together = |name: &str, n: u32| {
+        let mut settings = folder.write_settings(name);
+        together(&mut settings.run, n);
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+    };
+    write_together("ref", 1);
+    let evaluate_together = |n: u32, max_rows: Option<u64>| {
+        let mut settings = folder.evaluate_settings(&["q4"]);
+        together(&mut settings.run, n);
+        settings.run.max_rows = max_rows;
+        settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+        settings.results.force = true;
+        let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+        assert!(report.failed.is_empty());
+        folder.records("q4.kls")
+    };
+    // 13 windows, the last one short.
+    for max_rows in [None, Some(100)] {
+        let alone = evaluate_together(1, max_rows);
+        for n in [2, 3, 13, 20] {
+            assert!(evaluate_together(n, max_rows) == alone, "{n}");
+        }
+    }
+    let alone = evaluate_together(1, None);
+    for n in [2, 5] {
+        fs::remove_file(folder.path("ref")).unwrap();
+        write_together("ref", n);
+        assert_eq!(recorded(&folder, "ref"), (Some(64 * n), Some(n)));
+        assert!(evaluate_together(n, None) == alone, "written {n} at a time");
+    }
+}
+
+#[test]
+fn hidden_states_are_those_of_one_window_at_a_time() {
+    let folder = Folder::new();
+    for (encoding, expected) in [
+        (Encoding::Hidden, (Some(64), None)),
+        (Encoding::U16, (Some(192), Some(3))),
+    ] {
+        let mut settings = folder.write_settings("ref");
+        settings.target = target(native::KIND, Some(encoding));
+        settings.run.force = true;
+        together(&mut settings.run, 3);
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+        assert_eq!(recorded(&folder, "ref"), expected, "{encoding}");
+    }
+}
+
+#[test]
+fn a_resumed_run_uses_the_batches_that_it_began_with() {
+    let folder = Folder::new();
+    let fails = FakeEngine {
+        fails_at: Some(7),
+        ..FakeEngine::default()
+    };
+    let mut settings = folder.write_settings("ref");
+    together(&mut settings.run, 2);
+    write(&settings, &FakeEngine::default(), &()).unwrap();
+    let whole = folder.bytes("ref");
+    fs::remove_file(folder.path("ref")).unwrap();
+    write(&settings, &fails, &()).unwrap_err();
+    // What is best may have changed since: it depends on the memory that is free.
+    (settings.run.n_batch, settings.run.n_parallel) = (None, None);
+    settings.resume = true;
+    let resumed = write(&settings, &FakeEngine::default(), &()).unwrap();
+    assert!(resumed.n_rows < 9 * 64);
+    assert!(folder.bytes("ref") == whole);
+    // It is whole.
+    assert!(
+        write(&settings, &FakeEngine::default(), &())
+            .unwrap()
+            .was_whole
+    );
+}
+
+#[test]
+fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
+    let folder = Folder::new();
+    // kl_py's files record no batch.
+    let mut settings = folder.write_settings("ref");
+    settings.target = target(klpy::KIND, None);
+    write(&settings, &FakeEngine::default(), &()).unwrap();
+    let fails = FakeEngine {
+        fails_at: Some(7),
+        ..FakeEngine::default()
+    };
+    let mut settings = folder.evaluate_settings(&["q4"]);
+    settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
+    together(&mut settings.run, 2);
+    evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    let whole = folder.bytes("q4.kls");
+    fs::remove_file(folder.path("q4.kls")).unwrap();
+    settings.results.resume = Some(false);
+    let failed = evaluate(&settings, &fails, &()).unwrap();
+    assert_eq!(failed.failed.len(), 1);
+    (settings.run.n_batch, settings.run.n_parallel) = (None, None);
+    settings.results.resume = Some(true);
+    let resumed = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
+    assert!(resumed.failed.is_empty(), "{:?}", resumed.failed);
+    assert!(folder.bytes("q4.kls") == whole);
+}
