@@ -43,7 +43,7 @@ fn a_device_decodes_several_windows_a_call_unless_layers_are_recurrent() {
     let all = device.all_layers();
     let n_seq = |model: &str| {
         let write = format!("-m {model} -t short.txt -c 64 -w ref.gz --force --encoding u16 {all}");
-        let told = session.ok(&write).err;
+        let told = session.ok(&write).stderr;
         let n_seq = session.info("ref.gz")["backend"]["n_seq"].as_u64();
         assert_eq!(
             told.contains("windows in a call"),
