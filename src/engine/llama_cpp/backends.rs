@@ -24,7 +24,7 @@ mod libraries {
     use llama_cpp_sys_2 as sys;
 
     use crate::engine::last_log_errors;
-    use crate::engine::llama_cpp::ggml::Device;
+    use crate::engine::llama_cpp::device::Device;
 
     /// Where libraries lie if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";

@@ -10,8 +10,8 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaSplitMode;
 use llama_cpp_sys_2 as sys;
 
+use super::device::{BufferType, Device};
 use super::fit::fit;
-use super::ggml::{BufferType, Device};
 use crate::engine::{
     EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit, last_log_errors,
 };

@@ -3,16 +3,18 @@
 mod backends;
 mod context;
 mod decoder;
+mod device;
 mod fit;
-mod ggml;
 mod head;
 mod load;
+mod matrix;
 mod model;
 mod node;
 mod own_head;
 mod placement;
 mod probe;
 pub(super) mod rpc;
+mod scheduler;
 mod tap;
 #[cfg(test)]
 mod tests;
@@ -66,14 +68,14 @@ impl Engine for LlamaCpp {
 
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         self.backend()?;
-        let devices = ggml::Device::all().into_iter();
-        Ok(devices.map(ggml::Device::describe).collect())
+        let devices = device::Device::all().into_iter();
+        Ok(devices.map(device::Device::describe).collect())
     }
 
     fn can_offload(&self) -> Result<bool, EngineError> {
         // llama.cpp says yes wherever its RPC backend is there, even without a server.
         self.backend()?;
-        Ok(ggml::Device::all().iter().any(|device| device.is_gpu()))
+        Ok(device::Device::all().iter().any(|device| device.is_gpu()))
     }
 
     fn inspect(&self, path: &Path) -> Result<u64, EngineError> {

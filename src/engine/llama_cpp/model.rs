@@ -12,7 +12,7 @@ use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
 use super::context::Contexts;
-use super::ggml::Device;
+use super::device::Device;
 use super::load::{Loaded, load};
 use super::probe::Found;
 use super::rpc;

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::ggml::BufferType;
+use super::device::BufferType;
 
 /// A tensor of a graph, for as long as the callback runs.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context, Watch};
-use super::ggml::{BufferType, Device};
+use super::device::{BufferType, Device};
 use super::node::ModelTensor;
 use super::placement::Placement;
 use super::probe::{Found, Probe};

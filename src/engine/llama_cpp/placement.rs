@@ -1,7 +1,8 @@
 //! Where an output head lies and is computed: as llama.cpp places a model's own, so that the same
 //! kernels compute it.
 
-use super::ggml::{BufferType, Device, Matrix};
+use super::device::{BufferType, Device};
+use super::matrix::Matrix;
 
 /// The devices of a head.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +45,7 @@ impl Placement {
         // mapped, as it is by default, uses the CPU's plain memory in its place.
         let mut hosts = (self.gpus.iter()).filter_map(|&gpu| Some((gpu, gpu.host_buffer_type()?)));
         let is_hosted =
-            (hosts.next()).is_some_and(|(gpu, memory)| gpu.can_multiply(matrix, memory));
+            (hosts.next()).is_some_and(|(gpu, memory)| matrix.can_be_multiplied_by(gpu, memory));
         let reordered = cpus().take(1).filter(|_| !is_hosted).flat_map(|device| {
             let memories = device.extra_buffer_types().into_iter();
             memories.map(move |memory| Place {
@@ -57,7 +58,7 @@ impl Placement {
             .chain(libraries)
             .chain(reordered)
             .chain(cpus().filter_map(plain));
-        places.find(|place| place.device.can_multiply(matrix, place.memory))
+        places.find(|place| matrix.can_be_multiplied_by(place.device, place.memory))
     }
 
     /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.

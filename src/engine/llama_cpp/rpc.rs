@@ -1,6 +1,6 @@
 //! Servers that compute with their devices: ggml's RPC backend (`ggml/src/ggml-rpc` in llama.cpp).
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
@@ -8,11 +8,8 @@ use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
 
-use super::ggml::function_of;
+use super::device::{RPC_BACKEND, function_of};
 use crate::engine::EngineError;
-
-/// The backend's name in ggml's registry.
-pub(super) const BACKEND: &CStr = c"RPC";
 
 /// How long a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,7 +40,7 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
         return Ok(());
     }
     check(endpoint).map_err(fails)?;
-    let function = function_of(BACKEND, c"ggml_backend_rpc_add_server");
+    let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
     let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
     // SAFETY: a function of this name has this type. It copies the name, and returns null or a
     // registry that lives as long as the process.

@@ -1,13 +1,14 @@
-//! What of ggml's own interface the output head needs: devices, and the memory, graphs and
-//! schedulers that are freed when they are dropped.
+//! ggml's devices and their memory, which live as long as the process.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::rpc;
 use crate::engine::DeviceKind;
+
+/// The name of the RPC backend in ggml's registry.
+pub(super) const RPC_BACKEND: &CStr = c"RPC";
 
 /// A device that ggml computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +152,7 @@ impl Device {
 
     /// Whether it is a server's, whatever computes there; ggml takes it for a GPU.
     pub(super) fn is_remote(self) -> bool {
-        self.backend() == rpc::BACKEND
+        self.backend() == RPC_BACKEND
     }
 
     /// Whether several devices make it up.
@@ -173,7 +174,7 @@ impl Device {
     }
 
     /// A function that this device's backend has beside the common ones.
-    fn function(self, name: &CStr) -> *mut c_void {
+    pub(super) fn function(self, name: &CStr) -> *mut c_void {
         // SAFETY: the device is valid, and so is its registry.
         unsafe {
             let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
@@ -199,28 +200,6 @@ impl Device {
                 next = next.add(1);
             }
             found
-        }
-    }
-
-    /// Whether it can multiply a matrix of this type and size that lies in this memory with many
-    /// states.
-    pub(super) fn can_multiply(self, matrix: Matrix, memory: BufferType) -> bool {
-        /// How many states llama.cpp asks for when it chooses a weight's memory.
-        const N_STATES: i64 = 512;
-        let Some(arena) = Arena::new() else {
-            return false;
-        };
-        // SAFETY: the arena has room for the tensors. The buffer is a dummy without memory that
-        // outlives the question, as in llama.cpp's weight_buft_supported.
-        unsafe {
-            let weight = matrix.tensor(&arena);
-            let states = arena.tensor(sys::GGML_TYPE_F32, matrix.n_embd, N_STATES);
-            let product = sys::ggml_mul_mat(arena.as_ptr(), weight.as_ptr(), states.as_ptr());
-            let dummy = sys::ggml_backend_buft_alloc_buffer(memory.0.as_ptr(), 0);
-            (*weight.as_ptr()).buffer = dummy;
-            let can = sys::ggml_backend_dev_supports_op(self.0.as_ptr(), product);
-            sys::ggml_backend_buffer_free(dummy);
-            can
         }
     }
 }
@@ -258,195 +237,5 @@ impl BufferType {
         // SAFETY: the type is valid.
         let device = unsafe { sys::ggml_backend_buft_get_device(self.0.as_ptr()) };
         NonNull::new(device).map(Device)
-    }
-}
-
-/// A matrix's type and size: n_vocab rows of n_embd elements.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix {
-    pub(super) kind: sys::ggml_type,
-    pub(super) n_embd: i64,
-    pub(super) n_rows: i64,
-}
-
-impl Matrix {
-    /// # Safety
-    /// The arena has room for another tensor.
-    unsafe fn tensor(self, arena: &Arena) -> NonNull<sys::ggml_tensor> {
-        // SAFETY: as required.
-        unsafe { arena.tensor(self.kind, self.n_embd, self.n_rows) }
-    }
-}
-
-/// Holds the descriptions of a few tensors and a graph, not their data.
-pub(super) struct Arena(NonNull<sys::ggml_context>);
-
-impl Arena {
-    /// Tensors that fit, and most that a graph may have, those of other arenas among them.
-    pub(super) const MAX_TENSORS: usize = 64;
-
-    pub(super) fn new() -> Option<Self> {
-        // SAFETY: no memory is passed, and the data of tensors lies elsewhere.
-        unsafe {
-            let graph = sys::ggml_graph_overhead_custom(Self::MAX_TENSORS, false);
-            NonNull::new(sys::ggml_init(sys::ggml_init_params {
-                mem_size: Self::MAX_TENSORS * sys::ggml_tensor_overhead() + graph,
-                mem_buffer: std::ptr::null_mut(),
-                no_alloc: true,
-            }))
-            .map(Self)
-        }
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut sys::ggml_context {
-        self.0.as_ptr()
-    }
-
-    /// # Safety
-    /// The arena has room for another tensor.
-    pub(super) unsafe fn tensor(
-        &self,
-        kind: sys::ggml_type,
-        n: i64,
-        n_rows: i64,
-    ) -> NonNull<sys::ggml_tensor> {
-        // SAFETY: ggml aborts where there is no room; it never returns null.
-        unsafe { NonNull::new_unchecked(sys::ggml_new_tensor_2d(self.as_ptr(), kind, n, n_rows)) }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_free(self.as_ptr()) }
-    }
-}
-
-/// A matrix in the memory of a device.
-pub(super) struct Weight {
-    pub(super) tensor: NonNull<sys::ggml_tensor>,
-    buffer: NonNull<sys::ggml_backend_buffer>,
-    _arena: Arena,
-}
-
-impl Weight {
-    /// Takes memory for a matrix; `None` where there is too little.
-    pub(super) fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
-        let arena = Arena::new()?;
-        // SAFETY: the arena is empty. The buffer is as large as the memory's type wants it for this
-        // tensor, and outlives it.
-        unsafe {
-            let tensor = matrix.tensor(&arena);
-            let bytes = sys::ggml_backend_buft_get_alloc_size(memory.0.as_ptr(), tensor.as_ptr());
-            let buffer = sys::ggml_backend_buft_alloc_buffer(memory.0.as_ptr(), bytes);
-            let weight = Self {
-                tensor,
-                buffer: NonNull::new(buffer)?,
-                _arena: arena,
-            };
-            // The scheduler computes on the device that holds the weights.
-            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-            sys::ggml_backend_buffer_set_usage(buffer, usage);
-            let base = sys::ggml_backend_buffer_get_base(buffer);
-            let status = sys::ggml_backend_tensor_alloc(buffer, tensor.as_ptr(), base);
-            (status == sys::GGML_STATUS_SUCCESS).then_some(weight)
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        // SAFETY: the tensor is valid.
-        unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) }
-    }
-
-    /// Copies bytes of the matrix, from `offset` on.
-    ///
-    /// # Panics
-    /// If they reach past its end.
-    pub(super) fn set(&mut self, offset: usize, bytes: &[u8]) {
-        let end = offset.checked_add(bytes.len());
-        assert!(end.is_some_and(|end| end <= self.bytes()));
-        // SAFETY: the bytes lie within the tensor.
-        unsafe {
-            let data = bytes.as_ptr().cast();
-            sys::ggml_backend_tensor_set(self.tensor.as_ptr(), data, offset, bytes.len());
-        }
-    }
-}
-
-impl Drop for Weight {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_backend_buffer_free(self.buffer.as_ptr()) }
-    }
-}
-
-/// Devices that are ready to compute, the CPU last, and what spreads a graph over them.
-pub(super) struct Scheduler {
-    inner: NonNull<sys::ggml_backend_sched>,
-    _backends: Vec<Backend>,
-}
-
-impl Scheduler {
-    /// Starts the devices, of which the last must be the CPU; `None` if one does not start. With
-    /// `op_offload`, GPUs may compute large batches where the weights lie in the CPU's memory.
-    pub(super) fn new(devices: &[Device], threads: u32, op_offload: bool) -> Option<Self> {
-        let backends = devices
-            .iter()
-            .map(|&device| Backend::start(device, threads));
-        let backends: Vec<Backend> = backends.collect::<Option<_>>()?;
-        let mut pointers: Vec<_> = backends.iter().map(|backend| backend.0.as_ptr()).collect();
-        // SAFETY: the backends are valid and outlive the scheduler, with the memory that each
-        // prefers.
-        let inner = unsafe {
-            sys::ggml_backend_sched_new(
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-                pointers.len() as i32,
-                Arena::MAX_TENSORS,
-                false,
-                op_offload,
-            )
-        };
-        Some(Self {
-            inner: NonNull::new(inner)?,
-            _backends: backends,
-        })
-    }
-
-    pub(super) fn as_ptr(&self) -> sys::ggml_backend_sched_t {
-        self.inner.as_ptr()
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this.
-        unsafe { sys::ggml_backend_sched_free(self.inner.as_ptr()) }
-    }
-}
-
-/// A device that is ready to compute.
-struct Backend(NonNull<sys::ggml_backend>);
-
-impl Backend {
-    fn start(device: Device, threads: u32) -> Option<Self> {
-        // SAFETY: the device is valid, and a function of this name has this type.
-        unsafe {
-            let backend = sys::ggml_backend_dev_init(device.0.as_ptr(), std::ptr::null());
-            let backend = Self(NonNull::new(backend)?);
-            let function = device.function(c"ggml_backend_set_n_threads");
-            let function: sys::ggml_backend_set_n_threads_t = std::mem::transmute(function);
-            if let Some(set_n_threads) = function {
-                set_n_threads(backend.0.as_ptr(), threads as i32);
-            }
-            Some(backend)
-        }
-    }
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses it after this: the scheduler is dropped first.
-        unsafe { sys::ggml_backend_free(self.0.as_ptr()) }
     }
 }

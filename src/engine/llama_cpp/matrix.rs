@@ -1,0 +1,147 @@
+//! Matrices in the memory of a device, and the arenas that describe them, freed when they are dropped.
+
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use super::device::{BufferType, Device};
+
+/// A matrix's type and size: n_vocab rows of n_embd elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix {
+    pub(super) kind: sys::ggml_type,
+    pub(super) n_embd: i64,
+    pub(super) n_rows: i64,
+}
+
+impl Matrix {
+    /// # Safety
+    /// The arena has room for another tensor.
+    unsafe fn tensor(self, arena: &Arena) -> NonNull<sys::ggml_tensor> {
+        // SAFETY: as required.
+        unsafe { arena.tensor(self.kind, self.n_embd, self.n_rows) }
+    }
+
+    /// Whether a device can multiply a matrix like this, in this memory, with many states.
+    pub(super) fn can_be_multiplied_by(self, device: Device, memory: BufferType) -> bool {
+        /// How many states llama.cpp asks for when it chooses a weight's memory.
+        const N_STATES: i64 = 512;
+        let Some(arena) = Arena::new() else {
+            return false;
+        };
+        // SAFETY: the arena has room for the tensors. The buffer is a dummy without memory that
+        // outlives the question, as in llama.cpp's weight_buft_supported.
+        unsafe {
+            let weight = self.tensor(&arena);
+            let states = arena.tensor(sys::GGML_TYPE_F32, self.n_embd, N_STATES);
+            let product = sys::ggml_mul_mat(arena.as_ptr(), weight.as_ptr(), states.as_ptr());
+            let dummy = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), 0);
+            (*weight.as_ptr()).buffer = dummy;
+            let can = sys::ggml_backend_dev_supports_op(device.as_ptr(), product);
+            sys::ggml_backend_buffer_free(dummy);
+            can
+        }
+    }
+}
+
+/// Holds the descriptions of a few tensors and a graph, not their data.
+pub(super) struct Arena(NonNull<sys::ggml_context>);
+
+impl Arena {
+    /// Tensors that fit, and most that a graph may have, those of other arenas among them.
+    pub(super) const MAX_TENSORS: usize = 64;
+
+    pub(super) fn new() -> Option<Self> {
+        // SAFETY: no memory is passed, and the data of tensors lies elsewhere.
+        unsafe {
+            let graph = sys::ggml_graph_overhead_custom(Self::MAX_TENSORS, false);
+            NonNull::new(sys::ggml_init(sys::ggml_init_params {
+                mem_size: Self::MAX_TENSORS * sys::ggml_tensor_overhead() + graph,
+                mem_buffer: std::ptr::null_mut(),
+                no_alloc: true,
+            }))
+            .map(Self)
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ggml_context {
+        self.0.as_ptr()
+    }
+
+    /// # Safety
+    /// The arena has room for another tensor.
+    pub(super) unsafe fn tensor(
+        &self,
+        kind: sys::ggml_type,
+        n: i64,
+        n_rows: i64,
+    ) -> NonNull<sys::ggml_tensor> {
+        // SAFETY: ggml aborts where there is no room; it never returns null.
+        unsafe { NonNull::new_unchecked(sys::ggml_new_tensor_2d(self.as_ptr(), kind, n, n_rows)) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it after this.
+        unsafe { sys::ggml_free(self.as_ptr()) }
+    }
+}
+
+/// A matrix in the memory of a device.
+pub(super) struct Weight {
+    pub(super) tensor: NonNull<sys::ggml_tensor>,
+    buffer: NonNull<sys::ggml_backend_buffer>,
+    _arena: Arena,
+}
+
+impl Weight {
+    /// Takes memory for a matrix; `None` where there is too little.
+    pub(super) fn allocate(matrix: Matrix, memory: BufferType) -> Option<Self> {
+        let arena = Arena::new()?;
+        // SAFETY: the arena is empty. The buffer is as large as the memory's type wants it for this
+        // tensor, and outlives it.
+        unsafe {
+            let tensor = matrix.tensor(&arena);
+            let bytes = sys::ggml_backend_buft_get_alloc_size(memory.as_ptr(), tensor.as_ptr());
+            let buffer = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), bytes);
+            let weight = Self {
+                tensor,
+                buffer: NonNull::new(buffer)?,
+                _arena: arena,
+            };
+            // The scheduler computes on the device that holds the weights.
+            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+            sys::ggml_backend_buffer_set_usage(buffer, usage);
+            let base = sys::ggml_backend_buffer_get_base(buffer);
+            let status = sys::ggml_backend_tensor_alloc(buffer, tensor.as_ptr(), base);
+            (status == sys::GGML_STATUS_SUCCESS).then_some(weight)
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        // SAFETY: the tensor is valid.
+        unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) }
+    }
+
+    /// Copies bytes of the matrix, from `offset` on.
+    ///
+    /// # Panics
+    /// If they reach past its end.
+    pub(super) fn set(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len());
+        assert!(end.is_some_and(|end| end <= self.bytes()));
+        // SAFETY: the bytes lie within the tensor.
+        unsafe {
+            let data = bytes.as_ptr().cast();
+            sys::ggml_backend_tensor_set(self.tensor.as_ptr(), data, offset, bytes.len());
+        }
+    }
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it after this.
+        unsafe { sys::ggml_backend_buffer_free(self.buffer.as_ptr()) }
+    }
+}
