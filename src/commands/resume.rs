@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, native};
+use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, TokenRecord, native};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -44,6 +44,27 @@ pub fn check_windows(begun: &NativeReader, plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps only whole decode calls of up to `n_seq` windows, unless all `n_windows` are there: each
+/// window is decoded beside the same others again, on which its last bits depend.
+pub fn keep_whole_calls(begun: &mut NativeReader, n_windows: usize, n_seq: u32) {
+    let n_whole = begun.windows().len();
+    if n_whole < n_windows {
+        begun.keep_first(n_whole - n_whole % n_seq.max(1) as usize);
+    }
+}
+
+/// The same for the records of an evaluation, of which the last window may be cut.
+pub fn keep_whole_call_records(records: &mut Vec<TokenRecord>, n_seq: u32) {
+    if n_seq <= 1 {
+        return;
+    }
+    let windows = records.chunk_by(|one, next| one.window == next.window);
+    let lengths: Vec<usize> = windows.map(<[TokenRecord]>::len).collect();
+    let n_whole = lengths.len().saturating_sub(1);
+    let n_kept = n_whole - n_whole % n_seq as usize;
+    records.truncate(lengths.iter().take(n_kept).sum());
 }
 
 /// The message for a partial file that no run of kl began.

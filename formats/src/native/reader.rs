@@ -105,11 +105,17 @@ impl NativeReader {
         };
         reader.verify_head()?;
         let n_whole = reader.count_whole_windows()?;
-        if let Some(damaged) = reader.entries.get(n_whole) {
-            reader.index_offset = damaged.offset();
-            reader.entries.truncate(n_whole);
-        }
+        reader.keep_first(n_whole);
         Ok(reader)
+    }
+
+    /// Forgets all windows of a file that was cut off but the first `n`, so that the others are
+    /// written again.
+    pub fn keep_first(&mut self, n: usize) {
+        if let Some(dropped) = self.entries.get(n) {
+            self.index_offset = dropped.offset();
+            self.entries.truncate(n);
+        }
     }
 
     /// Counts the windows before the first that is damaged, or that contradicts the header.

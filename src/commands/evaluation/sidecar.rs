@@ -12,7 +12,9 @@ use kl_formats::{
 
 use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
-use crate::commands::resume::{check_same_run, first_difference, nothing_to_resume};
+use crate::commands::resume::{
+    check_same_run, first_difference, keep_whole_call_records, nothing_to_resume,
+};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
 
@@ -106,7 +108,10 @@ impl SidecarFile {
                 opened => opened?,
             };
             check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
-            return Ok(Some(Earlier::CutOff(cut_off.records)));
+            let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
+            let mut records = cut_off.records;
+            keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
+            return Ok(Some(Earlier::CutOff(records)));
         }
         // Only the stream shows whether its sidecar holds all that this run wants, unless the run is
         // to stop early: then the records show it.

@@ -187,16 +187,17 @@ fn write_missing<M: Model + Sync>(
     choice: &Choice<'_, '_, M>,
     mut about: About,
     mut output: PartialFile,
-    begun: Option<NativeReader>,
+    mut begun: Option<NativeReader>,
     watch: &Watch<'_>,
 ) -> Result<Written> {
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
     let can_resume = settings.target.can_resume();
-    let as_begun = match &begun {
+    let as_begun = match &mut begun {
         Some(begun) => {
             let stored = choice.as_begun(begun, &mut about)?;
             resume::check_windows(begun, &input.plan)?;
+            resume::keep_whole_calls(begun, windows.len(), choice.options_of(&stored).n_seq);
             Some(stored)
         }
         None => None,
