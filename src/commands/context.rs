@@ -109,8 +109,11 @@ pub fn backend_identity(
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
     let mut devices = engine.devices()?;
-    if loaded.is_cpu_only() {
-        devices.retain(|device| matches!(device.kind, DeviceKind::Cpu | DeviceKind::Accelerator));
+    if !loaded.devices.is_empty() {
+        devices.retain(|device| match device.kind {
+            DeviceKind::Cpu | DeviceKind::Accelerator => true,
+            _ => loaded.devices.contains(&device.name),
+        });
     }
     identity.devices = Some(devices.iter().map(ToString::to_string).collect());
     identity.n_gpu_layers = match loaded.n_gpu_layers {

@@ -60,7 +60,7 @@ pub enum EngineError {
     },
     /// llama.cpp could not create the context, usually for lack of memory.
     #[error(
-        "{path}: llama.cpp could not create a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --n-batch or --n-gpu-layers)",
+        "{path}: llama.cpp could not create a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers)",
         path = .path.display()
     )]
     Context {

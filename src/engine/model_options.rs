@@ -40,7 +40,7 @@ pub struct ModelOptions {
 impl ModelOptions {
     /// Whether only the CPU is to compute.
     #[must_use]
-    pub fn is_cpu_only(&self) -> bool {
+    pub(super) fn is_cpu_only(&self) -> bool {
         self.devices == ["none"]
     }
 

@@ -118,6 +118,12 @@ fn a_model_is_split_between_servers_as_told() {
     };
     assert!(0.0 < one_in_four && one_in_four < three_in_four && three_in_four < all);
     assert_eq!((none, not_named), (0.0, 0.0));
+    // llama.cpp's name of a server's memory, which is not recorded: it holds the address.
+    let memory = format!("RPC0[{}]", servers[0].address);
+    let (result, _) = evaluate(&session, "@f16", &format!("{split} -ot blk={memory}"));
+    let set_up = result["set_up"].to_string();
+    assert!(set_up.contains("-ot blk=RPC0\""), "{set_up}");
+    assert!(!set_up.contains(&servers[0].address), "{set_up}");
     for (flags, what) in [
         ("-ts 1,1,1", "the devices are RPC0, RPC1"),
         ("-sm none -mg 2", "the devices are RPC0, RPC1"),

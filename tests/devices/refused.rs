@@ -65,3 +65,14 @@ fn a_server_that_is_busy_is_refused() {
     );
     session.fails(&line, 1, &["one program at a time"]);
 }
+
+#[test]
+fn a_server_under_two_names_is_refused() {
+    let (session, server) = (session(), Server::start());
+    let (_, port) = server.address.split_once(':').unwrap();
+    let line = format!(
+        "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {},localhost:{port}",
+        server.address
+    );
+    session.fails(&line, 1, &["is the same server as", "name it once"]);
+}

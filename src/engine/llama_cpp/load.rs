@@ -153,6 +153,14 @@ impl Params {
     fn resolved(&self, given: &ModelOptions, n_layers: u32, n_gpus: usize) -> ModelOptions {
         let mut options = given.clone();
         options.room = None;
+        // llama.cpp's name of a server's memory holds its address, which is not to be recorded.
+        for tensors in &mut options.tensor_overrides {
+            if let Ok(memory) = memory_named(&tensors.memory)
+                && let Some(device) = memory.device()
+            {
+                tensors.memory = device.name();
+            }
+        }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         options.n_gpu_layers = GpuLayers::Count(match n_gpus {
             0 => 0,

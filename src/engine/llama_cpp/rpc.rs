@@ -39,6 +39,12 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     if servers().iter().any(|known| known == endpoint) {
         return Ok(());
     }
+    // It would not answer: it serves one connection at a time, and ggml holds that one.
+    if let Some(known) = same_server(endpoint) {
+        return Err(fails(format!(
+            "is the same server as {known}: name it once"
+        )));
+    }
     check(endpoint).map_err(fails)?;
     let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
     let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
@@ -69,6 +75,16 @@ pub(in crate::engine) fn suspects() -> Vec<String> {
     let mut gone = all.clone();
     gone.retain(|endpoint| connect(endpoint).is_err());
     if gone.is_empty() { all } else { gone }
+}
+
+/// The server, under another name, that is connected already.
+fn same_server(endpoint: &str) -> Option<String> {
+    let addresses = resolve(endpoint).ok()?;
+    let is_same = |known: &&String| {
+        resolve(known)
+            .is_ok_and(|of_known| addresses.iter().any(|address| of_known.contains(address)))
+    };
+    servers().iter().find(is_same).cloned()
 }
 
 fn servers() -> std::sync::MutexGuard<'static, Vec<String>> {
