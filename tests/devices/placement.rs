@@ -87,6 +87,10 @@ fn all_layers_fit_where_there_is_room() {
     assert_eq!(number(&result["kld"]["max"]), 0.0);
     assert_eq!(result["set_up"]["n_gpu_layers"], 4);
     assert!(log.contains("4 of 4 fit on the devices"), "{log}");
+    if !has_servers() {
+        // With two models 2 GiB stay free, which is all that Mesa's driver for the CPU has.
+        return;
+    }
     let line = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 --no-sidecar {flags}");
     let log = session.ok(&line).stderr;
     assert_eq!(log.matches("4 of 4 fit on the devices").count(), 2, "{log}");
