@@ -163,13 +163,16 @@ pub enum EngineError {
     Backend(String),
 }
 
-/// The advice to give if a reason mentions memory, or what C++ finds wrong with a pattern.
+/// The advice to give if a reason mentions memory, what C++ finds wrong with a pattern, or a way of
+/// splitting that the devices do not have.
 fn load_advice(reason: &str) -> &'static str {
-    let mentions = |words: [&str; 2]| words.iter().any(|word| reason.contains(word));
-    if mentions(["alloc", "memory"]) {
+    let mentions = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if mentions(&["alloc", "memory"]) {
         " (out of memory? lower --n-gpu-layers, or close other programs)"
-    } else if mentions(["regular expression", "bracket expression"]) {
+    } else if mentions(&["regular expression", "bracket expression", "regex string"]) {
         " (a pattern of --override-tensor)"
+    } else if mentions(&["split buffers"]) {
+        " (use --split-mode layer)"
     } else {
         ""
     }

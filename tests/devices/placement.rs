@@ -131,7 +131,7 @@ fn a_model_is_split_between_servers_as_told() {
     for (flags, what) in [
         ("-ts 1,1,1", "the devices are RPC0, RPC1"),
         ("-sm none -mg 2", "the devices are RPC0, RPC1"),
-        ("-sm row", "does not support split buffers"),
+        ("-sm row", "(use --split-mode layer)"),
         ("-ot blk=CUDA0", "available are CPU, RPC0, RPC1"),
         ("-sm row -ngl auto", "cannot be fitted to the free memory"),
     ] {

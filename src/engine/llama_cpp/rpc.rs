@@ -124,7 +124,7 @@ fn connect(endpoint: &str) -> Result<TcpStream, String> {
         }
     }
     Err(format!(
-        "cannot be reached ({refused}): check the address, and that llama.cpp's ggml-rpc-server runs there"
+        "cannot be reached ({refused}): check the address, that llama.cpp's ggml-rpc-server runs there, and that no other program uses it"
     ))
 }
 
