@@ -140,3 +140,27 @@ pub fn session() -> Session {
     session.write("short.txt", short_text());
     session
 }
+
+/// How far a device may be from the CPU: the KLD of a row of the f16 model, and the change of a
+/// q8_0's mean KLD, in nats.
+pub struct Bounds {
+    pub row: f64,
+    pub mean: f64,
+}
+
+/// Servers here run the CPU's own kernels, which add in another order.
+const SERVERS: Bounds = Bounds {
+    row: 1e-4,
+    mean: 2e-6,
+};
+
+/// A GPU may compute in half precision: Mesa's driver moves a row by up to 1.1e-3, a mean by 6e-5.
+const GPU: Bounds = Bounds {
+    row: 1e-2,
+    mean: 1e-3,
+};
+
+/// The bounds of the device that is tested.
+pub fn bounds() -> Bounds {
+    if has_servers() { SERVERS } else { GPU }
+}

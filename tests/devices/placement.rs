@@ -2,12 +2,9 @@
 
 use serde_json::Value;
 
-use crate::device::{Device, Server, has_servers, rpc_flags, session};
+use crate::device::{Device, Server, bounds, has_servers, rpc_flags, session};
 use crate::numbers::number;
 use crate::session::Session;
-
-/// How far rows on a device may be from the CPU's: its kernels add in another order. In nats.
-const ROW_BOUND: f64 = 1e-4;
 
 /// Evaluates a model against `ref.gz` with these flags, and returns the result and llama.cpp's log.
 #[track_caller]
@@ -21,7 +18,7 @@ fn evaluate(session: &Session, model: &str, flags: &str) -> (Value, String) {
 fn is_near(result: &Value, flags: &str) {
     assert_eq!(result["n_excluded"], 0);
     let row = number(&result["kld"]["max"]);
-    assert!(row < ROW_BOUND, "{flags}: {row} nats");
+    assert!(row < bounds().row, "{flags}: {row} nats");
 }
 
 /// MiB of weights that the log finds in the memory whose name contains `memory`.
