@@ -25,18 +25,21 @@ fn largest_kld(result: &Value) -> f64 {
     number(&result["kld"]["max"])
 }
 
+/// Writes a reference with these flags, and checks that the model is at 0 from it.
+#[track_caller]
+fn is_exact(session: &Session, flags: &str) {
+    write(session, &format!("{flags} --encoding f32"));
+    let kld = largest_kld(&evaluate(session, "@f16", flags));
+    assert_eq!(kld, 0.0, "{flags}");
+}
+
 #[test]
 fn a_model_is_no_distance_from_its_own_reference() {
     let (session, device) = (session(), Device::new());
     let all = device.all_layers();
     for flags in ["", "-b 7", "-ctk q8_0 -ctv q8_0 -fa on", "-fa off"] {
         let flags = format!("{all} {flags}");
-        write(&session, &format!("{flags} --encoding f32"));
-        assert_eq!(
-            largest_kld(&evaluate(&session, "@f16", &flags)),
-            0.0,
-            "{flags}"
-        );
+        is_exact(&session, &flags);
     }
 }
 
@@ -46,12 +49,7 @@ fn any_number_of_layers_can_be_offloaded() {
     // The fixture has three layers; the fourth is its head.
     for n in 0..=4 {
         let flags = format!("{} -ngl {n}", device.flags);
-        write(&session, &format!("{flags} --encoding f32"));
-        assert_eq!(
-            largest_kld(&evaluate(&session, "@f16", &flags)),
-            0.0,
-            "{flags}"
-        );
+        is_exact(&session, &flags);
     }
 }
 

@@ -98,19 +98,8 @@ impl<'m> LlamaCppDecoder<'m> {
         if self.batch.len() == 0 {
             return Ok(Vec::new());
         }
-        let failed = |reason: String| EngineError::Decode {
-            path: self.path.to_owned(),
-            window: windows.first().map_or(0, |window| window.window),
-            position: 0,
-            reason,
-        };
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.context
-            .decode(&mut self.batch)
-            .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-        let rows = scored.into_iter().map(|i| self.context.row(i));
-        let rows = rows.collect::<Option<_>>();
-        rows.ok_or_else(|| failed(last_log_errors()))
+        let first = windows.first().map_or(0, |window| window.window);
+        self.compute(first, 0, scored.into_iter())
     }
 
     /// Decodes the tokens at `positions` of a window in one call, after those before them, and
@@ -136,25 +125,36 @@ impl<'m> LlamaCppDecoder<'m> {
         if positions.is_empty() {
             return Ok(Vec::new());
         }
-        let failed = |reason: String| EngineError::Decode {
-            path: self.path.to_owned(),
-            window,
-            position: start,
-            reason,
-        };
         self.batch.clear();
         for position in positions.clone() {
             let is_scored = position >= scored_start;
             self.batch.push(0, tokens[position], position, is_scored);
         }
+        let scored = start.max(scored_start)..positions.end;
+        self.compute(window, start, scored.map(|position| position - start))
+    }
+
+    /// Computes the batch, which starts at `position` of `window`, and returns the rows of the tokens
+    /// with these indices in it.
+    fn compute(
+        &mut self,
+        window: u32,
+        position: usize,
+        scored: impl Iterator<Item = usize>,
+    ) -> Result<Vec<&[f32]>, EngineError> {
+        let path = self.path;
+        let failed = |reason: String| EngineError::Decode {
+            path: path.to_owned(),
+            window,
+            position,
+            reason,
+        };
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.context
             .decode(&mut self.batch)
             .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
         // Getting the first row waits until the accelerator is done.
-        let scored = start.max(scored_start)..positions.end;
-        let rows = scored.map(|position| self.context.row(position - start));
-        let rows = rows.collect::<Option<_>>();
+        let rows = scored.map(|i| self.context.row(i)).collect::<Option<_>>();
         rows.ok_or_else(|| failed(last_log_errors()))
     }
 }
