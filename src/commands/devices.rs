@@ -9,8 +9,8 @@ use super::settings::RunSettings;
 use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room};
 use crate::report::Warning;
 
-/// Connects to the servers of a run. Warns if layers should be offloaded or weights placed, and there
-/// is no device for them.
+/// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device
+/// can hold them.
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.

@@ -205,7 +205,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         )
     }
 
-    /// Runs a model over the reference. `info` describes that, and `is_last` tells whether the
+    /// Runs a model over the reference. `info` describes the reference, and `is_last` states whether the
     /// process ends after this model.
     fn evaluate_one(&self, path: &Path, info: &ReferenceInfo, is_last: bool) -> Result<Evaluated> {
         let Self {

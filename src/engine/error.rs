@@ -126,7 +126,7 @@ pub enum EngineError {
         /// What is wrong, and what to do.
         what: String,
     },
-    /// There is no device of this name to keep tensors in its memory, nor such memory.
+    /// Tensors should lie in the memory of a device that does not exist.
     #[error("--override-tensor: no device '{name}': available are {known}", known = .known.join(", "))]
     NoSuchMemory {
         /// The name given.
@@ -134,7 +134,7 @@ pub enum EngineError {
         /// All devices.
         known: Vec<String>,
     },
-    /// There is no device of this index.
+    /// No device has this index.
     #[error("--main-gpu {index}: counted from 0, the devices are {devices}", devices = .devices.join(", "))]
     MainGpu {
         /// The index given.

@@ -69,8 +69,9 @@ mod libraries {
         // SAFETY: the path ends with a NUL byte. What is loaded came with the program.
         unsafe { sys::ggml_backend_load_all_from_path(path.as_ptr()) };
         for library in left_out(folder) {
-            // ggml skips without a word what cannot be loaded, as if the driver of a GPU is missing.
-            // By itself, it writes why to the log. It returns null then, which is no error here.
+            // ggml silently skips what cannot be loaded, such as where the driver of a GPU is missing.
+            // Loaded by itself, such a library leaves the reason in the log. The null that ggml
+            // returns then is not an error here.
             let path = c_path(&library)?;
             // SAFETY: as above.
             unsafe { sys::ggml_backend_load(path.as_ptr()) };

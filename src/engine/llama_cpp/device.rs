@@ -23,7 +23,7 @@ unsafe impl Sync for Device {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferType(NonNull<sys::ggml_backend_buffer_type>);
 
-/// A function that a backend has beside the common ones; null if there is no such backend.
+/// A function that a backend offers beyond the common ones; null if the backend is absent.
 pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: both names end with NUL, and a registry lives as long as the process.
     unsafe {
@@ -173,7 +173,7 @@ impl Device {
         NonNull::new(found).map(BufferType)
     }
 
-    /// A function that this device's backend has beside the common ones.
+    /// A function that this device's backend offers beyond the common ones.
     pub(super) fn function(self, name: &CStr) -> *mut c_void {
         // SAFETY: the device is valid, and so is its registry.
         unsafe {

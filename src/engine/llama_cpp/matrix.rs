@@ -76,7 +76,7 @@ impl Arena {
         n: i64,
         n_rows: i64,
     ) -> NonNull<sys::ggml_tensor> {
-        // SAFETY: ggml aborts where there is no room; it never returns null.
+        // SAFETY: without room, ggml aborts; it never returns null.
         unsafe { NonNull::new_unchecked(sys::ggml_new_tensor_2d(self.as_ptr(), kind, n, n_rows)) }
     }
 }

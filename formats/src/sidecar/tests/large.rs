@@ -24,7 +24,7 @@ fn what_follows_4_gib_of_records_is_read_where_it_is() {
     );
     assert_eq!(reader.texts().unwrap().to_bytes(), texts().to_bytes());
     assert_eq!(reader.next().unwrap().unwrap(), record(0));
-    // A hole is no record.
+    // A hole in the file is not a record.
     let error = reader.next().unwrap().unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     sparse(&scratch.path, file_bytes - 1, &[(0, &start)]);
