@@ -8,9 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// How many of the log's last errors are kept.
 const KEPT_ERRORS: usize = 4;
@@ -20,9 +19,7 @@ static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
 pub fn follow_log(verbose: bool) {
     // A second call, as in tests, keeps the first subscriber.
-    let _ = tracing_subscriber::registry()
-        .with(LogLayer { verbose })
-        .try_init();
+    let _ = tracing::subscriber::set_global_default(Log { verbose });
     send_logs_to_tracing(LogOptions::default());
 }
 
@@ -41,12 +38,17 @@ fn last_errors() -> MutexGuard<'static, VecDeque<String>> {
     LAST_ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct LogLayer {
+/// Takes llama.cpp's messages, which are events; spans are refused.
+struct Log {
     verbose: bool,
 }
 
-impl<S: Subscriber> Layer<S> for LogLayer {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &Event<'_>) {
         let level = *event.metadata().level();
         if level > Level::INFO || (!self.verbose && level > Level::ERROR) {
             return;
@@ -66,6 +68,18 @@ impl<S: Subscriber> Layer<S> for LogLayer {
             kept.push_back(text.to_owned());
         }
     }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
 #[derive(Default)]
