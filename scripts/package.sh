@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Makes the crates that crates.io would get, in target/package/, and checks that what is in them
+# compiles. With this repository's settings and target folder, so llama.cpp is not compiled again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=$PWD/target/package
+sources=$packages/sources
+target=$PWD/target
+
+# Quietly: tests and benches stay in the repository, and cargo names each.
+cargo package --quiet --workspace --locked --no-verify --allow-dirty
+rm -rf "$sources"
+mkdir -p "$sources"
+version=$(cargo pkgid --locked kl)
+version=${version##*[#@]}
+for crate in kl-formats kl; do
+    tar -xzf "$packages/$crate-$version.crate" -C "$sources"
+done
+
+# As `cargo package` itself does, but in the profile in which llama.cpp is compiled already.
+cd "$sources/kl-$version"
+cargo check --release --target-dir "$target" \
+    --config "patch.crates-io.kl-formats.path='$sources/kl-formats-$version'"
+ls -l "$packages"/*-"$version".crate
