@@ -4,6 +4,7 @@
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
+# make deny   check the dependencies: licences, known faults, duplicates (see deny.toml)
 # make package  the two crates as crates.io would get them: target/package/
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
@@ -16,7 +17,7 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test package dist backend gpu-test bench setup clean
+.PHONY: build demo test deny package dist backend gpu-test bench setup clean
 
 build: setup
 	$(ENV)
@@ -41,6 +42,10 @@ test: setup
 	cargo test --release --locked --workspace --doc
 	cargo test --release --locked --workspace --lib --bins --tests
 	scripts/package.sh
+	scripts/deny.sh
+
+deny: setup
+	scripts/deny.sh
 
 package: setup
 	$(ENV)
