@@ -1,41 +1,24 @@
-//! README against the program: the flags it lists, and the report and the comparison that it shows.
+//! The docs against the program: the flags they list, and the reports they show.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::session::Session;
 
-const README: &str = include_str!("../../README.md");
+const READING: &str = include_str!("../../docs/READING.md");
+const REFERENCE: &str = include_str!("../../docs/REFERENCE.md");
 
-/// Flags that README names by llama.cpp's short spelling.
-const SHORT: [(&str, &str); 11] = [
-    ("-fa", "--flash-attn"),
-    ("-ctk", "--cache-type-k"),
-    ("-ctv", "--cache-type-v"),
-    ("-sm", "--split-mode"),
-    ("-mg", "--main-gpu"),
-    ("-dev", "--device"),
-    ("-ts", "--tensor-split"),
-    ("-ot", "--override-tensor"),
-    ("-cmoe", "--cpu-moe"),
-    ("-ncmoe", "--n-cpu-moe"),
-    ("-nkvo", "--no-kv-offload"),
-];
-
-/// Flags that every command has, and that README need not list.
+/// Flags that every command has, and that the reference need not list.
 const COMMON: [&str; 2] = ["--help", "--version"];
 
-/// The part of README under a heading, up to the next of the same or a higher level.
+/// The part of the reference under a heading of the second level, up to the next.
 fn section(heading: &str) -> &'static str {
-    let start = README.find(&format!("\n{heading}\n")).unwrap();
-    let level = heading.split(' ').next().unwrap();
-    let body = &README[start + heading.len() + 2..];
-    let next = |level: &str| body.find(&format!("\n{level} "));
-    let end = next(level).into_iter().chain(next("##")).min();
-    &body[..end.unwrap_or(body.len())]
+    let start = REFERENCE.find(&format!("\n## {heading}\n")).unwrap();
+    let body = &REFERENCE[start + 1..];
+    &body[..body.find("\n## ").unwrap_or(body.len())]
 }
 
-/// The long flags in the first column of a section's table.
+/// The long flags in the first column of a section's tables.
 fn listed(heading: &str) -> BTreeSet<String> {
     let rows = section(heading)
         .lines()
@@ -47,17 +30,11 @@ fn listed(heading: &str) -> BTreeSet<String> {
             .unwrap()
             .to_owned()
     });
-    let mut flags = BTreeSet::new();
-    for cell in cells {
-        for word in cell.split([' ', ',', '`']) {
-            let long = SHORT.iter().find(|(short, _)| *short == word);
-            flags.extend(long.map(|(_, long)| (*long).to_owned()));
-            if word.starts_with("--") {
-                flags.insert(word.to_owned());
-            }
-        }
-    }
-    flags
+    let words = cells.flat_map(|cell| {
+        let words = cell.split([' ', ',', '`']).map(str::to_owned);
+        words.collect::<Vec<_>>()
+    });
+    words.filter(|word| word.starts_with("--")).collect()
 }
 
 /// The long flags that a command's help describes.
@@ -78,23 +55,18 @@ fn described(session: &Session, command: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn readme_lists_every_flag() {
+fn the_reference_lists_every_flag() {
     let session = Session::new();
-    // Short spellings stand for these two in the table.
-    let short_only = |mut flags: BTreeSet<String>| {
-        flags.retain(|flag| !["--verbose", "--quiet"].contains(&flag.as_str()));
-        flags
-    };
-    assert_eq!(listed("## Flags"), short_only(described(&session, "")));
-    let compare = "### kl compare REF OTHER...";
-    assert_eq!(listed(compare), short_only(described(&session, "compare")));
-    let report = "### kl report FILE...";
-    assert_eq!(listed(report), short_only(described(&session, "report")));
+    assert_eq!(listed("kl"), described(&session, ""));
+    for command in ["info", "convert", "merge", "compare", "report"] {
+        let heading = format!("kl {command}");
+        assert_eq!(listed(&heading), described(&session, command), "{command}");
+    }
 }
 
-/// The indented block of README that begins with this line, without its indentation.
-fn block(start: &str) -> Vec<&'static str> {
-    let lines = README
+/// The indented block of a page that begins with this line, without its indentation.
+fn block(page: &'static str, start: &str) -> Vec<&'static str> {
+    let lines = page
         .lines()
         .skip_while(|line| !line.trim_start().starts_with(start));
     let block = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
@@ -133,24 +105,7 @@ fn shapes<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn three_commands_lead_from_the_fixtures_to_a_page() {
-    let session = Session::new();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    std::os::unix::fs::symlink(fixtures, session.path("fixtures")).unwrap();
-    let commands = block("kl -m fixtures/tiny-f16.gguf -t");
-    assert_eq!(commands.len(), 3);
-    for command in commands {
-        session.ok(command.strip_prefix("kl ").unwrap());
-    }
-    let page = String::from_utf8(session.read("report.html")).unwrap();
-    for quant in ["f16", "q8_0", "q4_K_M", "q2_K"] {
-        assert!(page.contains(&format!("tiny-{quant}")));
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn readme_shows_the_report_and_the_comparison_that_the_program_prints() {
+fn docs_show_the_report_and_the_comparison_that_the_program_prints() {
     let session = Session::new();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     std::os::unix::fs::symlink(fixtures, session.path("fixtures")).unwrap();
@@ -164,9 +119,12 @@ fn readme_shows_the_report_and_the_comparison_that_the_program_prints() {
         .windows(2)
         .position(|pair| pair[0].is_empty() && pair[1].contains("against"));
     let report = &report[..end.unwrap()];
-    assert_eq!(shapes(block(title)), shapes(report.iter().copied()));
+    assert_eq!(
+        shapes(block(READING, title)),
+        shapes(report.iter().copied())
+    );
     let title = "3 models against ref.gz";
     let end = run.stdout.rfind(title).unwrap();
     let comparison = run.stdout[end..].lines();
-    assert_eq!(shapes(block(title)), shapes(comparison));
+    assert_eq!(shapes(block(READING, title)), shapes(comparison));
 }

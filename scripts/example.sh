@@ -1,0 +1,22 @@
+#!/bin/sh
+# Makes a folder to try kl in: the small models and texts of fixtures/ under the names that the docs
+# use.
+#
+#   scripts/example.sh FOLDER
+set -eu
+[ $# = 1 ] || { sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
+fixtures="$(cd "$(dirname "$0")/../fixtures" && pwd)"
+mkdir "$1"
+cd "$1"
+ln -s "$fixtures" fixtures
+ln -s fixtures/tiny-f16.gguf fp16.gguf
+ln -s fixtures/tiny-q8_0.gguf q8.gguf
+ln -s fixtures/tiny-q4_K_M.gguf q4.gguf
+ln -s fixtures/tiny-q2_K.gguf q2.gguf
+ln -s fixtures/architectures/mixtral.gguf moe.gguf
+mkdir quants
+for model in q8 q4 q2; do ln -s "../$model.gguf" quants/; done
+ln -s fixtures/eval.txt wiki.txt
+ln -s fixtures/peers/short.txt code.txt
+# A prompt of each line of prompts.txt.
+sed 's/["\\]/\\&/g; s/.*/{"prompt": "&"}/; /^{"prompt": ""}$/d' fixtures/prompts.txt >chat.jsonl
