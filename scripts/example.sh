@@ -13,7 +13,10 @@ ln -s fixtures/tiny-f16.gguf fp16.gguf
 ln -s fixtures/tiny-q8_0.gguf q8.gguf
 ln -s fixtures/tiny-q4_K_M.gguf q4.gguf
 ln -s fixtures/tiny-q2_K.gguf q2.gguf
-ln -s fixtures/architectures/mixtral.gguf moe.gguf
+ln -s fixtures/architectures/mixtral.gguf moe-fp16.gguf
+ln -s fixtures/architectures/mixtral.gguf moe-q4.gguf
+ln -s fixtures/peers/mlx-kld-f16.npz fp16.npz
+ln -s fixtures/peers/mlx-kld-q2_K.npz q2.npz
 mkdir quants
 for model in q8 q4 q2; do ln -s "../$model.gguf" quants/; done
 ln -s fixtures/eval.txt wiki.txt

@@ -11,6 +11,8 @@ mod chat_templates;
 mod compare;
 mod convert;
 mod devices;
+#[cfg(unix)]
+mod docs;
 mod encodings;
 mod evaluate;
 mod folders;
@@ -19,6 +21,7 @@ mod groups;
 mod infinite;
 mod info;
 mod label;
+mod links;
 mod llama_perplexity;
 mod logit_metrics;
 mod not_finite;
@@ -28,8 +31,8 @@ mod page;
 mod peers;
 mod prompts;
 mod read_hidden;
-mod readme;
 mod ref_model;
+mod reference;
 mod report;
 #[cfg(unix)]
 mod resume;

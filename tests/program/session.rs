@@ -183,7 +183,7 @@ impl Session {
 }
 
 /// The program to test: `KL_TEST_BIN`, or the one that cargo has built.
-fn program() -> OsString {
+pub fn program() -> OsString {
     std::env::var_os("KL_TEST_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_kl").into())
 }
 

@@ -1,0 +1,73 @@
+//! The docs' links: every file and every heading that one of them names is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose pages are checked.
+const FOLDERS: [&str; 6] = [".", "docs", "formats", "fixtures", "fuzz", "benches"];
+
+/// The anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// A page's lines that are not code between fences.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    page.lines().filter(move |line| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    })
+}
+
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let page = fs::read_to_string(page).unwrap();
+    let headings = prose(&page).filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+/// The targets of the links in a page, but not those to other sites.
+fn targets(page: &str) -> Vec<String> {
+    let text = prose(page).collect::<Vec<_>>().join("\n");
+    let links = text.split("](").skip(1);
+    let targets = links.filter_map(|rest| rest.split([')', ' ']).next());
+    let targets = targets.filter(|target| !target.contains("://"));
+    targets.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_link_in_the_docs_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut broken = Vec::new();
+    for folder in FOLDERS {
+        let folder = root.join(folder);
+        let entries = fs::read_dir(&folder).unwrap();
+        let pages = entries.map(|entry| entry.unwrap().path());
+        let pages: Vec<PathBuf> = pages
+            .filter(|path| path.extension().is_some_and(|end| end == "md"))
+            .collect();
+        for page in pages {
+            for target in targets(&fs::read_to_string(&page).unwrap()) {
+                let (file, heading) = target.split_once('#').unwrap_or((&target, ""));
+                let file = match file {
+                    "" => page.clone(),
+                    file => folder.join(file),
+                };
+                let is_there =
+                    file.exists() && (heading.is_empty() || anchors(&file).contains(heading));
+                if !is_there {
+                    broken.push(format!("{}: {target}", page.display()));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
