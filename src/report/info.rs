@@ -8,12 +8,16 @@ use kl_formats::{
 };
 use serde::Serialize;
 
+use super::json::Versions;
 use super::number::{bytes, count, count_of, part, printable, short_percent};
 use super::{PromptsInfo, RowError, Warning};
 
 /// What a file records; field names are the JSON's keys, and null is what the file does not record.
 #[derive(Serialize, Debug, Default)]
 pub struct Info {
+    /// What wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
     /// The file's path, as given.
     pub path: String,
     /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, or `sidecar`.

@@ -19,7 +19,7 @@ mod warning;
 
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GroupInfo, Info, Verified, info_text, verified_text};
-pub use json::json_text;
+pub use json::{Versions, json_text};
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,

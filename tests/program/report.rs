@@ -136,7 +136,7 @@ fn an_earlier_report_is_replaced_and_nothing_else_is() {
     // The result of an evaluation took long.
     session.write(
         "run.json",
-        "{\n  \"kl_version\": \"0.1.0\",\n  \"reference\": {\n    \"path\": ",
+        "{\n  \"kl_version\": \"0.1.0\",\n  \"json_version\": 1,\n  \"reference\": {\n    \"path\": ",
     );
     session.fails("report . --json run.json", 1, &["run.json", "--force"]);
     session.ok("report . --json run.json --force -q");

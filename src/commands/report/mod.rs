@@ -17,10 +17,10 @@ use super::observer::{Observer, Watch};
 use super::one_line;
 use super::parts::{StoredEvaluation, stored_evaluations};
 use super::settings::ReportSettings;
-use crate::report::Warning;
 use crate::report::comparison::{
     ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth, NotCompared, PairKind,
 };
+use crate::report::{Versions, Warning};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, threads};
@@ -203,7 +203,7 @@ impl Comparer {
             })
         });
         Ok(Comparison {
-            kl_version: env!("CARGO_PKG_VERSION"),
+            versions: Versions::default(),
             reference: ranked
                 .first()
                 .map(|(_, row)| ComparedReference::of(row.header()))

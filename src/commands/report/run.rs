@@ -82,7 +82,7 @@ impl RunTable {
         let mut warnings = warnings::of(&models);
         warnings.push(Warning::Unpaired(why));
         Comparison {
-            kl_version: report.kl_version,
+            versions: report.versions,
             reference: ComparedReference {
                 file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
                 kind: Some(reference.kind.clone()),

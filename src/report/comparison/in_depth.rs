@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::names::Names;
 use super::text::{clusters, fitted, hanging, kld, laid_out, lines, p_value, signed, wrapped};
 use super::{ComparedModel, ComparedReference, Comparison, WorstText};
+use crate::report::json::Versions;
 use crate::report::number::{count, ends, percent, printable, short_percent};
 use crate::report::result::ModelInfo;
 use crate::report::warning::Warning;
@@ -13,8 +14,9 @@ use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 /// Two evaluations against one reference, compared token by token. Differences are a's less b's.
 #[derive(Serialize, Debug, Clone)]
 pub struct InDepth {
-    /// The version of this program.
-    pub kl_version: &'static str,
+    /// What wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
     /// What both models were evaluated against.
     pub reference: ComparedReference,
     /// The level of every interval.
@@ -91,7 +93,7 @@ impl InDepth {
         describe: impl Fn(PairedToken) -> InDepthToken,
     ) -> Self {
         Self {
-            kl_version: comparison.kl_version,
+            versions: comparison.versions,
             reference: comparison.reference,
             confidence: comparison.confidence,
             a,

@@ -21,6 +21,7 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
+use super::json::Versions;
 use super::result::ModelInfo;
 use super::warning::Warning;
 use crate::stats::Confidence;
@@ -34,8 +35,9 @@ pub use worst::{WorstText, WorstToken, WorstTop};
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
 pub struct Comparison {
-    /// The version of this program.
-    pub kl_version: &'static str,
+    /// What wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
     /// What the models were evaluated against.
     pub reference: ComparedReference,
     /// The level of every interval.

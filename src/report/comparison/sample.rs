@@ -65,7 +65,7 @@ pub fn comparison() -> Comparison {
         share_a_nearer: Some(share_a_nearer),
     };
     Comparison {
-        kl_version: "0",
+        versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
         models,

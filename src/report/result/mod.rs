@@ -11,6 +11,7 @@ mod verdict;
 
 use serde::Serialize;
 
+use super::json::Versions;
 use super::warning::Warning;
 
 pub use divergent::{DivergentToken, TokenContext, TopToken};
@@ -25,8 +26,9 @@ pub use verdict::{Reason, Verdict};
 /// One run: a reference, and the models evaluated against it.
 #[derive(Serialize, Debug)]
 pub struct Report {
-    /// The version of this program.
-    pub kl_version: &'static str,
+    /// What wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
     /// What the models were evaluated against.
     pub reference: ReferenceInfo,
     /// Whether every model was tried: false while some are still to come, and in what an
@@ -48,7 +50,7 @@ impl Report {
     #[must_use]
     pub fn new(reference: ReferenceInfo) -> Self {
         Self {
-            kl_version: env!("CARGO_PKG_VERSION"),
+            versions: Versions::default(),
             reference,
             complete: false,
             models: Vec::new(),

@@ -5,12 +5,18 @@ use serde_json::json;
 
 use crate::report::{
     DeviceInfo, DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, PromptReport,
-    PromptsInfo, ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken,
+    PromptsInfo, ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
     Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats,
     Summary, TokenLocation,
+};
+
+/// Versions that stay the same when the program's changes.
+pub const VERSIONS: Versions = Versions {
+    kl_version: "0",
+    json_version: 1,
 };
 
 /// Records of `n_windows` windows of `n_rows` rows; the last row of a window has no next token.

@@ -176,7 +176,7 @@ fn keys_of_the_json() {
         ..plain("q2.gguf", &records)
     };
     let report = Report {
-        kl_version: "0",
+        versions: made_up::VERSIONS,
         reference: ReferenceInfo {
             states: made_up::reference_of_states().states,
             ..made_up::reference_of_prompts()
@@ -231,13 +231,13 @@ fn list_keys(path: &str, value: &Value, keys: &mut BTreeSet<String>) {
 fn json_is_indented_unless_it_holds_every_token() {
     let records = records(1, 3);
     let mut report = Report {
-        kl_version: "0",
+        versions: made_up::VERSIONS,
         models: vec![plain("q4.gguf", &records)],
         ..Report::new(reference())
     };
     let indented = json_text(&report).unwrap();
     assert!(
-        indented.starts_with("{\n  \"kl_version\": \"0\",\n"),
+        indented.starts_with("{\n  \"kl_version\": \"0\",\n  \"json_version\": 1,\n"),
         "{indented}"
     );
     assert!(indented.ends_with("}\n"));
