@@ -21,6 +21,7 @@ mod groups;
 mod infinite;
 mod info;
 mod label;
+mod licences;
 mod links;
 mod llama_perplexity;
 mod logit_metrics;
