@@ -23,6 +23,7 @@ macro_rules! say {
 mod abort;
 mod args;
 mod devices;
+mod generate;
 mod progress;
 mod report;
 mod results;
@@ -62,12 +63,29 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         say!("kl: internal error, please report: {panic}");
     }));
     let args = short_flags::expand(args);
+    if let Some(kind) = generate::asked(&args) {
+        return show_generated(kind);
+    }
     let cli = match args::parse(&args) {
         Ok(cli) => cli,
         Err(error) => return usage::show(&error, &args),
     };
     match Command::try_from(cli) {
         Ok(command) => exit_code(run(&command)),
+        Err(error) => {
+            say!("kl: {error}");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn show_generated(kind: Result<generate::Kind, String>) -> ExitCode {
+    match kind {
+        Ok(kind) => {
+            let mut results = Results::as_text();
+            results.print_text(&generate::text(kind));
+            exit_code(results.close().map(|()| Outcome::Done))
+        }
         Err(error) => {
             say!("kl: {error}");
             ExitCode::from(EXIT_USAGE)

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 /// llama.cpp's spelling, and the long flag that it stands for.
-const SHORT_FLAGS: [(&str, &str); 14] = [
+pub const SHORT_FLAGS: [(&str, &str); 14] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ub", "--n-ubatch"),
     ("-fa", "--flash-attn"),

@@ -17,6 +17,7 @@ mod encodings;
 mod evaluate;
 mod folders;
 mod gate;
+mod generate;
 mod groups;
 mod infinite;
 mod info;

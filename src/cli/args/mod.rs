@@ -69,7 +69,10 @@ Examples:
   kl compare ref.gz other.npz                        compare without a model
   kl report *.kls                                    which model is better
 
-Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds";
+Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
+
+kl --generate man|complete-bash|complete-zsh|complete-fish prints the man page,
+or completions for a shell";
 
 /// The headings of `kl --help`.
 const INPUT: &str = "Input";
