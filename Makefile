@@ -1,7 +1,10 @@
 # make demo   run the main job on the fixtures
 # make test   run everything that CI runs
 # make build  build only the program: target/release/kl
+# make install  the program, its man page, completions and documents: PREFIX=/usr/local, DESTDIR=
+# make uninstall  remove them again
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
+# make deb    a Debian package of that: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
 # make deny   check the dependencies: licences, known faults, duplicates (see deny.toml)
@@ -17,7 +20,11 @@ SHELL := /bin/bash
 # Every recipe that compiles first sources the environment that the set-up found.
 ENV = source .tools/env
 
-.PHONY: build demo test deny package dist backend gpu-test bench setup clean
+.PHONY: build demo test deny package install uninstall dist deb backend gpu-test bench setup clean
+
+# Where `make install` puts things; for yourself alone, PREFIX=~/.local.
+PREFIX ?= /usr/local
+DESTDIR ?=
 
 build: setup
 	$(ENV)
@@ -39,10 +46,10 @@ test: setup
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
-	cargo test --release --locked --workspace --doc
-	cargo test --release --locked --workspace --lib --bins --tests
 	scripts/package.sh
 	scripts/deny.sh
+	cargo test --release --locked --workspace --doc
+	cargo test --release --locked --workspace --lib --bins --tests
 
 deny: setup
 	scripts/deny.sh
@@ -51,11 +58,27 @@ package: setup
 	$(ENV)
 	scripts/package.sh
 
+# `sudo make install` often has no cargo, and then installs what `make build` has built.
+install:
+	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory build; fi
+	root="$(DESTDIR)$(PREFIX)"
+	install -D -m 755 target/release/kl "$$root/bin/kl"
+	scripts/share.sh target/release/kl "$$root/share" "$$root/share/doc/kl"
+	echo "installed $$root/bin/kl"
+
+uninstall:
+	@root="$(DESTDIR)$(PREFIX)"
+	rm -f "$$root/bin/kl"
+	scripts/share.sh --remove "$$root/share" "$$root/share/doc/kl"
+
 # Compiles llama.cpp again, for every generation of CPUs.
 dist: setup
 	$(ENV)
 	scripts/dist.sh
 	scripts/dist-check.sh
+
+deb: dist
+	scripts/deb.sh
 
 # Example: make backend BACKEND=cuda ARGS=-DCMAKE_CUDA_ARCHITECTURES=90
 backend: setup
