@@ -25,6 +25,8 @@ ENV = source .tools/env
 # Where `make install` puts things; for yourself alone, PREFIX=~/.local.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Not every shell replaces the ~ in PREFIX=~/.local.
+override PREFIX := $(patsubst ~/%,$(HOME)/%,$(PREFIX))
 
 build: setup
 	$(ENV)
