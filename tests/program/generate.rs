@@ -1,11 +1,14 @@
 //! `kl --generate`: what the shells make of the completions, and man of the page.
 
+#[cfg(unix)]
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::session::{Session, program};
+use crate::session::Session;
+#[cfg(unix)]
+use crate::session::program;
 
 /// Lines, and what completes their end: all of it, in a folder with the files of [`folder`].
 const COMPLETED: [(&str, &str); 9] = [
@@ -154,6 +157,7 @@ fn a_kind_that_does_not_exist_is_wrong_usage() {
     );
 }
 
+#[cfg(unix)]
 #[test]
 fn what_is_installed_lies_where_man_and_the_shells_look() {
     let session = Session::new();
