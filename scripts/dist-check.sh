@@ -20,6 +20,13 @@ fi
 dangling=$(find "$folder" -type l)
 [ -z "$dangling" ] || fail "$dangling: a symbolic link"
 
+# What lies beside the program: documents, licences, man page and completions.
+for file in README.md CHANGELOG.md LICENSE THIRD-PARTY.txt docs/GPU.md share/man/man1/kl.1 \
+    share/bash-completion/completions/kl share/zsh/site-functions/_kl \
+    share/fish/vendor_completions.d/kl.fish; do
+    [ -s "$folder/$file" ] || fail "$file is missing"
+done
+
 # The mean KLD of a quant, from a reference written and read by the program "$@".
 mean_kld() {
     rm -f ref.gz

@@ -26,7 +26,7 @@ folder="dist/$name"
 rm -rf "$folder" "$folder.tar.gz"
 mkdir -p "$folder"
 
-cp "$target/release/kl" README.md "$folder/"
+cp "$target/release/kl" "$folder/"
 cp "$installed"/backends/lib*.so "$folder/"
 # Only the names that programs look for, as files: libllama.so.0, not libllama.so or libllama.so.0.6.0.
 for library in "$installed"/lib/lib*.so.[0-9]; do
@@ -34,10 +34,8 @@ for library in "$installed"/lib/lib*.so.[0-9]; do
 done
 strip "$folder/kl"
 strip --strip-unneeded "$folder"/lib*.so*
-# llama.cpp's licence goes with its libraries.
-licence=$(cargo metadata --format-version 1 --locked |
-    grep -o '"manifest_path":"[^"]*/llama-cpp-sys-2-[^"/]*/Cargo.toml"' | head -1 | cut -d'"' -f4)
-cp "$(dirname "$licence")/llama.cpp/LICENSE" "$folder/LICENSE-llama.cpp"
+# Man page and completions in share/, documents and licences beside the program.
+scripts/share.sh "$folder/kl" "$folder/share" "$folder"
 
 # GPU backends that were built before.
 for library in target/backends/lib*.so; do

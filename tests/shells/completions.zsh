@@ -4,11 +4,22 @@
 zmodload zsh/zpty
 export REPORT=$(mktemp)
 export FOLDER=$1
+
+# Waits for the report's last line.
+wait_for() {
+    repeat 1200; do
+        [[ $(tail -n 1 $REPORT) == $1 ]] && return
+        sleep 0.05
+    done
+    print -u2 "no '$1' from the zsh in the pseudo-terminal within a minute"
+    exit 1
+}
+
 zpty shell zsh -f -i
 zpty -w shell "source ${0:A:h}/reporting.zsh"
-until [[ -s $REPORT ]]; do sleep 0.05; done
+wait_for ready
 zpty -w -n shell "$2"$'\t'
-until [[ $(tail -n 1 $REPORT) == done ]]; do sleep 0.05; done
+wait_for done
 zpty -d shell
 sed -e 1d -e '$d' $REPORT | sort -u
 rm $REPORT
