@@ -1,4 +1,5 @@
 """Times whole commands: see compare.sh."""
+import json
 import os
 import shutil
 import statistics
@@ -12,12 +13,13 @@ runs = int(sys.argv[4]) if len(sys.argv) > 4 else 5
 n_ctx = int(os.environ.get("N_CTX", "512"))
 chunks = int(os.environ.get("CHUNKS", "8"))
 peer = os.environ.get("PEER_BIN")
-peer = os.path.join(peer, "llama-perplexity") if peer else shutil.which("llama-perplexity")
+peer = os.path.abspath(os.path.join(peer, "llama-perplexity")) if peer else shutil.which("llama-perplexity")
 kl = os.path.abspath("target/release/kl")
 old = os.environ.get("OLD_KL") and os.path.abspath(os.environ["OLD_KL"])
 bare = os.path.abspath("target/release/examples/bare_decode")
 encodings = os.environ.get("ENCODINGS", "u16").split()
 threads = str(len(os.sched_getaffinity(0)))
+figures = os.environ.get("JSON") and os.path.abspath(os.environ["JSON"])
 
 
 def run(command):
@@ -81,13 +83,14 @@ def main():
                     os.remove("again.kld")
                 wall, memory, _ = run(command)
                 results[name].append((wall, memory))
-        medians = {}
+        medians, kept = {}, {}
         print(f"{chunks} windows of {n_ctx}, second half scored, {threads} threads, {runs} runs")
         print(f"{'command':<26}{'median':>9}{'min':>9}{'peak MiB':>10}{'file MB':>10}")
         for name, values in results.items():
             walls = [wall for wall, _ in values]
             medians[name] = statistics.median(walls)
             memory = statistics.median(memory for _, memory in values)
+            kept[name] = {"wall_s": medians[name], "peak_mib": memory, "file_bytes": sizes.get(name)}
             size = f"{sizes[name] / 1e6:>10.1f}" if name in sizes else ""
             print(f"{name:<26}{medians[name]:>8.2f}s{min(walls):>8.2f}s{memory:>10.0f}{size}")
         for write, read, _ in of_encoding.values():
@@ -96,6 +99,9 @@ def main():
                          (read, "llama-perplexity, KLD"), (write, "llama-perplexity, save")]:
                 if b in medians:
                     print(f"{a} / {b}: {medians[a] / medians[b]:.2f}")
+        if figures:
+            with open(figures, "w") as file:
+                json.dump(kept, file)
 
 
 main()

@@ -9,6 +9,7 @@
 # REF_MODEL  if set, an evaluation with the F16 in memory, without a file, is timed too
 # CHUNKS     windows of N_CTX tokens to use (8)
 # N_CTX      tokens in a window (512)
+# JSON       file for the medians, if they are to be read by a program
 #
 # Every round runs each command once, so that a slow moment of the machine hits all of them.
 # Prints the medians of wall time and peak memory, and the ratios.
