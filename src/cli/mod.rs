@@ -23,6 +23,7 @@ macro_rules! say {
 mod abort;
 mod args;
 mod devices;
+mod doctor;
 mod generate;
 mod progress;
 mod report;
@@ -94,33 +95,38 @@ fn show_generated(kind: Result<generate::Kind, String>) -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<Outcome> {
-    follow_log(match command {
+    let is_verbose = match command {
         Command::Write(WriteSettings { run, .. })
         | Command::Evaluate(EvaluateSettings { run, .. })
         | Command::ListDevices(run) => run.verbose,
         _ => false,
-    });
+    };
+    follow_log(is_verbose);
     on_abort(abort::die);
     stop::listen();
+    let engine = LlamaCpp::default();
+    if is_verbose {
+        say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
+    }
     match command {
         Command::Write(settings) => {
             let terminal = Terminal::new(settings.run.quiet, Results::as_text());
-            let written = commands::write(settings, &LlamaCpp::default(), &terminal)?;
+            let written = commands::write(settings, &engine, &terminal)?;
             show_written(&written, settings.run.quiet);
         }
         Command::Evaluate(settings) => {
             return show_evaluation(&settings.results, settings.models.len(), |observer| {
-                commands::evaluate(settings, &LlamaCpp::default(), observer)
+                commands::evaluate(settings, &engine, observer)
             });
         }
         Command::Compare(settings) => {
             return show_evaluation(&settings.results, settings.others.len(), |observer| {
-                commands::compare(settings, &LlamaCpp::default(), observer)
+                commands::compare(settings, &engine, observer)
             });
         }
         Command::Convert(settings) => {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
-            let converted = commands::convert(settings, &LlamaCpp::default(), &terminal)?;
+            let converted = commands::convert(settings, &engine, &terminal)?;
             if !settings.quiet {
                 say!(
                     "wrote {}: {}, {} rows in {}",
@@ -148,9 +154,15 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Info(settings) => show_info(settings)?,
         Command::Report(settings, outputs) => report::show_report(settings, outputs)?,
         Command::ListDevices(settings) => {
-            let devices = commands::list_devices(settings, &LlamaCpp::default())?;
+            let devices = commands::list_devices(settings, &engine)?;
             let mut results = Results::as_text();
             results.print_text(&devices::devices_text(&devices));
+            results.close()?;
+        }
+        Command::Doctor(servers) => {
+            let mut results = Results::as_text();
+            let doctor = commands::doctor(servers, &engine);
+            results.print_text(&doctor::doctor_text(&doctor));
             results.close()?;
         }
     }

@@ -93,6 +93,7 @@ mod tests {
             ("compare", "kl compare --help"),
             ("compare_short", "kl compare -h"),
             ("report", "kl report --help"),
+            ("doctor", "kl doctor --help"),
         ] {
             let help = printed(line);
             for line in help.lines() {

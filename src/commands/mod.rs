@@ -19,6 +19,7 @@ mod context;
 mod convert;
 mod devices;
 mod differences;
+mod doctor;
 mod evaluate;
 mod evaluation;
 mod folder;
@@ -41,6 +42,7 @@ mod write;
 
 pub use compare::compare;
 pub use convert::{Converted, convert};
+pub use doctor::{Disk, Doctor, Limit, System, doctor};
 pub use evaluate::evaluate;
 pub use evaluation::one_line;
 pub use folder::{ModelsOfFolder, models_of_folder};

@@ -18,6 +18,14 @@ pub struct Device {
     pub features: Vec<String>,
 }
 
+impl Device {
+    /// Whether its backend was compiled to use something, such as `AVX2`.
+    #[must_use]
+    pub fn has_feature(&self, name: &str) -> bool {
+        self.features.iter().any(|feature| feature == name)
+    }
+}
+
 /// What kind of device it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {

@@ -62,6 +62,12 @@ pub trait Engine {
     /// An address that is none, or a server that does not answer or is of another version.
     fn add_servers(&self, endpoints: &[String]) -> Result<(), EngineError>;
 
+    /// The names of the backends that were compiled in or loaded.
+    ///
+    /// # Errors
+    /// If the engine cannot be started.
+    fn backends(&self) -> Result<Vec<String>, EngineError>;
+
     /// The devices of all backends, the CPU too.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod result;
 mod tests;
 mod text;
 mod warning;
+pub mod wrap;
 
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GroupInfo, Info, Verified, info_text, verified_text};

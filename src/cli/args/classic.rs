@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, help_heading = GENERAL, hide_short_help = true)]
     pub force: bool,
 
-    /// Show llama.cpp's log
+    /// Show what kl runs on, as kl doctor does, and llama.cpp's log
     #[arg(short, long, help_heading = GENERAL, hide_short_help = true)]
     pub verbose: bool,
 

@@ -17,7 +17,7 @@ pub use input::InputArgs;
 pub use model::{ContextArgs, DeviceArgs};
 pub use report::ReportArgs;
 pub use results::ResultArgs;
-pub use subcommands::{CompareArgs, ConvertArgs, InfoArgs, MergeArgs};
+pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs};
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.
@@ -48,6 +48,7 @@ pub enum Subcommand {
     Merge(MergeArgs),
     Compare(CompareArgs),
     Report(ReportArgs),
+    Doctor(DoctorArgs),
 }
 
 const USAGE: &str = "\
@@ -68,6 +69,7 @@ Examples:
   kl merge ref.gz ref.*.gz                           join the parts of --shard
   kl compare ref.gz other.npz                        compare without a model
   kl report *.kls                                    which model is better
+  kl doctor                                          what to send with a problem
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds
 
@@ -106,8 +108,9 @@ pub fn command() -> clap::Command {
         id if write.contains(id) => arg.conflicts_with_all(&evaluate),
         _ => arg,
     });
-    // clap adds its own flags when the command is built.
+    // clap adds its own flags and its command `help` when the command is built.
     command.build();
+    command = command.mut_subcommand("help", |help| help.hide(true));
     command.mut_args(|arg| match arg.get_id().as_str() {
         "help" => arg.help_heading(GENERAL),
         "version" => arg.help_heading(GENERAL).hide_short_help(true),

@@ -1,4 +1,4 @@
-//! The flags of `kl info`, `kl convert`, `kl merge` and `kl compare`.
+//! The flags of `kl info`, `kl convert`, `kl merge`, `kl compare` and `kl doctor`.
 
 use std::path::PathBuf;
 
@@ -131,4 +131,16 @@ pub struct CompareArgs {
 
     #[command(flatten)]
     pub results: ResultArgs,
+}
+
+/// Show how kl was built and what it runs on, for reports of problems
+///
+/// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
+/// that change what llama.cpp does. -v prints the same before a run.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct DoctorArgs {
+    /// Servers (llama.cpp's ggml-rpc-server) to try
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    pub rpc: Vec<String>,
 }

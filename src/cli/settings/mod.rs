@@ -23,6 +23,7 @@ use crate::commands::settings::{
 use evaluate::{against_file, against_model};
 use input::input;
 use report::report_settings;
+pub use run::default_threads;
 use run::run_settings;
 use usage_error::wrong;
 use write::write_settings;
@@ -38,6 +39,8 @@ pub enum Command {
     Compare(CompareSettings),
     Report(ReportSettings, ReportOutputs),
     ListDevices(RunSettings),
+    /// The servers to try.
+    Doctor(Vec<String>),
 }
 
 impl TryFrom<Cli> for Command {
@@ -50,6 +53,7 @@ impl TryFrom<Cli> for Command {
             Some(Subcommand::Convert(args)) => args.try_into().map(Self::Convert),
             Some(Subcommand::Merge(args)) => args.try_into().map(Self::Merge),
             Some(Subcommand::Compare(args)) => args.try_into().map(Self::Compare),
+            Some(Subcommand::Doctor(args)) => Ok(Self::Doctor(args.rpc)),
             Some(Subcommand::Report(args)) => {
                 report_settings(args).map(|(settings, outputs)| Self::Report(settings, outputs))
             }

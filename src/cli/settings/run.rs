@@ -59,7 +59,7 @@ fn model_options(args: &DeviceArgs) -> ModelOptions {
 }
 
 /// Threads that compute where `--threads` names no other number: one for each physical core.
-pub(super) fn default_threads() -> u32 {
+pub fn default_threads() -> u32 {
     (num_cpus::get_physical() as u32).min(MAX_THREADS)
 }
 

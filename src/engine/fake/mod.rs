@@ -68,6 +68,10 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
+    fn backends(&self) -> Result<Vec<String>, EngineError> {
+        Ok(vec!["FAKE".to_owned()])
+    }
+
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         Ok(vec![Device {
             name: "FAKE".to_owned(),

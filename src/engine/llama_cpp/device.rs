@@ -23,6 +23,17 @@ unsafe impl Sync for Device {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferType(NonNull<sys::ggml_backend_buffer_type>);
 
+/// The names of all backends that were compiled in or loaded.
+pub(super) fn backends() -> Vec<String> {
+    // SAFETY: registries live as long as the process, and so do their names.
+    unsafe {
+        (0..sys::ggml_backend_reg_count())
+            .map(|i| CStr::from_ptr(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(i))))
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
 /// A function that a backend offers beyond the common ones; null if the backend is absent.
 pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: both names end with NUL, and a registry lives as long as the process.

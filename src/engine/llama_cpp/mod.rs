@@ -66,6 +66,11 @@ impl Engine for LlamaCpp {
             .try_for_each(|endpoint| rpc::add_server(endpoint))
     }
 
+    fn backends(&self) -> Result<Vec<String>, EngineError> {
+        self.backend()?;
+        Ok(device::backends())
+    }
+
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         self.backend()?;
         let devices = device::Device::all().into_iter();

@@ -3,12 +3,13 @@
 use serde::Serialize;
 
 use super::names::Names;
-use super::text::{clusters, fitted, hanging, kld, laid_out, lines, p_value, signed, wrapped};
+use super::text::{clusters, fitted, kld, lines, p_value, signed};
 use super::{ComparedModel, ComparedReference, Comparison, WorstText};
 use crate::report::json::Versions;
 use crate::report::number::{count, ends, percent, printable, short_percent};
 use crate::report::result::ModelInfo;
 use crate::report::warning::Warning;
+use crate::report::wrap::{hanging, laid_out, wrapped};
 use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
 /// Two evaluations against one reference, compared token by token. Differences are a's less b's.

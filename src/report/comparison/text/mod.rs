@@ -11,13 +11,11 @@ use super::names::Names;
 use super::{Comparison, set_up, words};
 use crate::report::number::{count_of, printable, short_percent};
 use crate::report::warning::Warning;
+use crate::report::wrap::{WIDTH, hanging, wrapped};
 use crate::stats::{ClusterKind, Clustering};
 
 pub use differences::{p_value, signed};
 pub use models::{kld, marks};
-
-/// The width of a terminal.
-const WIDTH: usize = 80;
 
 /// The widest that names are in a sentence.
 const NAME_IN_SENTENCE: usize = 60;
@@ -120,47 +118,6 @@ pub fn clusters(clusters: &Clustering) -> String {
     format!("by {kind} ({})", count_of(clusters.n, "cluster"))
 }
 
-/// Text in lines of at most 80 columns.
-pub(super) fn wrapped(text: &str) -> String {
-    hanging("", 0, text)
-}
-
-/// Text in lines of at most 80 columns: the first begins with `start`, the others are indented. A
-/// longer word stays whole, so that a path can be copied.
-pub(super) fn hanging(start: &str, indent: usize, text: &str) -> String {
-    laid_out(start, indent, " ", text.split_whitespace())
-}
-
-/// Pieces as [`hanging`] lays out words, with `joint` between two on one line.
-pub(super) fn laid_out<'p>(
-    start: &str,
-    indent: usize,
-    joint: &str,
-    pieces: impl Iterator<Item = &'p str>,
-) -> String {
-    let mut text = start.to_owned();
-    let mut column = start.chars().count();
-    for (i, piece) in pieces.enumerate() {
-        let width = piece.chars().count();
-        if i > 0 {
-            let width_of_joint = joint.chars().count();
-            if column + width_of_joint + width > WIDTH {
-                text.push_str(joint.trim_end());
-                text.push('\n');
-                text.push_str(&" ".repeat(indent));
-                column = indent;
-            } else {
-                text.push_str(joint);
-                column += width_of_joint;
-            }
-        }
-        text.push_str(piece);
-        column += width;
-    }
-    text.push('\n');
-    text
-}
-
 /// The text that `draw` makes with names of at most a width: the widest that fits.
 pub fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
     let widest = names.width();
@@ -226,12 +183,5 @@ mod tests {
         assert!(!text.contains('\u{202e}'), "{text}");
         assert!(text.contains("\n                   wiki.txt, "), "{text}");
         assert!(text.contains("\n    a reason of some words"), "{text}");
-    }
-
-    #[test]
-    fn a_long_word_stays_whole() {
-        let path = "a/".repeat(50);
-        let text = hanging("  - ", 4, &format!("in {path} there"));
-        assert_eq!(text, format!("  - in\n    {path}\n    there\n"));
     }
 }

@@ -1,0 +1,211 @@
+//! The text of `kl doctor`, which `-v` prints first.
+
+use std::env;
+
+use super::settings::default_threads;
+use crate::commands::Doctor;
+use crate::engine::{Device, DeviceKind};
+use crate::report::number::{bytes, count_of};
+use crate::report::wrap::hanging;
+
+/// The width of the column of names.
+const NAME_WIDTH: usize = 13;
+
+/// Variables that change what is computed, where, or how fast.
+const VARIABLES: [&str; 16] = [
+    "GGML_",
+    "LLAMA_",
+    "CUDA_",
+    "NVIDIA_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "VK_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "RAYON_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+];
+
+/// Parts of names whose values nobody should publish.
+const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
+
+/// Everything that was found, a name and a text per line, within 80 columns.
+pub fn doctor_text(doctor: &Doctor) -> String {
+    text_of(doctor, default_threads(), environment())
+}
+
+/// The text, with the number of threads that `kl` decodes with, and the environment.
+fn text_of(doctor: &Doctor, threads: u32, environment: impl Iterator<Item = String>) -> String {
+    let mut lines = vec![
+        ("kl", env!("CARGO_PKG_VERSION").to_owned()),
+        ("llama.cpp", doctor.engine.clone()),
+        ("compiled for", compiled_for()),
+        ("backends", doctor.backends.join(", ")),
+    ];
+    for device in &doctor.devices {
+        lines.push(("device", device_line(device)));
+        let compiled = device.features.join(", ");
+        if !compiled.is_empty() {
+            lines.push(("  uses", compiled));
+        }
+        if device.kind == DeviceKind::Cpu && !device.features.is_empty() {
+            let unused = doctor.cpu_features.iter().copied();
+            let unused: Vec<_> = unused.filter(|one| !device.has_feature(one)).collect();
+            lines.push(("  unused", unused.join(", ")));
+        }
+    }
+    lines.push(("CPU", cpu_line(doctor, threads)));
+    lines.push(("memory", memory_line(doctor)));
+    for disk in &doctor.disks {
+        let (free, total) = (bytes(disk.free), bytes(disk.total));
+        let text = format!("{free} free of {total}: {}", disk.folder.display());
+        lines.push(("disk", text));
+    }
+    let limits = doctor.system.limits.iter().map(|limit| {
+        let value = match limit.name {
+            "open files" => limit.value.to_string(),
+            _ => bytes(limit.value),
+        };
+        format!("{} {value}", limit.name)
+    });
+    lines.push(("limits", limits.collect::<Vec<_>>().join(", ")));
+    lines.extend(environment.map(|variable| ("environment", variable)));
+    lines.extend(doctor.problems.iter().map(|one| ("PROBLEM", one.clone())));
+    let lines = lines.iter().filter(|(_, text)| !text.is_empty());
+    let text = lines.map(|(name, text)| hanging(&format!("{name:<NAME_WIDTH$}"), NAME_WIDTH, text));
+    text.collect()
+}
+
+fn compiled_for() -> String {
+    let backends = match cfg!(feature = "dynamic-backends") {
+        true => "backends loaded from libraries",
+        false => "backends compiled in",
+    };
+    format!("{} {}, {backends}", env::consts::ARCH, env::consts::OS)
+}
+
+fn device_line(device: &Device) -> String {
+    let (name, what) = (&device.name, &device.description);
+    let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
+    match device.kind {
+        // Its memory has a line of its own.
+        DeviceKind::Cpu | DeviceKind::Accelerator => format!("{name}: {what}"),
+        DeviceKind::IntegratedGpu => format!("{name}: {what}, shares the CPU's memory"),
+        DeviceKind::Gpu | DeviceKind::Remote => format!("{name}: {what}, {free} free of {total}"),
+    }
+}
+
+fn cpu_line(doctor: &Doctor, default_threads: u32) -> String {
+    let system = &doctor.system;
+    let mut text = count_of(system.cores as u64, "core");
+    text = format!("{text}, {}", count_of(system.threads as u64, "thread"));
+    if let Some(usable) = system.usable_threads.filter(|n| *n < system.threads) {
+        text = format!("{text}, of which this process may use {usable}");
+    }
+    format!("{text}; kl decodes with {default_threads} unless --threads is given")
+}
+
+fn memory_line(doctor: &Doctor) -> String {
+    let system = &doctor.system;
+    let Some(total) = system.memory else {
+        return String::new();
+    };
+    let mut text = bytes(total);
+    for (value, what) in [
+        (system.memory_available, "available"),
+        (system.swap, "of swap"),
+        (system.memory_limit, "is the limit of this container"),
+    ] {
+        if let Some(value) = value {
+            text = format!("{text}, {} {what}", bytes(value));
+        }
+    }
+    text
+}
+
+/// The variables of the environment that matter here, sorted, without what is secret.
+fn environment() -> impl Iterator<Item = String> {
+    let mut found: Vec<_> = env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            VARIABLES
+                .iter()
+                .any(|start| name.starts_with(start))
+                .then_some((name, value))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(
+        |(name, value)| match SECRETS.iter().any(|part| name.contains(part)) {
+            true => format!("{name} is set"),
+            false => format!("{name}={}", value.to_string_lossy()),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::{Disk, Limit, System};
+    use crate::engine::{Engine, FakeEngine};
+    use crate::report::wrap::WIDTH;
+
+    #[test]
+    fn everything_is_listed_within_80_columns() {
+        let mut devices = FakeEngine::default().devices().unwrap();
+        devices.push(Device {
+            name: "CUDA0".to_owned(),
+            description: "NVIDIA H200".to_owned(),
+            kind: DeviceKind::Gpu,
+            memory_free: 100 << 30,
+            memory_total: 139 << 30,
+            features: vec!["ARCHS=900".to_owned(), "USE_GRAPHS".to_owned()],
+        });
+        let doctor = Doctor {
+            engine: "fake 1".to_owned(),
+            backends: vec!["CPU".to_owned(), "RPC".to_owned()],
+            devices,
+            cpu_features: vec!["AVX2", "FMA", "AVX512"],
+            system: System {
+                cores: 4,
+                threads: 8,
+                usable_threads: Some(2),
+                memory: Some(16 << 30),
+                memory_available: Some(9 << 30),
+                swap: Some(0),
+                memory_limit: Some(8 << 30),
+                limits: vec![
+                    Limit {
+                        name: "locked memory",
+                        value: 8 << 20,
+                    },
+                    Limit {
+                        name: "open files",
+                        value: 1024,
+                    },
+                ],
+            },
+            disks: vec![Disk {
+                folder: "/home/ada".into(),
+                free: 5 << 30,
+                total: 100 << 30,
+            }],
+            problems: vec![
+                "a problem that takes so many words that they do not fit on a line: mend it so"
+                    .to_owned(),
+            ],
+        };
+        let environment = ["CUDA_VISIBLE_DEVICES=0"].map(str::to_owned);
+        let text = text_of(&doctor, 2, environment.into_iter());
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
+        // How this program was built depends on who runs the test.
+        let (start, rest) = text.split_once("\nbackends ").unwrap();
+        assert_eq!(start.lines().count(), 3, "{start}");
+        insta::assert_snapshot!(format!("backends {rest}"));
+    }
+}

@@ -1,0 +1,126 @@
+//! `kl doctor`: what a report of a problem should state. How `kl` was built, and the machine that it
+//! runs on.
+
+mod cpu;
+mod system;
+
+use std::path::PathBuf;
+
+pub use system::{Limit, System};
+
+use crate::engine::{Device, DeviceKind, Engine};
+
+/// What `kl` is, and what it runs on. What the system does not tell is `None` or empty.
+#[derive(Debug)]
+pub struct Doctor {
+    /// The engine's name and version.
+    pub engine: String,
+    /// The names of its backends.
+    pub backends: Vec<String>,
+    pub devices: Vec<Device>,
+    /// What the CPU has of that which ggml can use.
+    pub cpu_features: Vec<&'static str>,
+    pub system: System,
+    /// Disks by a folder on each.
+    pub disks: Vec<Disk>,
+    /// What should be mended, each with how.
+    pub problems: Vec<String>,
+}
+
+/// The space on the disk that holds a folder.
+#[derive(Debug)]
+pub struct Disk {
+    pub folder: PathBuf,
+    pub free: u64,
+    pub total: u64,
+}
+
+/// Looks at everything, the devices of `servers` (`HOST:PORT`) too. What fails becomes a problem in
+/// the result.
+pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
+    let mut problems = Vec::new();
+    for server in servers {
+        if let Err(error) = engine.add_servers(std::slice::from_ref(server)) {
+            problems.push(error.to_string());
+        }
+    }
+    let (backends, devices) = match (engine.backends(), engine.devices()) {
+        (Ok(backends), Ok(devices)) => (backends, devices),
+        (Err(error), _) | (_, Err(error)) => {
+            problems.push(error.to_string());
+            Default::default()
+        }
+    };
+    let cpu_features = cpu::features();
+    problems.extend(slow_build(&devices, &cpu_features));
+    Doctor {
+        engine: engine.version(),
+        backends,
+        devices,
+        cpu_features,
+        system: System::look(),
+        disks: disks(),
+        problems,
+    }
+}
+
+/// The problem of a ggml that was compiled for older CPUs than this one.
+fn slow_build(devices: &[Device], cpu_features: &[&str]) -> Option<String> {
+    /// Without it a decode takes several times as long.
+    const WANTED: &str = "AVX2";
+    let mut cpus = devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Cpu);
+    let lacks = cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature(WANTED));
+    (lacks && cpu_features.contains(&WANTED)).then(|| {
+        format!(
+            "ggml was compiled without {WANTED}, which this CPU has, so decoding is slow: build kl \
+             with 'make build' in the folder of its sources"
+        )
+    })
+}
+
+/// The disks of the current folder and of the one for temporary files.
+fn disks() -> Vec<Disk> {
+    let folders = std::env::current_dir().into_iter();
+    let folders = folders.chain([std::env::temp_dir()]);
+    folders
+        .filter_map(|folder| {
+            Some(Disk {
+                free: fs4::available_space(&folder).ok()?,
+                total: fs4::total_space(&folder).ok()?,
+                folder,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::FakeEngine;
+
+    #[test]
+    fn a_build_for_older_cpus_is_a_problem() {
+        let cpu = |features: &[&str]| {
+            let mut devices = FakeEngine::default().devices().unwrap();
+            devices[0].features = features.iter().map(ToString::to_string).collect();
+            devices
+        };
+        let here = ["SSE3", "AVX2"];
+        assert!(slow_build(&cpu(&["SSE3"]), &here).is_some());
+        assert!(slow_build(&cpu(&["SSE3"]), &["SSE3"]).is_none());
+        assert!(slow_build(&cpu(&["SSE3", "AVX2"]), &here).is_none());
+        assert!(slow_build(&cpu(&[]), &here).is_none(), "unknown");
+        assert!(slow_build(&[], &here).is_none());
+    }
+
+    #[test]
+    fn it_looks_at_the_engine_and_the_disks() {
+        let doctor = doctor(&[], &FakeEngine::default());
+        assert_eq!(doctor.engine, "fake 1");
+        assert_eq!(doctor.devices[0].name, "FAKE");
+        assert!(doctor.disks.iter().all(|disk| disk.free <= disk.total));
+        assert_eq!(doctor.disks.len(), 2);
+    }
+}
