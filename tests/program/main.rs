@@ -32,6 +32,7 @@ mod outside;
 mod page;
 mod peers;
 mod prompts;
+mod python;
 mod read_hidden;
 mod ref_model;
 mod reference;
