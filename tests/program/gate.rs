@@ -7,11 +7,6 @@ use serde_json::{Value, json};
 use crate::numbers::{Window, close, log_softmax, number};
 use crate::session::{Session, short_text};
 
-/// The JSON holds every digit; serde_json may lose the last bits in reading them.
-fn same(read: f64, value: f64) -> bool {
-    (read - value).abs() <= 1e-14 * value.abs()
-}
-
 #[test]
 fn conditions_decide_the_exit_code() {
     let session = Session::new();
@@ -26,7 +21,7 @@ fn conditions_decide_the_exit_code() {
     let mut lines = passes.stderr.lines();
     let line = lines.find(|line| line.contains("kld.mean > 0.1")).unwrap();
     let (_, printed) = line.rsplit_once(' ').unwrap();
-    assert!(same(printed.parse().unwrap(), value), "{line}");
+    assert_eq!(printed.parse(), Ok(value), "{line}");
     assert!(!passes.stdout.contains("passed"), "results alone on stdout");
     let top1 = &model["agreement"]["ref_top1"]["lo"];
     assert_eq!(
@@ -202,7 +197,7 @@ fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
             let at = (record.window, record.position);
             assert_eq!(token["window"], record.window);
             assert_eq!(token["position"], record.position);
-            assert!(same(number(&token["kld"]), record.kld));
+            assert_eq!(number(&token["kld"]), record.kld);
             let next = record.next_token().map_or(Value::Null, Value::from);
             assert_eq!(token["token"], next);
             for (top, row, entry) in [
@@ -282,7 +277,7 @@ fn the_json_lists_every_token_on_request() {
             ("ref_entropy", record.ref_entropy),
         ] {
             let is_equal = match tokens[key][i].as_f64() {
-                Some(float) => same(float, value),
+                Some(float) => float == value,
                 None => tokens[key][i].is_null() && value.is_nan(),
             };
             assert!(is_equal, "{key}: {record:?}");
