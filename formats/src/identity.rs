@@ -9,6 +9,7 @@ use crate::Calls;
 
 /// A model file.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ModelIdentity {
     /// The file's name, without its folder.
@@ -54,6 +55,7 @@ impl ModelIdentity {
 
 /// A tokenizer, as the model file holds it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenizerIdentity {
     /// `tokenizer.ggml.model` of the GGUF.
     pub model: String,
@@ -66,6 +68,7 @@ pub struct TokenizerIdentity {
 
 /// The text that the windows are cut from.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct TextIdentity {
     /// The file's name, or `-` for standard input.
@@ -90,6 +93,7 @@ impl TextIdentity {
 
 /// How the rows were computed: results move with each of these.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct BackendIdentity {
     /// Version or commit of llama.cpp.
@@ -106,7 +110,7 @@ pub struct BackendIdentity {
     pub n_batch: Option<u32>,
     /// Physical batch, in tokens.
     pub n_ubatch: Option<u32>,
-    /// Whether windows were split into equal calls: see [`Calls`]. Where absent, they were not.
+    /// Whether windows were split into decode calls of equal length. Where absent, they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal_calls: Option<bool>,
     /// Windows decoded in a call, as separate sequences. Where absent, one.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The header of a part counts its own windows and rows; here are those of the whole. Everything
 /// else in the header is as in the whole's.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shard {
     /// Which part, from 0.
     pub index: u32,

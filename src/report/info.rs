@@ -12,8 +12,9 @@ use super::json::Versions;
 use super::number::{bytes, count, count_of, part, printable, short_percent};
 use super::{PromptsInfo, RowError, Warning};
 
-/// What a file records; field names are the JSON's keys, and null is what the file does not record.
+/// What a file records: null where it does not.
 #[derive(Serialize, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Info {
     /// What wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -27,28 +28,39 @@ pub struct Info {
     pub label: Option<String>,
     /// The program that wrote it.
     pub writer: Option<String>,
+    /// Bytes of the file; of a folder, of all its files.
     pub file_bytes: u64,
     /// The model whose rows it holds; of a sidecar, the evaluated model.
     pub model: Option<ModelIdentity>,
     /// The path of the model, as it was given.
     pub model_path: Option<String>,
+    /// The model's tokenizer.
     pub tokenizer: Option<TokenizerIdentity>,
+    /// The text that the windows are cut from.
     pub text: Option<TextIdentity>,
+    /// The path of the text, as it was given.
     pub text_path: Option<String>,
     /// Of a sidecar: what the model was evaluated against.
     pub reference: Option<ReferenceSummary>,
+    /// Tokens in a window, at most; rows, where the file may hold no tokens.
     pub n_ctx: u32,
+    /// Entries of a row.
     pub n_vocab: u32,
     /// Of a sidecar: the entries of each row that were compared.
     pub n_vocab_compared: Option<u32>,
+    /// Whether each window starts with an inserted BOS.
     pub add_bos: Option<bool>,
+    /// The first scored position of a full window.
     pub first_scored: Option<u32>,
+    /// Windows in the file.
     pub n_windows: Option<u32>,
     /// Scored rows; of a sidecar, records.
     pub n_rows: Option<u64>,
     /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation was
     /// to stop; null if it was to go on to its end.
     pub until: Option<f64>,
+    /// How a row is stored: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or `hidden16`
+    /// where it is computed from a hidden state; null for a sidecar.
     pub encoding: Option<String>,
     /// The hidden states that it holds in place of rows, as its header describes them; absent where
     /// it holds rows.
@@ -61,24 +73,28 @@ pub struct Info {
     /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null for
     /// a whole one.
     pub shard: Option<Shard>,
+    /// The seed of the windows' order; null: the text's order, or unknown.
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
     pub stride: Option<u32>,
     /// The groups that the windows are of; absent without groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupInfo>,
-    /// Null where the windows are not prompts.
+    /// The prompts; null where the windows are not prompts.
     pub prompts: Option<PromptsInfo>,
+    /// How the rows were computed.
     pub backend: Option<BackendIdentity>,
-    /// Other entries of kl.py's header.
+    /// Other entries of kl.py's header, by their names.
     pub others: BTreeMap<String, String>,
-    /// Null unless `--verify` was given.
+    /// What was read and found whole; null unless `--verify` was given.
     pub verified: Option<Verified>,
+    /// What to know before you trust the file.
     pub warnings: Vec<Warning>,
 }
 
 /// One group of windows.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GroupInfo {
     /// Its name.
     pub name: String,
@@ -107,6 +123,7 @@ impl GroupInfo {
 
 /// What `--verify` read, and found to be undamaged.
 #[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verified {
     /// Windows read; of a sidecar, those that its records belong to.
     pub n_windows: u64,

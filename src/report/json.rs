@@ -9,6 +9,7 @@ const JSON_VERSION: u32 = 1;
 
 /// The first keys of every JSON document.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Versions {
     /// The version of the program that wrote the document.
     pub kl_version: &'static str,

@@ -13,6 +13,8 @@ pub mod number;
 pub mod page;
 mod result;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod tests;
 mod text;
 mod warning;

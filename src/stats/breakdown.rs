@@ -12,8 +12,9 @@ use super::mean::Sum;
 /// The edges of the bins by the reference's top-1 probability.
 const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
-/// The mean KLD of parts of the counted tokens; the fields are the JSON's keys.
+/// The mean KLD of parts of the counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Breakdown {
     /// By the probability of the reference's top token. Empty where no record has it.
     pub by_confidence: Vec<Bin>,
@@ -27,6 +28,7 @@ pub struct Breakdown {
 
 /// Some of the counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bin {
     /// What the tokens have in common, in words.
     pub label: String,

@@ -35,6 +35,7 @@ const AUTOCORRELATED: f64 = 1.0;
 
 /// How tokens are put into clusters.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterRule {
     /// Each window is a cluster.
@@ -81,6 +82,7 @@ impl FromStr for ClusterRule {
 
 /// What one cluster is.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterKind {
     /// One window.
@@ -89,8 +91,9 @@ pub enum ClusterKind {
     Block,
 }
 
-/// How the tokens of one evaluation were put into clusters; the fields are the JSON's keys.
+/// How the tokens of one evaluation were put into clusters.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Clustering {
     /// The rule that was asked for.
     pub rule: ClusterRule,

@@ -44,18 +44,19 @@ pub struct ClusteredError {
     pub skewness: f64,
 }
 
-/// The clustered interval of a value, with what it is made of; the fields are the JSON's keys.
+/// The clustered interval of a value, with what it is made of.
 ///
 /// All are `None` for fewer than two clusters.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClusteredInterval {
     /// The cluster-robust standard error.
     #[serde(rename = "cluster_se")]
     pub se: Option<f64>,
-    /// The interval's lower end.
+    /// The lower end of the clustered interval.
     #[serde(rename = "cluster_lo")]
     pub lo: Option<f64>,
-    /// The interval's upper end.
+    /// The upper end of the clustered interval.
     #[serde(rename = "cluster_hi")]
     pub hi: Option<f64>,
     /// How many times larger the variance is than with samples as independent; `None` also without

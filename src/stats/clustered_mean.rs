@@ -12,6 +12,7 @@ use super::strata::Cluster;
 /// Tokens of one window share a text and a context, so the first interval (`lo`, `hi`, `se`) is
 /// too narrow. The clustered interval is the one to believe.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClusteredMean {
     /// The mean, and its interval with tokens as independent.
     #[serde(flatten)]
@@ -25,9 +26,11 @@ pub struct ClusteredMean {
 
 /// A value with a standard error that treats tokens as independent, and its clustered interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClusteredValue {
-    /// The value; infinite or NaN if an exponential overflowed, which is null in JSON.
+    /// The value; null if an exponential overflowed.
     #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub value: f64,
     /// The standard error with tokens as independent; `None` where the sample is too small.
     pub se: Option<f64>,

@@ -18,6 +18,7 @@ const QUANTILES: [f64; 11] = [
 /// The distribution of `Δp = q(next) − p(next)`: fractions, not percent. It is over the tokens that
 /// perplexity is over.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeltaP {
     /// The mean, with both of its intervals.
     pub mean: ClusteredMean,

@@ -18,6 +18,7 @@ const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 ///
 /// All but `n_infinite` is over the tokens whose divergence is finite.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Distribution {
     /// Tokens whose divergence is infinite: one model gives a probability of 0 where the other does
     /// not.
@@ -43,6 +44,7 @@ pub struct Distribution {
 
 /// The position of a scored token.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TokenLocation {
     /// The window, in text order.
     pub window: u32,

@@ -11,6 +11,7 @@ use thiserror::Error;
 /// An end is `None` where the sample is too small to have it: of a mean both are, of a quantile one
 /// may be.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Estimate {
     /// The point estimate.
     pub value: f64,
@@ -61,6 +62,7 @@ pub(super) fn finite_or_null<S: Serializer>(x: &f64, serializer: S) -> Result<S:
 
 /// The probability with which an interval holds the true value: strictly between 0 and 1.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Confidence(f64);
 

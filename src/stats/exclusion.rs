@@ -7,6 +7,7 @@ use super::delta_p::delta_p;
 
 /// A scored token that was left out, and why.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExcludedToken {
     /// The window, in text order.
     pub window: u32,
@@ -18,6 +19,7 @@ pub struct ExcludedToken {
 
 /// Why a scored token is left out.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExclusionReason {
     /// The reference's row has a NaN or +∞, or no finite logit.

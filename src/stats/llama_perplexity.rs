@@ -22,60 +22,94 @@ pub const MIN_TOKENS: usize = 100;
 
 /// A value and its `±`: one standard error, with tokens as independent.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WithError {
     /// The value; null in JSON if it is not finite.
     #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub value: f64,
     /// Its standard error; null in JSON if it is not finite.
     #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub err: f64,
 }
 
-/// llama-perplexity's statistics, in the order in which it prints them; the fields are the JSON's
-/// keys.
+/// llama-perplexity's statistics, in the order in which it prints them.
 ///
 /// `q` is the evaluated model and `base` the reference; `kld` is in nats; `delta_p` is
 /// `q(next) − base(next)` as a fraction, which llama-perplexity prints in percent.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LlamaPerplexity {
-    /// `exp(mean NLL)`.
+    /// The perplexity of the evaluated model, `exp(mean NLL)`.
     pub mean_ppl_q: WithError,
+    /// The perplexity of the reference.
     pub mean_ppl_base: WithError,
     /// The correlation of the two mean NLLs; NaN (null in JSON) if one has no variance.
     #[serde(serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub cor_ln_ppl: f64,
     /// `ln(PPL(q) / PPL(base))`; the errors of ratio and difference include the covariance.
     pub mean_ln_ppl_ratio: WithError,
+    /// `PPL(q) / PPL(base)`.
     pub mean_ppl_ratio: WithError,
+    /// `PPL(q) − PPL(base)`.
     pub mean_ppl_difference: WithError,
 
+    /// The mean KLD, nats.
     pub mean_kld: WithError,
+    /// The largest KLD, nats.
     pub maximum_kld: f64,
+    /// The 99.9 % quantile of the KLD, nats.
     pub kld_99_9: f64,
+    /// The 99 % quantile of the KLD, nats.
     pub kld_99: f64,
+    /// The 95 % quantile of the KLD, nats.
     pub kld_95: f64,
+    /// The 90 % quantile of the KLD, nats.
     pub kld_90: f64,
+    /// The median KLD, nats.
     pub median_kld: f64,
+    /// The 10 % quantile of the KLD, nats.
     pub kld_10: f64,
+    /// The 5 % quantile of the KLD, nats.
     pub kld_5: f64,
+    /// The 1 % quantile of the KLD, nats.
     pub kld_1: f64,
+    /// The 0.1 % quantile of the KLD, nats.
     pub kld_0_1: f64,
+    /// The smallest KLD, nats.
     pub minimum_kld: f64,
 
+    /// The mean Δp, a fraction.
     pub mean_delta_p: WithError,
+    /// The largest Δp, a fraction.
     pub maximum_delta_p: f64,
+    /// The 99.9 % quantile of the Δp, a fraction.
     pub delta_p_99_9: f64,
+    /// The 99 % quantile of the Δp, a fraction.
     pub delta_p_99: f64,
+    /// The 95 % quantile of the Δp, a fraction.
     pub delta_p_95: f64,
+    /// The 90 % quantile of the Δp, a fraction.
     pub delta_p_90: f64,
+    /// The 75 % quantile of the Δp, a fraction.
     pub delta_p_75: f64,
+    /// The median Δp, a fraction.
     pub median_delta_p: f64,
+    /// The 25 % quantile of the Δp, a fraction.
     pub delta_p_25: f64,
+    /// The 10 % quantile of the Δp, a fraction.
     pub delta_p_10: f64,
+    /// The 5 % quantile of the Δp, a fraction.
     pub delta_p_5: f64,
+    /// The 1 % quantile of the Δp, a fraction.
     pub delta_p_1: f64,
+    /// The 0.1 % quantile of the Δp, a fraction.
     pub delta_p_0_1: f64,
+    /// The smallest Δp, a fraction.
     pub minimum_delta_p: f64,
+    /// The root of the mean square of Δp, a fraction.
     pub rms_delta_p: WithError,
     /// The share of positions where both models have the same top token.
     pub same_top_p: WithError,

@@ -15,10 +15,11 @@ use crate::score::LogitMetrics;
 /// The median and the upper tail.
 const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 
-/// How far the evaluated model's logits are from the reference's; the fields are the JSON's keys.
+/// How far the evaluated model's logits are from the reference's.
 ///
 /// A part is `None` (null) without counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LogitSummary {
     /// Distances between the raw logits; `None` also if the stored rows do not hold logits.
     pub logits: Option<LogitDistances>,
@@ -33,6 +34,7 @@ pub struct LogitSummary {
 
 /// The distances that depend on the logits themselves, not only on their softmax.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LogitDistances {
     /// Each token's mean |l − m| over the vocabulary; its mean over tokens is MAX's mean absolute
     /// error.
@@ -45,6 +47,7 @@ pub struct LogitDistances {
 
 /// A summary of a number that each token has: its mean and its upper tail.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Metric {
     /// The mean, with both of its intervals.
     pub mean: ClusteredMean,
@@ -58,6 +61,7 @@ pub struct Metric {
 
 /// Why distances between logits are not available.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LogitsNotAvailable {
     /// A file holds log-probabilities, which differ from the logits by a constant in each row.

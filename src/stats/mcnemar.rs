@@ -13,6 +13,7 @@ use super::paired::{PairedDifference, paired_difference};
 /// of any paired difference (Obuchowski 1998, "On the comparison of correlated proportions for
 /// clustered data", Statistics in Medicine 17).
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct McNemar {
     /// Tokens on which both models agree with the reference.
     pub n_both: u64,

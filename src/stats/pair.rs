@@ -20,9 +20,9 @@ use super::window_means::WindowMeans;
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
 
-/// How two evaluations against one reference compare, token by token; the fields are the JSON's
-/// keys. Differences are a's less b's.
+/// How two evaluations against one reference compare, token by token. Differences are a's less b's.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PairedComparison {
     /// Tokens that are compared.
     pub n_tokens: u64,
@@ -46,6 +46,7 @@ pub struct PairedComparison {
 
 /// On how many tokens each of two models has the smaller KLD.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Nearer {
     /// Tokens on which model a is nearer to the reference.
     pub n_a: u64,
@@ -59,6 +60,7 @@ pub struct Nearer {
 
 /// The tokens whose entropy under the reference is in a range, and their mean difference.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EntropyBin {
     /// The smallest entropy in the bin, in nats.
     pub from: f64,
@@ -70,6 +72,7 @@ pub struct EntropyBin {
 
 /// A token under two models.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PairedToken {
     /// Where it is.
     #[serde(flatten)]

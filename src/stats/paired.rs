@@ -14,6 +14,7 @@ use super::window_means::WindowMeans;
 /// What makes a token hard is hard for both models, and drops out of the difference: its interval
 /// is mostly much narrower than the two models' own.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PairedDifference {
     /// The mean difference.
     pub value: f64,

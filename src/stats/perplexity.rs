@@ -18,6 +18,7 @@ use super::strata::Cluster;
 /// The clustered intervals are to be believed. Those of a perplexity and of the ratio are the
 /// exponentials of the intervals of a mean NLL and of `ln_ratio`.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Perplexity {
     /// How many tokens the numbers are from: those with a next token, less `n_infinite` and
     /// `n_unknown`.
@@ -28,6 +29,7 @@ pub struct Perplexity {
     pub n_unknown: u64,
     /// `exp(mean NLL)` under the reference; infinite (null in JSON) if that overflows.
     #[serde(rename = "ref", serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub reference: f64,
     /// Its standard error, `PPL · SE(mean NLL)`.
     pub ref_se: Option<f64>,
@@ -39,6 +41,7 @@ pub struct Perplexity {
     pub ref_cluster_hi: Option<f64>,
     /// `exp(mean NLL)` under the evaluated model.
     #[serde(rename = "eval", serialize_with = "finite_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub evaluated: f64,
     /// Its standard error.
     pub eval_se: Option<f64>,

@@ -7,11 +7,12 @@ use super::exclusion::is_counted;
 use super::mean::Sum;
 use crate::score::LogitMetrics;
 
-/// The statistics of one prompt; the fields are the JSON's keys.
+/// The statistics of one prompt.
 ///
 /// A part is `None` (null) without counted tokens. Where prompts differ in length, the mean of
 /// their means is not the mean over all tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptStats {
     /// The prompt's number, from 0.
     pub window: u32,
@@ -32,6 +33,7 @@ pub struct PromptStats {
 
 /// The distances between logits at one prompt: the columns of MAX's table.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptLogits {
     /// The mean of |l − m| over vocabulary and tokens.
     pub mean_abs_diff: Option<f64>,
@@ -43,6 +45,7 @@ pub struct PromptLogits {
 
 /// The mean and the maximum of a number over a prompt's tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MeanMax {
     /// The mean.
     pub mean: f64,

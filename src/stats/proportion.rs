@@ -9,6 +9,7 @@ use super::strata::Cluster;
 
 /// A share of tokens, with its clustered interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Share {
     /// The share, and its interval at the effective number of tokens.
     #[serde(flatten)]

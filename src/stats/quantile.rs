@@ -9,6 +9,7 @@ use super::{maritz_jarrett, order_statistics};
 
 /// A quantile of a sample, with its intervals.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QuantileEstimate {
     /// Which quantile: the share of samples below it.
     pub p: f64,

@@ -9,6 +9,7 @@ use super::beta;
 /// Tokens of a cluster are not independent, and a test over tokens would find differences that are
 /// not there. So each cluster counts once, for the model with the smaller sum of KLDs in it.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SignTest {
     /// Clusters in which model a is nearer to the reference.
     pub n_a: u64,

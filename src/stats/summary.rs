@@ -16,12 +16,13 @@ use super::unknown::UnknownP;
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
 const MAX_EXCLUDED_LISTED: usize = 100;
 
-/// The statistics of one evaluated model; the fields are the JSON's keys.
+/// The statistics of one evaluated model.
 ///
 /// A part is `None` (null) without tokens to compute it from: counted ones for all parts, ones
 /// with a finite divergence for `kld` and `reverse_kld`, and ones whose next token has a known
 /// probability for `perplexity` and `delta_p`.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Counted tokens: the scored ones that the statistics are computed from.
     pub n_tokens: u64,
@@ -58,6 +59,7 @@ pub struct Summary {
 
 /// How often the two models' top tokens agree, as shares of the counted tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Agreement {
     /// Both models have the same top token.
     pub ref_top1: Share,

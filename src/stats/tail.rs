@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::mean::Sum;
 
-/// How much of a mean comes from few tokens; the fields are the JSON's keys.
+/// How much of a mean comes from few tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tail {
     /// The share of the sum that the largest 0.1 % of the samples add; `None` for fewer than 1,000,
     /// and for a sum of 0.

@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::mean::Sum;
 
-/// How much probability the entries that a base file floors could have; the fields are the JSON's
-/// keys.
+/// How much probability the entries that a base file floors could have.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UnknownP {
     /// The mean over counted tokens.
     pub mean: f64,

@@ -6,6 +6,9 @@
 //! that cargo has just built.
 
 #[allow(dead_code, reason = "shared with the tests of the program")]
+#[path = "../program/documents.rs"]
+mod documents;
+#[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../program/numbers.rs"]
 mod numbers;
 #[allow(dead_code, reason = "shared with the tests of the program")]

@@ -1,6 +1,7 @@
 //! The program as a person runs it, in one test binary: llama.cpp is linked once, and all tests
 //! share one pool of threads.
 
+mod documents;
 mod numbers;
 mod session;
 

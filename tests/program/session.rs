@@ -8,6 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::documents;
+
 /// Short names of fixtures: `@q4` in a call stands for `fixtures/tiny-q4_K_M.gguf`.
 const ALIASES: [(&str, &str); 13] = [
     ("f16", "tiny-f16.gguf"),
@@ -67,8 +69,10 @@ impl Session {
         fs::read(self.path(name)).unwrap()
     }
 
+    /// A document of the program, which has to be as its schema states.
+    #[track_caller]
     pub fn read_json(&self, name: &str) -> Value {
-        serde_json::from_slice(&self.read(name)).unwrap()
+        documents::parse(&self.read(name))
     }
 
     pub fn remove(&self, name: &str) {
@@ -207,8 +211,10 @@ pub struct Run {
 }
 
 impl Run {
+    /// The document on stdout, which has to be as its schema states.
+    #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap()
+        documents::parse(self.stdout.as_bytes())
     }
 
     /// Checks that stdout contains all of `what`.

@@ -66,11 +66,13 @@ pub struct SidecarHeader {
 
 /// What a sidecar records about its reference.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ReferenceSummary {
     /// The file's name, without its folder; where the rows come from a model, its file's.
     pub file_name: Option<String>,
-    /// The name of its [`crate::Kind`].
+    /// Its kind: `kl`, `kl.py`, `llama.cpp`, `safetensors` or `npz`; `model` where a model ran
+    /// beside the evaluated one.
     pub kind: Option<String>,
     /// The model whose logits it holds.
     #[serde(default, deserialize_with = "identity::read")]

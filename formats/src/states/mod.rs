@@ -20,6 +20,7 @@ pub const MAX_N_EMBD: u32 = 1 << 20;
 
 /// What a reference of hidden states records about them and the head that makes rows of them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct States {
     /// Numbers in a state.
     pub n_embd: u32,
@@ -30,7 +31,7 @@ pub struct States {
     pub head: HeadTensor,
     /// What follows the product, in order.
     pub then: Vec<HeadStep>,
-    /// Most tokens of a decode call: see [`Calls`].
+    /// Most tokens of a decode call.
     pub n_batch: u32,
     /// Most tokens of a physical batch: their states were multiplied with the head together.
     pub n_ubatch: u32,
@@ -43,6 +44,7 @@ pub struct States {
 
 /// The head's tensor, as it stands in the model's GGUF: `n_vocab` rows of `n_embd` elements.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeadTensor {
     /// Its name, such as `output.weight`; of tied embeddings `token_embd.weight`.
     pub name: String,
@@ -59,6 +61,7 @@ pub struct HeadTensor {
 
 /// A step that follows the product of head and state, in f32.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum HeadStep {
     /// `x * factor + bias`, as `ggml_scale_bias` computes it.
@@ -78,7 +81,8 @@ pub enum HeadStep {
     },
     /// `x * value`.
     Mul {
-        /// As in [`HeadStep::Add`].
+        /// How many values are stored after the head: one for each entry of the vocabulary, or one
+        /// for all.
         n_values: u32,
     },
 }
@@ -86,6 +90,7 @@ pub enum HeadStep {
 /// How far the rows computed from stored states were from the model's own where they were written,
 /// and which of the model's own rows the file holds.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeadCheck {
     /// Rows that were compared.
     pub n_rows: u64,
@@ -99,6 +104,7 @@ pub struct HeadCheck {
 
 /// A position whose row the file holds, as the model gave it.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckRow {
     /// The window's index in the order of the text.
     pub window: u32,

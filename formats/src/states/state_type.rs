@@ -8,6 +8,7 @@ use crate::Float;
 /// The type in which the numbers of a hidden state are stored. Written `f16`, `bf16` or `f32` in
 /// JSON.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum StateType {
     /// IEEE binary16.

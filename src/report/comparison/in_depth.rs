@@ -14,6 +14,7 @@ use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
 /// Two evaluations against one reference, compared token by token. Differences are a's less b's.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepth {
     /// What wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -31,12 +32,13 @@ pub struct InDepth {
     pub paired: PairedComparison,
     /// The tokens on which the KLDs differ most, the largest difference first.
     pub top: Vec<InDepthToken>,
-    /// What the user should know before trusting the numbers.
+    /// What to know before you trust the numbers.
     pub warnings: Vec<Warning>,
 }
 
 /// One of the two models.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepthModel {
     /// What it is called.
     pub label: String,
@@ -50,7 +52,9 @@ pub struct InDepthModel {
 
 /// A token on which the two models differ, with texts where the sidecar holds them.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepthToken {
+    /// The token, and each model's numbers.
     #[serde(flatten)]
     pub token: PairedToken,
     /// The text around the position.

@@ -34,6 +34,7 @@ pub use worst::{WorstText, WorstToken, WorstTop};
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// What wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -48,12 +49,13 @@ pub struct Comparison {
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,
-    /// What the user should know before trusting the numbers.
+    /// What to know before you trust the numbers.
     pub warnings: Vec<Warning>,
 }
 
 /// The reference of all rows, as the sidecars record it.
 #[derive(Serialize, Debug, Clone, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedReference {
     /// The file's name, without its folder.
     pub file_name: Option<String>,
@@ -81,6 +83,7 @@ pub struct ComparedReference {
 
 /// A file that is not among the models.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotCompared {
     /// Its path.
     pub sidecar: String,

@@ -9,6 +9,7 @@ use crate::stats::{Breakdown, ClusteredMean, PairedDifference, QuantileEstimate,
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedModel {
     /// What the row is called: unique in its comparison.
     pub label: String,
@@ -58,6 +59,7 @@ pub type Point = (f64, f64);
 
 /// The paired difference of a model's mean KLD to the best model's, in nats.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DifferenceToBest {
     /// This model's mean less the best model's.
     #[serde(flatten)]

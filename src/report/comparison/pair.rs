@@ -6,6 +6,7 @@ use crate::stats::PairedDifference;
 
 /// Why two models are compared.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PairKind {
     /// The second is the best model.
@@ -16,6 +17,7 @@ pub enum PairKind {
 
 /// The paired difference of two models on the same tokens.
 #[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedPair {
     /// Why the two are compared.
     pub kind: PairKind,

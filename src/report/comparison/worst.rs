@@ -5,12 +5,14 @@ use serde::Serialize;
 
 /// A token with a large KLD. Texts are null where the sidecar does not hold them.
 #[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorstToken {
     /// The window, in text order.
     pub window: u32,
     /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
     /// KL(reference ‖ model), in nats; null if it is infinite.
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub kld: f64,
     /// The actual next token; null at a window's end.
     pub next_token: Option<u32>,
@@ -24,6 +26,7 @@ pub struct WorstToken {
 
 /// The text around a position.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorstText {
     /// The last characters up to the position, which both models have seen.
     pub before: String,
@@ -33,6 +36,7 @@ pub struct WorstText {
 
 /// The token that a model finds most probable at a position.
 #[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorstTop {
     /// The token's id.
     pub token: u32,

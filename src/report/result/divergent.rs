@@ -27,12 +27,14 @@ impl TokenContext {
 
 /// A token with a large KLD.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DivergentToken {
     /// The window, in text order.
     pub window: u32,
     /// The position in the window; its row predicts the token at the next position.
     pub position: u32,
     /// KL(reference ‖ model), in nats; null if it is infinite.
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub kld: f64,
     /// The last characters up to the position, which both models have seen.
     pub context: String,
@@ -48,6 +50,7 @@ pub struct DivergentToken {
 
 /// The token that a model finds most probable at a position.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TopToken {
     /// The token's id.
     pub token: u32,

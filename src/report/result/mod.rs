@@ -25,6 +25,7 @@ pub use verdict::{Reason, Verdict};
 
 /// One run: a reference, and the models evaluated against it.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// What wrote the document, and the version of its keys.
     #[serde(flatten)]
@@ -63,6 +64,7 @@ impl Report {
 
 /// A model that could not be evaluated.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
     /// Its path, as given.
     pub path: String,

@@ -14,6 +14,7 @@ use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary};
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelInfo {
     /// Its path, as given; for a reference's model, its file name.
     pub path: String,
@@ -63,6 +64,7 @@ impl ModelInfo {
 
 /// Everything measured of one model.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelReport {
     /// What the user calls the evaluation; the file's name without `.gguf` if no name was given.
     pub label: String,
@@ -128,6 +130,7 @@ pub struct ModelReport {
 
 /// How an evaluation ended that was to stop where the interval of the mean KLD is narrow enough.
 #[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UntilInfo {
     /// Half the interval's width over the mean, as asked for.
     pub target: f64,
@@ -143,6 +146,7 @@ pub struct UntilInfo {
 
 /// How far an interrupted evaluation got.
 #[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interrupted {
     /// Windows that were evaluated.
     pub n_windows: u64,
@@ -161,6 +165,7 @@ fn is_zero(n: &u64) -> bool {
 
 /// Numbers that the report lacks, and why.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotAvailable {
     /// Which numbers.
     pub what: &'static str,

@@ -6,6 +6,7 @@ use crate::stats::PromptStats;
 
 /// One prompt and its numbers.
 #[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptReport {
     /// Its text, or the text of the user's last message.
     pub prompt: String,

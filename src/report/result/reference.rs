@@ -10,6 +10,7 @@ use super::states::StatesInfo;
 
 /// A reference, as far as its file describes itself.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReferenceInfo {
     /// Its path, as given.
     pub path: String,
@@ -59,6 +60,7 @@ pub struct ReferenceInfo {
 
 /// The prompts that a reference's windows hold.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptsInfo {
     /// How many prompts there are; there may be fewer windows.
     pub n_prompts: u64,

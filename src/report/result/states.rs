@@ -10,6 +10,7 @@ use crate::report::number::{count_of, significant};
 
 /// The hidden states of a reference, and how exact the rows are that are computed from them.
 #[derive(Serialize, Debug, Clone)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StatesInfo {
     /// How their numbers are stored: `f16`, `bf16` or `f32`.
     #[serde(rename = "type")]
@@ -30,6 +31,7 @@ pub struct StatesInfo {
 
 /// The tensor that makes rows of states.
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeadInfo {
     /// Its name in the GGUF.
     pub name: String,
@@ -42,6 +44,7 @@ pub struct HeadInfo {
 
 /// How far rows that were computed a second time are from the model's own.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowError {
     /// Rows that were compared.
     pub n_rows: u64,
@@ -53,6 +56,7 @@ pub struct RowError {
 
 /// Where rows are computed, and how far they are from the model's own.
 #[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HereInfo {
     /// The device: `CPU`, `CUDA0`.
     pub device: String,

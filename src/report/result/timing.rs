@@ -7,6 +7,7 @@ use crate::pipeline::{DeviceTime, Timing};
 /// Where the decoding thread's time went, in seconds; the parts but `device` add up to about
 /// `wall_s`.
 #[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TimingInfo {
     /// Loading the model and creating its context.
     pub load_s: f64,
@@ -29,6 +30,7 @@ pub struct TimingInfo {
 /// How busy an accelerator was, from the start of the first decode call to the end of the last, in
 /// seconds.
 #[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceInfo {
     /// A decode call was under way.
     pub busy_s: f64,

@@ -8,6 +8,7 @@ use serde::Serialize;
 /// An entry is null where there is no value: the next token at a window's end, and every score of a
 /// pair of rows that is not finite.
 #[derive(Serialize, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TokenColumns {
     /// The window, in text order.
     pub window: Vec<u32>,

@@ -8,6 +8,7 @@ use crate::report::number::count_of;
 
 /// The outcome of one condition for one model.
 #[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// The condition, as given.
     pub expression: String,
@@ -20,8 +21,9 @@ pub struct Verdict {
     pub reason: Option<Reason>,
 }
 
-/// Why a model fails a condition. In the JSON it is `holds`, `no_value` or `left_out`.
+/// Why a model fails a condition.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(into = "ReasonKind")]
 pub enum Reason {
     /// The condition holds.
@@ -37,12 +39,16 @@ pub enum Reason {
     },
 }
 
-/// A [`Reason`] without its numbers, which the JSON has elsewhere.
+/// Why a model fails a condition: a [`Reason`] without its numbers, which the JSON has elsewhere.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 enum ReasonKind {
+    /// The condition holds.
     Holds,
+    /// The result has no such number.
     NoValue,
+    /// The condition does not hold, but its number leaves out tokens, which may be the worst.
     LeftOut,
 }
 
