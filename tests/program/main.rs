@@ -37,6 +37,7 @@ mod python;
 mod read_hidden;
 mod ref_model;
 mod reference;
+mod releases;
 mod report;
 #[cfg(unix)]
 mod resume;

@@ -1,0 +1,132 @@
+//! Files that released versions wrote, in `fixtures/releases`: this one reads them all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::documents;
+use crate::numbers::number;
+use crate::session::{Session, fixture};
+
+/// The files of all releases; at least those of the first.
+fn files() -> Vec<PathBuf> {
+    let in_folder = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap();
+        Vec::from_iter(entries.map(|entry| entry.unwrap().path()))
+    };
+    let releases = in_folder(&fixture("releases"));
+    let folders = releases.iter().filter(|path| path.is_dir());
+    let mut files: Vec<PathBuf> = folders.flat_map(|folder| in_folder(folder)).collect();
+    files.sort();
+    assert!(files.len() > 30, "{files:?}");
+    files
+}
+
+/// The files whose names end so.
+fn with_extension(extensions: &[&str]) -> impl Iterator<Item = PathBuf> {
+    let files = files().into_iter();
+    files.filter(move |path| extensions.contains(&extension(path)))
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().unwrap().to_str().unwrap()
+}
+
+/// A path as an argument of the program.
+fn shown(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn every_file_has_a_test() {
+    for path in files() {
+        let is_read = ["gz", "kld", "kls", "json", "csv"].contains(&extension(&path));
+        assert!(is_read, "{path:?}: nothing here reads it");
+    }
+}
+
+#[test]
+fn files_are_whole() {
+    let session = Session::new();
+    for path in with_extension(&["gz", "kld", "kls"]) {
+        let info = session.info(&format!("{} --verify", shown(&path)));
+        assert!(number(&info["verified"]["n_rows"]) > 0.0, "{path:?}");
+    }
+}
+
+#[test]
+fn references_give_the_numbers_of_their_time() {
+    let session = Session::new();
+    for path in with_extension(&["gz", "kld"]) {
+        let recorded = documents::parse_earlier(&fs::read(path.with_extension("json")).unwrap());
+        let model = &recorded["models"][0];
+        let gguf = path
+            .parent()
+            .unwrap()
+            .join(model["model"]["path"].as_str().unwrap());
+        let cache = model["set_up"]["type_k"].as_str().unwrap();
+        let (gguf, path) = (shown(&gguf), shown(&path));
+        let line = format!("-m {gguf} -r {path} -ctk {cache} --no-sidecar");
+        let result = session.result(&line);
+        assert_eq!(result["n_tokens"], model["n_tokens"], "{path}");
+        for statistic in ["kld", "reverse_kld"] {
+            let [now, then] = [&result, model].map(|of| number(&of[statistic]["mean"]["value"]));
+            // Another CPU computes other last bits.
+            let rounding = 2e-6 + 0.05 * then;
+            assert!((now - then).abs() <= rounding, "{path}: {now}, not {then}");
+        }
+    }
+}
+
+#[test]
+fn sidecars_give_the_numbers_of_their_time() {
+    let session = Session::new();
+    let json = |line: &str| session.ok(&format!("report {line} --json - -q")).json();
+    for path in with_extension(&["kls"]) {
+        assert_eq!(json(shown(&path))["models"].as_array().unwrap().len(), 1);
+    }
+    for path in with_extension(&["json"]) {
+        let recorded = documents::parse_earlier(&fs::read(&path).unwrap());
+        let Some(models) = recorded.get("pairs").and(recorded["models"].as_array()) else {
+            continue;
+        };
+        let folder = path.parent().unwrap();
+        let sidecars = models
+            .iter()
+            .map(|model| model["sidecar"].as_str().unwrap());
+        let paths: Vec<PathBuf> = sidecars.map(|name| folder.join(name)).collect();
+        let line: Vec<&str> = paths.iter().map(|path| shown(path)).collect();
+        let now = json(&line.join(" "));
+        let means = |of: &Value| -> Vec<(Value, f64)> {
+            let models = of["models"].as_array().unwrap().iter();
+            let mean = |model: &Value| number(&model["kld"]["mean"]["value"]);
+            models
+                .map(|model| (model["label"].clone(), mean(model)))
+                .collect()
+        };
+        for (now, then) in means(&now).iter().zip(means(&recorded)) {
+            assert_eq!(now.0, then.0);
+            assert!(
+                (now.1 - then.1).abs() <= 1e-12 * then.1,
+                "{now:?}, not {then:?}"
+            );
+        }
+    }
+}
+
+/// New columns of the table are added at its end.
+#[test]
+fn documents_have_the_keys_of_this_release() {
+    let session = Session::new();
+    for path in with_extension(&["json"]) {
+        documents::parse_earlier(&fs::read(path).unwrap());
+    }
+    for path in with_extension(&["csv"]) {
+        let then = fs::read_to_string(&path).unwrap();
+        let sidecars = path.with_file_name("groups.kls");
+        let now = session.ok(&format!("report {} --csv - -q", shown(&sidecars)));
+        let columns = |csv: &str| csv.lines().next().unwrap().to_owned();
+        assert!(columns(&now.stdout).starts_with(&columns(&then)));
+    }
+}
