@@ -14,9 +14,14 @@ import sys
 from pathlib import Path
 
 import matplotlib
+import numpy as np
+
+from kl_files import read_sidecar
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Drawn
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
 
@@ -34,7 +39,7 @@ DARK = {
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 
 plt.rcParams.update({
-    "svg.fonttype": "none", "svg.hashsalt": "kl", "font.size": 11,
+    "svg.fonttype": "none", "svg.hashsalt": "kl", "path.simplify": False, "font.size": 11,
     "text.color": INK, "axes.labelcolor": INK, "xtick.color": SOFT, "ytick.color": SOFT,
     "axes.edgecolor": LINE, "axes.facecolor": PAPER, "figure.facecolor": PAPER,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
@@ -52,10 +57,26 @@ def save(figure, path, text):
         f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in DARK.items() for kind in ("fill", "stroke"))
     style = f"<style>text{{font-family:{FONTS}}}@media (prefers-color-scheme:dark){{{rules}}}</style>"
-    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r"(?:M (\S+) (\S+) \nL \1 \2 \n)+", shorter_dots, svg)
+    svg = re.sub(r"font: (\w+ )?([\d.]+px) [^;\"]*",
+                 lambda font: f"font-weight: {font[1]}; " * bool(font[1]) + f"font-size: {font[2]}", svg)
+    svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
     svg = re.sub(r"(<svg [^>]*)>", rf'\1 role="img">\n <title>{text}</title>\n {style}', svg, count=1)
     path.write_text(svg)
     print(f"{path}: {len(svg.encode()) / 1000:.0f} kB")
+
+
+def shorter_dots(match):
+    """Dots, which are lines of no length with round ends, as moves from one to the next."""
+    at = sorted({(round(float(x), 1), round(float(y), 1)) for x, y in re.findall(r"M (\S+) (\S+)", match[0])})
+    moves = np.diff([(0, 0), *at], axis=0)
+    return "M0 0" + "".join(f"m{x:.1f} {y:.1f}h0" for x, y in moves).replace(".0", "").replace(" -", "-")
+
+
+def power(value, _=None):
+    """A power of ten: 10⁻³."""
+    exponent = round(np.log10(value))
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def decimal(value, _=None):
@@ -128,7 +149,7 @@ def size_kld(report, path):
         taken += [Bbox([[x0, y0 - 1], [x1, y0 + 1]]), Bbox([[x1 - 1, y1], [x1 + 1, y0]])]
     label_points(axes, [(bpw, mean["value"], name, "bold" if pareto else "normal")
                         for bpw, mean, name, pareto in shown], taken)
-    note = f"bars: intervals at {report['confidence']:.0%}"
+    note = f"bars: intervals at {100 * report['confidence']:g} %"
     if floor:
         note += f"; f16 against itself, far below: {floor[0]['kld']['mean']['value']:.1e}"
     axes.annotate(note, (0, 0), (6, 5), xycoords="axes fraction", textcoords="offset points", color=SOFT, fontsize=9.5)
@@ -136,10 +157,78 @@ def size_kld(report, path):
          + ", ".join(f"{name}: {bpw:.2f} BPW, {mean['value']:.2g} nats" for bpw, mean, name, _ in shown))
 
 
+def plain_axes(log="both"):
+    """Axes with logarithmic scales, whose ticks are powers of ten."""
+    figure, axes = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    for axis, name in [(axes.xaxis, "x"), (axes.yaxis, "y")]:
+        if log in (name, "both"):
+            getattr(axes, f"set_{name}scale")("log")
+            axis.set_major_formatter(FuncFormatter(power))
+    return figure, axes
+
+
+def ccdf(sidecars, path):
+    """The share of tokens whose KLD is at least x: how heavy the tail of each quant is."""
+    figure, axes = plain_axes()
+    for (name, sidecar), colour, dash in zip(sidecars.items(), SERIES, DASHES):
+        kld = np.sort(sidecar.scored["kld"])[::-1]
+        # Enough points for a smooth line: each of the few in the tail, fewer among the many.
+        ranks = np.unique(np.geomspace(1, len(kld), 150).astype(int))
+        axes.plot(kld[ranks - 1], ranks / len(kld), color=colour, dashes=dash, linewidth=1.8, label=name)
+    axes.set_xlim(left=1e-7)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{decimal(100 * share)} %"))
+    axes.set_xlabel("KL divergence of a token, nats")
+    axes.set_ylabel("share of tokens at least as far")
+    axes.legend(frameon=False, loc="lower left", handlelength=3)
+    save(figure, path, "The share of tokens whose KLD is at least x, of " + ", ".join(sidecars))
+
+
+def by_position(sidecars, path, width=8):
+    """The mean KLD by the position in the window, `width` positions to a point."""
+    figure, axes = plain_axes("y")
+    for (name, sidecar), colour, dash, marker in zip(sidecars.items(), SERIES, DASHES, "osD^"):
+        tokens = sidecar.scored
+        part = tokens["position"] // width
+        mean = np.bincount(part, tokens["kld"]) / np.bincount(part)
+        axes.plot(width * (np.arange(len(mean)) + 0.5), mean, color=colour, dashes=dash, linewidth=1.8,
+                  marker=marker, markersize=5, markeredgecolor=PAPER, label=name)
+    axes.set_xlim(0, None)
+    axes.set_xlabel("position in the window, tokens")
+    axes.set_ylabel(f"mean KL divergence, {width} positions a point, nats")
+    axes.legend(frameon=False, loc="upper center", ncols=len(sidecars), handlelength=3, bbox_to_anchor=(0.5, 1.1))
+    save(figure, path, "Mean KLD by position in the window, of " + ", ".join(sidecars))
+
+
+def paired(a, b, path):
+    """The same tokens in two quants: which of the two is nearer to the original, and where."""
+    (name_a, a), (name_b, b) = a, b
+    a, b = a.tokens, b.tokens
+    assert (a["window"] == b["window"]).all() and (a["position"] == b["position"]).all()
+    x, y = a["kld"], b["kld"]
+    figure, axes = plain_axes()
+    figure.set_size_inches(5.6, 5.2)
+    corners = np.stack([x, y], axis=1).repeat(2, axis=0)
+    codes = np.tile([Drawn.MOVETO, Drawn.LINETO], len(x))
+    axes.add_patch(PathPatch(Drawn(corners, codes), fill=False, edgecolor=FRONT, linewidth=1.7, capstyle="round"))
+    limits = (1e-7, 1.5 * max(x.max(), y.max()))
+    axes.plot(limits, limits, color=INK, linewidth=1, dashes=(4, 3))
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
+    axes.set_xlabel(f"KL divergence of a token in {name_a}, nats")
+    axes.set_ylabel(f"in {name_b}, nats")
+    axes.text(0.03, 0.97, f"{name_a} is nearer: {100 * (x < y).mean():.0f} % of tokens", transform=axes.transAxes, va="top")
+    axes.text(0.97, 0.03, f"{name_b} is nearer: {100 * (x > y).mean():.0f} %", transform=axes.transAxes, ha="right")
+    save(figure, path, f"KLD of each token in {name_a} against that in {name_b}")
+
+
 def main():
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     report = json.loads((folder / "report.json").read_text())
     size_kld(report, out / "size-kld.svg")
+    sidecars = {name: read_sidecar(folder / f"tiny-{name}.gguf.kls") for name in ("q8_0", "q5_K_M", "q4_K_M", "q4_0", "q2_K")}
+    shown = {name: sidecars[name] for name in ("q2_K", "q4_K_M", "q5_K_M", "q8_0")}
+    ccdf(shown, out / "ccdf.svg")
+    by_position(shown, out / "by-position.svg")
+    paired(("q4_K_M", sidecars["q4_K_M"]), ("q4_0", sidecars["q4_0"]), out / "paired.svg")
 
 
 if __name__ == "__main__":
