@@ -29,8 +29,8 @@ DESTDIR ?=
 override PREFIX := $(patsubst ~/%,$(HOME)/%,$(PREFIX))
 
 build: setup
-	$(ENV)
-	cargo build --release --locked
+	@$(ENV)
+	scripts/build.sh cargo build --release --locked
 
 setup:
 	@scripts/setup.sh
@@ -43,7 +43,7 @@ demo: build
 test: setup
 	$(ENV)
 	cargo fmt --all --check
-	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	scripts/build.sh cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	# The fuzz targets are a separate workspace: see fuzz/README.md.
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
@@ -76,7 +76,7 @@ uninstall:
 # Compiles llama.cpp again, for every generation of CPUs.
 dist: setup
 	$(ENV)
-	scripts/dist.sh
+	scripts/build.sh scripts/dist.sh
 	scripts/dist-check.sh
 
 deb: dist
