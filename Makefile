@@ -61,9 +61,8 @@ package: setup
 	scripts/package.sh
 
 # `sudo make install` often has no cargo, and then installs what `make build` has built.
-install:
-	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory build; fi
-	root="$(DESTDIR)$(PREFIX)"
+install: $(if $(shell command -v cargo),build)
+	@root="$(DESTDIR)$(PREFIX)"
 	install -D -m 755 target/release/kl "$$root/bin/kl"
 	scripts/share.sh target/release/kl "$$root/share" "$$root/share/doc/kl"
 	echo "installed $$root/bin/kl"
