@@ -17,6 +17,12 @@ fail() { echo "dist-check: $*" >&2; exit 1; }
 if readelf -d "$folder"/kl "$folder"/lib* | grep -E 'R(UN)?PATH' | grep -vE '\[(\$ORIGIN[^:]*:?)+\]'; then
     fail "a library is searched for in a folder of this machine"
 fi
+# Libraries that a build finds by chance, such as OpenSSL's, are not on every machine. A GPU backend,
+# which scripts/backend.sh may have added, needs its driver's.
+needed=$(readelf -d "$folder"/kl "$folder"/lib{llama*,ggml.*,ggml-base*,ggml-cpu*,ggml-rpc*} |
+    sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u |
+    grep -vE '^(lib(ggml|llama).*|lib(c|m|stdc\+\+|gcc_s)\.so\.[0-9]+|ld-linux.*)$' || true)
+[ -z "$needed" ] || fail "it needs" $needed
 dangling=$(find "$folder" -type l)
 [ -z "$dangling" ] || fail "$dangling: a symbolic link"
 

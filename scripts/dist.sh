@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 # Setting it to anything else compiles llama.cpp again.
 export RUSTFLAGS="-C link-arg=-Wl,-rpath,\$ORIGIN:\$ORIGIN/../lib/kl"
 export CMAKE_INSTALL_RPATH="\$ORIGIN"
+# llama.cpp's downloads would use OpenSSL if it is installed here, and kl would need it everywhere.
+export CMAKE_DISABLE_FIND_PACKAGE_OpenSSL=ON
 target=target/dist
 
 # The build script's line names the folder that llama.cpp was installed into.
