@@ -28,14 +28,15 @@ const SLOW: [&str; 8] = [
     "ggml-rpc-server",
 ];
 
-/// What else must be there for a command that contains the first word.
-const NEEDS: [(&str, &str); 6] = [
-    ("cuda", "nvcc"),
-    ("hip", "hipcc"),
-    ("rocm", "hipcc"),
-    ("vulkan", "glslc"),
-    ("metal", "xcrun"),
-    ("convert_hf_to_gguf.py", "convert_hf_to_gguf.py"),
+/// What has to succeed in a shell before a block that contains the first word can run.
+const NEEDS: [(&str, &str); 7] = [
+    ("cuda", "command -v nvcc"),
+    ("hip", "command -v hipcc"),
+    ("rocm", "command -v hipcc"),
+    ("vulkan", "command -v glslc"),
+    ("metal", "command -v xcrun"),
+    ("convert_hf_to_gguf.py", "[ -e convert_hf_to_gguf.py ]"),
+    ("plots.py", "python3 -c 'import matplotlib'"),
 ];
 
 /// A page about machines that the tests cannot assume: only the flags of its commands are checked.
@@ -144,7 +145,7 @@ fn commands(block: &Block) -> Vec<String> {
 fn first_word(command: &str) -> &str {
     let is_assignment = |word: &&str| word.contains('=') && !word.contains("=$(");
     let word = command.split_whitespace().find(|word| !is_assignment(word));
-    let word = word.unwrap_or_default();
+    let word = word.unwrap_or_default().trim_start_matches('(');
     word.split_once("=$(").map_or(word, |(_, program)| program)
 }
 
@@ -211,6 +212,7 @@ impl Example {
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", &format!("exec 2>&1\n{script}")]);
         shell.env("PATH", format!("{}:{path}", bin.display()));
+        shell.env("HOME", self.folder.path());
         let output = shell.current_dir(self.path()).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         (printed, output.status.code().unwrap_or(-1))
@@ -296,14 +298,12 @@ fn commands_in_the_docs_run_and_print_what_the_docs_show() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Whether the machine has a program.
-fn has(program: &str) -> bool {
-    let script = format!("command -v {program} >/dev/null");
-    Command::new("sh")
-        .args(["-c", &script])
-        .status()
-        .unwrap()
-        .success()
+/// Whether a shell says yes.
+fn succeeds(script: &str) -> bool {
+    let mut shell = Command::new("sh");
+    let quiet = format!("{{ {script}; }} >/dev/null 2>&1");
+    let shell = shell.args(["-c", &quiet]).current_dir(root());
+    shell.status().unwrap().success()
 }
 
 #[test]
@@ -315,14 +315,15 @@ fn slow_commands_in_the_docs_run() {
             if kind(&block) != Kind::Slow {
                 continue;
             }
+            let place = format!("{page}:{}", block.line);
             let programs = commands(&block);
             let programs = programs.iter().map(|command| first_word(command));
+            let programs = programs.map(|program| format!("command -v {program}"));
             let needs = NEEDS.iter().filter(|(word, _)| block.text.contains(word));
-            let mut programs = programs.chain(needs.map(|(_, program)| *program));
-            let place = format!("{page}:{}", block.line);
-            if let Some(absent) = programs.find(|program| !has(program)) {
+            let mut needs = programs.chain(needs.map(|(_, script)| (*script).to_owned()));
+            if let Some(absent) = needs.find(|script| !succeeds(script)) {
                 println!(
-                    "{place}: skipped, as there is no {absent}\n{}\n",
+                    "{place}: skipped, as this fails: {absent}\n{}\n",
                     block.text
                 );
                 continue;
@@ -330,6 +331,9 @@ fn slow_commands_in_the_docs_run() {
             println!("{place}: runs\n{}", block.text);
             let mut shell = Command::new("sh");
             shell.args(["-e", "-c", &block.text]).current_dir(root());
+            let path = std::env::var("PATH").unwrap();
+            let release = root().join("target/release");
+            shell.env("PATH", format!("{}:{path}", release.display()));
             match shell.status().unwrap() {
                 status if status.success() => {}
                 status => faults.push(format!("{place}: {status}")),
