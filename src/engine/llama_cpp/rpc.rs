@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
 const PROTOCOL: [u8; 2] = [7, 0];
 
+/// Adds a server by its address.
+type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
+
 /// The servers whose devices are registered.
 static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -45,19 +48,21 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
             "is the same server as {known}: name it once"
         )));
     }
-    check(endpoint).map_err(fails)?;
     let function = function_of(RPC_BACKEND, c"ggml_backend_rpc_add_server");
+    // SAFETY: a function of this name has this type.
+    let add_server: Option<AddServer> = unsafe { std::mem::transmute(function) };
+    let Some(add_server) = add_server else {
+        return Err(fails(
+            "this kl was built without ggml's RPC backend: build it again with GGML_RPC=ON in the \
+             environment"
+                .to_owned(),
+        ));
+    };
+    check(endpoint).map_err(fails)?;
     let name = CString::new(endpoint).map_err(|error| fails(error.to_string()))?;
-    // SAFETY: a function of this name has this type. It copies the name, and returns null or a
-    // registry that lives as long as the process.
+    // SAFETY: the function copies the name, and returns null or a registry that lives as long as the
+    // process.
     let is_added = unsafe {
-        let function: Option<unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t> =
-            std::mem::transmute(function);
-        let Some(add_server) = function else {
-            return Err(fails(
-                "this kl was built without ggml's RPC backend".to_owned(),
-            ));
-        };
         let registry = add_server(name.as_ptr());
         sys::ggml_backend_register(registry);
         !registry.is_null()
