@@ -89,7 +89,7 @@ impl Device {
     }
 
     /// What its backend was compiled to use.
-    fn features(self) -> Vec<String> {
+    pub(super) fn features(self) -> Vec<String> {
         let function = self.function(c"ggml_backend_get_features");
         let mut features = Vec::new();
         // SAFETY: a function of this name has this type. It returns a list that ends with a null name
@@ -193,7 +193,8 @@ impl Device {
         }
     }
 
-    /// Memory in which the CPU keeps weights in another order, for faster kernels.
+    /// Memory in which the CPU keeps weights in another order, for faster kernels; none if ggml was
+    /// compiled with AMX, whose kernels end the process (docs/DESIGN.md) and come first in this list.
     pub(super) fn extra_buffer_types(self) -> Vec<BufferType> {
         let function = self.function(c"ggml_backend_dev_get_extra_bufts");
         // SAFETY: a function of this name has this type. It returns null, or a list that ends with
@@ -209,6 +210,9 @@ impl Device {
             {
                 found.push(BufferType(buffer_type));
                 next = next.add(1);
+            }
+            if found.iter().any(|memory| memory.name() == "AMX") {
+                return Vec::new();
             }
             found
         }

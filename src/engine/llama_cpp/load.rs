@@ -105,6 +105,9 @@ impl Params {
             check_main_gpu(main_gpu, gpus)?;
             raw.main_gpu = main_gpu;
         }
+        // Without AMX: llama.cpp's own list would have it.
+        let mut cpus = Device::all().into_iter().filter(|device| device.is_cpu());
+        raw.use_extra_bufts = cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
         raw.load_mode = match (options.use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
             (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
