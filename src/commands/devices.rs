@@ -10,7 +10,7 @@ use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room};
 use crate::report::Warning;
 
 /// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device
-/// can hold them.
+/// can hold them, and if ggml was compiled for much older CPUs than this one.
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
@@ -18,7 +18,22 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     engine.add_servers(&run.rpc)?;
     let mut flags = layers("-ngl", run);
     flags.extend(run.model.placement());
-    warn_without_device(engine, flags, watch)
+    warn_without_device(engine, flags, watch)?;
+    let features = engine.cpu_features()?;
+    if !features.is_empty() && !features.iter().any(|name| name == "AVX2") && has_avx2() {
+        watch.warn(Warning::SlowBuild);
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    std::is_x86_feature_detected!("avx2")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
 }
 
 /// Warns the same of `--ref-ngl`, by which a reference model may differ from the evaluated ones.

@@ -29,6 +29,11 @@ pub enum Warning {
         /// The flags without effect, each with its value.
         flags: Vec<String>,
     },
+    /// ggml does without instructions that the CPU has.
+    #[error(
+        "ggml was compiled without AVX2, which this CPU has: decoding on it takes many times as long; build kl again with RUSTFLAGS=-Ctarget-cpu=native CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ in the environment"
+    )]
+    SlowBuild,
     /// Windows are longer than the model's training context.
     #[error(
         "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"
@@ -249,6 +254,7 @@ impl Warning {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NoAccelerator { .. } => "no_accelerator",
+            Self::SlowBuild => "slow_build",
             Self::LongWindow { .. } => "long_window",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unscored(_) => "unscored_windows",

@@ -83,6 +83,10 @@ impl Engine for FakeEngine {
         }])
     }
 
+    fn cpu_features(&self) -> Result<Vec<String>, EngineError> {
+        Ok(Vec::new())
+    }
+
     fn can_offload(&self) -> Result<bool, EngineError> {
         Ok(false)
     }

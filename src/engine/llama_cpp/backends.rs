@@ -11,7 +11,25 @@ pub(super) fn start() -> Result<LlamaBackend, String> {
     // anybody's libraries may lie. So ours are loaded before it.
     #[cfg(feature = "dynamic-backends")]
     libraries::load()?;
+    #[cfg(all(target_arch = "x86_64", not(feature = "dynamic-backends")))]
+    check_cpu()?;
     LlamaBackend::init().map_err(|error| error.to_string())
+}
+
+/// Whether the CPU has what ggml was compiled for, without which the process would end by a signal.
+/// Without `target-cpu=native`, rustc compiles for any CPU of the architecture, but ggml uses AVX2.
+#[cfg(all(target_arch = "x86_64", not(feature = "dynamic-backends")))]
+fn check_cpu() -> Result<(), String> {
+    // SAFETY: returns a constant.
+    let needs_avx2 = unsafe { llama_cpp_sys_2::ggml_cpu_has_avx2() } != 0;
+    match needs_avx2 && !std::is_x86_feature_detected!("avx2") {
+        true => Err(
+            "ggml was compiled for CPUs with AVX2, and this one has none: install kl again on this \
+             machine, with RUSTFLAGS=-Ctarget-cpu=native in the environment"
+                .to_owned(),
+        ),
+        false => Ok(()),
+    }
 }
 
 #[cfg(feature = "dynamic-backends")]
