@@ -66,6 +66,33 @@ fn schema<T: JsonSchema>(title: &str) -> Value {
     schema.to_value()
 }
 
+/// Checks a document: all its keys have to be in the schema of its type.
+#[track_caller]
+pub fn check<T: JsonSchema>(json: &str) {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let generator = settings.with_transform(Closed).into_generator();
+    let schema = generator.into_root_schema_for::<T>().to_value();
+    let document = serde_json::from_str(json).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors = validator.iter_errors(&document);
+    let errors = Vec::from_iter(errors.map(|e| format!("{}: {e}", e.instance_path())));
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+/// Forbids the keys that a schema does not name. Readers have to accept them, so the published ones
+/// do not.
+#[derive(Clone, Debug)]
+struct Closed;
+
+impl Transform for Closed {
+    fn transform(&mut self, schema: &mut Schema) {
+        if schema.get("properties").is_some() {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
 /// Makes descriptions of comments: one line a paragraph, and `null` for Rust's `None`. Removes the
 /// names of Rust's number types, which JSON Schema does not know.
 #[derive(Clone, Debug)]

@@ -1,16 +1,13 @@
-//! Golden tests of text report, table and JSON: the files under `snapshots` show them in full.
+//! Golden tests of text report and table: the files under `snapshots` show them in full.
 //!
 //! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them;
 //! read the difference before you commit it.
 
 pub mod made_up;
 
-use std::collections::BTreeSet;
-
 use insta::assert_snapshot;
 use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
-use serde_json::Value;
 
 use super::*;
 use crate::stats::{LlamaPerplexity, LogitsNotAvailable};
@@ -148,9 +145,9 @@ fn text_report_without_counted_tokens() {
     assert_snapshot!(text_report(&report, &reference()));
 }
 
-/// Every key of the JSON with the types of its values, by its path.
+/// A document with every key.
 #[test]
-fn keys_of_the_json() {
+fn the_json_is_as_its_schema_states() {
     let mut records = records(3, 80);
     made_up::exclude(&mut records, 5);
     let condition: Condition = "kld.mean > 0.01".parse().unwrap();
@@ -190,40 +187,7 @@ fn keys_of_the_json() {
         warnings: vec![Warning::NoChatTemplate],
         unwritten: Vec::new(),
     };
-    assert_snapshot!(keys(&json_text(&report).unwrap()));
-}
-
-/// Each path of the JSON with the type of its value, a line each.
-pub fn keys(json: &str) -> String {
-    let json: Value = serde_json::from_str(json).unwrap();
-    let mut keys = BTreeSet::new();
-    list_keys("", &json, &mut keys);
-    Vec::from_iter(keys).join("\n")
-}
-
-/// Adds a line `path: type` for each value below `value`; elements of an array share their path.
-fn list_keys(path: &str, value: &Value, keys: &mut BTreeSet<String>) {
-    let kind = match value {
-        Value::Object(fields) => {
-            for (key, field) in fields {
-                let dot = if path.is_empty() { "" } else { "." };
-                list_keys(&format!("{path}{dot}{key}"), field, keys);
-            }
-            return;
-        }
-        Value::Array(elements) => {
-            for element in elements {
-                list_keys(&format!("{path}[]"), element, keys);
-            }
-            return;
-        }
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-    };
-    keys.insert(format!("{path}: {kind}"));
+    schema::check::<Report>(&json_text(&report).unwrap());
 }
 
 /// The values of every token are too many for a line each.
