@@ -25,6 +25,7 @@ mod args;
 mod devices;
 mod doctor;
 mod generate;
+mod hints;
 mod progress;
 mod report;
 mod results;
@@ -44,6 +45,7 @@ use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, 
 use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
+use crate::report::wrap::laid_out;
 use crate::report::{Report, verified_text};
 use results::Results;
 use settings::Command;
@@ -128,27 +130,27 @@ fn run(command: &Command) -> Result<Outcome> {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
             let converted = commands::convert(settings, &engine, &terminal)?;
             if !settings.quiet {
-                say!(
+                say_wrapped(format!(
                     "wrote {}: {}, {} rows in {}",
                     converted.path,
                     bytes(converted.file_bytes),
                     count(converted.n_rows),
                     duration(converted.wall_s)
-                );
+                ));
             }
         }
         Command::Merge(settings) => {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
             let merged = commands::merge(settings, &terminal)?;
             if !settings.quiet {
-                say!(
+                say_wrapped(format!(
                     "wrote {}: {}, {} rows of {} in {}",
                     merged.path,
                     bytes(merged.file_bytes),
                     count(merged.n_rows),
                     count_of(merged.n_parts as u64, "part"),
                     duration(merged.wall_s)
-                );
+                ));
             }
         }
         Command::Info(settings) => show_info(settings)?,
@@ -204,7 +206,7 @@ fn show_written(written: &Written, quiet: bool) {
             Some(device) => format!(", device busy {}", percent(device.busy_share)),
             None => String::new(),
         };
-        say!(
+        say_wrapped(format!(
             "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
             written.path,
             bytes(written.file_bytes),
@@ -214,7 +216,7 @@ fn show_written(written: &Written, quiet: bool) {
             duration(written.encode_s),
             duration(written.write_s),
             written.n_tokens as f64 / written.wall_s,
-        );
+        ));
         // There are none where only the end of the file was missing.
         if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
             let rows = count_of(checked.n_rows, "row");
@@ -227,6 +229,11 @@ fn show_written(written: &Written, quiet: bool) {
             }
         }
     }
+}
+
+/// Prints a sentence to stderr, in lines that fit a terminal.
+fn say_wrapped(text: String) {
+    say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
 }
 
 fn show_info(settings: &InfoSettings) -> Result<()> {

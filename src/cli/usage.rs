@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::{EXIT_USAGE, args};
+use super::{EXIT_USAGE, args, hints};
 
 /// Prints clap's help, or its error about `args`, and returns the exit code.
 pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
@@ -53,8 +53,58 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     let message = message.trim().trim_start_matches("error: ");
     // The other tips explain how to pass a flag as a value.
     let similar = tips.iter().find(|tip| tip.contains("similar"));
-    let similar = similar.map_or_else(String::new, |tip| tip.replacen("tip:", ";", 1));
-    format!("{message}{similar} ({called} --help shows the flags)")
+    let hint = match similar {
+        Some(tip) => tip.replacen("tip:", ";", 1),
+        None => hint(error, args).map_or_else(String::new, |hint| format!("; {hint}")),
+    };
+    let message = plain_words(message);
+    format!("{message}{hint} ({called} --help shows the flags)")
+}
+
+/// What to do about an error for which clap has no tip.
+fn hint(error: &Error, args: &[OsString]) -> Option<String> {
+    match error.kind() {
+        ErrorKind::UnknownArgument | ErrorKind::ValueValidation => hints::hint(args),
+        ErrorKind::ArgumentConflict => {
+            // Which of the two clap names first depends on the command line.
+            let names: Vec<_> = [ContextKind::InvalidArg, ContextKind::PriorArg]
+                .into_iter()
+                .filter_map(|kind| error.get(kind))
+                .map(ToString::to_string)
+                .collect();
+            let input = |name: &&String| {
+                let inputs = ["--text-path", "--prompts-file", "--score", "--stride"];
+                inputs.iter().any(|flag| name.contains(flag))
+            };
+            let of_input = names.iter().find(input)?.split(' ').next()?;
+            let reads = names.iter().any(|name| name.contains("--read-path"));
+            reads.then(|| format!("a reference holds its own text and windows: omit {of_input}"))
+        }
+        _ => None,
+    }
+}
+
+/// A message of clap's without the words of Rust's parsers.
+fn plain_words(message: &str) -> String {
+    let mut message = message.to_owned();
+    for (theirs, ours) in [
+        ("invalid digit found in string", "expected a whole number"),
+        (
+            "cannot parse integer from empty string",
+            "expected a whole number",
+        ),
+        (
+            "number too large to fit in target type",
+            "the number is too large",
+        ),
+        (
+            "number too small to fit in target type",
+            "the number is too small",
+        ),
+    ] {
+        message = message.replace(theirs, ours);
+    }
+    message
 }
 
 #[cfg(test)]
@@ -148,6 +198,17 @@ mod tests {
             "kl -m a -r r -n 0",
             "kl -m a -r r -b 0",
             "kl -m a -r r -ngl many",
+            "kl -m a -r r -ngl 4000000000",
+            "kl -m a -r r -mg x",
+            "kl -m a -r r -nlg 99",
+            "kl -m a -r r -dev none,none",
+            "kl -m a -r r -dev ,",
+            "kl -m a -r r -dev CUDA0,CUDA0",
+            "kl -m a -t t --ref-model b --ref-device none,CUDA0",
+            "kl -m a -r r --rpc a,,b",
+            "kl -m a -r r --rpc :50052",
+            "kl -m a -f t -w w",
+            "kl -m a --kl-divergence-base r",
             "kl -m a -r r -ctk q9_0",
             "kl -m a -r r -ts 1,-1",
             "kl -m a -r r -ts 0,0",
@@ -172,6 +233,8 @@ mod tests {
             "kl convert in out",
             "kl convert in out --format kl.py --encoding f32",
             "kl convert in in --format kl.py",
+            "kl convert in out --format kl --encoding nope",
+            "kl convert in out --format kl --encoding hidden",
             "kl compare a",
             "kl compare a b --vocab tokenizer",
             "kl info",

@@ -111,7 +111,7 @@ impl FromStr for GpuLayers {
             // llama.cpp holds it as a signed 32-bit number.
             number => match number.parse::<i32>().map(u32::try_from) {
                 Ok(Ok(n)) => Ok(Self::Count(n)),
-                _ => Err("expected a number, all or auto"),
+                _ => Err("expected a number up to 2147483647, all or auto"),
             },
         }
     }

@@ -35,7 +35,8 @@ fn what_is_not_a_server_is_refused() {
         let both = format!("-m @q8 --ref-model @f16 -t short.txt -c 64 -q -ngl 99 {flag}");
         session.fails(&both, 1, &[&flag, what]);
     };
-    fails("localhost", "is not HOST:PORT");
+    let line = "-m @f16 -t short.txt -w ref.gz --rpc localhost";
+    session.fails(line, 2, &["--rpc", "expected HOST:PORT"]);
     fails("[::1]:50052", "IPv4 only");
     fails("no-such-host.invalid:50052", "the host is not known");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

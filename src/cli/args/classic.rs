@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
-use super::values::{file, n_tokens, written_kind};
+use super::values::{device, file, n_tokens, written_kind};
 use super::{
     ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, InputArgs, REFERENCE, ResultArgs,
 };
@@ -156,7 +156,7 @@ pub struct EvaluateArgs {
     /// Devices for --ref-model, by name, comma-separated [default: --device]
     #[arg(
         long, value_name = "NAMES", help_heading = REFERENCE, hide_short_help = true,
-        value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
+        value_parser = device, value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
     )]
     pub ref_device: Vec<String>,
 

@@ -82,6 +82,7 @@ const REFERENCE: &str = "Reference";
 const EVALUATION: &str = "Evaluation";
 const RESULTS: &str = "Results";
 const MODEL: &str = "Model and devices";
+const DECODING: &str = "Decoding";
 const GENERAL: &str = "General";
 
 /// Parses a command line whose flags are clap's (see [`short_flags`](super::short_flags)).

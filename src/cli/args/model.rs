@@ -2,7 +2,8 @@
 
 use clap::value_parser;
 
-use super::MODEL;
+use super::values::{device, server};
+use super::{DECODING, MODEL};
 use crate::commands::settings::MAX_THREADS;
 use crate::engine::{CacheType, FlashAttention, GpuLayers, SplitMode, TensorOverride, TensorSplit};
 
@@ -25,6 +26,7 @@ pub struct DeviceArgs {
         long,
         value_name = "HOST:PORT,...",
         hide_short_help = true,
+        value_parser = server,
         value_delimiter = ','
     )]
     pub rpc: Vec<String>,
@@ -34,6 +36,7 @@ pub struct DeviceArgs {
         long,
         value_name = "NAMES",
         hide_short_help = true,
+        value_parser = device,
         value_delimiter = ','
     )]
     pub device: Vec<String>,
@@ -114,7 +117,7 @@ pub struct DeviceArgs {
 
 /// The flags for the contexts that decode.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = MODEL)]
+#[command(next_help_heading = DECODING)]
 pub struct ContextArgs {
     /// Logical batch: tokens in a decode call, and rows of logits in memory
     ///

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kl_formats::{Encoding, Kind};
 
 use super::ResultArgs;
-use super::values::{compare_vocab, file, n_tokens, written_kind};
+use super::values::{compare_vocab, file, n_tokens, row_encoding, server, written_kind};
 use crate::commands::settings::{Bos, Vocabulary};
 
 /// Show what a file holds; with --verify, check every byte of it
@@ -49,7 +49,7 @@ pub struct ConvertArgs {
     pub format: Kind,
 
     /// How kl's own format stores a logit: u16 (half the size) or f32 (exact) [default: u16]
-    #[arg(long, value_name = "u16|f32")]
+    #[arg(long, value_name = "u16|f32", value_parser = row_encoding)]
     pub encoding: Option<Encoding>,
 
     /// BOS that the model of a base file put in place of each window's first token
@@ -141,6 +141,6 @@ pub struct CompareArgs {
 #[command(args_override_self = true)]
 pub struct DoctorArgs {
     /// Servers (llama.cpp's ggml-rpc-server) to try
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT,...", value_parser = server, value_delimiter = ',')]
     pub rpc: Vec<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use kl_formats::Kind;
+use kl_formats::{Encoding, Kind};
 
 use crate::commands::settings::Vocabulary;
 
@@ -38,5 +38,35 @@ pub fn compare_vocab(text: &str) -> Result<Vocabulary, &'static str> {
     match text.parse() {
         Ok(Vocabulary::Tokenizer) | Err(_) => Err("expected same or common"),
         Ok(vocabulary) => Ok(vocabulary),
+    }
+}
+
+/// Parses the `--encoding` of `kl convert`, which has no model that could give hidden states.
+pub fn row_encoding(text: &str) -> Result<Encoding, &'static str> {
+    match text {
+        "u16" => Ok(Encoding::U16),
+        "f32" => Ok(Encoding::F32),
+        "hidden" | "hidden16" => {
+            Err("only a run of the model, with -m and -w, writes hidden states")
+        }
+        _ => Err("expected u16 or f32"),
+    }
+}
+
+/// Parses the address of a server.
+pub fn server(text: &str) -> Result<String, &'static str> {
+    let address = text.rsplit_once(':');
+    let address = address.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    match address {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected HOST:PORT, such as 192.168.1.2:50052, and commas between several"),
+    }
+}
+
+/// Parses the name of a device.
+pub fn device(text: &str) -> Result<String, &'static str> {
+    match text.is_empty() {
+        true => Err("expected names of devices, as --list-devices shows them"),
+        false => Ok(text.to_owned()),
     }
 }

@@ -24,7 +24,7 @@ use evaluate::{against_file, against_model};
 use input::input;
 use report::report_settings;
 pub use run::default_threads;
-use run::run_settings;
+use run::{check_devices, run_settings};
 use usage_error::wrong;
 use write::write_settings;
 
@@ -64,6 +64,8 @@ impl TryFrom<Cli> for Command {
 /// The command of a classic call. clap has already refused flags for writing beside flags for
 /// evaluating, and an input beside a reference that is read.
 fn classic(mut args: Args) -> Result<Command, UsageError> {
+    check_devices("--device", &args.devices.device)?;
+    check_devices("--ref-device", &args.evaluate.ref_device)?;
     if args.devices.list_devices {
         return Ok(Command::ListDevices(run_settings(&args)));
     }

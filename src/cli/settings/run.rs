@@ -1,5 +1,6 @@
 //! The flags of write mode and read mode alike: the model, its context and the devices.
 
+use super::usage_error::{UsageError, wrong};
 use crate::cli::args::{Args, ContextArgs, DeviceArgs};
 use crate::commands::settings::{MAX_THREADS, RunSettings};
 use crate::engine::ModelOptions;
@@ -34,6 +35,21 @@ pub(super) fn run_settings(args: &Args) -> RunSettings {
     }
 }
 
+/// Checks a list of devices: each is named once, and `none` stands alone.
+pub(super) fn check_devices(flag: &str, names: &[String]) -> Result<(), UsageError> {
+    for (i, name) in names.iter().enumerate() {
+        if names.iter().take(i).any(|earlier| earlier == name) {
+            return wrong(format!("{flag}: names {name} twice: name each device once"));
+        }
+        if name == "none" && names.len() > 1 {
+            return wrong(format!(
+                "{flag}: 'none' means the CPU alone: leave it out, or leave out the others"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn model_options(args: &DeviceArgs) -> ModelOptions {
     ModelOptions {
         n_gpu_layers: args.n_gpu_layers,
@@ -58,9 +74,11 @@ fn model_options(args: &DeviceArgs) -> ModelOptions {
     }
 }
 
-/// Threads that compute where `--threads` names no other number: one for each physical core.
+/// Threads that compute where `--threads` names no other number: one for each physical core that
+/// this process may use, since more would wait for each other.
 pub fn default_threads() -> u32 {
-    (num_cpus::get_physical() as u32).min(MAX_THREADS)
+    let usable = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+    (num_cpus::get_physical().min(usable) as u32).min(MAX_THREADS)
 }
 
 /// `--n-tokens`, which has been parsed to -1 or a positive number.

@@ -1,0 +1,78 @@
+//! What to write instead of a flag that `kl` does not have: llama.cpp's tools have it, or it is
+//! misspelt.
+
+use std::ffi::OsString;
+
+use super::short_flags::SHORT_FLAGS;
+
+/// Flags of llama-perplexity, and kl's words for them.
+const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 6] = [
+    (&["-f", "--file"], "the text is -t TEXT"),
+    (
+        &["--kl-divergence-base", "--save-all-logits"],
+        "-w REF writes a reference, -r REF reads one; both can be llama.cpp's",
+    ),
+    (
+        &["--kl-divergence"],
+        "-r REF evaluates against a reference, llama.cpp's too",
+    ),
+    (&["--chunks"], "it is --max-windows N"),
+    (&["--ppl-stride"], "it is --stride N"),
+    (&["-tb", "--threads-batch"], "it is --threads N"),
+];
+
+/// How alike two flags must be, from 0 to 1, for one to be taken for the other.
+const SIMILAR: f64 = 0.7;
+
+/// A hint for a flag that is refused, from the whole command line.
+pub fn hint(args: &[OsString]) -> Option<String> {
+    let flags = args.iter().filter_map(|arg| arg.to_str());
+    let flags = flags.map(|arg| arg.split('=').next().unwrap_or(arg));
+    let mut flags = flags.filter(|arg| arg.starts_with('-'));
+    flags.find_map(|flag| of_llama_perplexity(flag).or_else(|| misspelt(flag)))
+}
+
+fn of_llama_perplexity(flag: &str) -> Option<String> {
+    let mut known = OF_LLAMA_PERPLEXITY.iter();
+    let (_, words) = known.find(|(flags, _)| flags.contains(&flag))?;
+    Some(format!("instead of {flag}: {words}"))
+}
+
+/// A flag such as `-nlg`, which clap reads as `-n lg`.
+fn misspelt(flag: &str) -> Option<String> {
+    let is_single_dash = flag.len() > 2 && !flag.starts_with("--");
+    let is_word = flag.chars().skip(1).all(|c| c.is_ascii_lowercase());
+    if !is_single_dash || !is_word {
+        return None;
+    }
+    let likeness = |known: &str| strsim::normalized_damerau_levenshtein(known, flag);
+    let (known, _) = SHORT_FLAGS
+        .iter()
+        .max_by(|(a, _), (b, _)| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(known) >= SIMILAR).then(|| format!("a similar flag exists: '{known}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint_of(line: &str) -> String {
+        let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+        hint(&args).unwrap_or_default()
+    }
+
+    #[test]
+    fn flags_of_llama_perplexity_are_translated() {
+        assert!(hint_of("kl -m a -f wiki.txt").contains("-t TEXT"));
+        assert!(hint_of("kl -m a --kl-divergence-base=x").contains("-r REF"));
+        assert!(hint_of("kl -m a --chunks 4").contains("--max-windows"));
+    }
+
+    #[test]
+    fn misspelt_short_flags_are_recognised() {
+        assert!(hint_of("kl -m a -nlg 99").contains("'-ngl'"));
+        for line in ["kl -m a", "kl -n lg", "kl -n -1", "kl -vq", "kl -rref.gz"] {
+            assert_eq!(hint_of(line), "", "{line}");
+        }
+    }
+}
