@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::json::Versions;
 use super::number::{bytes, count, count_of, part, printable, short_percent};
+use super::wrap::laid_out;
 use super::{PromptsInfo, RowError, Warning};
 
 /// What a file records: null where it does not.
@@ -207,7 +208,11 @@ fn part_of(shard: &Shard) -> String {
 }
 
 fn line(name: &str, value: &str) -> String {
-    format!("  {name:<18} {value}\n")
+    /// Narrow enough for a SHA-256 to fit below a name.
+    const NAME_WIDTH: usize = 13;
+    let start = format!("  {name:<NAME_WIDTH$} ");
+    // Split at each space, so that a path keeps all of its own.
+    laid_out(&start, NAME_WIDTH + 3, " ", value.split(' '))
 }
 
 fn kind(kind: &str) -> &str {
@@ -386,7 +391,7 @@ fn backend(backend: &BackendIdentity) -> String {
     let layers = backend.n_gpu_layers;
     parts.extend(layers.map(|n| format!("{n} layers offloaded")));
     parts.extend(backend.placement.iter().flatten().cloned());
-    parts.extend(backend.threads.map(|n| format!("{n} threads")));
+    parts.extend(backend.threads.map(|n| count_of(n.into(), "thread")));
     match parts.is_empty() {
         true => UNKNOWN.to_owned(),
         false => parts.join(", "),

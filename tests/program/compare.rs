@@ -284,5 +284,5 @@ fn info_describes_the_peers_files() {
     assert_eq!(log_probabilities["log_probabilities"], true);
     assert_eq!(log_probabilities["holds_tokens"], false);
     let run = session.ok("info @safetensors");
-    run.prints(&["f16 log-probabilities", "token ids          none"]);
+    run.prints(&["f16 log-probabilities", "token ids     none"]);
 }

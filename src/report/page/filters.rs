@@ -50,8 +50,8 @@ fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
 }
 
 fn p_value(p: f64) -> String {
-    if p < 1e-4 {
-        "< 0.0001".to_owned()
+    if p < 1e-3 {
+        "< 0.001".to_owned()
     } else {
         number::significant(p, 2)
     }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn small_p_values_are_cut() {
-        assert_eq!(p_value(1e-9), "< 0.0001");
+        assert_eq!(p_value(1e-9), "< 0.001");
         assert_eq!(p_value(0.0123), "0.012");
     }
 }

@@ -40,7 +40,8 @@ impl ModelInfo {
     #[must_use]
     pub fn default_label(&self) -> &str {
         let name = file_name(&self.path);
-        name.strip_suffix(".gguf").unwrap_or(name)
+        let name = name.strip_suffix(".gguf").unwrap_or(name);
+        without_part(name).unwrap_or(name)
     }
 
     /// Describes the model that a file identifies.
@@ -158,6 +159,14 @@ fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
+/// A split model's name without the number of its first part, `-00001-of-00003`.
+fn without_part(name: &str) -> Option<&str> {
+    let (rest, count) = name.rsplit_once("-of-")?;
+    let name = rest.strip_suffix("-00001")?;
+    let is_count = count.len() == 5 && count.bytes().all(|byte| byte.is_ascii_digit());
+    is_count.then_some(name)
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde calls.
 fn is_zero(n: &u64) -> bool {
     *n == 0
@@ -180,6 +189,25 @@ impl NotAvailable {
         Self {
             what: "perplexity, change of the actual token's probability, context and next token",
             why: "no file holds token ids",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_label_is_the_models_name() {
+        for (path, label) in [
+            ("models/a-q4.gguf", "a-q4"),
+            ("a-q4-00001-of-00003.gguf", "a-q4"),
+            ("a-q4-00002-of-00003.gguf", "a-q4-00002-of-00003"),
+            ("a-00001-of-3.gguf", "a-00001-of-3"),
+            ("other.npz", "other.npz"),
+        ] {
+            let model = ModelInfo::new(Path::new(path), &ModelIdentity::default());
+            assert_eq!(model.default_label(), label);
         }
     }
 }
