@@ -1,13 +1,11 @@
 //! How many tokens and windows a decode call holds.
 
-use std::fs;
-
 use anyhow::{Result, bail};
 use kl_formats::Calls;
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::{ContextOptions, GpuLayers, Model, default_batch, default_calls};
+use crate::engine::{ContextOptions, GpuLayers, Model, default_batch, default_calls, memory};
 use crate::report::number::bytes;
 
 /// llama.cpp's own default batches, which accelerators like.
@@ -124,7 +122,7 @@ impl Split {
                 n_seq: 1,
             };
         }
-        let rows = available_memory().map(|bytes| {
+        let rows = memory::available().map(|bytes| {
             let row = 4 * u64::from(decoding.n_vocab.max(1)) * u64::from(n_contexts.max(1));
             bytes / MEMORY_SHARE / row
         });
@@ -141,15 +139,21 @@ impl Split {
     }
 
     /// Tells how a run with an accelerator decodes, which depends on the memory that is free, or
-    /// with several windows in a call.
-    pub fn announce(options: &ContextOptions, decoding: Decoding, watch: &Watch<'_>) {
+    /// with several windows in a call. `n_windows`: how many there are, if that is known.
+    pub fn announce(
+        options: &ContextOptions,
+        decoding: Decoding,
+        n_windows: Option<usize>,
+        watch: &Watch<'_>,
+    ) {
         if !decoding.is_accelerated && options.n_seq <= 1 {
             return;
         }
         let (n_batch, n_ubatch) = (options.n_batch, options.n_ubatch);
         let n_rows = decoding.call_rows(n_batch, options.n_ctx);
         let logits = bytes(4 * u64::from(n_rows) * u64::from(decoding.n_vocab));
-        let windows = match options.n_seq {
+        let n_windows = n_windows.and_then(|n| u32::try_from(n).ok());
+        let windows = match options.n_seq.min(n_windows.unwrap_or(u32::MAX)) {
             0 | 1 => String::new(),
             n => format!(", up to {n} windows in a call"),
         };
@@ -180,20 +184,6 @@ fn fitting(fits: impl Fn(u32) -> bool) -> u32 {
         n_batch /= 2;
     }
     n_batch
-}
-
-/// Bytes of the host's memory that are available without swapping, where the system tells
-/// (`MemAvailable` of Linux).
-fn available_memory() -> Option<u64> {
-    in_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn in_meminfo(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes: u64 = line?.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kilobytes.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -300,8 +290,5 @@ mod tests {
             let fits = |n_batch: u32| rows.is_none_or(|rows| u64::from(n_batch) <= rows);
             assert_eq!(fitting(fits), n_batch, "{rows:?}");
         }
-        let text = "MemTotal:       24678012 kB\nMemAvailable:   22000000 kB\n";
-        assert_eq!(in_meminfo(text), Some(22_000_000 * 1024));
-        assert_eq!(in_meminfo("MemTotal: 1 kB"), None);
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room};
+use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room, lock_has_failed};
 use crate::report::Warning;
 
 /// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device
@@ -74,6 +74,20 @@ pub fn load<'e, E: Engine>(
     room: impl FnOnce() -> Room,
     watch: &Watch<'_>,
 ) -> Result<E::Model<'e>, EngineError> {
+    let model = load_where_it_fits(engine, path, run, room, watch)?;
+    if run.model.use_mlock && lock_has_failed() {
+        watch.warn(Warning::NotLocked);
+    }
+    Ok(model)
+}
+
+fn load_where_it_fits<'e, E: Engine>(
+    engine: &'e E,
+    path: &Path,
+    run: &RunSettings,
+    room: impl FnOnce() -> Room,
+    watch: &Watch<'_>,
+) -> Result<E::Model<'e>, EngineError> {
     if run.model.n_gpu_layers != GpuLayers::Auto {
         return engine.load(path, &run.model);
     }
@@ -86,8 +100,9 @@ pub fn load<'e, E: Engine>(
         return Ok(model);
     }
     let fitted = model.options();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut text = format!(
-        "{} of {} fit on the devices",
+        "{name}: {} of {} fit on the devices",
         fitted.n_gpu_layers,
         model.n_layers()
     );

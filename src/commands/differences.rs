@@ -127,7 +127,11 @@ impl Run<'_> {
         let flags = |backend: &BackendIdentity| {
             let is_offloaded = backend.n_gpu_layers? > 0;
             let flags = backend.placement.clone().filter(|_| is_offloaded);
-            Some(flags.unwrap_or_default().join(" "))
+            let mut flags = flags.unwrap_or_default();
+            if !split_matters(backend) {
+                flags.retain(|flag| !flag.starts_with("-ts "));
+            }
+            Some(flags.join(" "))
         };
         let (here, there) = (flags(self.here)?, flags(self.there)?);
         let or_none = |flags: &String| match flags.is_empty() {
@@ -219,6 +223,22 @@ impl Run<'_> {
             flags: format!("--parallel {there}{batch}"),
         })
     }
+}
+
+/// Whether it matters which device has how many layers: only where devices differ, or a layer is
+/// split itself.
+fn split_matters(backend: &BackendIdentity) -> bool {
+    let flags = backend.placement.iter().flatten();
+    let mut modes = flags.filter(|flag| flag.starts_with("-sm "));
+    let devices = backend.devices.iter().flatten();
+    // `CUDA0 (NVIDIA H200)`; the CPU has no share.
+    let mut kinds = devices
+        .filter(|device| !device.starts_with("CPU "))
+        .map(|device| device.split_once(' ').map(|(_, kind)| kind));
+    let first = kinds.next();
+    modes.any(|mode| mode != "-sm layer" && mode != "-sm none")
+        || first.is_none()
+        || kinds.any(|kind| Some(kind) != first)
 }
 
 /// Most windows that a call decoded; `None` if that is not recorded.
@@ -346,6 +366,19 @@ mod tests {
         let placed = |flags: &str| ["the placement", flags].map(str::to_owned);
         assert_eq!(differences(&all, &split, true), [placed("-ts 3,1 -nkvo")]);
         assert_eq!(differences(&split, &all, true), [placed("")]);
+        // Of equal devices, each computes a layer alike.
+        let of_equal = |placement: &[&str]| {
+            let mut backend = with(33, placement);
+            let devices = ["CPU (a)", "CUDA0 (b)", "CUDA1 (b)"];
+            backend.devices = Some(devices.map(str::to_owned).to_vec());
+            backend
+        };
+        assert!(differences(&of_equal(&["-ts 3,1"]), &of_equal(&[]), true).is_empty());
+        let rows = of_equal(&["-sm row", "-ts 3,1"]);
+        assert_eq!(
+            differences(&rows, &of_equal(&["-sm row"]), true),
+            [placed("-sm row")]
+        );
         // On the CPU, it has no effect.
         assert!(differences(&with(0, &["-nkvo"]), &with(0, &[]), true).is_empty());
     }

@@ -243,7 +243,8 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let begun = sidecar.as_ref().and_then(sidecar_of);
         let precedent = precedent.or_begun(begun.as_ref());
         let options = context_options(run, n_ctx, decoding, precedent);
-        Split::announce(&options, decoding, watch);
+        let n_windows = reference.windows().map(|windows| windows.len());
+        Split::announce(&options, decoding, n_windows, watch);
         let backend = backend_identity(self.engine, &model, &options)?;
         if let Some(there) = &about.backend {
             let run = differences::Run {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
@@ -14,6 +15,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// How many of the log's last errors are kept.
 const KEPT_ERRORS: usize = 4;
 
+/// Whether the system has refused to lock weights into memory, which is no error to llama.cpp.
+static LOCK_FAILED: AtomicBool = AtomicBool::new(false);
+
 static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
@@ -21,6 +25,12 @@ pub fn follow_log(verbose: bool) {
     // A second call, as in tests, keeps the first subscriber.
     let _ = tracing::subscriber::set_global_default(Log { verbose });
     send_logs_to_tracing(LogOptions::default());
+}
+
+/// Whether the system has refused to lock a model's weights into memory.
+#[must_use]
+pub fn lock_has_failed() -> bool {
+    LOCK_FAILED.load(Ordering::Relaxed)
 }
 
 /// Takes the last errors out of llama.cpp's log, in one line.
@@ -50,12 +60,16 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let level = *event.metadata().level();
-        if level > Level::INFO || (!self.verbose && level > Level::ERROR) {
+        // Of warnings, one counts without `-v` too.
+        if level > Level::INFO || (!self.verbose && level > Level::WARN) {
             return;
         }
         let mut message = Message::default();
         event.record(&mut message);
         let text = message.0.trim_end();
+        if text.contains("failed to mlock") {
+            LOCK_FAILED.store(true, Ordering::Relaxed);
+        }
         if self.verbose {
             // A closed stderr must not stop the work.
             let _ = writeln!(std::io::stderr(), "{text}");

@@ -15,6 +15,7 @@ pub mod gguf;
 mod head;
 mod llama_cpp;
 mod log;
+pub mod memory;
 mod model_options;
 mod options;
 
@@ -24,8 +25,8 @@ pub use error::EngineError;
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
 pub use head::{Head, OutputHead, Outputs};
 pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, LlamaCppModel};
-pub use log::follow_log;
 use log::last_log_errors;
+pub use log::{follow_log, lock_has_failed};
 pub use model_options::{
     Beside, GpuLayers, ModelOptions, Room, SplitMode, TensorOverride, TensorSplit,
 };

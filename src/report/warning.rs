@@ -34,6 +34,11 @@ pub enum Warning {
         "ggml was compiled without AVX2, which this CPU has: decoding on it takes many times as long; build kl again with RUSTFLAGS=-Ctarget-cpu=native CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ in the environment"
     )]
     SlowBuild,
+    /// The system did not lock the weights into memory.
+    #[error(
+        "--mlock has no effect: the system refuses to lock so much memory (ulimit -l shows and raises the limit)"
+    )]
+    NotLocked,
     /// Windows are longer than the model's training context.
     #[error(
         "the window of {n_ctx} tokens is longer than the {n_ctx_train} that the model was trained on: expect nonsense past that point; lower --n-ctx"
@@ -95,9 +100,32 @@ pub enum Warning {
     },
     /// The text is not what the reference model expects.
     #[error(
-        "the reference's own perplexity is {0:.0}: its model was not made for this text (an instruct model on raw text?), and divergences on it may mean little"
+        "the reference's own perplexity is {0:.0}: its model was not made for this text (an instruct model on raw text? --prompts-file runs it on chats), and divergences on it may mean little"
     )]
     HighPerplexity(f64),
+    /// The evaluated model is not one of the reference's sizes.
+    #[error(
+        "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
+    )]
+    OtherModel {
+        what: &'static str,
+        here: String,
+        there: String,
+    },
+    /// The reference's model has fewer bits than the evaluated one.
+    #[error(
+        "the reference's model has {there:.2} bits per weight, the evaluated one {here:.2}: the reference should be the original's; were the two swapped?"
+    )]
+    SmallerReference { here: f64, there: f64 },
+    /// The two models hardly agree.
+    #[error(
+        "{path}: the mean KLD is {} nats, and the top tokens agree in only {}: this is a quant of another model (a fine-tune?), or a broken one", kld(*.mean_kld), percent(*.top1)
+    )]
+    FarApart {
+        path: String,
+        mean_kld: f64,
+        top1: f64,
+    },
     /// Rows were not finite.
     #[error(
         "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", tokens_are(*.0)
@@ -255,6 +283,7 @@ impl Warning {
         match self {
             Self::NoAccelerator { .. } => "no_accelerator",
             Self::SlowBuild => "slow_build",
+            Self::NotLocked => "not_locked",
             Self::LongWindow { .. } => "long_window",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unscored(_) => "unscored_windows",
@@ -268,6 +297,9 @@ impl Warning {
             Self::TokenizerUnknown => "tokenizer_unknown",
             Self::SetUpDiffers { .. } => "set_up_differs",
             Self::HighPerplexity(_) => "high_perplexity",
+            Self::OtherModel { .. } => "other_model",
+            Self::SmallerReference { .. } => "smaller_reference",
+            Self::FarApart { .. } => "far_apart",
             Self::Excluded(_) => "excluded_tokens",
             Self::Infinite(_) => "infinite_kld",
             Self::LeftOut { .. } => "left_out_tokens",

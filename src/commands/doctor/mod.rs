@@ -75,7 +75,7 @@ fn slow_build(devices: &[Device], cpu_features: &[&str]) -> Option<String> {
     (lacks && cpu_features.contains(&WANTED)).then(|| {
         format!(
             "ggml was compiled without {WANTED}, which this CPU has, so decoding is slow: build kl \
-             with 'make build' in the folder of its sources"
+             in the folder of its sources, with 'make build' or 'cargo install --locked --path .'"
         )
     })
 }

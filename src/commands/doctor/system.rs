@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::engine::memory;
+
 /// The machine, without its devices.
 #[derive(Debug, Default, PartialEq)]
 pub struct System {
@@ -35,16 +37,14 @@ pub struct Limit {
 impl System {
     /// Looks at this machine.
     pub fn look() -> Self {
-        let memory = read("/proc/meminfo");
-        let memory_of = |name| memory.as_deref().and_then(|text| kib(text, name));
-        let total = memory_of("MemTotal:");
+        let total = memory::total();
         Self {
             cores: num_cpus::get_physical(),
             threads: num_cpus::get(),
             usable_threads: std::thread::available_parallelism().ok().map(usize::from),
             memory: total,
-            memory_available: memory_of("MemAvailable:"),
-            swap: memory_of("SwapTotal:"),
+            memory_available: memory::available(),
+            swap: memory::swap(),
             // Without a limit, version 1 gives a number beyond any machine.
             memory_limit: memory_limit().filter(|limit| Some(*limit) < total),
             limits: read("/proc/self/limits").map_or_else(Vec::new, |text| limits(&text)),
@@ -55,13 +55,6 @@ impl System {
 /// A file of the system's; `None` on others.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
-}
-
-/// The bytes of a line of `/proc/meminfo`, as in `MemTotal:  16384 kB`.
-fn kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let number: u64 = line.split_whitespace().next()?.parse().ok()?;
-    number.checked_mul(1024)
 }
 
 /// The lowest memory limit of the control groups that hold this process, of version 2 or 1.
@@ -107,15 +100,6 @@ fn limits(text: &str) -> Vec<Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_is_read_in_kib() {
-        let text = "MemTotal:       16384 kB\nMemFree: 5 kB\nMemAvailable:   8 kB\n";
-        assert_eq!(kib(text, "MemTotal:"), Some(16 << 20));
-        assert_eq!(kib(text, "MemAvailable:"), Some(8192));
-        assert_eq!(kib(text, "SwapTotal:"), None);
-        assert_eq!(kib("MemTotal: many", "MemTotal:"), None);
-    }
 
     #[test]
     fn limits_that_are_numbers_are_listed() {

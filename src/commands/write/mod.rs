@@ -217,7 +217,8 @@ fn write_missing<M: Model + Sync>(
     let trial_time = trying.elapsed();
     let target = stored.target;
     choice.describe(&stored, &mut about);
-    Split::announce(choice.options_of(&stored), choice.decoding, watch);
+    let options = choice.options_of(&stored);
+    Split::announce(options, choice.decoding, Some(windows.len()), watch);
     if let Some(states) = &about.states {
         announce::states(target, states, watch);
     }

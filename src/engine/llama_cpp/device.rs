@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::engine::DeviceKind;
+use crate::engine::{DeviceKind, memory};
 
 /// The name of the RPC backend in ggml's registry.
 pub(super) const RPC_BACKEND: &CStr = c"RPC";
@@ -72,6 +72,10 @@ impl Device {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the device is valid, and both numbers are ours.
         unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
+        // ggml takes all of it for free.
+        if let (true, Some(available)) = (self.is_cpu(), memory::available()) {
+            free = usize::try_from(available).map_or(free, |available| available.min(total));
+        }
         crate::engine::Device {
             name: self.name(),
             description: description.to_string_lossy().trim().to_owned(),

@@ -60,7 +60,10 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
     // pins, and frees the model when it is dropped.
     let model: LlamaModel = unsafe { std::mem::transmute(model) };
-    let options = params.resolved(options, n_layers, gpus.len());
+    let mut options = params.resolved(options, n_layers, gpus.len());
+    if !has_experts(&model) {
+        options.n_cpu_moe = 0;
+    }
     if matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
         let main = usize::try_from(options.main_gpu.unwrap_or_default());
         let main = main.ok().and_then(|i| gpus.get(i)).copied();
@@ -72,6 +75,14 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
         gpus,
         n_layers,
     })
+}
+
+/// Whether a model has experts that could lie apart.
+fn has_experts(model: &LlamaModel) -> bool {
+    let value = |key: &str| model.meta_val_str(key).ok();
+    value("general.architecture")
+        .and_then(|architecture| value(&format!("{architecture}.expert_count")))
+        .is_some_and(|count| count != "0")
 }
 
 /// llama.cpp's parameters of a model, with all that they point to.
@@ -165,6 +176,10 @@ impl Params {
             }
         }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
+        // llama.cpp asks for it only where one device holds all.
+        if !matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
+            options.main_gpu = None;
+        }
         options.n_gpu_layers = GpuLayers::Count(match n_gpus {
             0 => 0,
             _ => n.min(n_layers),
