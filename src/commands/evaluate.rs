@@ -1,11 +1,11 @@
 //! Evaluates models against a reference.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference, ReferenceSummary, Shard, States};
+use kl_formats::{About, Found, Reference, ReferenceSummary, Shard, States, sniff};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -16,6 +16,7 @@ use super::differences;
 use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
 use super::observer::{Observer, Watch};
+use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
 use super::reference::{is_same_model, open_again, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
@@ -56,7 +57,7 @@ fn against_file<E: Engine>(
     engine: &E,
     watch: &Watch<'_>,
 ) -> Result<Report> {
-    let reference = Reference::open(path)?;
+    let reference = open(path, settings)?;
     check_reference(reference.about(), n_ctx)?;
     warn_of_overlap(&reference, watch);
     if let Some(shard) = reference.about().shard {
@@ -76,6 +77,36 @@ fn against_file<E: Engine>(
     drop(reference);
     connect_devices(engine, &settings.run, watch)?;
     Ok(run.evaluate(info))
+}
+
+/// Opens the reference. A model in its place is a common mistake, so its error says more.
+fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
+    let error = match Reference::open(path) {
+        Ok(reference) => return Ok(reference),
+        Err(error) => error,
+    };
+    let is_model = matches!(
+        error,
+        kl_formats::Error::NotAReference {
+            found: Found::Model,
+            ..
+        }
+    );
+    if !is_model {
+        return Err(error.into());
+    }
+    let is_reference = |model: &&PathBuf| sniff(model).is_ok();
+    match settings.models.iter().find(is_reference) {
+        Some(reference) => bail!(
+            "-r {}: it is a model, and -m {} a reference: swap them",
+            path.display(),
+            reference.display()
+        ),
+        None => bail!(
+            "-r {0}: it is a model, not a reference: write one with kl -m {0} -t TEXT -w REF, or use --ref-model {0} -t TEXT",
+            path.display()
+        ),
+    }
 }
 
 /// Evaluates every model against another, which stays in memory.
@@ -239,6 +270,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             Against::Model(_) => Decoding::of(&model, window_rows).one_by_one(),
         };
         let identity = model.identity();
+        check_models(reference.about().model.as_ref(), &identity, watch);
         let sidecar_of = |sidecar: &SidecarFile| sidecar.begun(&identity, &reference_summary);
         let begun = sidecar.as_ref().and_then(sidecar_of);
         let precedent = precedent.or_begun(begun.as_ref());

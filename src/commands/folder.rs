@@ -24,9 +24,10 @@ pub struct ModelsOfFolder {
 pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
     let shown = folder.display();
     let unreadable = || format!("{shown}: cannot be read");
-    let mut paths = Vec::new();
+    let (mut paths, mut has_safetensors) = (Vec::new(), false);
     for entry in fs::read_dir(folder).with_context(unreadable)? {
         let path = entry.with_context(unreadable)?.path();
+        has_safetensors |= path.extension().is_some_and(|name| name == "safetensors");
         // A link to nothing is a model that cannot be read.
         let is_file = fs::metadata(&path).map_or(true, |about| about.is_file());
         if is_gguf(&path) && !is_later_part(&path) && is_file {
@@ -47,7 +48,13 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
         }
     }
     if found.models.is_empty() {
-        bail!("{shown}: holds no model: -m needs a GGUF, or a folder with some");
+        let advice = match has_safetensors {
+            true => {
+                "it holds safetensors; make a GGUF of them with llama.cpp's convert_hf_to_gguf.py"
+            }
+            false => "-m needs a GGUF, or a folder with some",
+        };
+        bail!("{shown}: holds no GGUF: {advice}");
     }
     Ok(found)
 }
@@ -85,7 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let refused = models_of_folder(path).unwrap_err().to_string();
-        assert!(refused.contains("holds no model"), "{refused}");
+        assert!(refused.contains("holds no GGUF"), "{refused}");
         for name in ["b.gguf", "a.GGUF", "a.txt", "a-00002-of-00002.gguf"] {
             fs::write(path.join(name), name).unwrap();
         }

@@ -29,6 +29,7 @@ mod input;
 mod list_devices;
 mod merge;
 mod observer;
+mod other_model;
 pub mod output;
 mod parts;
 mod ref_model;

@@ -18,6 +18,16 @@ pub enum EngineError {
         /// What it is instead.
         what: String,
     },
+    /// The file holds something that belongs to a model.
+    #[error("{path}: {what}, not a model: give the model that it belongs to{advice}", path = .path.display())]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        what: &'static str,
+        /// What else to do.
+        advice: &'static str,
+    },
     /// The file is a later part of a split model.
     #[error("{path}: part {part} of {parts} of a split model: give the first part; llama.cpp finds the others beside it", path = .path.display())]
     NotFirstPart {
@@ -182,10 +192,10 @@ fn load_advice(reason: &str) -> &'static str {
 fn available_devices(known: &[String]) -> String {
     match known {
         [] => "only 'none', the CPU alone, is available: this kl was built without an accelerator \
-               backend, or finds no device"
+               backend, or finds no device (kl --list-devices shows what it finds)"
             .to_owned(),
         known => format!(
-            "available are {} and 'none', the CPU alone",
+            "available are {} and 'none', the CPU alone (kl --list-devices describes them)",
             known.join(", ")
         ),
     }
@@ -206,9 +216,11 @@ mod tests {
         };
         let start = "no device 'CUDA7': ";
         let none = "only 'none', the CPU alone, is available: this kl was built without an \
-                    accelerator backend, or finds no device";
-        let one = "available are CUDA0 and 'none', the CPU alone";
-        let two = "available are CUDA0, CUDA1 and 'none', the CPU alone";
+                    accelerator backend, or finds no device (kl --list-devices shows what it finds)";
+        let one =
+            "available are CUDA0 and 'none', the CPU alone (kl --list-devices describes them)";
+        let two = "available are CUDA0, CUDA1 and 'none', the CPU alone (kl --list-devices describes \
+                   them)";
         for (known, rest) in [
             (&[][..], none),
             (&["CUDA0"], one),

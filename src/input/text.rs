@@ -48,10 +48,25 @@ pub fn read(path: &Path) -> Result<Text> {
             .context("standard input: cannot be read")?;
         bytes
     } else {
-        fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?
+        fs::read(path).with_context(|| {
+            let shown = path.display();
+            // llama.cpp's tools call the number of threads so.
+            match shown.to_string().parse::<u32>() {
+                Ok(n) => {
+                    format!("{shown}: cannot be read as a text (for {n} threads: --threads {n})")
+                }
+                Err(_) => format!("{shown}: cannot be read"),
+            }
+        })?
     };
     if bytes.is_empty() {
         bail!("{}: is empty: there is nothing to tokenize", path.display());
+    }
+    if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
+        bail!(
+            "{}: not a text: byte {first} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all",
+            path.display()
+        );
     }
     let mut identity = TextIdentity::named(name);
     identity.bytes = Some(bytes.len() as u64);

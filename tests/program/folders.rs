@@ -186,7 +186,7 @@ fn a_folder_stands_for_its_models_in_the_order_of_their_names() {
 fn a_folder_that_does_not_fit_is_one_line() {
     let session = session();
     fs::create_dir(session.path("empty")).unwrap();
-    session.fails("-m empty -r ref.gz -q", 2, &["empty", "holds no model"]);
+    session.fails("-m empty -r ref.gz -q", 2, &["empty", "holds no GGUF"]);
     session.fails(
         "-m quants -t short.txt -w o.gz -q",
         2,

@@ -27,6 +27,7 @@ mod licences;
 mod links;
 mod llama_perplexity;
 mod logit_metrics;
+mod mistakes;
 mod not_finite;
 mod oracle;
 mod outside;

@@ -101,7 +101,7 @@ fn conversions_and_comparisons_are_those_of_stored_rows() {
     }
     session.fails(
         "convert f32.gz no --format kl --encoding hidden",
-        1,
+        2,
         &["only a run of the model"],
     );
     assert!(!session.exists("no"));

@@ -41,6 +41,11 @@ use until::Until;
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 pub const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 
+/// The mean KLD in nats, and the share of equal top tokens, from which `kl` doubts that one model is
+/// a quant of the other. They are chosen, not measured: a quant that is worse is of no use either.
+const FAR_KLD: f64 = 1.0;
+const FAR_AGREEMENT: f64 = 0.5;
+
 /// The probability that entries of a base file could have, unknown, from which `kl` says so: far
 /// more than its 16 bits cost a KLD.
 const NOTABLE_UNKNOWN: f64 = 0.001;
@@ -378,6 +383,17 @@ impl Evaluation<'_> {
         if !self.is_reference_model && summary.kld.as_ref().is_some_and(is_identical) {
             let path = self.path.display().to_string();
             watch.warn(Warning::Identical { path });
+        }
+        if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
+            let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
+            if mean_kld >= FAR_KLD && top1 < FAR_AGREEMENT {
+                let path = self.path.display().to_string();
+                watch.warn(Warning::FarApart {
+                    path,
+                    mean_kld,
+                    top1,
+                });
+            }
         }
         let clusters = summary.clusters;
         // Of a part this goes without saying, and more text is not the answer.

@@ -30,6 +30,10 @@ pub fn input<M: Model>(
     for (name, text) in in_words(input, &settings.input, settings.target.is_base_file()) {
         say(watch, name, &text);
     }
+    if input.prompts.is_none() && model.chat_template().is_some() {
+        let text = "has a template, which a text does not use; --prompts-file uses it";
+        say(watch, "chat", text);
+    }
     if let Some(shard) = input.shard {
         say(watch, "part", &part_of(shard));
     }

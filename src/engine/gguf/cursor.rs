@@ -63,6 +63,10 @@ impl Cursor {
         hex(&self.hash.clone().finalize())
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn not_gguf(&self, found: impl Into<String>) -> GgufError {
         GgufError::NotGguf {
             path: self.path.clone(),

@@ -20,11 +20,11 @@ pub enum GgufError {
         cause: io::Error,
     },
     /// The file is not a GGUF.
-    #[error("{}: not a GGUF model: {found}; give a model in GGUF format", path.display())]
+    #[error("{}: not a GGUF model: {found}", path.display())]
     NotGguf {
         /// The file.
         path: PathBuf,
-        /// What it holds instead.
+        /// What it holds instead, and what to do.
         found: String,
     },
     /// The file is a kind of GGUF, or of file, that cannot be used.

@@ -24,6 +24,8 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 pub(super) struct Metadata {
     pub(super) architecture: Option<String>,
     pub(super) name: Option<String>,
+    /// `general.type`.
+    pub(super) kind: Option<String>,
     pub(super) tokenizer_model: Option<String>,
     /// Whether `tokenizer.ggml.pre` is there, and not empty.
     pub(super) has_pre_tokenizer: bool,
@@ -64,6 +66,7 @@ pub(super) fn read(cursor: &mut Cursor, n_pairs: u64) -> Result<Metadata> {
                 found.architecture = Some(cursor.string(MAX_STRING_BYTES)?);
             }
             ("general.name", STRING) => found.name = Some(cursor.string(MAX_STRING_BYTES)?),
+            ("general.type", STRING) => found.kind = Some(cursor.string(MAX_STRING_BYTES)?),
             ("tokenizer.ggml.model", STRING) => {
                 found.tokenizer_model = Some(cursor.string(MAX_STRING_BYTES)?);
             }

@@ -23,6 +23,7 @@
 
 mod cursor;
 mod error;
+mod found;
 mod limits;
 mod metadata;
 mod place;
@@ -53,6 +54,8 @@ pub struct GgufSummary {
     pub file_bytes: u64,
     /// `general.architecture`.
     pub architecture: Option<String>,
+    /// `general.type`: `model`, or what the file holds instead, such as `adapter` or `mmproj`.
+    pub kind: Option<String>,
     /// `general.name`.
     pub name: Option<String>,
     /// `<architecture>.attention.causal`: false for an encoder, which has no next token.
@@ -73,6 +76,8 @@ pub struct GgufSummary {
     /// `split.no` (from 0) and `split.count` of a part of a split model. Parts after the first have
     /// few keys besides these two.
     pub split: Option<(u16, u16)>,
+    /// Whether it holds tensors. The first part of a split model may have none.
+    pub has_tensors: bool,
     /// SHA-256 (hex) of the file's bytes up to the end of the tensor infos: all keys and values,
     /// and the names, shapes, types and offsets of all tensors, but not their data.
     pub metadata_sha256: String,
@@ -92,7 +97,9 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     /// One row for each position, in gpt2, starcoder and some mpt models.
     const POSITIONS: &str = "position_embd.weight";
     let mut n_positions = None;
+    let mut n_tensors = 0_u64;
     let (cursor, found, _) = read_header(path, |info| {
+        n_tensors += 1;
         if info.name == POSITIONS {
             let row = info.shape.first().copied().unwrap_or(1);
             n_positions = info.elements.checked_div(row);
@@ -122,6 +129,8 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
         sample_sha256: sample::sha256(path, cursor.len)?,
         architecture: found.architecture,
         name: found.name,
+        kind: found.kind,
+        has_tensors: n_tensors > 0,
     })
 }
 
@@ -150,10 +159,10 @@ fn read_header(
 fn read_start(cursor: &mut Cursor) -> Result<()> {
     let len = cursor.left();
     if len < 4 {
-        return Err(cursor.not_gguf(format!("it has {len} bytes")));
+        return Err(cursor.not_gguf(format!("it has {len} bytes; give a model in GGUF format")));
     }
     if cursor.array::<4>()? != MAGIC {
-        return Err(cursor.not_gguf("its first bytes are not GGUF"));
+        return Err(cursor.not_gguf(found::in_words(cursor.path())));
     }
     match cursor.u32()? {
         2 | 3 => Ok(()),

@@ -1,5 +1,6 @@
 //! A model that is split into several files.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kl_formats::hex;
@@ -22,7 +23,15 @@ pub fn read_whole(path: &Path) -> Result<GgufSummary> {
     };
     let mut hash = Sha256::new_with_prefix(&header.sample_sha256);
     for part in part_paths(path, count)?.iter().skip(1) {
-        let part = read(part)?;
+        let part = read(part).map_err(|error| match error {
+            GgufError::Io { path, cause, .. } if cause.kind() == io::ErrorKind::NotFound => {
+                let what = format!(
+                    "is missing: the model is split into {count} files, which must lie in one folder"
+                );
+                GgufError::Unsupported { path, what }
+            }
+            error => error,
+        })?;
         header.file_bytes = header.file_bytes.saturating_add(part.file_bytes);
         hash.update(&part.sample_sha256);
     }

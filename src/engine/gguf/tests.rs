@@ -272,7 +272,7 @@ fn other_files_and_versions_are_refused() {
     let message = |bytes: &[u8]| read_bytes(bytes).unwrap_err().to_string();
     let start = |version: u32| [&MAGIC[..], &version.to_le_bytes(), &[0; 16]].concat();
     assert!(message(b"").contains("0 bytes"));
-    assert!(message(b"PK\x03\x04").contains("not GGUF"));
+    assert!(message(b"PK\x03\x04").contains("not a GGUF"));
     assert!(message(&start(1)).contains("version 1"));
     assert!(message(&start(3 << 24)).contains("big-endian"));
     assert!(message(&start(4)).contains("version 4"));

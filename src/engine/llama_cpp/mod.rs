@@ -123,7 +123,15 @@ fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
             parts,
         });
     }
+    refuse_parts_of_models(path, &header)?;
     refuse_not_causal(path, &header)?;
+    if !header.has_tensors && header.split.is_none() {
+        return Err(EngineError::NotAModel {
+            path: path.to_owned(),
+            what: VOCABULARY,
+            advice: "",
+        });
+    }
     Ok(header)
 }
 
@@ -142,6 +150,30 @@ fn check_positions(
         }),
         _ => Ok(()),
     }
+}
+
+/// What a GGUF without tensors holds.
+const VOCABULARY: &str = "a vocabulary without tensors";
+
+/// Refuses what is a GGUF, and belongs to a model without being one.
+fn refuse_parts_of_models(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
+    let kind = header.kind.as_deref().unwrap_or_default();
+    let is_clip = header.architecture.as_deref() == Some("clip");
+    let (what, advice) = match kind {
+        "adapter" => (
+            "a LoRA adapter",
+            ", with the adapter merged into it (llama-export-lora)",
+        ),
+        "imatrix" => ("an importance matrix", ""),
+        _ if kind == "mmproj" || is_clip => ("the vision or audio part (mmproj)", ""),
+        "vocab" => (VOCABULARY, ""),
+        _ => return Ok(()),
+    };
+    Err(EngineError::NotAModel {
+        path: path.to_owned(),
+        what,
+        advice,
+    })
 }
 
 /// Architectures that see later tokens, or have no head, without a key in the file that says so: text

@@ -1,0 +1,78 @@
+//! Whether a model can be a quant of the one that the reference is of, as far as headers show.
+
+use kl_formats::ModelIdentity;
+
+use super::observer::Watch;
+use crate::report::Warning;
+
+/// By how much the numbers of parameters may differ: some quants leave out the layers that predict
+/// further tokens.
+const PARAMETERS_TOLERANCE: f64 = 0.05;
+
+/// How many times the reference's bits per weight a quant may have. Two conversions of one model
+/// differ by little: some keep a few tensors in another type.
+const BITS_TOLERANCE: f64 = 1.1;
+
+/// Warns if the evaluated model is another one than the reference's, or the larger one of the two.
+pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, watch: &Watch<'_>) {
+    let Some(reference) = reference else { return };
+    let other = |what, here: String, there: String| Warning::OtherModel { what, here, there };
+    if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
+        && here != there
+    {
+        watch.warn(other("architecture", here.clone(), there.clone()));
+        return;
+    }
+    let (Some(here), Some(there)) = (model.n_params, reference.n_params) else {
+        return;
+    };
+    if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
+        let [here, there] = [here, there].map(|n| n.to_string());
+        watch.warn(other("number of parameters", here, there));
+        return;
+    }
+    if let (Some(here), Some(there)) = (bits_per_weight(model), bits_per_weight(reference))
+        && here > BITS_TOLERANCE * there
+    {
+        watch.warn(Warning::SmallerReference { here, there });
+    }
+}
+
+fn bits_per_weight(model: &ModelIdentity) -> Option<f64> {
+    let n_params = model.n_params.filter(|n| *n > 0)?;
+    Some(8.0 * model.size_bytes? as f64 / n_params as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(architecture: &str, n_params: u64, size_bytes: u64) -> ModelIdentity {
+        let mut model = ModelIdentity::named("a.gguf");
+        model.architecture = Some(architecture.to_owned());
+        model.n_params = Some(n_params);
+        model.size_bytes = Some(size_bytes);
+        model
+    }
+
+    fn kind(reference: &ModelIdentity, evaluated: &ModelIdentity) -> Option<&'static str> {
+        let watch = Watch::new(&());
+        check_models(Some(reference), evaluated, &watch);
+        watch.warnings().first().map(Warning::kind)
+    }
+
+    #[test]
+    fn other_models_and_swapped_ones_are_noticed() {
+        let original = model("llama", 1000, 2000);
+        let quant = model("llama", 1000, 600);
+        assert_eq!(kind(&original, &quant), None);
+        assert_eq!(kind(&original, &original), None);
+        assert_eq!(kind(&quant, &original), Some("smaller_reference"));
+        assert_eq!(kind(&original, &model("llama", 980, 600)), None);
+        let other = Some("other_model");
+        assert_eq!(kind(&original, &model("llama", 900, 600)), other);
+        assert_eq!(kind(&original, &model("qwen2", 1000, 600)), other);
+        assert_eq!(kind(&ModelIdentity::named("b"), &quant), None);
+        check_models(None, &quant, &Watch::new(&()));
+    }
+}

@@ -1,0 +1,65 @@
+//! Texts that are none, texts for chat models, and windows that do not fit.
+
+use std::fs;
+
+use super::{Pair, told, with_pairs};
+use crate::session::{Session, fixture, short_text};
+
+#[test]
+fn what_is_not_a_text_is_named() {
+    let session = Session::new();
+    let utf16: Vec<u16> = short_text().encode_utf16().collect();
+    let utf16: Vec<u8> = utf16.into_iter().flat_map(u16::to_le_bytes).collect();
+    session.write("utf16.txt", utf16);
+    session.write("empty.txt", "");
+    session.write("short.txt", "a");
+    insta::assert_snapshot!(told(
+        &session,
+        &[
+            "-m @f16 -t utf16.txt -w new.gz -q",
+            "-m @f16 -t @q2 -w new.gz -q",
+            "-m @f16 -t empty.txt -w new.gz -q",
+            "-m @f16 -t short.txt -w new.gz -q",
+            "-m @f16 -t none.txt -w new.gz -q",
+            "-m @f16 -t 8 -w new.gz -q",
+            "-m @f16 -t x=utf16.txt -t y=empty.txt -w new.gz -q",
+            "-m @f16 --prompts-file utf16.txt -w new.gz -q",
+        ]
+    ));
+    assert!(!session.exists("new.gz"));
+}
+
+#[test]
+fn a_model_with_a_chat_template_is_pointed_out() {
+    let session = Session::new();
+    session.write("short.txt", short_text());
+    let template = Pair::text("tokenizer.chat_template", "{{ messages[0].content }}");
+    let model = with_pairs(&fs::read(fixture("q2")).unwrap(), &[template]);
+    session.write("chat.gguf", model);
+    let run = session.ok("-m chat.gguf -t short.txt -w ref.gz -c 64");
+    run.warns(&["chat ", "--prompts-file"]);
+    let quiet = session.ok("-m chat.gguf -t short.txt -w quiet.gz -c 64 -q");
+    assert_eq!(quiet.stderr, "");
+    let prompts = session.ok("-m chat.gguf --prompts-file short.txt -w prompts.gz");
+    assert!(
+        !prompts.stderr.contains("--prompts-file"),
+        "{}",
+        prompts.stderr
+    );
+}
+
+#[test]
+fn windows_of_the_wrong_size_are_noticed() {
+    let session = Session::new();
+    session.reference("");
+    session.write("line.txt", "Once upon a time there was a cat.");
+    insta::assert_snapshot!(told(
+        &session,
+        &[
+            "-m @q8 -r ref.gz -c 1024",
+            "-m @f16 -t @eval -w long.gz -c 600 -n 650 -q",
+            "-m @f16 -t line.txt -w one.gz -c 512 -q",
+            "-m @f16 -t line.txt -w half.gz -c 512 --score half -q",
+        ]
+    ));
+}
