@@ -102,11 +102,11 @@ fn device_line(device: &Device) -> String {
 
 fn cpu_line(doctor: &Doctor, default_threads: u32) -> String {
     let system = &doctor.system;
-    let mut text = count_of(system.cores as u64, "core");
-    text = format!("{text}, {}", count_of(system.threads as u64, "thread"));
-    if let Some(usable) = system.usable_threads.filter(|n| *n < system.threads) {
-        text = format!("{text}, of which this process may use {usable}");
-    }
+    let cores = count_of(system.cores as u64, "core");
+    let text = match system.threads < system.cores {
+        true => format!("{cores}, of which this process may use {}", system.threads),
+        false => format!("{cores}, {}", count_of(system.threads as u64, "thread")),
+    };
     format!("{text}; kl decodes with {default_threads} unless --threads is given")
 }
 
@@ -173,8 +173,7 @@ mod tests {
             cpu_features: vec!["AVX2", "FMA", "AVX512"],
             system: System {
                 cores: 4,
-                threads: 8,
-                usable_threads: Some(2),
+                threads: 2,
                 memory: Some(16 << 30),
                 memory_available: Some(9 << 30),
                 swap: Some(0),

@@ -77,8 +77,8 @@ fn model_options(args: &DeviceArgs) -> ModelOptions {
 /// Threads that compute where `--threads` names no other number: one for each physical core that
 /// this process may use, since more would wait for each other.
 pub fn default_threads() -> u32 {
-    let usable = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-    (num_cpus::get_physical().min(usable) as u32).min(MAX_THREADS)
+    let n = num_cpus::get_physical().min(num_cpus::get());
+    (n as u32).min(MAX_THREADS)
 }
 
 /// `--n-tokens`, which has been parsed to -1 or a positive number.

@@ -10,10 +10,9 @@ use crate::engine::memory;
 pub struct System {
     /// Physical cores.
     pub cores: usize,
-    /// What they run at once: several threads each, with hyper-threading.
+    /// Threads that this process may run at once: several for each core with hyper-threading, and
+    /// fewer in some containers.
     pub threads: usize,
-    /// Threads that this process may run at once: fewer in some containers.
-    pub usable_threads: Option<usize>,
     /// Bytes of memory.
     pub memory: Option<u64>,
     /// Bytes of memory that a program could take now.
@@ -41,7 +40,6 @@ impl System {
         Self {
             cores: num_cpus::get_physical(),
             threads: num_cpus::get(),
-            usable_threads: std::thread::available_parallelism().ok().map(usize::from),
             memory: total,
             memory_available: memory::available(),
             swap: memory::swap(),
@@ -121,6 +119,6 @@ Max locked memory         8388608              8388608              bytes
     fn linux_tells_its_memory_and_its_threads() {
         let system = System::look();
         assert!(system.memory_available <= system.memory && system.memory > Some(0));
-        assert!(system.threads > 0 && system.usable_threads > Some(0));
+        assert!(system.threads > 0);
     }
 }
