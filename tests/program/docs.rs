@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::session::program;
 
-/// Programs whose commands run in this test.
-const QUICK: [&str; 4] = ["kl", "for", "scripts/example.sh", "cd"];
+/// Programs whose commands run in this test, where the machine has them.
+const QUICK: [&str; 5] = ["kl", "for", "scripts/example.sh", "cd", "jq"];
 
 /// Programs that take minutes, or may be absent: `scripts/docs.sh` runs those that the machine has.
 const SLOW: [&str; 8] = [
@@ -134,10 +134,11 @@ fn block(line: usize, language: &str) -> Block {
     }
 }
 
-/// The commands of a block, with lines that end in a backslash joined.
+/// The commands of a block without comments, with lines that end in a backslash joined.
 fn commands(block: &Block) -> Vec<String> {
     let joined = block.text.replace("\\\n", " ");
-    let lines = joined.lines().filter(|line| !line.is_empty());
+    let lines = joined.lines();
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("# "));
     lines.map(str::to_owned).collect()
 }
 
@@ -205,6 +206,12 @@ impl Example {
         self.folder.path().join("example")
     }
 
+    /// Whether the programs of all commands are there.
+    fn has_all(&self, commands: &[String]) -> bool {
+        let mut programs = commands.iter().map(|command| first_word(command));
+        programs.all(|program| self.run(&format!("command -v {program}")).1 == 0)
+    }
+
     /// Runs a block with `sh`. Returns what it printed, and its exit code.
     fn run(&self, script: &str) -> (String, i32) {
         let bin = self.folder.path().join("bin");
@@ -258,6 +265,9 @@ fn faults(page: &str) -> Vec<String> {
                         faults.push(format!("{place}: {command}\n{error}"));
                     }
                 }
+            }
+            Kind::Quick if page != RECIPES && !example.has_all(&commands(&block)) => {
+                println!("{place}: skipped, as a program is missing");
             }
             Kind::Quick if page != RECIPES => {
                 let (output, code) = example.run(&block.text);
