@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::cpu;
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
 use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room, lock_has_failed};
@@ -19,21 +20,10 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     let mut flags = layers("-ngl", run);
     flags.extend(run.model.placement());
     warn_without_device(engine, flags, watch)?;
-    let features = engine.cpu_features()?;
-    if !features.is_empty() && !features.iter().any(|name| name == "AVX2") && has_avx2() {
+    if cpu::is_slow_build(&engine.devices()?) {
         watch.warn(Warning::SlowBuild);
     }
     Ok(())
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    std::is_x86_feature_detected!("avx2")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
 }
 
 /// Warns the same of `--ref-ngl`, by which a reference model may differ from the evaluated ones.

@@ -17,6 +17,7 @@ mod calls;
 mod compare;
 mod context;
 mod convert;
+mod cpu;
 mod devices;
 mod differences;
 mod doctor;

@@ -75,12 +75,6 @@ pub trait Engine {
     /// If the engine cannot be started.
     fn devices(&self) -> Result<Vec<Device>, EngineError>;
 
-    /// What the CPU's backend was compiled to use, such as `AVX2`; empty if it does not say.
-    ///
-    /// # Errors
-    /// If the engine cannot be started.
-    fn cpu_features(&self) -> Result<Vec<String>, EngineError>;
-
     /// Whether there is a device to offload layers to.
     ///
     /// # Errors

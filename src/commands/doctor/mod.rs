@@ -1,14 +1,15 @@
 //! `kl doctor`: what a report of a problem should state. How `kl` was built, and the machine that it
 //! runs on.
 
-mod cpu;
 mod system;
 
 use std::path::PathBuf;
 
 pub use system::{Limit, System};
 
-use crate::engine::{Device, DeviceKind, Engine};
+use super::cpu;
+use crate::engine::{Device, Engine};
+use crate::report::Warning;
 
 /// What `kl` is, and what it runs on. What the system does not tell is `None` or empty.
 #[derive(Debug)]
@@ -51,33 +52,18 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
             Default::default()
         }
     };
-    let cpu_features = cpu::features();
-    problems.extend(slow_build(&devices, &cpu_features));
+    if cpu::is_slow_build(&devices) {
+        problems.push(Warning::SlowBuild.to_string());
+    }
     Doctor {
         engine: engine.version(),
         backends,
         devices,
-        cpu_features,
+        cpu_features: cpu::features(),
         system: System::look(),
         disks: disks(),
         problems,
     }
-}
-
-/// The problem of a ggml that was compiled for older CPUs than this one.
-fn slow_build(devices: &[Device], cpu_features: &[&str]) -> Option<String> {
-    /// Without it a decode takes several times as long.
-    const WANTED: &str = "AVX2";
-    let mut cpus = devices
-        .iter()
-        .filter(|device| device.kind == DeviceKind::Cpu);
-    let lacks = cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature(WANTED));
-    (lacks && cpu_features.contains(&WANTED)).then(|| {
-        format!(
-            "ggml was compiled without {WANTED}, which this CPU has, so decoding is slow: build kl \
-             in the folder of its sources, with 'make build' or 'cargo install --locked --path .'"
-        )
-    })
 }
 
 /// The disks of the current folder and of the one for temporary files.
@@ -99,21 +85,6 @@ fn disks() -> Vec<Disk> {
 mod tests {
     use super::*;
     use crate::engine::FakeEngine;
-
-    #[test]
-    fn a_build_for_older_cpus_is_a_problem() {
-        let cpu = |features: &[&str]| {
-            let mut devices = FakeEngine::default().devices().unwrap();
-            devices[0].features = features.iter().map(ToString::to_string).collect();
-            devices
-        };
-        let here = ["SSE3", "AVX2"];
-        assert!(slow_build(&cpu(&["SSE3"]), &here).is_some());
-        assert!(slow_build(&cpu(&["SSE3"]), &["SSE3"]).is_none());
-        assert!(slow_build(&cpu(&["SSE3", "AVX2"]), &here).is_none());
-        assert!(slow_build(&cpu(&[]), &here).is_none(), "unknown");
-        assert!(slow_build(&[], &here).is_none());
-    }
 
     #[test]
     fn it_looks_at_the_engine_and_the_disks() {

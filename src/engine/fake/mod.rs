@@ -83,10 +83,6 @@ impl Engine for FakeEngine {
         }])
     }
 
-    fn cpu_features(&self) -> Result<Vec<String>, EngineError> {
-        Ok(Vec::new())
-    }
-
     fn can_offload(&self) -> Result<bool, EngineError> {
         Ok(false)
     }

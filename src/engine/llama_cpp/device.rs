@@ -93,7 +93,7 @@ impl Device {
     }
 
     /// What its backend was compiled to use.
-    pub(super) fn features(self) -> Vec<String> {
+    fn features(self) -> Vec<String> {
         let function = self.function(c"ggml_backend_get_features");
         let mut features = Vec::new();
         // SAFETY: a function of this name has this type. It returns a list that ends with a null name

@@ -77,13 +77,6 @@ impl Engine for LlamaCpp {
         Ok(devices.map(device::Device::describe).collect())
     }
 
-    fn cpu_features(&self) -> Result<Vec<String>, EngineError> {
-        self.backend()?;
-        let mut devices = device::Device::all().into_iter();
-        let cpu = devices.find(|device| device.is_cpu());
-        Ok(cpu.map(device::Device::features).unwrap_or_default())
-    }
-
     fn can_offload(&self) -> Result<bool, EngineError> {
         // llama.cpp says yes wherever its RPC backend is there, even without a server.
         self.backend()?;

@@ -1,5 +1,21 @@
 //! What the CPU can compute, by the names that ggml gives to what it was compiled for.
 
+use crate::engine::{Device, DeviceKind};
+
+/// Whether ggml was compiled for older CPUs than this one: without AVX2, a decode takes many times as
+/// long.
+pub fn is_slow_build(devices: &[Device]) -> bool {
+    lacks_avx2(devices, &features())
+}
+
+fn lacks_avx2(devices: &[Device], here: &[&str]) -> bool {
+    const WANTED: &str = "AVX2";
+    let mut cpus = devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Cpu);
+    here.contains(&WANTED) && cpus.any(|cpu| !cpu.features.is_empty() && !cpu.has_feature(WANTED))
+}
+
 /// The instruction sets of this CPU that ggml has kernels for; empty where `kl` cannot tell.
 #[cfg(target_arch = "x86_64")]
 pub fn features() -> Vec<&'static str> {
@@ -45,4 +61,25 @@ pub fn features() -> Vec<&'static str> {
 fn present(all: &[(&'static str, bool)]) -> Vec<&'static str> {
     let present = all.iter().filter(|(_, is_here)| *is_here);
     present.map(|(name, _)| *name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine, FakeEngine};
+
+    #[test]
+    fn a_build_for_older_cpus_is_recognised() {
+        let lacks = |compiled: &[&str], here: &[&str]| {
+            let mut devices = FakeEngine::default().devices().unwrap();
+            devices[0].features = compiled.iter().map(ToString::to_string).collect();
+            lacks_avx2(&devices, here)
+        };
+        let here = ["SSE3", "AVX2"];
+        assert!(lacks(&["SSE3"], &here));
+        assert!(!lacks(&["SSE3"], &["SSE3"]));
+        assert!(!lacks(&["SSE3", "AVX2"], &here));
+        assert!(!lacks(&[], &here), "unknown");
+        assert!(!lacks_avx2(&[], &here));
+    }
 }
