@@ -14,8 +14,9 @@ rm -rf "$sources"
 mkdir -p "$sources"
 version=$(cargo pkgid --locked kl)
 version=${version##*[#@]}
+# The times in a crate are all the same, and would let cargo believe that nothing has changed.
 for crate in kl-formats kl; do
-    tar -xzf "$packages/$crate-$version.crate" -C "$sources"
+    tar -xzmf "$packages/$crate-$version.crate" -C "$sources"
 done
 
 # As `cargo package` itself does, but in the profile in which llama.cpp is compiled already.
