@@ -37,7 +37,7 @@ setup:
 
 demo: build
 	@$(ENV)
-	cargo build --release --locked --example quantize
+	cargo build --release --locked --package kl-fixtures --bin quantize
 	scripts/demo.sh
 
 test: setup

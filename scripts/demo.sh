@@ -12,7 +12,7 @@ cd "$folder"
 
 echo "llama.cpp's quantizer makes quants of fixtures/tiny-f16.gguf"
 for type in q6_K q5_K_M q5_1 q5_0 q4_1 q4_0 iq4_nl iq4_xs q3_K_M iq3_m iq3_s; do
-    "$target/release/examples/quantize" "$fixtures/tiny-f16.gguf" "quants/tiny-$type.gguf" "$type" \
+    "$target/release/quantize" "$fixtures/tiny-f16.gguf" "quants/tiny-$type.gguf" "$type" \
         2>quantize.log || { cat quantize.log >&2; exit 1; }
 done
 cp "$fixtures"/tiny-{f16,q8_0,q4_K_M,q2_K}.gguf quants

@@ -9,7 +9,7 @@ sources=$packages/sources
 target=$PWD/target
 
 # Quietly: tests and benches stay in the repository, and cargo names each.
-cargo package --quiet --workspace --locked --no-verify --allow-dirty
+cargo package --quiet --package kl-formats --package kl --locked --no-verify --allow-dirty
 rm -rf "$sources"
 mkdir -p "$sources"
 version=$(cargo pkgid --locked kl)
