@@ -36,15 +36,16 @@ pub struct Bin {
     pub from: Option<f64>,
     /// The value that all tokens stay below; `None` where that has no number or no end.
     pub to: Option<f64>,
-    /// How many tokens.
+    /// How many tokens the bin has.
     pub n_tokens: u64,
-    /// Those of them whose KLD is infinite, which are left out of the mean.
+    /// Tokens of the bin whose KLD is infinite, which are left out of the mean.
     pub n_infinite: u64,
-    /// Their mean KLD with its clustered interval; `None` without tokens.
+    /// The mean KLD of the bin's tokens, with its clustered interval; `None` without tokens.
     pub kld: Option<Estimate>,
-    /// Their sum of KLDs over that of all tokens; `None` where that is 0.
+    /// The bin's sum of KLDs over that of all tokens; `None` where that is 0.
     pub share_of_kld: Option<f64>,
-    /// The share of them on which both models have the same top token; `None` without tokens.
+    /// The share of the bin's tokens on which both models have the same top token; `None` without
+    /// tokens.
     pub agreement: Option<f64>,
 }
 

@@ -26,7 +26,8 @@ const ENTROPY_PARTS: usize = 10;
 pub struct PairedComparison {
     /// Tokens that are compared.
     pub n_tokens: u64,
-    /// Tokens that are not: missing or left out in either evaluation, or with an infinite KLD.
+    /// Tokens that are not compared: missing or left out in either evaluation, or with an infinite
+    /// KLD.
     pub n_left_out: u64,
     /// The mean difference of the KLDs, in nats.
     pub difference: PairedDifference,
@@ -50,7 +51,7 @@ pub struct PairedComparison {
 pub struct Nearer {
     /// Tokens on which model a is nearer to the reference.
     pub n_a: u64,
-    /// Tokens on which model b is.
+    /// Tokens on which model b is nearer.
     pub n_b: u64,
     /// Tokens on which both have the same KLD.
     pub n_ties: u64,
@@ -64,7 +65,7 @@ pub struct Nearer {
 pub struct EntropyBin {
     /// The smallest entropy in the bin, in nats.
     pub from: f64,
-    /// The largest.
+    /// The largest entropy in the bin, in nats.
     pub to: f64,
     /// The mean difference of the KLDs, in nats.
     pub difference: PairedDifference,

@@ -20,7 +20,7 @@ pub struct PairedDifference {
     pub value: f64,
     /// The lower end of its clustered interval; `None` for fewer than two clusters.
     pub lo: Option<f64>,
-    /// The upper end.
+    /// The upper end of its clustered interval.
     pub hi: Option<f64>,
     /// The standard error that the interval is made from: by cluster, or with tokens as
     /// independent where that is larger.

@@ -18,7 +18,7 @@ pub struct PromptStats {
     pub window: u32,
     /// How many scored tokens are counted.
     pub n_tokens: u64,
-    /// Those of them whose KLD is infinite; `kld` is over the others.
+    /// Counted tokens whose KLD is infinite; `kld` is over the others.
     pub n_infinite: u64,
     /// KL(reference ‖ model), in nats.
     pub kld: Option<MeanMax>,

@@ -13,7 +13,7 @@ use super::beta;
 pub struct SignTest {
     /// Clusters in which model a is nearer to the reference.
     pub n_a: u64,
-    /// Clusters in which model b is.
+    /// Clusters in which model b is nearer.
     pub n_b: u64,
     /// Clusters in which both are equally near, which are left out of the test.
     pub n_ties: u64,

@@ -68,7 +68,7 @@ pub enum HeadStep {
     Scale {
         /// What each logit is multiplied with.
         factor: f32,
-        /// What is added to each.
+        /// What is added to each logit.
         bias: f32,
     },
     /// `tanh(x)`.
@@ -96,9 +96,9 @@ pub struct HeadCheck {
     pub n_rows: u64,
     /// The mean of KL(model's own row ‖ computed row), in nats; 0 where all are equal to the bit.
     pub mean_kld: f32,
-    /// The largest.
+    /// The largest of a row.
     pub max_kld: f32,
-    /// Whose rows the file holds, as the model gave them.
+    /// The positions whose rows the file holds, as the model gave them.
     pub rows: Vec<CheckRow>,
 }
 

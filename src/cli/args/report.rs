@@ -6,10 +6,10 @@ use super::RESULTS;
 use super::values::file;
 use crate::stats::{ClusterRule, Confidence};
 
-/// Compare evaluations by their sidecars: which is better, is it real
+/// Compare evaluations: which is better, and is the difference real
 ///
-/// Needs no model and no reference. Evaluations against one reference are compared token by token;
-/// what was not measured alike is listed apart, with the reason.
+/// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
+/// compared token by token; what was not measured alike is listed apart, with the reason.
 #[derive(clap::Args, Debug)]
 #[command(args_override_self = true)]
 pub struct ReportArgs {

@@ -32,7 +32,7 @@ pub struct InfoArgs {
 
 /// Convert a reference to another format, without the model
 ///
-/// Warns of what the new file will lack; what its format cannot hold at all is an error.
+/// Warns about what the new file will lack; what its format cannot hold at all is an error.
 #[derive(clap::Args, Debug)]
 #[command(args_override_self = true)]
 pub struct ConvertArgs {

@@ -23,7 +23,7 @@ pub struct ComparedPair {
     pub kind: PairKind,
     /// The label of the first model.
     pub a: String,
-    /// The label of the second.
+    /// The label of the second model.
     pub b: String,
     /// The mean KLD of `a` less that of `b`, in nats.
     pub difference: PairedDifference,

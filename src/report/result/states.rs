@@ -50,7 +50,7 @@ pub struct RowError {
     pub n_rows: u64,
     /// The mean KL divergence of the computed rows from the model's own, in nats.
     pub mean_kld: f64,
-    /// The largest of a row.
+    /// The largest KL divergence of a row.
     pub max_kld: f64,
 }
 
