@@ -31,6 +31,8 @@ pub fn page() -> String {
     let mut page = Roff::default();
     let source = format!("kl {}", env!("CARGO_PKG_VERSION"));
     page.control("TH", ["KL", "1", RELEASED, &source, "User Commands"]);
+    // Lines filled to both margins would put gaps into the lists.
+    page.control("ad", ["l"]);
     page.control("SH", ["NAME"]);
     page.text([roman(format!("kl - {ABOUT}"))]);
     page.control("SH", ["SYNOPSIS"]);
@@ -86,7 +88,9 @@ fn options(command: &Command) -> String {
     let mut rendered = String::from_utf8_lossy(&rendered)
         .replace("\n\\- ", "\n.br\n\\- ")
         .replace("\n\n.br\n", "\n\n")
-        .replace("\n.sp\n.br\n", "\n.sp\n");
+        .replace("\n.sp\n.br\n", "\n.sp\n")
+        // A line that continues an item would break it.
+        .replace("\n  ", " ");
     for heading in command.get_arguments().filter_map(Arg::get_help_heading) {
         let upper = format!(".SH \"{}\"\n", heading.to_uppercase());
         let one_word = upper.replace('"', "");
