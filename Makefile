@@ -27,6 +27,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Not every shell replaces the ~ in PREFIX=~/.local.
 override PREFIX := $(patsubst ~/%,$(HOME)/%,$(PREFIX))
+ROOT = $(DESTDIR)$(PREFIX)
 
 build: setup
 	@$(ENV)
@@ -62,15 +63,14 @@ package: setup
 
 # `sudo make install` often has no cargo, and then installs what `make build` has built.
 install: $(if $(shell command -v cargo),build)
-	@root="$(DESTDIR)$(PREFIX)"
-	install -D -m 755 target/release/kl "$$root/bin/kl"
-	scripts/share.sh target/release/kl "$$root/share" "$$root/share/doc/kl"
-	echo "installed $$root/bin/kl"
+	@mkdir -p "$(ROOT)/bin"
+	install -m 755 target/release/kl "$(ROOT)/bin/kl"
+	scripts/share.sh target/release/kl "$(ROOT)/share" "$(ROOT)/share/doc/kl"
+	echo "installed $(ROOT)/bin/kl"
 
 uninstall:
-	@root="$(DESTDIR)$(PREFIX)"
-	rm -f "$$root/bin/kl"
-	scripts/share.sh --remove "$$root/share" "$$root/share/doc/kl"
+	@rm -f "$(ROOT)/bin/kl"
+	scripts/share.sh --remove "$(ROOT)/share" "$(ROOT)/share/doc/kl"
 
 # Compiles llama.cpp again, for every generation of CPUs.
 dist: setup

@@ -36,5 +36,6 @@ cd "$(dirname "$0")/.."
 find README.md CHANGELOG.md LICENSE THIRD-PARTY.txt docs formats -maxdepth 2 -type f \
     \( -path 'formats/*.md' -o -not -path 'formats/*' \) -print0 |
     while IFS= read -r -d '' file; do
-        install -D -m 644 "$file" "$doc/$file"
+        mkdir -p "$doc/$(dirname "$file")"
+        install -m 644 "$file" "$doc/$file"
     done
