@@ -8,8 +8,8 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 use crate::cli::args;
 use crate::cli::short_flags::SHORT_FLAGS;
 
-/// The day of this release, as in CHANGELOG.md.
-const RELEASED: &str = "2026-11-22";
+/// Each release with its day.
+const CHANGELOG: &str = include_str!("../../../CHANGELOG.md");
 
 const ABOUT: &str = "KL divergence of a quantized GGUF from its original";
 
@@ -30,7 +30,7 @@ pub fn page() -> String {
 
     let mut page = Roff::default();
     let source = format!("kl {}", env!("CARGO_PKG_VERSION"));
-    page.control("TH", ["KL", "1", RELEASED, &source, "User Commands"]);
+    page.control("TH", ["KL", "1", released(), &source, "User Commands"]);
     // Lines filled to both margins would put gaps into the lists.
     page.control("ad", ["l"]);
     page.control("SH", ["NAME"]);
@@ -50,6 +50,15 @@ pub fn page() -> String {
     page.push_str(&examples(&command));
     page.push_str(FILES);
     page
+}
+
+/// The day of this release, from a heading such as `## 0.1.0 - 2026-11-22`.
+fn released() -> &'static str {
+    let heading = concat!("## ", env!("CARGO_PKG_VERSION"), " - ");
+    let mut lines = CHANGELOG.lines();
+    lines
+        .find_map(|line| line.strip_prefix(heading))
+        .unwrap_or_default()
 }
 
 /// A line for each way to call the program.
@@ -141,6 +150,13 @@ fn examples(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_changelog_has_the_day_of_this_release() {
+        let fields: Vec<&str> = released().split('-').collect();
+        assert_eq!(fields.len(), 3, "{}", released());
+        assert!(fields.iter().all(|field| field.parse::<u32>().is_ok()));
+    }
 
     #[test]
     fn the_page_has_every_flag_and_section() {
