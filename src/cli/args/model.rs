@@ -143,7 +143,7 @@ pub struct ContextArgs {
     )]
     pub parallel: Option<u32>,
 
-    /// Threads to decode with [default: physical cores]
+    /// Threads to decode with [default: the physical cores that kl may use]
     #[arg(
         long, value_name = "N", hide_short_help = true,
         value_parser = value_parser!(u32).range(1..=i64::from(MAX_THREADS))
