@@ -54,6 +54,12 @@ impl ModelOptions {
         all
     }
 
+    /// Whether all weights lie where an accelerator computes, of a model with `n_layers` layers.
+    pub(super) fn offloads_all(&self, n_layers: u32) -> bool {
+        let has_all = matches!(self.n_gpu_layers, GpuLayers::Count(n) if n >= n_layers);
+        has_all && self.tensor_overrides.is_empty() && self.n_cpu_moe == 0
+    }
+
     /// The flags that move weights or work between the devices from where llama.cpp would have them,
     /// each with its value. `-ngl` and `-dev` are not among them.
     #[must_use]
@@ -293,6 +299,26 @@ impl fmt::Display for TensorOverride {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_that_stay_on_the_cpu_are_noticed() {
+        let all = ModelOptions {
+            n_gpu_layers: GpuLayers::Count(3),
+            ..ModelOptions::default()
+        };
+        assert!(all.offloads_all(3));
+        assert!(!all.offloads_all(4));
+        let experts = ModelOptions {
+            n_cpu_moe: 1,
+            ..all.clone()
+        };
+        assert!(!experts.offloads_all(3));
+        let tensors = ModelOptions {
+            tensor_overrides: vec!["blk=CPU".parse().unwrap()],
+            ..all
+        };
+        assert!(!tensors.offloads_all(3));
+    }
 
     #[test]
     fn numbers_of_layers_are_llama_cpps() {

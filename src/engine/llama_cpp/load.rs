@@ -64,6 +64,10 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     if !has_experts(&model) {
         options.n_cpu_moe = 0;
     }
+    // It concerns only weights in the CPU's memory.
+    if options.offloads_all(n_layers) {
+        options.no_op_offload = false;
+    }
     if matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
         let main = usize::try_from(options.main_gpu.unwrap_or_default());
         let main = main.ok().and_then(|i| gpus.get(i)).copied();
