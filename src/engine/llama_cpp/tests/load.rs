@@ -51,6 +51,17 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
     }
 }
 
+/// Where ggml is compiled without AMX, this always holds.
+#[test]
+fn amx_is_kept_out() {
+    hush();
+    ENGINE.devices().unwrap();
+    for device in device::Device::all() {
+        let mut memories = device.extra_buffer_types().into_iter();
+        assert!(memories.all(|memory| memory.name() != "AMX"));
+    }
+}
+
 #[test]
 fn memory_that_is_not_there_is_refused() {
     let message = refused(&with_override("blk=Nonesuch7"));
