@@ -372,7 +372,7 @@ class Reference:
         if encoding.startswith("hidden"):
             self._states = states = header.get("states")
             _check(isinstance(states, dict) and isinstance(states.get("head"), dict)
-                   and isinstance(states.get("then"), list) and states.get("type") in STATE_BYTES,
+                   and isinstance(states.get("then"), list) and states.get("type") in list(STATE_BYTES),
                    path, "the header is damaged: states")
             _int(states, "n_embd", path, 1, MAX_N_EMBD)
             _int(states["head"], "bytes", path, 1)
@@ -455,7 +455,7 @@ class Reference:
         if not states:
             self._fail("holds logits, not hidden states, so it has no head")
         head = states["head"]
-        if head.get("type") not in STATE_BYTES:
+        if head.get("type") not in list(STATE_BYTES):
             self._fail(f"its head is {head.get('type')}, which numpy alone cannot decode; "
                        "`kl convert REF.gz ROWS.gz --format kl --encoding f32` computes the rows")
         n_head = n_vocab * states["n_embd"] * STATE_BYTES[head["type"]]

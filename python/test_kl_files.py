@@ -323,7 +323,7 @@ class References(Files):
         states = {"n_embd": 4, "type": "f16", "head": {"type": "f16", "bytes": 24, "sha256": ""}, "then": []}
         hidden = {**HEADER, "format_version": 4, "encoding": "hidden"}
         for value in ({}, [], {**states, "type": "q8_0"}, {**states, "n_embd": 1 << 40}, {**states, "then": [{}]}, states,
-                      {**states, "head": 3}, {**states, "then": [{"op": "add", "n_values": 1 << 50}]}):
+                      {**states, "head": 3}, {**states, "type": []}, {**states, "head": {**states["head"], "type": {}}}, {**states, "then": [{"op": "add", "n_values": 1 << 50}]}):
             self.fails(read_all, self.write(reference({**hidden, "states": value}, rows)))
         for index in ((2, 0, 2, 2, 0, 2), (1, 0, 2, 2, 1, 2), (1, 0, 2, 2, 0, 3), (1, 7, 2, 2, 0, 2), (1, 0, 2, 2**32 - 1, 0, 2),
                       (2**32 - 1, 0, 2, 2, 0, 2), (1, 0, 2, 2, 0, 2**32 - 1), (1, 0, 2**32 - 1, 2, 0, 2)):
