@@ -68,9 +68,11 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
 
 /// The disks of the current folder and of the one for temporary files.
 fn disks() -> Vec<Disk> {
-    let folders = std::env::current_dir().into_iter();
-    let folders = folders.chain([std::env::temp_dir()]);
+    let mut folders = Vec::from_iter(std::env::current_dir());
+    folders.push(std::env::temp_dir());
+    folders.dedup();
     folders
+        .into_iter()
         .filter_map(|folder| {
             Some(Disk {
                 free: fs4::available_space(&folder).ok()?,
@@ -92,6 +94,6 @@ mod tests {
         assert_eq!(doctor.engine, "fake 1");
         assert_eq!(doctor.devices[0].name, "FAKE");
         assert!(doctor.disks.iter().all(|disk| disk.free <= disk.total));
-        assert_eq!(doctor.disks.len(), 2);
+        assert!(!doctor.disks.is_empty());
     }
 }
