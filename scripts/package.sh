@@ -8,6 +8,10 @@ packages=$PWD/target/package
 sources=$packages/sources
 target=$PWD/target
 
+# The rest needs no network, so neither does a second run.
+cargo fetch --quiet --locked
+export CARGO_NET_OFFLINE=true
+
 # Quietly: tests and benches stay in the repository, and cargo names each.
 cargo package --quiet --package kl-formats --package kl --locked --no-verify --allow-dirty
 rm -rf "$sources"
