@@ -103,7 +103,7 @@ pub enum Warning {
         "the reference's own perplexity is {0:.0}: its model was not made for this text (an instruct model on raw text? --prompts-file runs it on chats), and divergences on it may mean little"
     )]
     HighPerplexity(f64),
-    /// The evaluated model is not one of the reference's sizes.
+    /// The evaluated model is another one than the reference's.
     #[error(
         "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
     )]
