@@ -73,8 +73,10 @@ fn references_give_the_numbers_of_their_time() {
         assert_eq!(result["n_tokens"], model["n_tokens"], "{path}");
         for statistic in ["kld", "reverse_kld"] {
             let [now, then] = [&result, model].map(|of| number(&of[statistic]["mean"]["value"]));
-            // Another CPU computes other last bits.
-            let rounding = 2e-6 + 0.05 * then;
+            // Another CPU computes other last bits, and the KLD of an 8-bit quant is hardly more: with
+            // ggml's kernels for AVX2 and for SSE2 alone, it was up to 11 % and 35 % from that with
+            // AVX-512. Rows that are not read as they were written are off by orders of magnitude.
+            let rounding = 2e-6 + 0.5 * now.max(then);
             assert!((now - then).abs() <= rounding, "{path}: {now}, not {then}");
         }
     }
