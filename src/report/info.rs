@@ -8,8 +8,8 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::json::Versions;
 use super::number::{bytes, count, count_of, part, printable, short_percent};
+use super::versions::Versions;
 use super::wrap::laid_out;
 use super::{PromptsInfo, RowError, Warning};
 

@@ -17,16 +17,18 @@ mod schema;
 #[cfg(test)]
 mod tests;
 mod text;
+mod versions;
 mod warning;
 pub mod wrap;
 
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GroupInfo, Info, Verified, info_text, verified_text};
-pub use json::{Versions, json_text};
+pub use json::json_text;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
     TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict,
 };
 pub use text::text_report;
+pub use versions::Versions;
 pub use warning::{DeviceWait, Warning};

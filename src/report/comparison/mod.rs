@@ -21,8 +21,8 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
-use super::json::Versions;
 use super::result::ModelInfo;
+use super::versions::Versions;
 use super::warning::Warning;
 use crate::stats::Confidence;
 
