@@ -12,8 +12,9 @@ use crate::session::{Session, fixture};
 
 /// How far a number may differ: by this share of it, plus this much as printed (nats, percent). On
 /// the kind of machine that wrote the fixtures every digit is the same; on another CPU the last
-/// bits of the logits differ, and the tails move.
-const OTHER_CPU: (f64, f64, f64) = (0.1, 5e-4, 0.05);
+/// bits of the logits differ, and the tails move: with ggml's kernels for AVX2 the largest Δp by a
+/// quarter.
+const OTHER_CPU: (f64, f64, f64) = (0.3, 5e-4, 0.05);
 
 /// The same for perplexities and the correlation, which move less.
 const PERPLEXITY: (f64, f64, f64) = (2e-3, 2e-3, 0.1);

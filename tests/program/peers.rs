@@ -6,8 +6,9 @@ use crate::numbers::{close, number};
 use crate::session::{Session, fixture};
 
 /// On another CPU the last bits of a model's logits differ, and a KL moves with them. On the kind
-/// of machine that wrote the fixtures the numbers agree to 3e-5.
-const OTHER_CPU: f64 = 1e-2;
+/// of machine that wrote the fixtures the numbers agree to 3e-5; with ggml's kernels for AVX2 to 2e-2,
+/// and with those for SSE2 an end of a quantile's interval to 0.13.
+const OTHER_CPU: f64 = 0.2;
 
 /// Line `name: value ...` of the unrounded part of kl.py's output.
 fn printed(quant: &str, name: &str) -> Vec<f64> {
