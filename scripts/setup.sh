@@ -36,31 +36,45 @@ can_be_root() {
     [ "$(id -u)" = 0 ] || { have sudo && sudo -n true 2>/dev/null; }
 }
 
-install_system() {
+# The command that installs all three, for the package manager of this machine.
+install_command() {
     if have brew; then
-        brew install cmake llvm
-    elif ! can_be_root; then
-        return 1
+        echo brew install cmake llvm
     elif have apt-get; then
-        as_root apt-get update -qq &&
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-                --no-install-recommends g++ make cmake libclang-dev >/dev/null
+        echo apt-get install -y --no-install-recommends g++ make cmake libclang-dev
     elif have dnf; then
-        as_root dnf install -y -q gcc-c++ make cmake clang-libs clang-devel
+        echo dnf install -y gcc-c++ make cmake clang-libs clang-devel
     elif have pacman; then
-        as_root pacman -S --needed --noconfirm gcc make cmake clang
+        echo pacman -S --needed --noconfirm gcc make cmake clang
     elif have zypper; then
-        as_root zypper -n install gcc-c++ make cmake libclang-devel
+        echo zypper -n install gcc-c++ make cmake libclang-devel
     elif have apk; then
-        as_root apk add g++ make cmake clang-dev linux-headers
-    else
-        return 1
+        echo apk add g++ make cmake clang-dev linux-headers
     fi
+}
+
+run_install() {
+    case $1 in
+    brew) "$@" ;;
+    apt-get) as_root apt-get update && as_root env DEBIAN_FRONTEND=noninteractive "$@" ;;
+    *) as_root "$@" ;;
+    esac
+}
+
+install_system() {
+    local command log
+    command=$(install_command)
+    [ -n "$command" ] || return 1
+    have brew || can_be_root || return 1
+    say "running $command: about a minute"
+    # What a package manager prints, pages of it, matters only if it fails.
+    # shellcheck disable=SC2086
+    log=$(run_install $command 2>&1) || { echo "$log" >&2; return 1; }
 }
 
 install_from_pypi() {
     have python3 || return 1
-    python3 -m venv "$tools/venv" 2>/dev/null &&
+    python3 -m venv "$tools/venv" >/dev/null 2>&1 &&
         "$tools/venv/bin/python" -m pip install -q cmake libclang || return 1
     mkdir -p "$tools/bin"
     ln -sf "$tools/venv/bin/cmake" "$tools/bin/cmake"
@@ -77,21 +91,30 @@ missing() {
 }
 
 if ! have cargo; then
-    say "cargo is missing: install a recent stable Rust from https://rustup.rs and run this again"
+    say "cargo is missing: install Rust from https://rustup.rs and run this again"
     exit 1
 fi
-lacking=$(missing | paste -sd, -)
+# An older cargo fails with a message about the lock file or the edition.
+oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+version=$(cargo --version | cut -d' ' -f2)
+if [ "$(printf '%s\n' "$oldest" "${version%%-*}" | sort -V | head -1)" != "$oldest" ]; then
+    say "Rust $version is too old, kl needs $oldest: run rustup update, or install it from https://rustup.rs"
+    exit 1
+fi
+lacking=$(missing | paste -sd, - | sed 's/,/, /g')
 if [ -n "$lacking" ]; then
-    say "missing: ${lacking//,/, }; installing it with the system's package manager"
-    install_system || say "cannot use the package manager (no root, or none that this script knows)"
+    say "missing: $lacking"
+    install_system || true
 fi
 if [ -n "$(missing | grep -v compiler || true)" ]; then
     say "installing cmake and libclang from PyPI into .tools/"
-    install_from_pypi || say "installing from PyPI failed too (it needs python3 with venv)"
+    install_from_pypi || say "that did not work: it needs python3 with venv"
 fi
-lacking=$(missing | paste -sd, -)
+lacking=$(missing | paste -sd, - | sed 's/,/, /g')
 if [ -n "$lacking" ]; then
-    say "still missing: ${lacking//,/, }: install it by hand and run this again"
+    command=$(install_command)
+    say "still missing: $lacking: install what is missing${command:+, as root, with}"
+    if [ -n "$command" ]; then say "    $command"; fi
     exit 1
 fi
 
