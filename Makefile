@@ -67,6 +67,8 @@ install: $(if $(shell command -v cargo),build)
 	install -m 755 target/release/kl "$(ROOT)/bin/kl"
 	scripts/share.sh target/release/kl "$(ROOT)/share" "$(ROOT)/share/doc/kl"
 	echo "installed $(ROOT)/bin/kl"
+	[ -n "$(DESTDIR)" ] || case ":$$PATH:" in *":$(ROOT)/bin:"*) ;; \
+	    *) echo "$(ROOT)/bin is not on your PATH: add it to call kl by its name" ;; esac
 
 uninstall:
 	@rm -f "$(ROOT)/bin/kl"
