@@ -1,15 +1,24 @@
 //! Signals that ask the program to stop: Ctrl-C, SIGTERM, SIGHUP.
 //!
-//! The first signal ends the run after the current decode call, the second at once. Unfinished
-//! files that `--resume` can continue stay. A signal that was ignored when the program started (by
+//! The first signal ends the run after the current decode call, the second at once; before the work
+//! has begun, as while a text is read, the first does too. Unfinished files that `--resume` can
+//! continue stay. A signal that was ignored when the program started (by
 //! `nohup`, or for a script's background job) stays ignored.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::commands::output::remove_partial_files;
 
 /// The signal that asked to stop; 0 before that.
 static ASKED: AtomicI32 = AtomicI32::new(0);
+
+/// Whether there is work that looks at `ASKED`.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Says that the work begins, which asks from now on whether it should stop.
+pub fn begin() {
+    BEGUN.store(true, Ordering::Relaxed);
+}
 
 /// Whether a signal has asked to stop.
 pub fn asked() -> bool {
@@ -17,7 +26,12 @@ pub fn asked() -> bool {
 }
 
 fn on_signal(signal: i32) {
-    if ASKED.swap(signal, Ordering::Relaxed) != 0 {
+    let is_first = ASKED.swap(signal, Ordering::Relaxed) == 0;
+    let has_begun = BEGUN.load(Ordering::Relaxed);
+    if !is_first || !has_begun {
+        if !has_begun {
+            say!("kl: interrupted");
+        }
         remove_partial_files();
         die();
     }
@@ -39,7 +53,8 @@ pub fn listen() {
             None => *signal != SIGHUP,
         });
     if let Ok(mut signals) = signal_hook::iterator::Signals::new(wanted) {
-        std::thread::spawn(move || signals.forever().for_each(on_signal));
+        let listener = std::thread::Builder::new();
+        let _ = listener.spawn(move || signals.forever().for_each(on_signal));
     }
 }
 

@@ -54,7 +54,10 @@ impl Observer for Terminal<'_> {
                 label,
                 n_windows,
                 n_rows,
-            } => *self.progress() = Some(Progress::new(label, n_windows, n_rows, self.quiet)),
+            } => {
+                stop::begin();
+                *self.progress() = Some(Progress::new(label, n_windows, n_rows, self.quiet));
+            }
             Event::Rows(n) => self.progress().iter_mut().for_each(|p| p.rows(n)),
             Event::Window { mean_kld } => {
                 self.progress().iter_mut().for_each(|p| p.window(mean_kld));

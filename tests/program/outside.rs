@@ -64,6 +64,29 @@ fn a_signal_ends_a_write_as_it_ends_any_program() {
 
 #[cfg(unix)]
 #[test]
+fn a_signal_ends_a_run_that_waits_for_its_text() {
+    use std::os::unix::process::ExitStatusExt;
+    if is_ignored(15) {
+        return;
+    }
+    let session = Session::new();
+    let mut child = session
+        .command("-m @f16 -t - -w ref.gz")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Waiting for the child would close it.
+    let _stdin = child.stdin.take();
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, "-TERM");
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.signal(), Some(15));
+    assert_eq!(session.files(), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_signal_ends_generation() {
     use std::os::unix::process::ExitStatusExt;
     if is_ignored(2) {
