@@ -1,22 +1,22 @@
 //! The end of the process after a fatal error of ggml: one line, and the exit code of a failure.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 
 use crate::commands::output::remove_partial_files;
 
 /// Clears the line of the progress bar.
-const CLEAR_LINE: &str = "\r\x1b[2K";
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
 /// The exit code of a run that failed.
 const EXIT_FAILURE: i32 = 1;
 
 /// Prints the error and ends the process. Files that `--resume` can continue stay.
 pub fn die(error: &str) -> ! {
-    let clear = match stderr().is_terminal() {
-        true => CLEAR_LINE,
-        false => "",
-    };
-    say!("{clear}kl: {error}");
+    let mut stderr = stderr();
+    if stderr.is_terminal() {
+        let _ = stderr.write_all(CLEAR_LINE);
+    }
+    say!("kl: {error}");
     remove_partial_files();
     // Without destructors: other threads are in the middle of their work.
     #[cfg(unix)]

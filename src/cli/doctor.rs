@@ -2,7 +2,7 @@
 
 use std::env;
 
-use super::settings::default_threads;
+use super::{printable, settings::default_threads};
 use crate::commands::Doctor;
 use crate::engine::{Device, DeviceKind};
 use crate::report::number::{bytes, count_of};
@@ -77,7 +77,8 @@ fn text_of(doctor: &Doctor, threads: u32, environment: impl Iterator<Item = Stri
     lines.extend(environment.map(|variable| ("environment", variable)));
     lines.extend(doctor.problems.iter().map(|one| ("PROBLEM", one.clone())));
     let lines = lines.iter().filter(|(_, text)| !text.is_empty());
-    let text = lines.map(|(name, text)| hanging(&format!("{name:<NAME_WIDTH$}"), NAME_WIDTH, text));
+    let name_first = |name: &str| format!("{name:<NAME_WIDTH$}");
+    let text = lines.map(|(name, text)| hanging(&name_first(name), NAME_WIDTH, &printable(text)));
     text.collect()
 }
 

@@ -16,7 +16,8 @@
 macro_rules! say {
     ($($message:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($message)*);
+        let line = $crate::cli::printable(&format!($($message)*));
+        let _ = writeln!(std::io::stderr(), "{line}");
     }};
 }
 
@@ -50,6 +51,13 @@ use crate::report::{Report, verified_text};
 use results::Results;
 use settings::Command;
 use terminal::Terminal;
+
+/// A text without control characters, which a file's name may hold and a terminal would obey.
+fn printable(text: &str) -> String {
+    let is_harmless = |c: char| !c.is_control() || c == '\n';
+    let kept = text.chars().map(|c| if is_harmless(c) { c } else { '?' });
+    kept.collect()
+}
 
 /// The exit code for wrong usage.
 const EXIT_USAGE: u8 = 2;
