@@ -6,7 +6,11 @@ use std::ffi::OsString;
 use super::short_flags::SHORT_FLAGS;
 
 /// Flags of llama-perplexity, and kl's words for them.
-const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 6] = [
+const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
+    (
+        &["--hf-repo", "--hf-file", "-mu", "--model-url"],
+        "kl downloads nothing; -m FILE is a model on this machine",
+    ),
     (&["-f", "--file"], "the text is -t TEXT"),
     (
         &["--kl-divergence-base", "--save-all-logits"],
@@ -18,18 +22,45 @@ const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 6] = [
     ),
     (&["--chunks"], "it is --max-windows N"),
     (&["--ppl-stride"], "it is --stride N"),
-    (&["-tb", "--threads-batch"], "it is --threads N"),
+    (&["--threads-batch"], "it is --threads N"),
+    (&["--perplexity"], "every report has the perplexity"),
+    (
+        &["-p", "--prompt"],
+        "prompts are read from --prompts-file FILE",
+    ),
+    (
+        &["--jinja", "--chat-template"],
+        "--prompts-file uses the model's template, or that of --chat-template-file",
+    ),
+    (
+        &["--lora", "--lora-scaled"],
+        "merge the adapter into the model first",
+    ),
+    (
+        &["-s", "--seed", "--temp", "--top-p", "--min-p"],
+        "kl draws no tokens at random",
+    ),
 ];
 
 /// How alike two flags must be, from 0 to 1, for one to be taken for the other.
 const SIMILAR: f64 = 0.7;
 
-/// A hint for a flag that is refused, from the whole command line.
-pub fn hint(args: &[OsString]) -> Option<String> {
+/// Hints for the flags of a command line that are llama-perplexity's, all at once.
+pub fn of_other_tools(args: &[OsString]) -> Option<String> {
+    let mut hints: Vec<_> = flags(args).filter_map(of_llama_perplexity).collect();
+    hints.dedup();
+    (!hints.is_empty()).then(|| hints.join("; "))
+}
+
+/// A hint for a flag of one dash that is misspelt.
+pub fn of_misspelt(args: &[OsString]) -> Option<String> {
+    flags(args).find_map(misspelt)
+}
+
+fn flags(args: &[OsString]) -> impl Iterator<Item = &str> {
     let flags = args.iter().filter_map(|arg| arg.to_str());
     let flags = flags.map(|arg| arg.split('=').next().unwrap_or(arg));
-    let mut flags = flags.filter(|arg| arg.starts_with('-'));
-    flags.find_map(|flag| of_llama_perplexity(flag).or_else(|| misspelt(flag)))
+    flags.filter(|arg| arg.starts_with('-'))
 }
 
 fn of_llama_perplexity(flag: &str) -> Option<String> {
@@ -58,7 +89,8 @@ mod tests {
 
     fn hint_of(line: &str) -> String {
         let args: Vec<_> = line.split(' ').map(OsString::from).collect();
-        hint(&args).unwrap_or_default()
+        let hint = of_other_tools(&args).or_else(|| of_misspelt(&args));
+        hint.unwrap_or_default()
     }
 
     #[test]
@@ -66,6 +98,11 @@ mod tests {
         assert!(hint_of("kl -m a -f wiki.txt").contains("-t TEXT"));
         assert!(hint_of("kl -m a --kl-divergence-base=x").contains("-r REF"));
         assert!(hint_of("kl -m a --chunks 4").contains("--max-windows"));
+        let both = hint_of("kl -m a -f wiki.txt --save-all-logits b");
+        assert!(
+            both.contains("-t TEXT") && both.contains("-w REF"),
+            "{both}"
+        );
     }
 
     #[test]

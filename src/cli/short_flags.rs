@@ -36,8 +36,17 @@ const ALIASES: [(&str, &str); 11] = [
     ("--gpu-layers", "--n-gpu-layers"),
 ];
 
-/// Replaces every flag of the tables with its long form, in `-ngl=9` as well as in `-ngl 9`. What
-/// follows `--` stays as it is.
+/// llama.cpp's flags that `kl` does not have, and that clap would read as flags of one letter: `-h -f`.
+/// In their long form they are refused.
+const NOT_HERE: [(&str, &str); 4] = [
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-tb", "--threads-batch"),
+];
+
+/// Replaces every flag of the tables with its long form, in `-ngl=9` and `-ngl9` as well as in
+/// `-ngl 9`. What follows `--` stays as it is.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut literal = false;
     args.into_iter()
@@ -54,14 +63,22 @@ fn long_form(arg: OsString) -> OsString {
         Some((flag, value)) => (flag, Some(value)),
         None => (text, None),
     };
-    let mut table = SHORT_FLAGS.iter().chain(&ALIASES);
-    match table.find(|(short, _)| *short == flag) {
-        Some((_, long)) => match value {
-            Some(value) => format!("{long}={value}").into(),
-            None => (*long).into(),
-        },
-        None => arg,
+    let mut table = SHORT_FLAGS.iter().chain(&ALIASES).chain(&NOT_HERE);
+    match (table.find(|(short, _)| *short == flag), value) {
+        (Some((_, long)), Some(value)) => format!("{long}={value}").into(),
+        (Some((_, long)), None) => (*long).into(),
+        (None, _) => with_number(text).map_or(arg, Into::into),
     }
+}
+
+/// The long form of a flag that a number follows without a space, as in `-ngl99`.
+fn with_number(text: &str) -> Option<String> {
+    let flag = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = text
+        .strip_prefix(flag)
+        .filter(|number| !number.is_empty())?;
+    let (_, long) = SHORT_FLAGS.iter().find(|(short, _)| *short == flag)?;
+    Some(format!("{long}={number}"))
 }
 
 #[cfg(test)]
@@ -98,6 +115,10 @@ mod tests {
             ["kl", "--n-gpu-layers", "99"]
         );
         assert_eq!(expanded(&["-ngl=99"]), ["--n-gpu-layers=99"]);
+        assert_eq!(
+            expanded(&["-ngl99", "-c4096"]),
+            ["--n-gpu-layers=99", "-c4096"]
+        );
         assert_eq!(
             expanded(&["-n", "9", "-m", "a-ngl"]),
             ["-n", "9", "-m", "a-ngl"]

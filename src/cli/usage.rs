@@ -33,16 +33,20 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     };
     let called = args.get(1).and_then(|arg| subcommand(arg.to_str()?));
     let called = called.as_deref().unwrap_or("kl");
-    if let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidSubcommand)
-        && error.kind() == ErrorKind::ArgumentConflict
-    {
-        // After a flag, clap calls any stray argument a subcommand.
-        return match subcommand(stray) {
-            Some(name) => format!("'{stray}' must be the first argument ({name} --help shows how)"),
-            None => format!(
-                "unexpected argument '{stray}': each file needs its flag, each model its own -m"
-            ),
-        };
+    if let Some(ContextValue::String(stray)) = error.get(ContextKind::InvalidSubcommand) {
+        // After a flag, clap calls any stray argument a subcommand; and a file may come first.
+        let is_file = error.kind() == ErrorKind::ArgumentConflict || stray.contains(['.', '/']);
+        match subcommand(stray) {
+            Some(name) => {
+                return format!("'{stray}' must be the first argument ({name} --help shows how)");
+            }
+            None if is_file => {
+                return format!(
+                    "unexpected argument '{stray}': each file needs its flag, each model its own -m"
+                );
+            }
+            None => {}
+        }
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim);
@@ -53,18 +57,32 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     let message = message.trim().trim_start_matches("error: ");
     // The other tips explain how to pass a flag as a value.
     let similar = tips.iter().find(|tip| tip.contains("similar"));
-    let hint = match similar {
-        Some(tip) => tip.replacen("tip:", ";", 1),
-        None => hint(error, args).map_or_else(String::new, |hint| format!("; {hint}")),
+    let hint = match (hint(error, args), similar) {
+        (Some(hint), _) => format!("; {hint}"),
+        (None, Some(tip)) => tip.replacen("tip:", ";", 1),
+        (None, None) => {
+            let misspelt = is_of_flag(error)
+                .then(|| hints::of_misspelt(args))
+                .flatten();
+            misspelt.map_or_else(String::new, |hint| format!("; {hint}"))
+        }
     };
     let message = plain_words(message);
     format!("{message}{hint} ({called} --help shows the flags)")
 }
 
-/// What to do about an error for which clap has no tip.
+/// Whether a flag, or its value, is what clap did not understand.
+fn is_of_flag(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::ValueValidation
+    )
+}
+
+/// What to do about an error where clap's tip, if it has one, would lead astray.
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     match error.kind() {
-        ErrorKind::UnknownArgument | ErrorKind::ValueValidation => hints::hint(args),
+        _ if is_of_flag(error) => hints::of_other_tools(args),
         ErrorKind::ArgumentConflict => {
             // Which of the two clap names first depends on the command line.
             let names: Vec<_> = [ContextKind::InvalidArg, ContextKind::PriorArg]
@@ -208,6 +226,14 @@ mod tests {
             "kl -m a -r r --rpc a,,b",
             "kl -m a -r r --rpc :50052",
             "kl -m a -f t -w w",
+            "kl -m a -f t --save-all-logits b",
+            "kl -hf a/b -r r",
+            "kl -m a -r r --file t",
+            "kl -m a -r r --lora l",
+            "kl -m a -r r --temp 0",
+            "kl -m a -r r -tb 4",
+            "kl -m a -r r -ub512x",
+            "kl a.gguf t.txt",
             "kl -m a --kl-divergence-base r",
             "kl -m a -r r -ctk q9_0",
             "kl -m a -r r -ts 1,-1",
