@@ -57,16 +57,10 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     let message = message.trim().trim_start_matches("error: ");
     // The other tips explain how to pass a flag as a value.
     let similar = tips.iter().find(|tip| tip.contains("similar"));
-    let hint = match (hint(error, args), similar) {
-        (Some(hint), _) => format!("; {hint}"),
-        (None, Some(tip)) => tip.replacen("tip:", ";", 1),
-        (None, None) => {
-            let misspelt = is_of_flag(error)
-                .then(|| hints::of_misspelt(args))
-                .flatten();
-            misspelt.map_or_else(String::new, |hint| format!("; {hint}"))
-        }
-    };
+    let similar = similar.map(|tip| tip.trim_start_matches("tip:").trim().to_owned());
+    let misspelt = || hints::of_misspelt(args).filter(|_| is_of_flag(error));
+    let hint = hint(error, args).or(similar).or_else(misspelt);
+    let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
     let message = plain_words(message);
     format!("{message}{hint} ({called} --help shows the flags)")
 }

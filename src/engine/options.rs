@@ -127,6 +127,13 @@ const CACHE_TYPES: [(&str, KvCacheType); 9] = [
     ("q5_1", KvCacheType::Q5_1),
 ];
 
+impl CacheType {
+    /// The names of all types.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        CACHE_TYPES.into_iter().map(|(name, _)| name)
+    }
+}
+
 impl Default for CacheType {
     /// llama.cpp's own: f16.
     fn default() -> Self {
@@ -144,7 +151,7 @@ impl FromStr for CacheType {
             .find(|(name, _)| *name == text)
             .map(|(name, ggml)| Self { name, ggml })
             .ok_or_else(|| {
-                let names = CACHE_TYPES.map(|(name, _)| name);
+                let names: Vec<_> = Self::names().collect();
                 format!("expected one of {}", names.join(", "))
             })
     }

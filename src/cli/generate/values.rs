@@ -2,6 +2,8 @@
 
 use clap::Arg;
 
+use crate::engine::CacheType;
+
 /// What completes the value of a flag or an argument.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Values {
@@ -15,19 +17,11 @@ pub enum Values {
 }
 
 /// Words of flags whose value name does not list them.
-const WORDS: [(&str, &str); 7] = [
+const WORDS: [(&str, &str); 5] = [
     ("n_gpu_layers", "all auto"),
     ("ref_ngl", "all auto"),
     ("device", "none"),
     ("split_mode", "none layer row tensor"),
-    (
-        "cache_type_k",
-        "f16 f32 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1",
-    ),
-    (
-        "cache_type_v",
-        "f16 f32 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1",
-    ),
     ("stats", "llama-perplexity logits"),
 ];
 
@@ -43,6 +37,8 @@ pub fn values(arg: &Arg) -> Values {
         Values::Ending(ending)
     } else if let Some((_, words)) = WORDS.iter().find(|(known, _)| *known == id) {
         Values::Words(words.split(' ').map(str::to_owned).collect())
+    } else if matches!(id, "cache_type_k" | "cache_type_v") {
+        Values::Words(CacheType::names().map(str::to_owned).collect())
     } else if !possible.is_empty() {
         Values::Words(
             possible

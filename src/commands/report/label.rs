@@ -2,19 +2,14 @@
 
 use kl_formats::{BackendIdentity, SidecarHeader};
 
-use crate::engine::gguf;
 use crate::report::ModelInfo;
 use crate::report::comparison::ComparedModel;
 
 /// What a row is called before it is compared with others: the label that its sidecar records, or
-/// that of its model, without the number of a part.
+/// that of its model.
 pub fn name_of(header: &SidecarHeader, model: &ModelInfo) -> String {
-    if let Some(label) = &header.label {
-        return label.clone();
-    }
-    let name = model.default_label();
-    let part = gguf::part_of_name(name);
-    part.map_or(name, |(name, ..)| name).to_owned()
+    let label = header.label.as_deref();
+    label.unwrap_or_else(|| model.default_label()).to_owned()
 }
 
 /// What can distinguish rows of one name, the most telling first.
