@@ -15,7 +15,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// How many of the log's last errors are kept.
 const KEPT_ERRORS: usize = 4;
 
-/// Whether the system has refused to lock weights into memory, which is no error to llama.cpp.
+/// Whether the system has refused to lock weights into memory, which llama.cpp does not treat as
+/// an error.
 static LOCK_FAILED: AtomicBool = AtomicBool::new(false);
 
 static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());

@@ -137,7 +137,7 @@ pub struct UntilInfo {
     pub target: f64,
     /// Whether the evaluation stopped because the interval is that narrow.
     pub reached: bool,
-    /// Half the width of the clustered interval over the mean; null if there is no interval.
+    /// Half the width of the clustered interval, divided by the mean; null if there is no interval.
     pub relative_half_width: Option<f64>,
     /// Windows that there were to evaluate, if the reference records how many it has.
     pub of: Option<u64>,

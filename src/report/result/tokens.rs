@@ -5,8 +5,8 @@ use serde::Serialize;
 
 /// One column per value, with one entry per scored token, in the order of the sidecar.
 ///
-/// An entry is null where there is no value: the next token at a window's end, and every score of a
-/// pair of rows that is not finite.
+/// A null stands for a missing value: the last position of a window has no next token, and a pair of
+/// rows that is not finite has no scores.
 #[derive(Serialize, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TokenColumns {
