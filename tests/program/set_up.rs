@@ -1,7 +1,7 @@
 //! How a model is run: what it cannot do is refused, and a warning names each setting that moves
 //! results, and no other.
 
-use crate::session::{Run, Session};
+use crate::session::{Run, Session, program};
 
 /// The line's warnings about settings that differ from the reference's.
 fn differences(session: &Session, line: &str) -> Vec<String> {
@@ -115,4 +115,22 @@ fn a_window_beyond_the_learned_positions_is_refused() {
     session.write("prompt.txt", "Once upon a time there was a dog.");
     let generate = "-m @gpt2 --prompts-file prompt.txt -w p.gz -q --generate 30";
     session.fails(generate, 1, &["48 learned positions", "62 tokens"]);
+}
+
+/// A thread that spins at ggml's barriers instead makes two runs at once take many times as long. That is
+/// measured by benches/busy.py; here, only whether the program has what avoids it.
+#[test]
+#[cfg(target_os = "linux")]
+fn ggmls_threads_sleep_while_they_wait() {
+    if std::env::var_os("KL_TEST_BIN").is_some() {
+        eprintln!("skipped: another program's names may be stripped");
+        return;
+    }
+    let program = std::fs::read(program()).unwrap();
+    let name = b"ggml_barrier_n_sleeping";
+    let is_there = program.windows(name.len()).any(|bytes| bytes == name);
+    assert!(
+        is_there,
+        "scripts/llama-cpp.cmake was not used: cargo clean --release -p llama-cpp-sys-2"
+    );
 }
