@@ -47,7 +47,7 @@ use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort};
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
 use crate::report::wrap::laid_out;
-use crate::report::{Report, verified_text};
+use crate::report::{Report, notable_core_wait, verified_text};
 use results::Results;
 use settings::Command;
 use terminal::Terminal;
@@ -225,6 +225,10 @@ fn show_written(written: &Written, quiet: bool) {
             duration(written.write_s),
             written.n_tokens as f64 / written.wall_s,
         ));
+        if let Some(waited_s) = notable_core_wait(written.core_wait_s, written.wall_s) {
+            let waited = duration(waited_s);
+            say!("the cores were busy with other work: this run waited {waited} for one");
+        }
         // There are none where only the end of the file was missing.
         if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
             let rows = count_of(checked.n_rows, "row");

@@ -2,10 +2,11 @@
 //! another decodes.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::device_clock::DeviceClock;
 use super::{Error, Step, Timing, locked};
@@ -127,6 +128,7 @@ pub(super) fn in_turn<S, J, T: Send>(
             done => done?,
         }
         early.0 = None;
+        progress.timing.core_wait = core_wait();
         Ok(Ok(progress.timing))
     };
     let (reported, ended) = std::thread::scope(|scope| {
@@ -163,6 +165,15 @@ pub(super) fn in_turn<S, J, T: Send>(
             ..Timing::mean(&timings)
         }),
     }
+}
+
+/// How long the calling thread, since it started, was ready to run while no core was free for it. Of all
+/// systems only Linux measures that.
+fn core_wait() -> Option<Duration> {
+    // The time that it ran and the time that it waited, in nanoseconds, and a count.
+    let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let waited = times.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited))
 }
 
 /// Which of two threads' errors is the cause of the other: a thread stops because another has, or
@@ -230,4 +241,26 @@ fn in_order<T>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::core_wait;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn linux_measures_how_long_a_thread_waits_for_a_core() {
+        let spin = || {
+            let started = std::time::Instant::now();
+            while started.elapsed().as_millis() < 100 {}
+            core_wait().unwrap()
+        };
+        let n = 2 * std::thread::available_parallelism().unwrap().get();
+        let waited = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..n).map(|_| scope.spawn(spin)).collect();
+            let waited = threads.into_iter().map(|thread| thread.join().unwrap());
+            waited.sum::<std::time::Duration>()
+        });
+        assert!(!waited.is_zero());
+    }
 }

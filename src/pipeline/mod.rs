@@ -141,6 +141,9 @@ pub struct Timing {
     pub read: Duration,
     /// Waiting for the reference to be written.
     pub write: Duration,
+    /// Being ready to run while all cores were busy with other work, part of the times above; `None`
+    /// where the system does not measure it.
+    pub core_wait: Option<Duration>,
     /// Where the time of the accelerator went that computes all of the model's rows, if one does.
     pub device: Option<DeviceTime>,
     /// How many sources could not be created; the run continued without them.
@@ -158,6 +161,11 @@ impl Timing {
             score: mean(|timing| timing.score),
             read: mean(|timing| timing.read),
             write: mean(|timing| timing.write),
+            core_wait: timings
+                .iter()
+                .map(|timing| timing.core_wait)
+                .sum::<Option<Duration>>()
+                .map(|all| all / n),
             device: None,
             refused: 0,
         }

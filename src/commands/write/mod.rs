@@ -48,6 +48,8 @@ pub struct Written {
     pub decode_s: f64,
     pub encode_s: f64,
     pub write_s: f64,
+    /// Seconds of them for which it waited for a core; `None` where the system does not measure that.
+    pub core_wait_s: Option<f64>,
     /// Seconds of the trial of hidden states, and of computing rows again.
     pub check_s: f64,
     /// How busy the accelerator was that computed all layers; `None` without one, and where hidden
@@ -306,6 +308,7 @@ fn write_missing<M: Model + Sync>(
         decode_s: timing.decode.as_secs_f64(),
         encode_s: timing.score.as_secs_f64(),
         write_s: timing.write.as_secs_f64(),
+        core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
         device,
         ..Written::default()
     })

@@ -19,7 +19,7 @@ pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable, UntilInfo};
 pub use prompts::PromptReport;
 pub use reference::{PromptsInfo, ReferenceInfo};
 pub use states::{HeadInfo, HereInfo, RowError, StatesInfo};
-pub use timing::{DeviceInfo, TimingInfo};
+pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
 pub use tokens::TokenColumns;
 pub use verdict::{Reason, Verdict};
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::pipeline::{DeviceTime, Timing};
 
-/// Where the decoding thread's time went, in seconds; the parts but `device` add up to about
-/// `wall_s`.
+/// Where the decoding thread's time went, in seconds; the parts but `core_wait_s` and `device` add up to
+/// about `wall_s`.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TimingInfo {
@@ -19,6 +19,9 @@ pub struct TimingInfo {
     pub read_s: f64,
     /// Writing the sidecar.
     pub write_s: f64,
+    /// Waiting for a core because all were busy with other work, part of the times above; `None` where the
+    /// system does not measure it.
+    pub core_wait_s: Option<f64>,
     /// From before loading until after the last token.
     pub wall_s: f64,
     /// Scored tokens per second, not counting the time to load.
@@ -74,6 +77,16 @@ impl DeviceInfo {
     }
 }
 
+/// The part of a run's time in which it may wait for a core without a word.
+const MAX_CORE_WAIT: f64 = 0.1;
+
+/// How long a run of `wall_s` seconds waited for a core because other programs had them, if that is
+/// notable.
+#[must_use]
+pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
+    core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)
+}
+
 impl TimingInfo {
     /// Describes a run that scored `rows` rows in `wall_s` seconds, `load_s` of them spent loading.
     #[must_use]
@@ -84,9 +97,22 @@ impl TimingInfo {
             score_s: timing.score.as_secs_f64(),
             read_s: timing.read.as_secs_f64(),
             write_s: timing.write.as_secs_f64(),
+            core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
             wall_s,
             tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),
             device: timing.device.map(DeviceInfo::from),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::notable_core_wait;
+
+    #[test]
+    fn a_tenth_of_the_time_is_notable() {
+        assert_eq!(notable_core_wait(Some(10.0), 100.0), Some(10.0));
+        assert_eq!(notable_core_wait(Some(9.9), 100.0), None);
+        assert_eq!(notable_core_wait(None, 100.0), None);
     }
 }

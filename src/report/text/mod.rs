@@ -27,7 +27,7 @@ use super::number::{
 };
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
-    UntilInfo,
+    UntilInfo, notable_core_wait,
 };
 use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, MIN_CLUSTERS, Perplexity, Summary};
 
@@ -365,6 +365,11 @@ fn times(out: &mut Sheet, timing: &TimingInfo) {
         "speed",
         &format!("{:.0} scored tokens/s", timing.tokens_per_s),
     );
+    if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
+        let waited = duration(waited_s);
+        let text = format!("busy with other work: this run waited {waited} for one");
+        out.line("cores", &text);
+    }
 }
 
 /// Lists tokens, two lines each: texts are quoted and escaped, so that they fit whatever they hold.
