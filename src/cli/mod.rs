@@ -113,7 +113,7 @@ fn run(command: &Command) -> Result<Outcome> {
     };
     follow_log(is_verbose);
     on_abort(abort::die);
-    stop::listen();
+    stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
     let engine = LlamaCpp::default();
     if is_verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
