@@ -150,7 +150,9 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Merge(settings) => {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
             let merged = commands::merge(settings, &terminal)?;
-            if !settings.quiet {
+            if merged.was_whole {
+                say!("kl: {}: is already complete", merged.path);
+            } else if !settings.quiet {
                 say_wrapped(format!(
                     "wrote {}: {}, {} rows of {} in {}",
                     merged.path,

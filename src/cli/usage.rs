@@ -255,6 +255,7 @@ mod tests {
             "kl convert in in --format kl.py",
             "kl convert / out --format kl",
             "kl merge out /",
+            "kl merge out a --resume --force",
             "kl -m a -r /",
             "kl convert in out --format kl --encoding nope",
             "kl convert in out --format kl --encoding hidden",

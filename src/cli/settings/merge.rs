@@ -26,6 +26,7 @@ impl TryFrom<MergeArgs> for MergeSettings {
         Ok(Self {
             output: args.output,
             parts: args.parts,
+            resume: args.resume,
             force: args.force,
             quiet: args.quiet,
         })
