@@ -41,6 +41,8 @@ evaluated model (2), is not finite."""
 SIDECAR_VERSIONS = {b"kl_sidecar_v1\n": 1, b"kl_sidecar_v2\n": 2, b"kl_sidecar_v3\n": 3}
 # Both lines of a sidecar's header, and the parts of a reference's header that are not lists.
 MAX_SIDECAR_HEADER = 1 << 20
+# More than any finite divergence: logits are float32.
+MOST_NATS = 4 * float(np.finfo("f4").max)
 U32_FIELDS = ("window", "position", "token", "flags", "ref_top", "eval_top", "ref_top_rank", "eval_top_rank")
 F64_FIELDS = ("kld", "reverse_kld", "ref_nll", "eval_nll", "ref_entropy", "ref_top_p", "eval_top_p",
               "ref_unknown_p")
@@ -144,7 +146,41 @@ def read_sidecar(path):
     tokens = np.frombuffer(data, dtype, count, offset=at)
     if version < 3:
         tokens = _as_latest(tokens)
+    _check_values(tokens, header, version, path)
     return Sidecar(header, version, tokens, _texts(view[texts_at:end], path))
+
+
+def _check_values(tokens, header, version, path):
+    """Refuses values that no two rows give: see "Possible values" in formats/SIDECAR.md."""
+    n_vocab, reference = header.get("n_vocab"), header.get("reference")
+    n_vocab = n_vocab if type(n_vocab) is int and n_vocab > 0 else NO_TOKEN
+    has_token, nan = tokens["token"] != NO_TOKEN, {name: np.isnan(tokens[name]) for name in F64_FIELDS}
+
+    def within(name, most):
+        return (tokens[name] >= -1e-9) & (tokens[name] <= most)
+
+    def is_nll(name, backend):
+        is_known = isinstance(backend, dict) and backend.get("llama_cpp")
+        is_number = within(name, MOST_NATS) | np.isposinf(tokens[name])
+        return np.where(has_token, is_number | (nan[name] & (not is_known)), nan[name])
+
+    possible = {name: tokens[name] < n_vocab for name in ("ref_top", "eval_top")}
+    possible["token"] = ~has_token | (tokens["token"] < n_vocab)
+    possible |= {name: (tokens[name] >= 1) & (tokens[name] <= n_vocab) for name in ("ref_top_rank", "eval_top_rank")}
+    possible |= {name: within(name, MOST_NATS) | np.isposinf(tokens[name]) for name in ("kld", "reverse_kld")}
+    possible["ref_nll"] = is_nll("ref_nll", reference.get("backend") if isinstance(reference, dict) else None)
+    possible["eval_nll"] = is_nll("eval_nll", header.get("backend"))
+    possible["ref_entropy"] = within("ref_entropy", np.log(n_vocab) + 1e-6)
+    possible |= {name: within(name, 1 + 1e-9) | (nan[name] & (version == 1)) for name in ("ref_top_p", "eval_top_p")}
+    possible["ref_unknown_p"] = within("ref_unknown_p", 1 + 1e-9)
+    is_scored = tokens["flags"] & NOT_FINITE == 0
+    for name, holds in possible.items():
+        faults = np.flatnonzero(is_scored & ~holds)
+        if len(faults):
+            at = faults[0]
+            window, position, value = (tokens[field][at] for field in ("window", "position", name))
+            raise ValueError(f"{path}: corrupt: record {at}, of window {window}, position {position}: "
+                             f"{name} cannot be {value}")
 
 
 def _as_latest(old):

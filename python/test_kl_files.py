@@ -215,6 +215,22 @@ class Sidecars(Files):
             self.fails(read_sidecar, self.write(sidecar(3, good, one, texts)), "texts are damaged")
         for n in (-1, 1 << 62, 1.0, "1", None, True):
             self.fails(read_sidecar, self.write(sidecar(1, {"version": 1, "n_records": n}, [record(1, 0, 0)] * 2)))
+        scored = {**good, "n_vocab": 3, "backend": {"llama_cpp": "b1"}}
+        for offset, values in {
+            8: [("<I", 3)], 16: [("<I", 3)], 20: [("<I", 3)], 24: [("<I", 0), ("<I", 4)], 28: [("<I", 0), ("<I", 4)],
+            **{at: [("<d", x) for x in (-0.5, 1e308, np.nan, -np.inf)] for at in (32, 40, 56, 64, 72, 80, 88)},
+            48: [("<d", x) for x in (-0.5, 1e308, -np.inf)],
+        }.items():
+            for kind, value in values:
+                impossible = bytearray(one[0])
+                struct.pack_into(kind, impossible, offset, value)
+                what = "record 1, of window 0, position 1: [a-z_]+ cannot be"
+                self.fails(read_sidecar, self.write(sidecar(3, {**scored, "n_records": 2}, [*one, bytes(impossible)])), what)
+                struct.pack_into("<I", impossible, 12, 1)
+                read_sidecar(self.write(sidecar(3, scored, [bytes(impossible)])))
+        unknown = bytearray(one[0])
+        struct.pack_into("<d", unknown, 48, np.nan)
+        read_sidecar(self.write(sidecar(3, scored, [bytes(unknown)])))
         deep = b"kl_sidecar_v3\n" + b"[" * 200_000 + b"\n"
         self.fails(read_sidecar, self.write(deep + struct.pack("<I", zlib.crc32(deep))), "not JSON")
 

@@ -60,13 +60,17 @@ fn write(
             token,
             flags: 0,
             ref_top: token,
-            eval_top: if kld > 0.5 { token + 1 } else { token },
+            eval_top: if kld > 0.5 {
+                (token + 1) % N_VOCAB
+            } else {
+                token
+            },
             ref_top_rank: if kld > 0.5 { 2 } else { 1 },
             eval_top_rank: if kld > 0.5 { 2 } else { 1 },
             kld,
             reverse_kld: 1.1 * kld,
             ref_nll,
-            eval_nll: ref_nll + kld * own.next_normal(),
+            eval_nll: (ref_nll + kld * own.next_normal()).max(0.0),
             ref_entropy: shared.next_uniform() * 6.0,
             ref_top_p: shared.next_uniform(),
             eval_top_p: 0.5,

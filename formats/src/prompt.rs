@@ -33,19 +33,35 @@ impl PromptContent {
     /// A phrase that states what is wrong with it.
     pub fn from_json(json: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Line {
-            prompt: Option<String>,
-            messages: Option<Messages>,
+        struct Line<'a> {
+            #[serde(borrow)]
+            prompt: Option<&'a RawValue>,
+            #[serde(borrow)]
+            messages: Option<&'a RawValue>,
         }
-        let line: Line = serde_json::from_str(json).map_err(|error| reason(&error))?;
+        let unlike = |what: &str| {
+            format!(r#"{what}; expected {{"prompt": "..."}} or {{"messages": [...]}}"#)
+        };
+        serde_json::from_str::<IgnoredAny>(json).map_err(|error| unlike(&invalid(&error)))?;
+        // An array would do for serde.
+        if !json.trim_start().starts_with('{') {
+            return Err(unlike("not a JSON object"));
+        }
+        let line: Line<'_> =
+            serde_json::from_str(json).map_err(|_| unlike("prompt or messages comes twice"))?;
         match (line.prompt, line.messages) {
-            (Some(text), None) => Ok(Self::Text(text)),
-            (None, Some(messages)) => match messages.fault() {
-                Some(fault) => Err(fault),
-                None => Ok(Self::Messages(messages)),
-            },
-            (Some(_), Some(_)) => Err("both prompt and messages".to_owned()),
-            (None, None) => Err("neither prompt nor messages".to_owned()),
+            (Some(prompt), None) => serde_json::from_str(prompt.get())
+                .map(Self::Text)
+                .map_err(|_| unlike("prompt is not a string")),
+            (None, Some(messages)) => {
+                let messages = Messages(messages.to_owned());
+                match messages.fault() {
+                    Some(fault) => Err(fault),
+                    None => Ok(Self::Messages(messages)),
+                }
+            }
+            (Some(_), Some(_)) => Err(unlike("both prompt and messages")),
+            (None, None) => Err(unlike("neither prompt nor messages")),
         }
     }
 
@@ -66,6 +82,9 @@ impl PromptContent {
     }
 }
 
+/// How messages look, for errors.
+const MESSAGES: &str = r#"[{"role": "...", "content": "..."}]"#;
+
 /// A list of messages: JSON, kept byte for byte.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(transparent)]
@@ -79,13 +98,12 @@ impl PartialEq for Messages {
 
 impl Eq for Messages {}
 
-/// serde's reason, without the line: there is only one.
-fn reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+/// Where a line stops being JSON.
+fn invalid(error: &serde_json::Error) -> String {
+    match error.is_eof() {
+        true => "not valid JSON: it ends too early".to_owned(),
+        false => format!("not valid JSON at column {}", error.column()),
+    }
 }
 
 /// The part of a message that is read here; a template may use more.
@@ -104,26 +122,18 @@ impl Messages {
     }
 
     /// What is wrong with them, if anything: there must be some, each with a `role`, and with a
-    /// `content` that is a string or a list of parts.
+    /// `content` that is a string or a list of parts, all of them text.
     fn fault(&self) -> Option<String> {
-        let messages = match self.messages() {
-            Ok(messages) => messages,
-            Err(error) => {
-                let reason = reason(&error);
-                return Some(format!(
-                    "messages is not a list of role and content: {reason}"
-                ));
-            }
+        let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(self.json()) else {
+            return Some(format!("messages is not a list; expected {MESSAGES}"));
         };
         if messages.is_empty() {
-            return Some("no message in messages".to_owned());
+            return Some(format!("no message in messages; expected {MESSAGES}"));
         }
-        messages.iter().enumerate().find_map(|(i, message)| {
-            let error = serde_json::from_str::<Text>(message.content.get()).err()?;
-            Some(format!(
-                "content of message {i} (from 0): {}",
-                reason(&error)
-            ))
+        let mut numbered = (1..).zip(&messages);
+        numbered.find_map(|(number, message)| {
+            let fault = message_fault(message)?;
+            Some(format!("message {number}: {fault}"))
         })
     }
 
@@ -137,6 +147,68 @@ impl Messages {
         let last = messages.iter().rfind(|message| message.role == "user");
         last.and_then(|last| serde_json::from_str(last.content.get()).ok())
             .map_or_else(|| self.json().to_owned(), |Text(text)| text)
+    }
+}
+
+/// What is wrong with a message, if anything.
+fn message_fault(message: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Fields<'a> {
+        #[serde(borrow)]
+        role: Option<&'a RawValue>,
+        #[serde(borrow)]
+        content: Option<&'a RawValue>,
+    }
+    let unlike = |what: &str| Some(format!("{what}; expected {MESSAGES}"));
+    let fields = match serde_json::from_str::<Fields<'_>>(message.get()) {
+        Ok(fields) if message.get().starts_with('{') => fields,
+        _ => return unlike("not an object with one role and one content"),
+    };
+    let is_string = |value: &RawValue| value.get().starts_with('"');
+    let (role, content) = match (fields.role, fields.content) {
+        (None, _) => return unlike("no role"),
+        (_, None) => return unlike("no content"),
+        (Some(role), Some(content)) => (role, content),
+    };
+    if !is_string(role) {
+        return unlike("role is not a string");
+    }
+    if is_string(content) {
+        return None;
+    }
+    let Ok(parts) = serde_json::from_str::<Vec<&RawValue>>(content.get()) else {
+        return unlike("content is neither a string nor a list of parts");
+    };
+    (1..).zip(parts).find_map(|(number, part)| {
+        let fault = part_fault(part)?;
+        Some(format!("part {number} of its content {fault}"))
+    })
+}
+
+/// What is wrong with a part of a content, if anything: only texts can be put into a template.
+fn part_fault(part: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Fields<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: Option<Cow<'a, str>>,
+        #[serde(borrow)]
+        text: Option<&'a RawValue>,
+    }
+    let unlike = |what: &str| {
+        Some(format!(
+            r#"{what}; expected {{"type": "text", "text": "..."}}"#
+        ))
+    };
+    match serde_json::from_str::<Fields<'_>>(part.get()) {
+        Ok(fields) if part.get().starts_with('{') => match (fields.kind.as_deref(), fields.text) {
+            (Some("text"), Some(text)) if text.get().starts_with('"') => None,
+            (Some("text"), _) => unlike("has no text"),
+            (Some(kind), _) => Some(format!(
+                "is of type {kind:?}, but only texts can be used: leave this prompt out"
+            )),
+            (None, _) => unlike("has no type"),
+        },
+        _ => unlike("is not a part"),
     }
 }
 
@@ -304,37 +376,61 @@ mod tests {
         let chat = PromptContent::from_json(chat).unwrap();
         let json = r#"[{"role":"x","content":"","more":1}]"#;
         assert_eq!(chat, PromptContent::Messages(messages(json)));
+        let part = r#"{"type":"text","text":"a","cache_control":null}"#;
+        let parts = format!(r#"{{"messages":[{{"role":"user","content":[{part},{part}]}}]}}"#);
+        assert!(PromptContent::from_json(&parts).is_ok());
         for (json, said) in [
-            ("{", "EOF"),
-            ("7", "expected struct"),
+            ("{", "it ends too early"),
+            (r#"{"prompt": a}"#, "not valid JSON at column 12"),
+            (r#"{"prompt":"a"} b"#, "not valid JSON at column 16"),
+            ("plain", "not valid JSON at column 1"),
+            ("7", "not a JSON object"),
+            (r#"["a", null]"#, "not a JSON object"),
             ("{}", "neither"),
-            (r#"{"prompt":7}"#, "expected a string"),
+            (r#"{"prompt":null}"#, "neither"),
+            (r#"{"prompt":7}"#, "prompt is not a string"),
+            (r#"{"prompt":"a","prompt":"b"}"#, "twice"),
             (r#"{"prompt":"a","messages":[]}"#, "both"),
             (r#"{"messages":[]}"#, "no message"),
-            (r#"{"messages":{}}"#, "not a list"),
-            (r#"{"messages":[7]}"#, "not a list"),
+            (r#"{"messages":{}}"#, "messages is not a list"),
+            (r#"{"messages":[7]}"#, "message 1: not an object"),
+            (r#"{"messages":[["user","a"]]}"#, "message 1: not an object"),
+            (r#"{"messages":[{"role":"user"}]}"#, "message 1: no content"),
+            (r#"{"messages":[{"content":"a"}]}"#, "message 1: no role"),
             (
-                r#"{"messages":[{"role":"user"}]}"#,
-                "missing field `content`",
+                r#"{"messages":[{"role":1,"content":"a"}]}"#,
+                "role is not a string",
             ),
-            (r#"{"messages":[{"content":"a"}]}"#, "missing field `role`"),
-            (r#"{"messages":[{"role":1,"content":"a"}]}"#, "expected a"),
             (
                 r#"{"messages":[{"role":"a","content":"a"},{"role":"user","content":7}]}"#,
-                "message 1",
+                "message 2: content is neither",
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":null}]}"#,
+                "message 1: no content",
             ),
             (
                 r#"{"messages":[{"role":"user","content":[7]}]}"#,
-                "a part of a content",
+                r#"part 1 of its content is not a part; expected {"type": "text""#,
             ),
             (
-                r#"{"messages":[{"role":"user","content":[{"text":7}]}]}"#,
-                "expected a string",
+                r#"{"messages":[{"role":"user","content":[{"text":"a"}]}]}"#,
+                "no type",
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"text","text":7}]}]}"#,
+                "no text",
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"b"}}]}]}"#,
+                r#"message 1: part 2 of its content is of type "image_url", but only texts"#,
             ),
         ] {
             let reason = PromptContent::from_json(json).unwrap_err();
             assert!(reason.contains(said), "{json}: {reason}");
-            assert!(!reason.contains("line"), "{json}: {reason}");
+            for word in ["line", "ident", "struct", "field"] {
+                assert!(!reason.contains(word), "{json}: {reason}");
+            }
         }
     }
 }

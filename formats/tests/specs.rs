@@ -257,7 +257,7 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
 
 #[test]
 fn the_reader_in_sidecar_md_reads_sidecars() {
-    let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 5, Some(4));
+    let mut header = SidecarHeader::new(ReferenceSummary::default(), 3, 17, Some(4));
     header.model = Some(common::model());
     header.groups = vec!["wiki".into(), "code".into()];
     let file = tempfile::NamedTempFile::new().unwrap();

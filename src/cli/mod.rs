@@ -113,7 +113,7 @@ fn run(command: &Command) -> Result<Outcome> {
     };
     follow_log(is_verbose);
     on_abort(abort::die);
-    stop::listen();
+    stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
     let engine = LlamaCpp::default();
     if is_verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
@@ -150,7 +150,9 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Merge(settings) => {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
             let merged = commands::merge(settings, &terminal)?;
-            if !settings.quiet {
+            if merged.was_whole {
+                say!("kl: {}: is already complete", merged.path);
+            } else if !settings.quiet {
                 say_wrapped(format!(
                     "wrote {}: {}, {} rows of {} in {}",
                     merged.path,

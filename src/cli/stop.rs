@@ -1,9 +1,9 @@
 //! Signals that ask the program to stop: Ctrl-C, SIGTERM, SIGHUP.
 //!
-//! The first signal ends the run after the current decode call, the second at once; before the work
-//! has begun, as while a text is read, the first does too. Unfinished files that `--resume` can
-//! continue stay. A signal that was ignored when the program started (by
-//! `nohup`, or for a script's background job) stays ignored.
+//! The first signal ends the run after the current decode call, or where no model runs at the next
+//! rows, the second at once; before the work has begun, as while a text is read, the first does too.
+//! Unfinished files that `--resume` can continue stay. A signal that was ignored when the program
+//! started (by `nohup`, or for a script's background job) stays ignored.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -14,6 +14,9 @@ static ASKED: AtomicI32 = AtomicI32::new(0);
 
 /// Whether there is work that looks at `ASKED`.
 static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Whether the work consists of decode calls, which cannot be interrupted.
+static DECODES: AtomicBool = AtomicBool::new(false);
 
 /// Says that the work begins, which asks from now on whether it should stop.
 pub fn begin() {
@@ -35,12 +38,18 @@ fn on_signal(signal: i32) {
         remove_partial_files();
         die();
     }
-    say!("kl: stopping after this decode call; press Ctrl-C again to stop at once");
+    let when = match DECODES.load(Ordering::Relaxed) {
+        true => " after this decode call",
+        false => "",
+    };
+    say!("kl: stopping{when}; press Ctrl-C again to stop at once");
 }
 
-/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
+/// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal
+/// ends the program as usual.
 #[cfg(unix)]
-pub fn listen() {
+pub fn listen(decodes: bool) {
+    DECODES.store(decodes, Ordering::Relaxed);
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     // With this signal caught, a file that reaches a size limit fails like one on a full disk.
     let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
@@ -58,9 +67,11 @@ pub fn listen() {
     }
 }
 
-/// Starts to listen for signals. Where that fails, a signal ends the program as usual.
+/// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal
+/// ends the program as usual.
 #[cfg(not(unix))]
-pub fn listen() {
+pub fn listen(decodes: bool) {
+    DECODES.store(decodes, Ordering::Relaxed);
     let _ = ctrlc::set_handler(|| on_signal(2));
 }
 

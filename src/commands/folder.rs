@@ -59,7 +59,9 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
     Ok(found)
 }
 
-fn is_gguf(path: &Path) -> bool {
+/// Whether a file's name is that of a GGUF.
+#[must_use]
+pub fn is_gguf(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }

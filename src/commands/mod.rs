@@ -47,13 +47,13 @@ pub use convert::{Converted, convert};
 pub use doctor::{Disk, Doctor, Limit, System, doctor};
 pub use evaluate::evaluate;
 pub use evaluation::one_line;
-pub use folder::{ModelsOfFolder, models_of_folder};
+pub use folder::{ModelsOfFolder, is_gguf, models_of_folder};
 pub use info::info;
 pub use list_devices::list_devices;
 pub use merge::{Merged, merge};
 pub use observer::{Event, Observer};
 pub use parts::{StoredEvaluation, stored_evaluations};
-pub use report::{Reported, report};
+pub use report::{Reported, is_listed, report};
 pub use write::{CheckedRows, Written, write};
 
 #[cfg(test)]

@@ -184,6 +184,8 @@ pub struct MergeSettings {
     pub output: PathBuf,
     /// All parts of one reference, or of one evaluation, in any order.
     pub parts: Vec<PathBuf>,
+    /// Whether an output that is what the parts make is a success, and a partial one is replaced.
+    pub resume: bool,
     /// Whether to overwrite an existing output.
     pub force: bool,
     /// Whether to print warnings and errors only.

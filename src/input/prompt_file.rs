@@ -71,10 +71,7 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
         let line_number = index + 1;
         let content = match is_json {
             false => Ok(PromptContent::Text(line.to_owned())),
-            true => PromptContent::from_json(line).map_err(|what| {
-                let what = format!("expected a JSON object with prompt or messages: {what}");
-                (line_number, what)
-            }),
+            true => PromptContent::from_json(line).map_err(|what| (line_number, what)),
         };
         let group = match is_json {
             false => Ok(None),
@@ -116,12 +113,13 @@ fn group(json: &str) -> Result<Option<String>, String> {
 /// a mistake rather than a prompt.
 fn is_json(line: &str) -> Result<bool, String> {
     let line = line.trim_start();
-    let advice = "write a prompt that starts with a bracket as {\"prompt\": \"...\"}";
+    let advice = r#"expected {"prompt": "..."} or {"messages": [...]}, also for a text that starts with a bracket"#;
     if line.starts_with('{') {
         return match serde_json::from_str::<IgnoredAny>(line) {
             Ok(_) => Ok(true),
             Err(error) => Err(format!(
-                "starts like JSON but is not valid: {error}; {advice}"
+                "starts like JSON but is not valid at column {}; {advice}",
+                error.column()
             )),
         };
     }
@@ -177,7 +175,10 @@ mod tests {
         assert_eq!(texts(lines, None), expected);
         let (line, what) = parse("{\"prompt\": \"a\"}\nplain\n", None).unwrap_err();
         assert_eq!(line, 2);
-        assert!(what.contains("prompt or messages"), "{what}");
+        assert!(
+            what.contains(r#"expected {"prompt": "..."} or {"messages": ["#),
+            "{what}"
+        );
         for mistake in [
             "{\"prompt\": \"a\",}",
             "{not json",
@@ -186,7 +187,7 @@ mod tests {
         ] {
             let (line, what) = parse(&format!("\n{mistake}\nplain\n"), None).unwrap_err();
             assert_eq!(line, 2);
-            assert!(what.contains("as {"), "{mistake}: {what}");
+            assert!(what.contains("expected {"), "{mistake}: {what}");
         }
         // Lines past the limit are not parsed.
         assert_eq!(texts("{\"prompt\": \"a\"}\nplain\n", Some(1)).len(), 1);

@@ -2,6 +2,7 @@
 
 mod in_turn;
 mod large;
+mod possible;
 mod states;
 
 use std::io::{self, Write};

@@ -31,4 +31,4 @@ pub use result::{
 };
 pub use text::text_report;
 pub use versions::Versions;
-pub use warning::{DeviceWait, Warning};
+pub use warning::{DeviceWait, UnfitText, Warning};

@@ -100,9 +100,9 @@ pub enum Warning {
     },
     /// The text is not what the reference model expects.
     #[error(
-        "the reference's own perplexity is {0:.0}: its model was not made for this text (an instruct model on raw text? --prompts-file runs it on chats), and divergences on it may mean little"
+        "the reference's own perplexity is {perplexity:.0}: its model was not made for {text}, and divergences on it may mean little"
     )]
-    HighPerplexity(f64),
+    HighPerplexity { perplexity: f64, text: UnfitText },
     /// The evaluated model is another one than the reference's.
     #[error(
         "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
@@ -241,6 +241,18 @@ pub enum Warning {
     NoLlamaPerplexity,
 }
 
+/// What a reference model finds improbable, and why that may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum UnfitText {
+    #[error("this text (an instruct model on raw text? --prompts-file runs it on chats)")]
+    Text,
+    #[error("these prompts (are they in its own chat template?)")]
+    Prompts,
+    /// A sidecar does not record which it was.
+    #[error("this text (an instruct model on raw text?)")]
+    TextOrPrompts,
+}
+
 /// What an accelerator waited for most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DeviceWait {
@@ -296,7 +308,7 @@ impl Warning {
             Self::ExactRows { .. } => "exact_rows",
             Self::TokenizerUnknown => "tokenizer_unknown",
             Self::SetUpDiffers { .. } => "set_up_differs",
-            Self::HighPerplexity(_) => "high_perplexity",
+            Self::HighPerplexity { .. } => "high_perplexity",
             Self::OtherModel { .. } => "other_model",
             Self::SmallerReference { .. } => "smaller_reference",
             Self::FarApart { .. } => "far_apart",

@@ -22,6 +22,7 @@ mod generate;
 mod groups;
 mod infinite;
 mod info;
+mod inputs_kept;
 mod label;
 mod licences;
 mod links;

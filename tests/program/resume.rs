@@ -58,6 +58,23 @@ fn cut_off(session: &Session, line: &str, signal: &str, file: &str, bytes: u64) 
 }
 
 #[test]
+fn an_interrupted_conversion_speaks_of_no_decode_call() {
+    let session = session();
+    session.ok(&with(WRITE, "--score all"));
+    let line = "convert ref.gz o.gz --format kl.py -q --force";
+    // The file may be whole before the signal comes.
+    let stopped = (0..20).find_map(|_| cut_off(&session, line, "-TERM", "o.gz.partial", 1));
+    let stopped = stopped.expect("a conversion that is interrupted");
+    let (said, left) = ("kl: stopping; press Ctrl-C again", "decode call");
+    assert!(stopped.stderr.contains(said), "{}", stopped.stderr);
+    assert!(!stopped.stderr.contains(left), "{}", stopped.stderr);
+    assert!(!session.exists("o.gz.partial"));
+    let line = with(WRITE, "-w again.gz").replace("-w ref.gz ", "");
+    let stopped = cut_off(&session, &line, "-TERM", "again.gz.partial", 1);
+    assert!(stopped.is_none_or(|run| run.stderr.contains("after this decode call")));
+}
+
+#[test]
 fn a_write_that_is_killed_again_and_again_makes_the_same_file() {
     let (session, whole) = (session(), &*WHOLE);
     let resumed = with(WRITE, "--resume");

@@ -369,7 +369,7 @@ fn the_recipes_for_slurm_work() {
         }
     };
     array(write);
-    sh(&session, "kl merge ref.gz ref.*.gz", &[]);
+    sh(&session, "kl merge --resume ref.gz ref.*.gz", &[]);
     array(evaluate);
     // A task that is submitted again, alone.
     session.remove("q4.gguf.2-of-3.kls");
@@ -383,9 +383,25 @@ fn the_recipes_for_slurm_work() {
         &evaluate.replace(" -q", " -q --threads 1"),
         &again,
     );
-    sh(&session, "kl merge q4.gguf.kls q4.gguf.*-of-*.kls", &[]);
+    let merge = "kl merge --resume q4.gguf.kls q4.gguf.*-of-*.kls";
+    sh(&session, merge, &[]);
     array(quants);
     check_recipes(&session);
+    // All of it again, when all is done.
+    let bytes = || {
+        let files = session.files().into_iter();
+        let files = files.filter(|name| name.ends_with(".gz") || name.ends_with(".kls"));
+        files
+            .map(|name| (session.read(&name), name))
+            .collect::<Vec<_>>()
+    };
+    let before = bytes();
+    array(write);
+    sh(&session, "kl merge --resume ref.gz ref.*.gz", &[]);
+    array(evaluate);
+    sh(&session, merge, &[]);
+    array(quants);
+    assert!(bytes() == before);
 }
 
 #[test]

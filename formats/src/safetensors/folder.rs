@@ -16,7 +16,7 @@ pub(super) fn windows(folder: &Named) -> Result<Vec<PathBuf>> {
     let failed = |cause| folder.io("read", cause);
     for entry in fs::read_dir(folder.path()).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|end| end == "safetensors") {
+        if is_window(&path) {
             files.push((number(&path)?, path));
         }
     }
@@ -44,6 +44,11 @@ pub(super) fn windows(folder: &Named) -> Result<Vec<PathBuf>> {
         return Err(folder.too_large("more than 2^32 windows"));
     }
     Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Whether a file of a folder is a window's, by its name.
+pub fn is_window(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "safetensors")
 }
 
 /// The number that a file is named by.

@@ -12,6 +12,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+pub use folder::is_window;
 pub use reader::SafetensorsReader;
 
 use crate::reference::Kind;

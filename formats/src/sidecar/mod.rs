@@ -4,6 +4,7 @@
 //! [`verify()`] reads all of it to check that it is whole.
 
 mod header;
+mod possible;
 mod reader;
 mod record;
 mod texts;

@@ -281,6 +281,13 @@ impl SidecarReader {
             let what = format!("record {} is of a group without a name", self.i);
             return Err(self.name.corrupt(None, offset, what));
         }
+        if let Some(fault) = record.impossible(&self.header) {
+            let what = format!(
+                "record {}, of position {}: {fault}",
+                self.i, record.position
+            );
+            return Err(self.name.corrupt(Some(record.window), offset, what));
+        }
         Ok(record)
     }
 }

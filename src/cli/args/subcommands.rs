@@ -81,6 +81,11 @@ pub struct MergeArgs {
     #[arg(value_name = "IN", required = true)]
     pub parts: Vec<PathBuf>,
 
+    /// Succeed if OUT is what the parts make already; else make it, also where a merge was
+    /// interrupted
+    #[arg(long, conflicts_with = "force")]
+    pub resume: bool,
+
     /// Overwrite an existing output file
     #[arg(long)]
     pub force: bool,

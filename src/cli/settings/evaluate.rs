@@ -1,6 +1,6 @@
 //! The flags of an evaluation, against a file or a model, and of `kl compare`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::input::{check_score, files};
 use super::paths;
@@ -11,12 +11,19 @@ use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
     RunSettings, Sidecar, Stats,
 };
-use crate::commands::{ModelsOfFolder, models_of_folder, one_line};
+use crate::commands::{ModelsOfFolder, is_gguf, models_of_folder, one_line};
 use crate::engine::{CacheType, ModelOptions};
 use crate::input::{Part, Source};
 
 /// `-r`: against a file.
 pub(super) fn against_file(args: Args, path: PathBuf) -> Result<EvaluateSettings, UsageError> {
+    if path.is_dir() {
+        return wrong(format!(
+            "-r {}: is a folder: name one reference of kl, kl.py or llama-perplexity, which is a file \
+             (kl compare takes folders of logits)",
+            path.display()
+        ));
+    }
     let inputs = vec![path.clone()];
     let n_ctx = args.n_ctx;
     evaluate_settings(args, ReferenceSource::File { path, n_ctx }, inputs)
@@ -70,10 +77,11 @@ fn of_reference(args: &Args) -> RunSettings {
 fn evaluate_settings(
     args: Args,
     reference: ReferenceSource,
-    inputs: Vec<PathBuf>,
+    mut inputs: Vec<PathBuf>,
 ) -> Result<EvaluateSettings, UsageError> {
     let run = run_settings(&args);
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
+    inputs.extend(args.model);
     let results = ResultSettings {
         resume: Some(args.resume),
         ..result_settings(
@@ -198,7 +206,10 @@ fn result_settings(
     let sidecars = evaluated
         .iter()
         .filter_map(|path| settings.sidecar_path(path));
-    let outputs: Vec<PathBuf> = sidecars.chain(settings.json.clone()).collect();
-    paths::check(&inputs, &outputs)?;
+    let json = settings.json.clone().filter(|path| path.as_os_str() != "-");
+    let outputs: Vec<PathBuf> = sidecars.chain(json).collect();
+    // Of folders, -m reads the models and kl compare the rows.
+    let is_read = |path: &Path| is_gguf(path) || kl_formats::safetensors::is_window(path);
+    paths::check(&inputs, is_read, &outputs)?;
     Ok(settings)
 }

@@ -9,16 +9,24 @@ impl TryFrom<MergeArgs> for MergeSettings {
     type Error = UsageError;
 
     fn try_from(args: MergeArgs) -> Result<Self, UsageError> {
+        if let Some(folder) = args.parts.iter().find(|path| path.is_dir()) {
+            return wrong(format!(
+                "{}: is a folder: name the parts in it, as in {}",
+                folder.display(),
+                folder.join("ref.*.gz").display()
+            ));
+        }
         if paths::is_among(&args.output, &args.parts) {
             return wrong(format!(
                 "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
                 args.output.display()
             ));
         }
-        paths::check(&args.parts, std::slice::from_ref(&args.output))?;
+        paths::check(&args.parts, paths::none, std::slice::from_ref(&args.output))?;
         Ok(Self {
             output: args.output,
             parts: args.parts,
+            resume: args.resume,
             force: args.force,
             quiet: args.quiet,
         })

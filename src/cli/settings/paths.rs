@@ -5,17 +5,42 @@ use std::path::{Path, PathBuf};
 
 use super::usage_error::{UsageError, wrong};
 use crate::commands::output::{folder_of, follow_links, partial_path};
+use crate::engine::gguf::part_of_name;
 
-/// Refuses a run that would overwrite what it reads or has just written, `--force` or not.
-pub fn check(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageError> {
-    let inputs: Vec<PathBuf> = inputs.iter().map(|path| resolved(path)).collect();
+/// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
+/// folder among the inputs, the run reads the files whose names `is_read` accepts.
+pub fn check(
+    inputs: &[PathBuf],
+    is_read: fn(&Path) -> bool,
+    outputs: &[PathBuf],
+) -> Result<(), UsageError> {
+    let (folders, named): (Vec<&PathBuf>, Vec<_>) = inputs.iter().partition(|path| path.is_dir());
+    let named: Vec<PathBuf> = named.iter().flat_map(|path| parts(path)).collect();
+    let in_folders = folders.iter().flat_map(|folder| entries(folder));
+    let in_folders: Vec<PathBuf> = in_folders.filter(|path| is_read(path)).collect();
+    let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
     let mut taken: Vec<PathBuf> = Vec::new();
     for output in outputs {
         let written = [resolved(output), resolved(&partial_path(output))];
-        if written.iter().any(|path| inputs.contains(path)) {
+        if written.iter().any(|path| is_among(path, &named)) {
             return wrong(format!(
                 "{}: this output, or its .partial file, is an input of this run: name another \
                  output",
+                output.display()
+            ));
+        }
+        // A file that is not there yet would be read next time.
+        let would_be_read = |path: &PathBuf| {
+            let folder = folder_of(path);
+            is_read(path) && folders.iter().any(|input| input == folder)
+        };
+        if written
+            .iter()
+            .any(|path| is_among(path, &in_folders) || would_be_read(path))
+        {
+            return wrong(format!(
+                "{}: this output, or its .partial file, is one of the files that this run reads in a \
+                 folder: name another output",
                 output.display()
             ));
         }
@@ -31,10 +56,50 @@ pub fn check(inputs: &[PathBuf], outputs: &[PathBuf]) -> Result<(), UsageError> 
     Ok(())
 }
 
-/// Whether `path` leads to one of these files.
+/// For a command that reads no folders.
+pub fn none(_: &Path) -> bool {
+    false
+}
+
+/// Whether `path` leads to one of these files, under this name or another.
 pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
-    let path = resolved(path);
-    files.iter().any(|file| resolved(file) == path)
+    let resolved_path = resolved(path);
+    let mut files = files.iter();
+    files.any(|file| resolved(file) == resolved_path || are_linked(file, path))
+}
+
+/// Whether two paths are hard links to one file.
+#[cfg(unix)]
+fn are_linked(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |path| fs::metadata(path).map(|about| (about.dev(), about.ino()));
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(not(unix))]
+fn are_linked(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// A file, and if it is a part of a split model by its name, the other parts.
+fn parts(file: &Path) -> Vec<PathBuf> {
+    let mut files = vec![file.to_owned()];
+    if let Some((name, _, count)) = part(file) {
+        let is_part =
+            |path: &PathBuf| part(path).is_some_and(|(other, _, of)| (other, of) == (name, count));
+        files.extend(entries(folder_of(file)).filter(is_part));
+    }
+    files
+}
+
+fn part(path: &Path) -> Option<(&str, u32, u32)> {
+    part_of_name(path.file_stem()?.to_str()?)
+}
+
+/// The entries of a folder. One that cannot be read is reported where it is opened.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path())
 }
 
 /// The file that a path leads to, whether it exists or not.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::paths;
 use super::usage_error::{UsageError, wrong};
 use crate::cli::args::ReportArgs;
+use crate::commands::is_listed;
 use crate::commands::settings::ReportSettings;
 
 /// What `kl report` prints and writes.
@@ -70,7 +71,7 @@ pub(super) fn report_settings(
     };
     let written = [&outputs.json, &outputs.csv, &outputs.html];
     let written: Vec<PathBuf> = written.into_iter().flatten().cloned().collect();
-    paths::check(&args.paths, &written)?;
+    paths::check(&args.paths, is_listed, &written)?;
     let settings = ReportSettings {
         paths: args.paths,
         confidence: args.confidence,

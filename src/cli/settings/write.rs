@@ -51,7 +51,7 @@ pub(super) fn write_settings(
         check_windowing(windowing, target, args.input.score, run.max_rows)?;
     }
     let inputs = files(&input, std::slice::from_ref(&model));
-    paths::check(&inputs, std::slice::from_ref(&output))?;
+    paths::check(&inputs, paths::none, std::slice::from_ref(&output))?;
     Ok(WriteSettings {
         model,
         input,

@@ -26,7 +26,7 @@ use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
     DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable,
-    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, Warning, judge,
+    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, UnfitText, Warning, judge,
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{
@@ -419,7 +419,13 @@ impl Evaluation<'_> {
         if let Some(perplexity) = &summary.perplexity
             && perplexity.reference >= DOUBTFUL_PERPLEXITY
         {
-            watch.warn_once(Warning::HighPerplexity(perplexity.reference));
+            watch.warn_once(Warning::HighPerplexity {
+                perplexity: perplexity.reference,
+                text: match self.prompts {
+                    Some(_) => UnfitText::Prompts,
+                    None => UnfitText::Text,
+                },
+            });
         }
     }
 }

@@ -1,25 +1,32 @@
 //! Makes one file of parts that were computed one by one, byte for byte what one run writes.
 
+mod compared;
 mod references;
 mod sidecars;
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kl_formats::is_sidecar;
 use serde::Serialize;
 
 use super::observer::{Observer, Watch};
-use super::output::{Overwrite, PartialFile};
+use super::output::{OnPartial, Overwrite, PartialFile, check_free_space, flushed};
 use super::settings::MergeSettings;
 use crate::report::Warning;
+use compared::Compared;
 
 /// A file that was made of its parts.
 #[derive(Serialize, Debug)]
 pub struct Merged {
     /// The file, as given.
     pub path: String,
+    /// Whether it was there already, and is what the parts make.
+    pub was_whole: bool,
     pub n_parts: usize,
     pub file_bytes: u64,
     /// Rows; of a sidecar, records.
@@ -28,7 +35,8 @@ pub struct Merged {
     pub warnings: Vec<Warning>,
 }
 
-/// Writes the whole of all its parts, references or sidecars.
+/// Writes the whole of all its parts, references or sidecars. Resumed, it accepts a file that is that
+/// whole, and starts over where there is none.
 ///
 /// # Errors
 /// If a part is missing, comes twice or belongs to another whole, if a file is not a part, or if the
@@ -36,21 +44,78 @@ pub struct Merged {
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<Merged> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let overwrite = Overwrite::asked(settings.force, None);
-    let output = PartialFile::create(&settings.output, overwrite)?;
-    let parts = &settings.parts;
-    let (n_rows, file_bytes) = match kind_of_all(parts)? {
-        Kind::Sidecars => sidecars::merge(parts, output, watch)?,
-        Kind::References => references::merge(parts, output, settings, watch)?,
+    let was_whole = settings.resume && settings.output.is_file();
+    let (n_rows, file_bytes) = match was_whole {
+        true => compare(settings, watch)?,
+        false => write(settings, watch)?,
     };
     Ok(Merged {
         path: settings.output.display().to_string(),
-        n_parts: parts.len(),
+        was_whole,
+        n_parts: settings.parts.len(),
         file_bytes,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),
         warnings: watch.warnings(),
     })
+}
+
+/// Writes the output. Returns how many rows it has, and how many bytes.
+fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
+    let mut overwrite = Overwrite::asked(settings.force, None);
+    if settings.resume {
+        overwrite.on_partial = OnPartial::Replace;
+    }
+    let output = PartialFile::create(&settings.output, overwrite)?;
+    let (parts, path) = (&settings.parts, output.path().to_owned());
+    match kind_of_all(parts)? {
+        Kind::Sidecars => {
+            let file = BufWriter::new(output.file()?);
+            let (n_records, file) = sidecars::merge(parts, file, &path, watch)?;
+            let file_bytes = length(&flushed(file, &path)?, &path)?;
+            output.commit()?;
+            Ok((n_records, file_bytes))
+        }
+        Kind::References => {
+            let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
+            let size = lengths.map(|about| about.len()).sum();
+            check_free_space(&path, &settings.output, size)?;
+            let (n_rows, file) = references::merge(parts, output.direct_file(0)?, &path, watch)?;
+            Ok((n_rows, output.commit_direct(file)?))
+        }
+    }
+}
+
+/// Checks that the output that exists is the one that the parts make, to the byte.
+fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
+    let (parts, path) = (&settings.parts, &*settings.output);
+    let unreadable = || format!("{}: cannot be read", path.display());
+    let differs = AtomicBool::new(false);
+    let file = Compared::open(path, &differs).with_context(unreadable)?;
+    let compared = match kind_of_all(parts)? {
+        Kind::Sidecars => sidecars::merge(parts, file, path, watch),
+        Kind::References => references::merge(parts, file, path, watch),
+    };
+    let compared = compared.and_then(|(n_rows, file)| {
+        file.finish().with_context(unreadable)?;
+        Ok(n_rows)
+    });
+    if differs.load(Ordering::Relaxed) {
+        bail!(
+            "{}: exists, and is not what these parts make: name another file, or replace it with \
+             --force instead of --resume",
+            path.display()
+        );
+    }
+    let about = fs::metadata(path).with_context(unreadable)?;
+    Ok((compared?, about.len()))
+}
+
+fn length(file: &fs::File, path: &Path) -> Result<u64> {
+    let about = file.metadata();
+    Ok(about
+        .with_context(|| format!("{}: cannot be read", path.display()))?
+        .len())
 }
 
 /// What the parts are parts of.

@@ -1,23 +1,22 @@
 //! One reference of all its parts: their members' bytes as they are, with a header and an index of
 //! the whole.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kl_formats::{NativeReader, Reference, Writer, native};
 
 use crate::commands::observer::Watch;
-use crate::commands::output::{PartialFile, check_free_space};
 use crate::commands::parts::{Opened, in_order, warnings};
-use crate::commands::settings::MergeSettings;
 
-/// Windows take turns. Returns how many rows the file has, and how many bytes.
-pub fn merge(
+/// Windows take turns. Returns how many rows there are. `path` is only used in messages.
+pub fn merge<W: Write>(
     parts: &[PathBuf],
-    output: PartialFile,
-    settings: &MergeSettings,
+    out: W,
+    path: &Path,
     watch: &Watch<'_>,
-) -> Result<(u64, u64)> {
+) -> Result<(u64, W)> {
     let mut opened = Vec::new();
     for path in parts {
         let part = Opened::new(path, open(path)?.header().clone());
@@ -34,10 +33,7 @@ pub fn merge(
     let header = first.header.of_whole();
     let readers = parts.iter().map(|part| open(&part.path));
     let readers = readers.collect::<Result<Vec<_>>>()?;
-    let size = readers.iter().map(NativeReader::file_bytes).sum();
-    check_free_space(output.path(), &settings.output, size)?;
-
-    let mut writer = Writer::native(output.direct_file(0)?, output.path(), &header)?;
+    let mut writer = Writer::native(out, path, &header)?;
     let phase = watch.begin(
         "merging",
         Some(header.n_windows.into()),
@@ -55,8 +51,7 @@ pub fn merge(
         }
         watch.check()?;
     }
-    let file = writer.finish()?;
-    Ok((header.n_rows, output.commit_direct(file)?))
+    Ok((header.n_rows, writer.finish()?))
 }
 
 /// Opens a part, which must be a file of kl's own.

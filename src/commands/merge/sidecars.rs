@@ -1,26 +1,29 @@
 //! One sidecar of those of all parts.
 
-use std::io::BufWriter;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kl_formats::SidecarWriter;
 
 use crate::commands::observer::Watch;
-use crate::commands::output::{PartialFile, flushed};
 use crate::commands::parts::StoredEvaluation;
 
 /// Windows take turns, and each record's checksum is of its new position. Returns how many records
-/// the file has, and how many bytes.
-pub fn merge(parts: &[PathBuf], output: PartialFile, watch: &Watch<'_>) -> Result<(u64, u64)> {
+/// there are. `path` is only used in messages.
+pub fn merge<W: Write>(
+    parts: &[PathBuf],
+    out: W,
+    path: &Path,
+    watch: &Watch<'_>,
+) -> Result<(u64, W)> {
     let evaluation = StoredEvaluation::of_parts(parts)?;
     for warning in evaluation.warnings() {
         watch.warn(warning.clone());
     }
     let n_records = evaluation.n_records();
     let phase = watch.begin("merging", None, Some(n_records));
-    let file = BufWriter::new(output.file()?);
-    let mut writer = SidecarWriter::create(file, output.path(), evaluation.header())?;
+    let mut writer = SidecarWriter::create(out, path, evaluation.header())?;
     let mut window = None;
     for record in evaluation.records()? {
         let record = record?;
@@ -37,10 +40,5 @@ pub fn merge(parts: &[PathBuf], output: PartialFile, watch: &Watch<'_>) -> Resul
             "the parts' windows do not take turns: {n_written} of {n_records} records could be joined: verify each part with kl info --verify"
         );
     }
-    let path = output.path().to_owned();
-    let file = flushed(writer.finish(&evaluation.texts()?)?, &path)?;
-    let metadata = file.metadata();
-    let file_bytes = metadata.with_context(|| format!("{}: cannot be read", path.display()))?;
-    output.commit()?;
-    Ok((n_records, file_bytes.len()))
+    Ok((n_records, writer.finish(&evaluation.texts()?)?))
 }

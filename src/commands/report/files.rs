@@ -53,14 +53,20 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     Ok((without_copies(files), others))
 }
 
+/// Whether a file of a folder is a sidecar by its name, a whole or a partial one.
+#[must_use]
+pub fn is_listed(path: &Path) -> bool {
+    let is_whole = path.extension().is_some_and(|ending| ending == ENDING);
+    is_whole || path.to_string_lossy().ends_with(PARTIAL_ENDING)
+}
+
 /// The whole and the partial sidecars of a folder.
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = "the folder cannot be read";
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).context(unreadable)? {
         let path = entry.context(unreadable)?.path();
-        let is_whole = path.extension().is_some_and(|ending| ending == ENDING);
-        if is_whole || path.to_string_lossy().ends_with(PARTIAL_ENDING) {
+        if is_listed(&path) {
             entries.push(path);
         }
     }

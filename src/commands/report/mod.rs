@@ -24,6 +24,7 @@ use crate::report::{Versions, Warning};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, threads};
+pub use files::is_listed;
 use row::Row;
 pub use run::RunTable;
 

@@ -1,9 +1,9 @@
 //! What to know before trusting a comparison.
 
 use crate::commands::evaluation::DOUBTFUL_PERPLEXITY;
-use crate::report::Warning;
 use crate::report::comparison::ComparedModel;
 use crate::report::number::printable;
+use crate::report::{UnfitText, Warning};
 use crate::stats::{ClusterKind, MIN_CLUSTERS};
 
 /// The warnings that the models deserve; what is the same for all is said once.
@@ -40,7 +40,8 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
     let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
     let reference = perplexities.map(|perplexity| perplexity.reference).next();
     if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
-        warnings.push(Warning::HighPerplexity(perplexity));
+        let text = UnfitText::TextOrPrompts;
+        warnings.push(Warning::HighPerplexity { perplexity, text });
     }
     warnings
 }

@@ -131,6 +131,7 @@ fn an_interrupted_merge_leaves_nothing() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
+            resume: false,
             force: false,
             quiet: true,
         };
@@ -143,6 +144,60 @@ fn an_interrupted_merge_leaves_nothing() {
         assert_eq!(merged.file_bytes, folder.bytes(whole).len() as u64);
         assert!(folder.bytes("joined") == folder.bytes(whole));
         assert_eq!(recorder.heard(), ["begin merging", "end"]);
+        fs::remove_file(folder.path("joined")).unwrap();
+    }
+}
+
+#[test]
+fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
+    let folder = Folder::new();
+    folder.write("ref");
+    let sidecars = folder.evaluate_parts("q4", 3);
+    let references = (0..3).map(|index| {
+        let name = format!("ref.{index}");
+        let mut settings = folder.write_settings(&name);
+        settings.part = Some(part(index, 3));
+        write(&settings, &FakeEngine::default(), &()).unwrap();
+        folder.path(&name)
+    });
+    let references = references.collect();
+    for parts in [sidecars, references] {
+        let settings = MergeSettings {
+            output: folder.path("joined"),
+            parts,
+            resume: true,
+            force: false,
+            quiet: true,
+        };
+        // A killed merge left this.
+        fs::write(folder.path("joined.partial"), "half").unwrap();
+        let merged = merge(&settings, &()).unwrap();
+        assert!(!merged.was_whole && !folder.path("joined.partial").exists());
+        let whole = folder.bytes("joined");
+        let again = merge(&settings, &()).unwrap();
+        assert!(again.was_whole && folder.bytes("joined") == whole);
+        assert_eq!(again.n_rows, merged.n_rows);
+        assert_eq!(again.file_bytes, merged.file_bytes);
+
+        let n = whole.len();
+        let mut changed = whole.clone();
+        changed[n / 2] ^= 1;
+        let longer = [&whole[..], b"x"].concat();
+        for other in [&changed[..], &whole[..n - 1], &longer, b""] {
+            fs::write(folder.path("joined"), other).unwrap();
+            let error = merge(&settings, &()).unwrap_err().to_string();
+            assert!(error.contains("is not what these parts make"), "{error}");
+            assert!(folder.bytes("joined") == other);
+        }
+        // What is wrong with the parts is said as ever.
+        let mut missing = settings.parts.clone();
+        missing.remove(1);
+        let missing = MergeSettings {
+            parts: missing,
+            ..settings
+        };
+        let error = merge(&missing, &()).unwrap_err().to_string();
+        assert!(error.contains("part 1 of 3"), "{error}");
         fs::remove_file(folder.path("joined")).unwrap();
     }
 }

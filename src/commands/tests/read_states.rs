@@ -318,6 +318,7 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     let settings = MergeSettings {
         output: folder.path("joined"),
         parts,
+        resume: false,
         force: false,
         quiet: true,
     };
@@ -334,6 +335,7 @@ fn parts_merge_though_each_machine_has_its_own_error() {
     let settings = MergeSettings {
         output: both.folder.path("joined"),
         parts: ["0", "1"].map(|name| both.folder.path(name)).to_vec(),
+        resume: false,
         force: false,
         quiet: true,
     };

@@ -414,6 +414,7 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts: parts.collect(),
+            resume: false,
             force: true,
             quiet: true,
         };

@@ -5,6 +5,7 @@
 //! blocks are trimmed, undefined values are empty, and values print as in Python (`python`). A
 //! template comes with a model from anywhere, so its steps and its output are limited.
 
+mod parts;
 mod python;
 
 use std::io;
@@ -83,7 +84,8 @@ impl ChatTemplate {
         &self.sha256
     }
 
-    /// Renders `messages`, a JSON list, up to where the model's answer begins.
+    /// Renders `messages`, a JSON list, up to where the model's answer begins. Parts of text are
+    /// joined for a template that expects a string.
     ///
     /// # Errors
     /// If `messages` is not JSON, or the template refuses it, fails or exceeds its limits.
@@ -91,6 +93,11 @@ impl ChatTemplate {
         // Parsed straight into the template's values, which keep the order of keys.
         let messages: Value =
             serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
+        let messages = parts::for_template(messages, |messages| self.render(messages).ok());
+        self.render(messages)
+    }
+
+    fn render(&self, messages: Value) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME)?;
         let values = context! {
             messages,

@@ -54,6 +54,37 @@ fn what_is_not_a_model_is_named() {
 }
 
 #[test]
+fn folders_where_files_are_needed_are_named() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
+    fs::create_dir(session.path("empty")).unwrap();
+    fs::create_dir(session.path("full")).unwrap();
+    session.write("full/ref.gz", session.read("ref.gz"));
+    insta::assert_snapshot!(told(
+        &session,
+        &[
+            "-m @q4 -r full",
+            "-m @q4 -r empty",
+            "-m empty -r ref.gz",
+            "-m @f16 -t short.txt -w full",
+            "-m @f16 -t full -w new.gz",
+            "-m @f16 --prompts-file full -w new.gz",
+            "-m @q4 -r ref.gz --json full",
+            "-m @q4 -r ref.gz --sidecar full",
+            "convert full new.gz --format kl.py",
+            "convert ref.gz full --format kl.py",
+            "merge new.gz full",
+            "merge full ref.gz",
+            "compare ref.gz empty",
+            "info empty",
+            "report empty",
+            "report q4.kls --csv full",
+        ]
+    ));
+}
+
+#[test]
 fn parts_of_models_are_named() {
     let session = Session::new();
     session.reference("");

@@ -30,6 +30,49 @@ fn what_is_not_a_text_is_named() {
 }
 
 #[test]
+fn what_is_not_a_prompt_is_named_with_its_line() {
+    let session = Session::new();
+    let good = r#"{"prompt": "Once"}"#;
+    let image = r#"{"type": "image_url", "image_url": {"url": "a.png"}}"#;
+    let image = format!(r#"{{"messages": [{{"role": "user", "content": [{image}]}}]}}"#);
+    for (name, line) in [
+        ("bare", "{prompt: Once}"),
+        ("plain", "Once upon a time"),
+        ("cut", r#"{"prompt": "Once"#),
+        ("number", r#"{"prompt": 5}"#),
+        ("key", r#"{"text": "Once"}"#),
+        ("role", r#"{"messages": [{"content": "Once"}]}"#),
+        ("image", &image),
+    ] {
+        session.write(&format!("{name}.jsonl"), format!("{good}\n\n{line}\n"));
+    }
+    session.write("first.jsonl", "{prompt: Once}\n");
+    session.write("list.jsonl", r#"[{"prompt": "Once"}]"#);
+    let names = [
+        "bare", "plain", "cut", "number", "key", "role", "image", "first", "list",
+    ];
+    let calls = names.map(|name| format!("-m @f16 --prompts-file {name}.jsonl -w new.gz -q"));
+    insta::assert_snapshot!(told(&session, &calls.each_ref().map(|call| &call[..])));
+}
+
+#[test]
+fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
+    let session = Session::new();
+    let noise = "Zq;}Xk<>~ Jv^%Wq Zx{}Qj ~~Kz|Vq\n".repeat(3);
+    session.write("noise.txt", &noise);
+    session.ok("-m @f16 --prompts-file noise.txt --no-chat-template -w prompts.gz -q");
+    let run = session.ok("-m @q4 -r prompts.gz -q");
+    run.warns(&["own perplexity", "these prompts", "chat template"]);
+    assert!(!run.stderr.contains("--prompts-file"), "{}", run.stderr);
+    session.ok("-m @f16 -t noise.txt -w text.gz -c 32 -q");
+    let run = session.ok("-m @q4 -r text.gz -q --sidecar text.kls");
+    run.warns(&["own perplexity", "--prompts-file runs it on chats"]);
+    let run = session.ok("report text.kls");
+    run.warns(&["own perplexity", "an instruct model on raw text?"]);
+    assert!(!run.stderr.contains("--prompts-file"), "{}", run.stderr);
+}
+
+#[test]
 fn a_model_with_a_chat_template_is_pointed_out() {
     let session = Session::new();
     session.write("short.txt", short_text());

@@ -1,6 +1,7 @@
 mod cut_off;
 mod damage;
 mod large;
+mod possible;
 mod texts;
 mod versions;
 
@@ -255,7 +256,8 @@ fn any_record() -> impl Strategy<Value = TokenRecord> {
         window: n[0],
         position: n[1],
         token: n[2],
-        flags: n[3],
+        // The values of a record that is not excluded are checked.
+        flags: n[3] | TokenRecord::REF_NOT_FINITE,
         ref_top: n[4],
         eval_top: n[5],
         ref_top_rank: n[6],

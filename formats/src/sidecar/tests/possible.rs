@@ -1,0 +1,141 @@
+//! Values that no pair of rows gives, under checksums that match.
+
+use super::*;
+use crate::BackendIdentity;
+
+/// A record like those that scoring makes, of a vocabulary of 5.
+fn good() -> TokenRecord {
+    TokenRecord {
+        flags: 0,
+        ref_top: 4,
+        eval_top: 0,
+        ref_top_rank: 2,
+        eval_top_rank: 5,
+        eval_nll: 2.5,
+        ..record(3)
+    }
+}
+
+/// What reading a file reports whose second record is this.
+fn read_record(header: SidecarHeader, record: TokenRecord) -> Result<Vec<TokenRecord>> {
+    let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
+    writer.push(&good()).unwrap();
+    writer.push(&record).unwrap();
+    let scratch = Scratch::new();
+    let bytes = writer.finish(&texts()).unwrap();
+    SidecarReader::open(scratch.file(&bytes))?.read_all()
+}
+
+#[test]
+fn impossible_values_are_damage() {
+    type Change = fn(&mut TokenRecord);
+    let cases: &[(&str, Change)] = &[
+        ("kld is -0.5, not 0 to", |r| r.kld = -0.5),
+        ("kld is -1e-8,", |r| r.kld = -1e-8),
+        ("kld is 1e308,", |r| r.kld = 1e308),
+        ("kld is NaN,", |r| r.kld = f64::NAN),
+        ("kld is -inf,", |r| r.kld = f64::NEG_INFINITY),
+        ("reverse_kld is -1.0,", |r| r.reverse_kld = -1.0),
+        ("reverse_kld is NaN,", |r| r.reverse_kld = f64::NAN),
+        ("ref_nll is -2.0,", |r| r.ref_nll = -2.0),
+        ("eval_nll is -inf,", |r| r.eval_nll = f64::NEG_INFINITY),
+        ("eval_nll is 1e300,", |r| r.eval_nll = 1e300),
+        ("ref_nll is 2.0, not NaN", |r| r.token = u32::MAX),
+        ("ref_entropy is 1.7, not 0 to ln 5", |r| r.ref_entropy = 1.7),
+        ("ref_entropy is inf,", |r| r.ref_entropy = f64::INFINITY),
+        ("ref_entropy is NaN,", |r| r.ref_entropy = f64::NAN),
+        ("ref_top_p is 1.5, not 0 to 1", |r| r.ref_top_p = 1.5),
+        ("eval_top_p is NaN,", |r| r.eval_top_p = f64::NAN),
+        ("eval_top_p is -0.1,", |r| r.eval_top_p = -0.1),
+        ("ref_unknown_p is 2.0,", |r| r.ref_unknown_p = 2.0),
+        ("ref_top is 5, not 0 to 4", |r| r.ref_top = 5),
+        ("eval_top is 4294967295,", |r| r.eval_top = u32::MAX),
+        ("token is 5,", |r| r.token = 5),
+        ("ref_top_rank is 0, not 1 to 5", |r| r.ref_top_rank = 0),
+        ("eval_top_rank is 6,", |r| r.eval_top_rank = 6),
+    ];
+    for (said, change) in cases {
+        let mut record = TokenRecord {
+            window: 7,
+            position: 6,
+            ..good()
+        };
+        change(&mut record);
+        let error = read_record(header(2), record).unwrap_err().to_string();
+        let place = format!("corrupt: record 1, of position 6: {said}");
+        assert!(error.contains(&place), "{said}: {error}");
+        assert!(error.contains("at window 7, byte "), "{error}");
+        // Nobody uses the values of an excluded record.
+        record.flags = TokenRecord::REF_NOT_FINITE;
+        assert!(read_record(header(2), record).is_ok(), "{said}");
+    }
+}
+
+#[test]
+fn extreme_values_are_read() {
+    let (nan, infinite) = (f64::NAN, f64::INFINITY);
+    let most = 2.0 * f64::from(f32::MAX);
+    for record in [
+        good(),
+        TokenRecord {
+            kld: infinite,
+            reverse_kld: infinite,
+            ..good()
+        },
+        TokenRecord {
+            ref_nll: infinite,
+            eval_nll: infinite,
+            ..good()
+        },
+        TokenRecord {
+            kld: most,
+            reverse_kld: most,
+            eval_nll: most,
+            ..good()
+        },
+        TokenRecord {
+            kld: -1e-12,
+            reverse_kld: -0.0,
+            ref_entropy: 5f64.ln() + 1e-9,
+            ..good()
+        },
+        TokenRecord {
+            ref_top_p: 1.0,
+            eval_top_p: 0.0,
+            ref_unknown_p: 1.0,
+            ..good()
+        },
+        TokenRecord {
+            token: u32::MAX,
+            ref_nll: nan,
+            eval_nll: nan,
+            ..good()
+        },
+    ] {
+        assert!(read_record(header(2), record).is_ok(), "{record:?}");
+    }
+}
+
+#[test]
+fn only_rows_of_a_base_file_leave_probabilities_unknown() {
+    let unknown = TokenRecord {
+        ref_nll: f64::NAN,
+        ..good()
+    };
+    assert!(read_record(header(2), unknown).is_ok());
+    let mut by_llama_cpp = header(2);
+    by_llama_cpp.reference.backend = Some(BackendIdentity::version("b1"));
+    let error = read_record(by_llama_cpp, unknown).unwrap_err().to_string();
+    assert!(error.contains("ref_nll is NaN, not 0"), "{error}");
+
+    let unknown = TokenRecord {
+        eval_nll: f64::NAN,
+        ..good()
+    };
+    assert!(read_record(header(2), unknown).is_ok());
+    let by_llama_cpp = SidecarHeader {
+        backend: Some(BackendIdentity::version("b1")),
+        ..header(2)
+    };
+    assert!(read_record(by_llama_cpp, unknown).is_err());
+}

@@ -1,0 +1,216 @@
+//! No output replaces an input, be it named, in a folder that is read, or reached by a link.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::session::{Session, fixture};
+
+/// A session with files of every kind that commands read, some of them in folders.
+fn session() -> Session {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q4 -r ref.gz -q --sidecar q4.kls");
+    for folder in ["results", "models", "rows", "links"] {
+        fs::create_dir(session.path(folder)).unwrap();
+    }
+    let copy = |from: PathBuf, to: &str| {
+        fs::copy(from, session.path(to)).unwrap();
+    };
+    copy(session.path("q4.kls"), "results/a.kls");
+    session.write("results/b.kls.partial", "left over");
+    copy(fixture("q4"), "models/q4.gguf");
+    copy(fixture("q2"), "models/q2.GGUF");
+    session.write("models/split-00001-of-00002.gguf", "");
+    session.write("models/split-00002-of-00002.gguf", "");
+    for entry in fs::read_dir(fixture("safetensors")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        copy(path.clone(), &format!("rows/{name}"));
+    }
+    session.write("prompts.txt", "Once upon a time\n");
+    session.write("chat.jinja", "{{ messages[0].content }}");
+    session.ok("-m @f16 -t short.txt -c 64 -q -w part.0.gz --shard 0/2");
+    session.ok("-m @f16 -t short.txt -c 64 -q -w part.1.gz --shard 1/2");
+    #[cfg(unix)]
+    for (from, name) in [
+        ("results", "results"),
+        ("models", "models"),
+        ("rows", "rows"),
+    ] {
+        let link = session.path(&format!("links/{name}"));
+        std::os::unix::fs::symlink(session.path(from), link).unwrap();
+        let (file, ending) = match name {
+            "results" => ("results/a.kls", "kls"),
+            "models" => ("models/q4.gguf", "gguf"),
+            _ => ("rows/0.safetensors", "safetensors"),
+        };
+        let (soft, hard) = (format!("soft-{ending}"), format!("hard-{ending}"));
+        std::os::unix::fs::symlink(session.path(file), session.path(&soft)).unwrap();
+        fs::hard_link(session.path(file), session.path(&hard)).unwrap();
+    }
+    session
+}
+
+/// Every file below a folder with its bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(files(&path)),
+            false => all.extend([(path.clone(), fs::read(path).unwrap())]),
+        }
+    }
+    all
+}
+
+/// Calls without their output, the output's flags, and files that it must not be.
+const CALLS: &[(&str, &[&str], &[&str])] = &[
+    (
+        "report results",
+        &["--csv", "--json", "--html"],
+        &[
+            "results/a.kls",
+            "results/new.kls",
+            "results/b.kls",
+            "./results/../results/a.kls",
+        ],
+    ),
+    (
+        "report q4.kls results",
+        &["--csv", "--json", "--html"],
+        &["q4.kls", "results/a.kls"],
+    ),
+    ("report q4.kls", &["--csv", "--json", "--html"], &["q4.kls"]),
+    (
+        "compare rows rows --no-sidecar",
+        &["--json"],
+        &["rows/0.safetensors", "rows/9.safetensors"],
+    ),
+    (
+        "compare ref.gz rows",
+        &["--json", "--sidecar"],
+        &["ref.gz", "rows/1.safetensors"],
+    ),
+    (
+        "-m models -r ref.gz --no-sidecar",
+        &["--json"],
+        &[
+            "models/q2.GGUF",
+            "models/new.gguf",
+            "models/split-00002-of-00002.gguf",
+            "ref.gz",
+        ],
+    ),
+    (
+        "-m models/split-00001-of-00002.gguf -r ref.gz",
+        &["--json", "--sidecar"],
+        &[
+            "models/split-00001-of-00002.gguf",
+            "models/split-00002-of-00002.gguf",
+            "ref.gz",
+        ],
+    ),
+    (
+        "-m models/q4.gguf -t short.txt --ref-model models/q2.GGUF",
+        &["--json", "--sidecar"],
+        &["short.txt", "models/q2.GGUF", "models/q4.gguf"],
+    ),
+    (
+        "-m models/q4.gguf -t a=short.txt -t b=prompts.txt",
+        &["-w"],
+        &["short.txt", "prompts.txt", "models/q4.gguf"],
+    ),
+    (
+        "-m models/q4.gguf --prompts-file prompts.txt --chat-template-file chat.jinja",
+        &["-w"],
+        &["prompts.txt", "chat.jinja"],
+    ),
+    ("convert ref.gz --format kl.py", &[""], &["ref.gz"]),
+    (
+        "merge --OUT-- part.0.gz part.1.gz",
+        &[""],
+        &["part.0.gz", "part.1.gz"],
+    ),
+];
+
+#[cfg(unix)]
+const LINKED: &[(&str, &[&str], &[&str])] = &[
+    (
+        "report results",
+        &["--csv", "--json", "--html"],
+        &[
+            "links/results/a.kls",
+            "links/results/new.kls",
+            "soft-kls",
+            "hard-kls",
+        ],
+    ),
+    (
+        "report links/results",
+        &["--csv"],
+        &["results/a.kls", "soft-kls", "hard-kls"],
+    ),
+    (
+        "report soft-kls",
+        &["--csv"],
+        &["results/a.kls", "hard-kls"],
+    ),
+    (
+        "compare links/rows ref.gz",
+        &["--json", "--sidecar"],
+        &["rows/0.safetensors", "soft-safetensors", "hard-safetensors"],
+    ),
+    (
+        "-m links/models -r ref.gz --no-sidecar",
+        &["--json"],
+        &["models/q4.gguf", "soft-gguf", "hard-gguf"],
+    ),
+    (
+        "-m hard-gguf -t short.txt",
+        &["-w"],
+        &["models/q4.gguf", "soft-gguf"],
+    ),
+];
+
+#[test]
+fn no_output_replaces_an_input() {
+    let session = session();
+    let before = files(session.folder.path());
+    #[cfg(unix)]
+    let calls = CALLS.iter().chain(LINKED);
+    #[cfg(not(unix))]
+    let calls = CALLS.iter();
+    for (call, flags, outputs) in calls {
+        for (flag, output) in flags
+            .iter()
+            .flat_map(|flag| outputs.iter().map(move |o| (flag, o)))
+        {
+            let line = match call.contains("--OUT--") {
+                true => call.replace("--OUT--", output),
+                false => format!("{call} {flag} {output}"),
+            };
+            let run = session.fails(&format!("{line} --force"), 2, &[output]);
+            let said = [
+                "is an input of this run",
+                "is one of the files that this run reads in a folder",
+                "is the output, and among the parts",
+            ];
+            let is_said = said.iter().any(|said| run.stderr.contains(said));
+            assert!(is_said, "{line}: {}", run.stderr);
+            assert!(files(session.folder.path()) == before, "{line}");
+        }
+    }
+}
+
+#[test]
+fn other_files_of_an_input_folder_may_be_written() {
+    let session = session();
+    session
+        .ok("report results --csv results/all.csv --json results/all.json --html results/all.html");
+    session.ok("compare rows rows -q --sidecar rows/rows.kls --json rows/rows.json");
+    session.remove("models/split-00001-of-00002.gguf");
+    session.ok("-m models/q4.gguf -r ref.gz -q --sidecar models/q4.kls --json models/q4.json");
+    assert!(session.exists("models/q4.json") && session.exists("results/all.html"));
+}
