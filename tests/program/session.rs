@@ -111,7 +111,7 @@ impl Session {
             };
         }
         // Tests run side by side: several decode threads each would only wait for each other.
-        if words.contains(&"-m") {
+        if words.contains(&"-m") && !words.contains(&"--threads") {
             command.args(["--threads", "1"]);
         }
         command

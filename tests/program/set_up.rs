@@ -1,7 +1,7 @@
 //! How a model is run: what it cannot do is refused, and a warning names each setting that moves
 //! results, and no other.
 
-use crate::session::{Run, Session};
+use crate::session::Session;
 
 /// The line's warnings about settings that differ from the reference's.
 fn differences(session: &Session, line: &str) -> Vec<String> {
@@ -63,10 +63,8 @@ fn a_setting_that_moves_results_is_one_warning() {
             assert!(found[0].contains(what), "{flags}: {found:?}");
         }
     }
-    // Of a flag given twice the last one counts; the session's own is --threads 1.
-    let mut command = session.command(part);
-    let output = command.args(["--threads", "2"]).output().unwrap();
-    Run::from(output).warns(&["threads", "2 here", "1"]);
+    let run = session.ok(&format!("{part} --threads 2"));
+    run.warns(&["threads", "2 here", "1"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub struct Args {
     /// Stop after N scored tokens, from windows in a seeded random order; -1: all
     #[arg(
         short = 'n', long, value_name = "N", help_heading = INPUT, hide_short_help = true,
-        default_value = "-1", value_parser = n_tokens, allow_negative_numbers = true
+        default_value = "-1", value_parser = n_tokens
     )]
     pub n_tokens: i64,
 
@@ -148,7 +148,6 @@ pub struct EvaluateArgs {
     /// With auto, as many as fit beside all layers of the evaluated model.
     #[arg(
         long, value_name = "N", help_heading = REFERENCE, hide_short_help = true,
-        allow_negative_numbers = true,
         requires = "ref_model", conflicts_with = "read_path"
     )]
     pub ref_ngl: Option<GpuLayers>,

@@ -11,7 +11,6 @@ use crate::stats::{ClusterRule, Confidence};
 /// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
 /// compared token by token; what was not measured alike is listed apart, with the reason.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct ReportArgs {
     /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
     #[arg(value_name = "FILE", required = true)]

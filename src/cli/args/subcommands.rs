@@ -10,7 +10,6 @@ use crate::commands::settings::{Bos, Vocabulary};
 
 /// Show what a file holds; with --verify, check every byte of it
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct InfoArgs {
     /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), .npz, or folder of
     /// N.safetensors; its format is detected
@@ -34,7 +33,6 @@ pub struct InfoArgs {
 ///
 /// Warns about what the new file will lack; what its format cannot hold at all is an error.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct ConvertArgs {
     /// Reference of kl, kl.py or llama-perplexity; its format is detected
     #[arg(value_name = "IN")]
@@ -71,7 +69,6 @@ pub struct ConvertArgs {
 ///
 /// The result is byte for byte what one run would have written.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct MergeArgs {
     /// File to write
     #[arg(value_name = "OUT", value_parser = file())]
@@ -94,7 +91,6 @@ pub struct MergeArgs {
 ///
 /// Reports how far each OTHER is from REF.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct CompareArgs {
     /// Reference of kl, kl.py or llama-perplexity, .npz, or folder of N.safetensors; its format is
     /// detected
@@ -108,7 +104,7 @@ pub struct CompareArgs {
     /// Stop after N rows, skipping windows that only REF has; -1: all
     #[arg(
         short = 'n', long, value_name = "N", default_value = "-1",
-        value_parser = n_tokens, allow_negative_numbers = true
+        value_parser = n_tokens
     )]
     pub n_tokens: i64,
 
@@ -138,7 +134,6 @@ pub struct CompareArgs {
 /// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
 /// that change what llama.cpp does. -v prints the same before a run.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct DoctorArgs {
     /// Servers (llama.cpp's ggml-rpc-server) to try
     #[arg(long, value_name = "HOST:PORT,...", value_parser = server, value_delimiter = ',')]
