@@ -22,6 +22,7 @@ mod generate;
 mod groups;
 mod infinite;
 mod info;
+mod install;
 mod label;
 mod licences;
 mod links;
