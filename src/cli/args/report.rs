@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::RESULTS;
-use super::values::file;
+use super::values::{file, input};
 use crate::stats::{ClusterRule, Confidence};
 
 /// Compare evaluations: which is better, and is the difference real
@@ -13,7 +13,7 @@ use crate::stats::{ClusterRule, Confidence};
 #[derive(clap::Args, Debug)]
 pub struct ReportArgs {
     /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required = true, value_parser = input())]
     pub paths: Vec<PathBuf>,
 
     /// Compare two models in depth

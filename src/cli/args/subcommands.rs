@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use kl_formats::{Encoding, Kind};
 
 use super::ResultArgs;
-use super::values::{compare_vocab, file, n_tokens, row_encoding, server, written_kind};
+use super::values::{compare_vocab, file, input, n_tokens, row_encoding, server, written_kind};
 use crate::commands::settings::{Bos, Vocabulary};
 
 /// Show what a file holds; with --verify, check every byte of it
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
-    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), .npz, or folder of
+    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), model (GGUF), .npz, or folder of
     /// N.safetensors; its format is detected
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = input())]
     pub file: PathBuf,
 
     /// Read every byte and check every checksum; exit with code 1 if the file is damaged
@@ -35,7 +35,7 @@ pub struct InfoArgs {
 #[derive(clap::Args, Debug)]
 pub struct ConvertArgs {
     /// Reference of kl, kl.py or llama-perplexity; its format is detected
-    #[arg(value_name = "IN")]
+    #[arg(value_name = "IN", value_parser = input())]
     pub input: PathBuf,
 
     /// Reference to write
@@ -75,7 +75,7 @@ pub struct MergeArgs {
     pub output: PathBuf,
 
     /// Parts to join, in any order: sidecars (.kls), or references of kl
-    #[arg(value_name = "IN", required = true)]
+    #[arg(value_name = "IN", required = true, value_parser = input())]
     pub parts: Vec<PathBuf>,
 
     /// Overwrite an existing output file
@@ -94,11 +94,11 @@ pub struct MergeArgs {
 pub struct CompareArgs {
     /// Reference of kl, kl.py or llama-perplexity, .npz, or folder of N.safetensors; its format is
     /// detected
-    #[arg(value_name = "REF")]
+    #[arg(value_name = "REF", value_parser = input())]
     pub reference: PathBuf,
 
     /// File to compare with REF, of any of these formats; may repeat
-    #[arg(value_name = "OTHER", required = true)]
+    #[arg(value_name = "OTHER", required = true, value_parser = input())]
     pub others: Vec<PathBuf>,
 
     /// Stop after N rows, skipping windows that only REF has; -1: all
@@ -131,7 +131,7 @@ pub struct CompareArgs {
 
 /// Show how kl was built and what it runs on, for reports of problems
 ///
-/// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
+/// Exits with code 1 if it finds a problem, which a line PROBLEM states. Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
 /// that change what llama.cpp does. -v prints the same before a run.
 #[derive(clap::Args, Debug)]
 pub struct DoctorArgs {
