@@ -175,6 +175,10 @@ fn run(command: &Command) -> Result<Outcome> {
             let doctor = commands::doctor(servers, &engine);
             results.print_text(&doctor::doctor_text(&doctor));
             results.close()?;
+            if !doctor.problems.is_empty() {
+                let n = count_of(doctor.problems.len() as u64, "problem");
+                bail!("{n} found: see each line that starts with PROBLEM");
+            }
         }
     }
     Ok(Outcome::Done)

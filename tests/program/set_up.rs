@@ -114,3 +114,18 @@ fn a_window_beyond_the_learned_positions_is_refused() {
     let generate = "-m @gpt2 --prompts-file prompt.txt -w p.gz -q --generate 30";
     session.fails(generate, 1, &["48 learned positions", "62 tokens"]);
 }
+
+#[test]
+fn a_quantized_cache_of_values_without_flash_attention_names_the_flags() {
+    let session = Session::new();
+    session.reference("");
+    let line = "-m @q8 -r ref.gz --no-sidecar -q -fa off";
+    let what = [
+        "with flash attention only",
+        "--flash-attn on or auto",
+        "--cache-type-v f16",
+    ];
+    let run = session.fails(&format!("{line} -ctv q4_0"), 1, &what);
+    assert!(!run.stderr.contains("--n-ctx"), "{}", run.stderr);
+    session.ok(&format!("{line} -ctk q4_0"));
+}
