@@ -177,7 +177,7 @@ impl Named {
     pub(crate) fn not_a_sidecar(&self, found: Found) -> Error {
         Error::NotASidecar {
             path: self.0.clone(),
-            found: found,
+            found,
         }
     }
 
