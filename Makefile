@@ -1,6 +1,6 @@
 # make demo   run the main job on the fixtures
 # make test   run everything that CI runs
-# make build  build only the program: target/release/kl
+# make build  build only the program: target/release/kl, or with CARGO_TARGET_DIR in that folder
 # make install  the program, its man page, completions and documents: PREFIX=/usr/local, DESTDIR=
 # make uninstall  remove them again
 # make dist   a folder and a .tar.gz that run on any machine of this kind: dist/
@@ -28,6 +28,8 @@ DESTDIR ?=
 # Not every shell replaces the ~ in PREFIX=~/.local.
 override PREFIX := $(patsubst ~/%,$(HOME)/%,$(PREFIX))
 ROOT = $(DESTDIR)$(PREFIX)
+# Where cargo puts what it builds.
+TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 build: setup
 	@$(ENV)
@@ -64,8 +66,8 @@ package: setup
 # `sudo make install` often has no cargo, and then installs what `make build` has built.
 install: $(if $(shell command -v cargo),build)
 	@mkdir -p "$(ROOT)/bin"
-	install -m 755 target/release/kl "$(ROOT)/bin/kl"
-	scripts/share.sh target/release/kl "$(ROOT)/share" "$(ROOT)/share/doc/kl"
+	install -m 755 "$(TARGET)/release/kl" "$(ROOT)/bin/kl"
+	scripts/share.sh "$(TARGET)/release/kl" "$(ROOT)/share" "$(ROOT)/share/doc/kl"
 	echo "installed $(ROOT)/bin/kl"
 	[ -n "$(DESTDIR)" ] || case ":$$PATH:" in *":$(ROOT)/bin:"*) ;; \
 	    *) echo "$(ROOT)/bin is not on your PATH: add it to call kl by its name" ;; esac

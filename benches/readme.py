@@ -27,8 +27,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KL = ROOT / "target/release/kl"
-EXAMPLES = ROOT / "target/release/examples"
+RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
+KL = RELEASE / "kl"
+EXAMPLES = RELEASE / "examples"
 QUANTS = ["f16", "q8_0", "q4_K_M", "q2_K"]
 
 

@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 PARALLEL_SECONDS=440
 SERIAL_SECONDS=40
 
+target=${CARGO_TARGET_DIR:-target}
+
 say() {
     # Cargo's own line is cleared; cargo draws it again.
     if [ -t 2 ]; then printf '\r\033[K' >&2; fi
@@ -24,8 +26,8 @@ report() {
     while :; do
         # A sleep outlives its shell: with its output closed nobody waits for it.
         sleep 20 >/dev/null 2>&1
-        commands=$(find target -maxdepth 7 -path '*/llama-cpp-sys-2-*/out/build/compile_commands.json' \
-            -newer "$started" 2>/dev/null | tail -1)
+        commands=$(find "$target" target -maxdepth 7 -path '*/llama-cpp-sys-2-*/out/build/compile_commands.json' \
+            -newer "$started" 2>/dev/null | tail -1) || true
         [ -n "$commands" ] || continue
         folder=${commands%/*}
         # What vendor/ holds is left out: see scripts/llama-cpp.cmake.
@@ -38,7 +40,7 @@ report() {
     done
 }
 
-if [ "$1" = cargo ] && ! compgen -G "target/release/build/llama-cpp-sys-2-*/output" >/dev/null; then
+if [ "$1" = cargo ] && ! compgen -G "$target/release/build/llama-cpp-sys-2-*/output" >/dev/null; then
     cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
     minutes=$(((PARALLEL_SECONDS / cores + SERIAL_SECONDS + 59) / 60))
     say "the first build compiles llama.cpp too: about $minutes minutes on this machine's $cores cores"

@@ -31,7 +31,7 @@ esac
 kl=${KL_TEST_BIN:-}
 if [ -z "$kl" ] && [ "$backend" = metal ]; then
     make build
-    kl=$PWD/target/release/kl
+    kl=$(realpath "${CARGO_TARGET_DIR:-target}/release/kl")
 elif [ -z "$kl" ]; then
     make dist
     scripts/backend.sh "$backend"

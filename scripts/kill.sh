@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kills=${1:-200}
-kl=${KL:-$PWD/target/release/kl}
+kl=${KL:-$(realpath "${CARGO_TARGET_DIR:-target}/release/kl")}
 fixtures=$PWD/fixtures
 RANDOM=${SEED:-1}
 work=$(mktemp -d)

@@ -4,9 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=$PWD/target/package
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+packages=$target/package
 sources=$packages/sources
-target=$PWD/target
 
 # The rest needs no network, so neither does a second run.
 cargo fetch --quiet --locked

@@ -1,9 +1,10 @@
 //! The crate's only error type. Each message is one line: where, what went wrong, what to do.
 //! Advice about a program's flags is left to the program.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::Found;
 
 /// What can go wrong with a file.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +33,12 @@ pub enum Error {
         found: Found,
     },
     /// The file is not a sidecar.
-    #[error("{}: not a sidecar: {found}; give a .kls file written by `kl`", path.display())]
+    #[error("{}: not a sidecar: {found}; give a .kls file, which an evaluation writes", path.display())]
     NotASidecar {
         /// The file.
         path: PathBuf,
         /// What it seems to be.
-        found: String,
+        found: Found,
     },
     /// The file is recognised, but this version cannot read it.
     #[error("{}: {what}", path.display())]
@@ -115,54 +116,6 @@ impl Error {
     }
 }
 
-/// What a file that is not a reference seems to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Found {
-    /// No bytes at all.
-    Empty,
-    /// A GGUF.
-    Model,
-    /// The result of an evaluation.
-    Sidecar,
-    /// Gzip with other contents.
-    Gzip,
-    /// A single file of a `safetensors` folder.
-    SafetensorsFile,
-    /// None of these.
-    Unknown,
-    /// Something else, in words.
-    Other(String),
-}
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Found::Empty => "it is empty",
-            Found::Model => "it is a model, not what a model computed",
-            Found::Sidecar => "it is a sidecar, the result of an evaluation",
-            Found::Gzip => "it is gzip, but its contents do not start like a reference",
-            Found::SafetensorsFile => {
-                "it seems to be a safetensors file (give the folder that holds 0.safetensors and so on)"
-            }
-            Found::Unknown => "it does not start like any reference",
-            Found::Other(what) => what,
-        })
-    }
-}
-
-impl From<&str> for Found {
-    fn from(what: &str) -> Self {
-        Found::Other(what.to_owned())
-    }
-}
-
-impl From<String> for Found {
-    fn from(what: String) -> Self {
-        Found::Other(what)
-    }
-}
-
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -221,10 +174,10 @@ impl Named {
         }
     }
 
-    pub(crate) fn not_a_sidecar(&self, found: impl Into<String>) -> Error {
+    pub(crate) fn not_a_sidecar(&self, found: Found) -> Error {
         Error::NotASidecar {
             path: self.0.clone(),
-            found: found.into(),
+            found,
         }
     }
 

@@ -132,6 +132,7 @@ mod calls;
 mod checksum;
 mod deflate;
 mod error;
+mod found;
 mod ggml;
 mod groups;
 mod gzip;
@@ -170,7 +171,8 @@ pub mod safetensors;
 pub mod sidecar;
 
 pub use calls::Calls;
-pub use error::{Error, Found, Result};
+pub use error::{Error, Result};
+pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
 pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};

@@ -8,8 +8,8 @@ use super::short_flags::SHORT_FLAGS;
 /// Flags of llama-perplexity, and kl's words for them.
 const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
     (
-        &["--hf-repo", "--hf-file", "-mu", "--model-url"],
-        "kl downloads nothing; -m FILE is a model on this machine",
+        &["--hf-repo", "--hf-file", "--hf-token", "--model-url"],
+        "kl downloads nothing: get the model first (hf download REPOSITORY FILE --local-dir ., or curl -LO URL), then -m FILE",
     ),
     (&["-f", "--file"], "the text is -t TEXT"),
     (

@@ -44,7 +44,7 @@ use anyhow::{Result, bail};
 
 use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
 use crate::commands::{self, Observer, Written, one_line};
-use crate::engine::{LlamaCpp, follow_log, on_abort};
+use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
 use crate::report::wrap::laid_out;
 use crate::report::{Report, notable_core_wait, verified_text};
@@ -113,6 +113,7 @@ fn run(command: &Command) -> Result<Outcome> {
     };
     follow_log(is_verbose);
     on_abort(abort::die);
+    on_wait(stop::say_server);
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
     let engine = LlamaCpp::default();
     if is_verbose {
@@ -176,6 +177,10 @@ fn run(command: &Command) -> Result<Outcome> {
             let doctor = commands::doctor(servers, &engine);
             results.print_text(&doctor::doctor_text(&doctor));
             results.close()?;
+            if !doctor.problems.is_empty() {
+                let n = count_of(doctor.problems.len() as u64, "problem");
+                bail!("{n} found: see each line that starts with PROBLEM");
+            }
         }
     }
     Ok(Outcome::Done)

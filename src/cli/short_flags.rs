@@ -38,10 +38,12 @@ const ALIASES: [(&str, &str); 11] = [
 
 /// llama.cpp's flags that `kl` does not have, and that clap would read as flags of one letter: `-h -f`.
 /// In their long form they are refused.
-const NOT_HERE: [(&str, &str); 4] = [
+const NOT_HERE: [(&str, &str); 6] = [
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
     ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
+    ("-mu", "--model-url"),
     ("-tb", "--threads-batch"),
 ];
 

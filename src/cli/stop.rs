@@ -2,12 +2,19 @@
 //!
 //! The first signal ends the run after the current decode call, or where no model runs at the next
 //! rows, the second at once; before the work has begun, as while a text is read, the first does too.
-//! Unfinished files that `--resume` can continue stay. A signal that was ignored when the program
+//! Unfinished files that `--resume` can continue stay. A decode call on a server (`--rpc`) that does not
+//! answer never ends: after a signal it has a few seconds. A signal that was ignored when the program
 //! started (by `nohup`, or for a script's background job) stays ignored.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::commands::output::remove_partial_files;
+use crate::engine::servers;
+
+/// How long a run that uses servers may take to stop after the first signal.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The signal that asked to stop; 0 before that.
 static ASKED: AtomicI32 = AtomicI32::new(0);
@@ -38,11 +45,33 @@ fn on_signal(signal: i32) {
         remove_partial_files();
         die();
     }
-    let when = match DECODES.load(Ordering::Relaxed) {
-        true => " after this decode call",
-        false => "",
-    };
-    say!("kl: stopping{when}; press Ctrl-C again to stop at once");
+    let servers = servers().join(" or ");
+    if servers.is_empty() {
+        let when = match DECODES.load(Ordering::Relaxed) {
+            true => " after this decode call",
+            false => "",
+        };
+        say!("kl: stopping{when}; press Ctrl-C again to stop at once");
+        return;
+    }
+    say!(
+        "kl: stopping after this decode call, or in {} s if {servers} does not answer by then; press Ctrl-C again to stop at once",
+        PATIENCE.as_secs()
+    );
+    // This thread listens for the next signal.
+    thread::spawn(move || {
+        thread::sleep(PATIENCE);
+        say!(
+            "kl: interrupted while it waited for an answer of {servers}: see whether it still runs, and repeat the call with --resume"
+        );
+        remove_partial_files();
+        die();
+    });
+}
+
+/// Says what a run waits for, if a server takes long to answer at all.
+pub fn say_server(endpoint: &str) {
+    say!("kl: waiting for the server {endpoint} to answer");
 }
 
 /// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal

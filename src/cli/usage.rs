@@ -77,6 +77,11 @@ fn is_of_flag(error: &Error) -> bool {
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     match error.kind() {
         _ if is_of_flag(error) => hints::of_other_tools(args),
+        ErrorKind::ArgumentConflict
+            if error.get(ContextKind::InvalidArg) == error.get(ContextKind::PriorArg) =>
+        {
+            Some("give it once".to_owned())
+        }
         ErrorKind::ArgumentConflict => {
             // Which of the two clap names first depends on the command line.
             let names: Vec<_> = [ContextKind::InvalidArg, ContextKind::PriorArg]
@@ -116,7 +121,15 @@ fn plain_words(message: &str) -> String {
     ] {
         message = message.replace(theirs, ours);
     }
-    message
+    in_range(&message).unwrap_or(message)
+}
+
+/// A message of clap's about a number that is out of range, with the range in words.
+fn in_range(message: &str) -> Option<String> {
+    let (start, range) = message.rsplit_once(" is not in ")?;
+    let (start, _number) = start.rsplit_once(' ')?;
+    let (least, most) = range.split_once("..=")?;
+    Some(format!("{start} expected a number from {least} to {most}"))
 }
 
 #[cfg(test)]
@@ -207,6 +220,15 @@ mod tests {
             "kl -m a -r r --label .x",
             "kl -m a -t t -w w -c 1",
             "kl -m a -t t -w -",
+            "kl -m a -r r -r s",
+            "kl -m a --ref-model b -t t --ref-model c",
+            "kl -m a -t t -w w -c 64 --n-ctx 128",
+            "kl -m a -t t -w w -c -1",
+            "kl -m a -r r -b -1 -ub -1",
+            "kl -m a -r r --threads -1",
+            "kl -m a -t t -w w --max-windows -1",
+            "kl -m a -r r -q -q --top-k 0",
+            "kl report a --json b --json c",
             "kl -m a -r r -n 0",
             "kl -m a -r r -b 0",
             "kl -m a -r r -ngl many",
@@ -222,6 +244,13 @@ mod tests {
             "kl -m a -f t -w w",
             "kl -m a -f t --save-all-logits b",
             "kl -hf a/b -r r",
+            "kl -m a -mu https://example.org/a.gguf -r r",
+            "kl -m org/model-GGUF:Q4_K_M -r r",
+            "kl -m hf://org/model-GGUF/a.gguf -r r",
+            "kl -m https://example.org/a.gguf -r r",
+            "kl -m none*.gguf -r r",
+            "kl -m a -t https://example.org/wiki.txt -w w",
+            "kl report none*.kls",
             "kl -m a -r r --file t",
             "kl -m a -r r --lora l",
             "kl -m a -r r --temp 0",
@@ -236,6 +265,8 @@ mod tests {
             "kl -m a -r r -ncmoe -1",
             "kl -m a -r r -sm rows",
             "kl -m a -r r --threads 513",
+            "kl -m a -r r --threads 100000",
+            "kl -m a -r r --threads 0",
             "kl -m a -r r --resume --force",
             "kl -m a -r r --json-tokens",
             "kl -m a -r r --json r",

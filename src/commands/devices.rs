@@ -11,7 +11,8 @@ use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room, l
 use crate::report::Warning;
 
 /// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device
-/// can hold them, and if ggml was compiled for much older CPUs than this one.
+/// can hold them, if ggml was compiled for much older CPUs than this one, and of more threads than can run
+/// at once.
 ///
 /// # Errors
 /// A server that cannot be used, or if the engine cannot be started.
@@ -22,6 +23,11 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     warn_without_device(engine, flags, watch)?;
     if cpu::is_slow_build(&engine.devices()?) {
         watch.warn(Warning::SlowBuild);
+    }
+    let available = cpu::threads() as u32;
+    if run.threads > available {
+        let threads = run.threads;
+        watch.warn(Warning::ManyThreads { threads, available });
     }
     Ok(())
 }

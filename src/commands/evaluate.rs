@@ -79,33 +79,29 @@ fn against_file<E: Engine>(
     Ok(run.evaluate(info))
 }
 
-/// Opens the reference. A model in its place is a common mistake, so its error says more.
+/// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.
 fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
     let error = match Reference::open(path) {
         Ok(reference) => return Ok(reference),
         Err(error) => error,
     };
-    let is_model = matches!(
-        error,
-        kl_formats::Error::NotAReference {
-            found: Found::Model,
-            ..
-        }
-    );
-    if !is_model {
+    let kl_formats::Error::NotAReference { found, .. } = &error else {
         return Err(error.into());
-    }
+    };
     let is_reference = |model: &&PathBuf| sniff(model).is_ok();
-    match settings.models.iter().find(is_reference) {
-        Some(reference) => bail!(
-            "-r {}: it is a model, and -m {} a reference: swap them",
-            path.display(),
+    let (swapped, path) = (settings.models.iter().find(is_reference), path.display());
+    match (found, swapped) {
+        (Found::Model, Some(reference)) => bail!(
+            "-r {path}: it is a model, and -m {} a reference: swap them",
             reference.display()
         ),
-        None => bail!(
-            "-r {0}: it is a model, not a reference: write one with kl -m {0} -t TEXT -w REF, or use --ref-model {0} -t TEXT",
-            path.display()
+        (Found::Model, None) => bail!(
+            "-r {path}: it is a model, not a reference: write one with kl -m {path} -t TEXT -w REF, or use --ref-model {path} -t TEXT"
         ),
+        (Found::Sidecar, _) => bail!(
+            "-r {path}: {found}, not a reference: kl report {path} shows it; give -r the reference that it was evaluated against"
+        ),
+        _ => Err(error.into()),
     }
 }
 

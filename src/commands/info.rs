@@ -1,15 +1,17 @@
-//! Describes a reference or a sidecar, and checks whether it is whole.
+//! Describes a reference, a sidecar or a model, and checks whether it is whole.
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use kl_formats::{About, Reference, SidecarReader, is_sidecar};
+use anyhow::{Context, Result, bail};
+use kl_formats::{About, Found, ModelIdentity, Reference, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
+use super::other_model::bits_per_weight;
 use super::settings::InfoSettings;
 use super::verify::{verify_reference, verify_sidecar};
-use crate::report::{GroupInfo, Info, PromptsInfo};
+use crate::engine::gguf;
+use crate::report::{GgufInfo, GroupInfo, Info, PromptsInfo, TensorTypeInfo};
 
 /// Describes the file, and then reads it whole if the settings ask for it. The observer gets the
 /// description first.
@@ -19,11 +21,17 @@ use crate::report::{GroupInfo, Info, PromptsInfo};
 pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
     let watch = &Watch::new(observer);
     let path = &settings.file;
-    let (mut info, reference) = if is_sidecar(path) {
-        (of_sidecar(path)?, None)
-    } else {
-        let reference = Reference::open(path)?;
-        (of_reference(reference.about()), Some(reference))
+    let (mut info, reference) = match Found::look(path) {
+        Found::Sidecar => (of_sidecar(path)?, None),
+        Found::Model if settings.verify => bail!(
+            "{}: a GGUF has no checksums that --verify could check: without it, kl info checks the header, and that no tensor is missing; compare the file's sha256sum with the publisher's",
+            path.display()
+        ),
+        Found::Model => (of_model(path)?, None),
+        _ => {
+            let reference = Reference::open(path)?;
+            (of_reference(reference.about()), Some(reference))
+        }
     };
     info.path = path.display().to_string();
     watch.event(&Event::Described(&info));
@@ -66,6 +74,51 @@ fn of_sidecar(path: &Path) -> Result<Info> {
         until: header.until,
         shard: header.shard,
         backend: header.backend,
+        ..Info::default()
+    })
+}
+
+fn of_model(path: &Path) -> Result<Info> {
+    let contents = gguf::contents(path)?;
+    let (summary, types) = (contents.summary, contents.types);
+    let mut model = ModelIdentity::default();
+    let file_name = path.file_name();
+    model.file_name = file_name.map(|name| name.to_string_lossy().into_owned());
+    model.name = summary.name;
+    model.architecture = summary.architecture;
+    model.size_bytes = types.iter().map(|of_type| of_type.bytes).sum();
+    model.n_params = Some(types.iter().map(|of_type| of_type.n_params).sum());
+    model.file_bytes = Some(summary.file_bytes);
+    model.metadata_sha256 = Some(summary.metadata_sha256);
+    model.sample_sha256 = Some(summary.sample_sha256);
+    let tokenizer = summary.tokenizer;
+    Ok(Info {
+        kind: "model".to_owned(),
+        file_bytes: summary.file_bytes,
+        n_ctx: contents.context_length.unwrap_or(0),
+        n_vocab: tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens),
+        add_bos: contents.add_bos,
+        gguf: Some(GgufInfo {
+            bpw: bits_per_weight(&model),
+            kind: summary.kind,
+            n_files: summary.split.map_or(1, |(_, n)| n.max(1)),
+            file_type: contents.file_type,
+            types: types
+                .into_iter()
+                .map(|of_type| TensorTypeInfo {
+                    name: of_type.name,
+                    n_tensors: of_type.n_tensors,
+                    n_params: of_type.n_params,
+                    bytes: of_type.bytes,
+                })
+                .collect(),
+            pre_tokenizer: contents.pre_tokenizer,
+            bos: contents.bos,
+            eos: contents.eos,
+            chat_template_bytes: contents.chat_template_bytes,
+        }),
+        model: Some(model),
+        tokenizer,
         ..Info::default()
     })
 }

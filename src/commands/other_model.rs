@@ -43,7 +43,8 @@ pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, wa
     }
 }
 
-fn bits_per_weight(model: &ModelIdentity) -> Option<f64> {
+/// Bits per weight, if the size and the parameters are known.
+pub fn bits_per_weight(model: &ModelIdentity) -> Option<f64> {
     let n_params = model.n_params.filter(|n| *n > 0)?;
     Some(8.0 * model.size_bytes? as f64 / n_params as f64)
 }

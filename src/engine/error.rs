@@ -70,7 +70,7 @@ pub enum EngineError {
     },
     /// llama.cpp could not create the context, usually for lack of memory.
     #[error(
-        "{path}: llama.cpp could not create a context of {n_ctx} tokens: {reason} (out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers)",
+        "{path}: llama.cpp could not create a context of {n_ctx} tokens: {reason} ({})", context_advice(.reason),
         path = .path.display()
     )]
     Context {
@@ -185,6 +185,20 @@ fn load_advice(reason: &str) -> &'static str {
         " (use --split-mode layer)"
     } else {
         ""
+    }
+}
+
+/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
+/// else too little memory.
+fn context_advice(reason: &str) -> &'static str {
+    let mentions = |word: &str| reason.contains(word);
+    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
+        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
+         --cache-type-v f16"
+    } else if mentions("block size") {
+        "use another --cache-type-k or --cache-type-v: f16 always works"
+    } else {
+        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
     }
 }
 

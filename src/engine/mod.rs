@@ -24,6 +24,7 @@ pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
 pub use head::{Head, OutputHead, Outputs};
+pub use llama_cpp::rpc::{connected as servers, on_wait};
 pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, LlamaCppModel};
 use log::last_log_errors;
 pub use log::{follow_log, lock_has_failed};

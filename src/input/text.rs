@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{TextIdentity, hex};
+use kl_formats::{Found, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
 /// llama.cpp counts a text's bytes in 31 bits.
@@ -63,10 +63,7 @@ pub fn read(path: &Path) -> Result<Text> {
         bail!("{}: is empty: there is nothing to tokenize", path.display());
     }
     if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
-        bail!(
-            "{}: not a text: byte {first} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all",
-            path.display()
-        );
+        bail!("{}: not a text: {}", path.display(), instead(path, first));
     }
     let mut identity = TextIdentity::named(name);
     identity.bytes = Some(bytes.len() as u64);
@@ -86,4 +83,23 @@ pub fn read(path: &Path) -> Result<Text> {
         identity,
         invalid_utf8,
     })
+}
+
+/// Names what a file holds in place of a text, and says what to do; `first` is its first byte that
+/// no text has.
+fn instead(path: &Path, first: usize) -> String {
+    let found = Found::look(path);
+    match found {
+        Found::Model => "it is a model; give it to -m".to_owned(),
+        Found::Sidecar => format!("{found}; kl report {} shows it", path.display()),
+        Found::Reference(_) | Found::Unpacked => {
+            "it is a reference, which holds its own text; give it to -r".to_owned()
+        }
+        Found::Gzip => "it is gzip; unpack it with gunzip".to_owned(),
+        Found::Packed(_) | Found::Zip => format!("{found}; unpack it"),
+        Found::Parquet | Found::Pdf => format!("{found}; save what it holds as plain text"),
+        _ => format!(
+            "byte {first} is 0, as in UTF-16 (convert it: iconv -f UTF-16 -t UTF-8) or in a file that is no text at all"
+        ),
+    }
 }

@@ -8,7 +8,7 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::number::{bytes, count, count_of, part, printable, short_percent};
+use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
 use super::versions::Versions;
 use super::wrap::laid_out;
 use super::{PromptsInfo, RowError, Warning};
@@ -22,16 +22,16 @@ pub struct Info {
     pub versions: Versions,
     /// The file's path, as given.
     pub path: String,
-    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, or `sidecar`.
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, `sidecar`, or `model`.
     pub kind: String,
     /// Of a sidecar: what the user calls the evaluation; absent without a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// The program that wrote it.
     pub writer: Option<String>,
-    /// Bytes of the file; of a folder, of all its files.
+    /// Bytes of the file; of a folder or a split model, of all its files.
     pub file_bytes: u64,
-    /// The model whose rows it holds; of a sidecar, the evaluated model.
+    /// The model whose rows it holds; of a sidecar, the evaluated model; of a model, itself.
     pub model: Option<ModelIdentity>,
     /// The path of the model, as it was given.
     pub model_path: Option<String>,
@@ -43,13 +43,14 @@ pub struct Info {
     pub text_path: Option<String>,
     /// Of a sidecar: what the model was evaluated against.
     pub reference: Option<ReferenceSummary>,
-    /// Tokens in a window, at most; rows, where the file may hold no tokens.
+    /// Tokens in a window, at most; rows, where the file may hold no tokens. Of a model, the context
+    /// that it was trained for, 0 where its file does not record that.
     pub n_ctx: u32,
-    /// Entries of a row.
+    /// Entries of a row; of a model, of its vocabulary.
     pub n_vocab: u32,
     /// Of a sidecar: the entries of each row that were compared.
     pub n_vocab_compared: Option<u32>,
-    /// Whether each window starts with an inserted BOS.
+    /// Whether each window starts with an inserted BOS; of a model, whether its file asks for that.
     pub add_bos: Option<bool>,
     /// The first scored position of a full window.
     pub first_scored: Option<u32>,
@@ -74,6 +75,9 @@ pub struct Info {
     /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null for
     /// a whole one.
     pub shard: Option<Shard>,
+    /// Of a model: what else its file records; absent for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gguf: Option<GgufInfo>,
     /// The seed of the windows' order; null: the text's order, or unknown.
     pub seed: Option<u64>,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
@@ -91,6 +95,44 @@ pub struct Info {
     pub verified: Option<Verified>,
     /// What to know before you trust the file.
     pub warnings: Vec<Warning>,
+}
+
+/// What a model's file records about it.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GgufInfo {
+    /// `general.type`: `model`, or what it is instead, such as `adapter` or `mmproj`.
+    pub kind: Option<String>,
+    /// The files that it is split into.
+    pub n_files: u16,
+    /// How it was quantized (`general.file_type`), by llama-quantize's name, such as `Q4_K_M`.
+    pub file_type: Option<String>,
+    /// Bits per weight: eight times the tensors' bytes over the parameters.
+    pub bpw: Option<f64>,
+    /// Its tensors by their type, those with the most parameters first.
+    pub types: Vec<TensorTypeInfo>,
+    /// How the tokenizer splits a text before it merges pieces (`tokenizer.ggml.pre`).
+    pub pre_tokenizer: Option<String>,
+    /// The id of the token that begins a text; null where the file leaves it to llama.cpp.
+    pub bos: Option<u32>,
+    /// The id of the token that ends a text; null where the file leaves it to llama.cpp.
+    pub eos: Option<u32>,
+    /// Bytes of its chat template; null without one.
+    pub chat_template_bytes: Option<u64>,
+}
+
+/// The tensors of one type.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TensorTypeInfo {
+    /// ggml's name of the type, such as `q6_K`.
+    pub name: String,
+    /// How many there are.
+    pub n_tensors: u64,
+    /// Their parameters.
+    pub n_params: u64,
+    /// Their bytes; null for a type that this `kl` does not know.
+    pub bytes: Option<u64>,
 }
 
 /// One group of windows.
@@ -153,6 +195,12 @@ pub fn info_text(info: &Info) -> String {
     put("size", Some(bytes(info.file_bytes)));
     put("model", info.model.as_ref().map(model));
     put("model path", info.model_path.clone());
+    if let Some(gguf) = &info.gguf {
+        for (name, value) in of_gguf(info, gguf) {
+            put(name, value);
+        }
+        return out;
+    }
     put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
     put("text", info.text.as_ref().map(text_identity));
     put("text path", info.text_path.clone());
@@ -223,8 +271,53 @@ fn kind(kind: &str) -> &str {
         "safetensors" => "folder of safetensors files, one per window",
         "npz" => "npz: numpy arrays, one per window",
         "sidecar" => "sidecar: one record per token",
+        "model" => "model (GGUF)",
         other => other,
     }
+}
+
+/// What a model's file records besides its size and its name: names and texts.
+fn of_gguf(info: &Info, gguf: &GgufInfo) -> Vec<(&'static str, Option<String>)> {
+    let n_params = info.model.as_ref().and_then(|model| model.n_params);
+    let n_params = n_params.unwrap_or(0);
+    let bpw = gguf
+        .bpw
+        .map_or(String::new(), |bpw| format!(", {bpw:.2} bits each"));
+    let share = |of_type: &TensorTypeInfo| {
+        let share = of_type.n_params as f64 / n_params.max(1) as f64;
+        let tensors = count_of(of_type.n_tensors, "tensor");
+        format!("{} {} ({tensors})", of_type.name, percent(share))
+    };
+    let types: Vec<String> = gguf.types.iter().map(share).collect();
+    let context = Some(info.n_ctx).filter(|&n| n > 0);
+    let token = |id: Option<u32>| id.map_or_else(|| UNKNOWN.to_owned(), |id| id.to_string());
+    let inserted = match info.add_bos {
+        Some(true) => ", inserted before each text",
+        Some(false) => ", not inserted",
+        None => "",
+    };
+    let special = format!("BOS {}{inserted}; EOS {}", token(gguf.bos), token(gguf.eos));
+    let template = gguf.chat_template_bytes.map(bytes);
+    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
+    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
+    vec![
+        (
+            "holds",
+            holds.map(|kind| format!("{kind}, not a whole model")),
+        ),
+        ("split into", n_files.map(|n| count_of(n.into(), "file"))),
+        ("parameters", Some(format!("{}{bpw}", count(n_params)))),
+        ("quantized as", gguf.file_type.clone()),
+        ("  types", Some(types.join(", "))),
+        ("context", context.map(|n| count_of(n.into(), "token"))),
+        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
+        ("  splits as", gguf.pre_tokenizer.clone()),
+        ("  special", Some(special)),
+        (
+            "chat template",
+            template.or_else(|| Some("none".to_owned())),
+        ),
+    ]
 }
 
 fn model(model: &ModelIdentity) -> String {

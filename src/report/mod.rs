@@ -22,7 +22,7 @@ mod warning;
 pub mod wrap;
 
 pub use condition::{Condition, ConditionError, judge};
-pub use info::{GroupInfo, Info, Verified, info_text, verified_text};
+pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
 pub use json::json_text;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,

@@ -34,6 +34,16 @@ pub enum Warning {
         "ggml was compiled without AVX2, which this CPU has: decoding on it takes many times as long; build kl again with RUSTFLAGS=-Ctarget-cpu=native CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ in the environment"
     )]
     SlowBuild,
+    /// More threads are to decode than can run at once.
+    #[error(
+        "--threads {threads}: this process may run only {available} at once, and at each step of the model all wait for those that are not running: it is slower than --threads {available}, by far; lower it"
+    )]
+    ManyThreads {
+        /// Threads that decode.
+        threads: u32,
+        /// Threads that the system runs at once for this process.
+        available: u32,
+    },
     /// The system did not lock the weights into memory.
     #[error(
         "--mlock has no effect: the system refuses to lock so much memory (ulimit -l shows and raises the limit)"
@@ -295,6 +305,7 @@ impl Warning {
         match self {
             Self::NoAccelerator { .. } => "no_accelerator",
             Self::SlowBuild => "slow_build",
+            Self::ManyThreads { .. } => "many_threads",
             Self::NotLocked => "not_locked",
             Self::LongWindow { .. } => "long_window",
             Self::NotUtf8 { .. } => "not_utf8",

@@ -62,6 +62,11 @@ impl Server {
         server
     }
 
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Ends the process at once.
     pub fn kill(&mut self) {
         let _ = self.process.kill();

@@ -109,3 +109,53 @@ fn an_evaluation_whose_server_dies_is_resumed_to_the_same_bytes() {
     ok(&session, &format!("{both} --resume"));
     assert!(session.read(SIDECAR) == whole);
 }
+
+/// A decode call on a frozen server never ends by itself: ggml sets no time limit.
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_a_run_whose_server_is_frozen() {
+    use std::os::unix::process::ExitStatusExt;
+    if !has_servers() {
+        return;
+    }
+    let session = long_session();
+    ok(&session, WRITE);
+    let whole = session.read("ref.gz");
+    session.remove("ref.gz");
+    let servers = two_servers();
+    let child = session.spawn(&format!("{WRITE} {}", rpc_flags(&servers)));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while session.length("ref.gz.partial") < whole.len() as u64 / 4 {
+        assert!(Instant::now() < deadline, "the file does not grow");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(servers[1].id(), "-STOP");
+    // What was sent to the server before may still be answered.
+    std::thread::sleep(Duration::from_millis(200));
+    // Unlike SIGINT, it is not ignored in a script's background job.
+    signal(child.id(), "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.signal(),
+        Some(15),
+        "a shell's loop ends with it"
+    );
+    let run = Run::from(output);
+    let address = &servers[1].address;
+    run.warns(&["kl: stopping after this decode call, or in 5 s", address]);
+    run.warns(&[
+        "kl: interrupted while it waited for an answer of",
+        address,
+        "--resume",
+    ]);
+    assert_eq!(session.files(), ["long.txt", "ref.gz.partial"]);
+    ok(&session, &format!("{WRITE} --resume"));
+    assert!(session.read("ref.gz") == whole);
+}
+
+#[cfg(unix)]
+fn signal(process: u32, name: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let status = kill.args([name, &process.to_string()]).status().unwrap();
+    assert!(status.success());
+}

@@ -104,10 +104,10 @@ fn a_model_is_split_between_servers_as_told() {
     let without_first = split.replace("RPC0,", "").replace("-ts 1,1 ", "");
     let mut on_first = Vec::new();
     for flags in [
-        format!("{split} -ts 1,3"),
-        format!("{split} -ts 3,1"),
-        format!("{split} -ts 0,1"),
-        format!("{split} -sm none -mg 0"),
+        split.replace("-ts 1,1", "-ts 1,3"),
+        split.replace("-ts 1,1", "-ts 3,1"),
+        split.replace("-ts 1,1", "-ts 0,1"),
+        split.replace("-sm layer", "-sm none -mg 0"),
         without_first,
     ] {
         let (result, log) = evaluate(&session, "@f16", &flags);
@@ -125,14 +125,15 @@ fn a_model_is_split_between_servers_as_told() {
     let set_up = result["set_up"].to_string();
     assert!(set_up.contains("-ot blk=RPC0\""), "{set_up}");
     assert!(!set_up.contains(&servers[0].address), "{set_up}");
+    let devices = split.split(" -ts").next().unwrap();
     for (flags, what) in [
-        ("-ts 1,1,1", "the devices are RPC0, RPC1"),
-        ("-sm none -mg 2", "the devices are RPC0, RPC1"),
-        ("-sm row", "(use --split-mode layer)"),
-        ("-ot blk=CUDA0", "available are CPU, RPC0, RPC1"),
-        ("-sm row -ngl auto", "cannot be fitted to the free memory"),
+        ("-ngl 99 -ts 1,1,1", "the devices are RPC0, RPC1"),
+        ("-ngl 99 -sm none -mg 2", "the devices are RPC0, RPC1"),
+        ("-ngl 99 -sm row", "(use --split-mode layer)"),
+        ("-ngl 99 -ot blk=CUDA0", "available are CPU, RPC0, RPC1"),
+        ("-ngl auto -sm row", "cannot be fitted to the free memory"),
     ] {
-        let line = format!("-m @f16 -r ref.gz --force -q {split} {flags}");
+        let line = format!("-m @f16 -r ref.gz --force -q {devices} {flags}");
         session.fails(&line, 1, &[what]);
     }
 }

@@ -20,7 +20,7 @@ fn a_quantized_cache_of_values_needs_flash_attention() {
     let (session, device) = (session(), Device::new());
     let all = device.all_layers();
     let line = format!("-m @f16 -t short.txt -c 64 -w ref.gz -q {all} -ctv q8_0 -fa off");
-    session.fails(&line, 1, &["could not create a context"]);
+    session.fails(&line, 1, &["flash attention only", "--flash-attn on"]);
     assert_eq!(session.files(), ["short.txt"]);
 }
 
@@ -64,7 +64,13 @@ fn a_server_that_is_busy_is_refused() {
         "-m @f16 -t short.txt -c 64 -w ref.gz -q --rpc {}",
         server.address
     );
-    session.fails(&line, 1, &["one program at a time"]);
+    let run = session.kl(&line);
+    let [waits, error] = run.stderr.lines().collect::<Vec<_>>()[..] else {
+        panic!("two lines, not {}", run.stderr);
+    };
+    let expected = format!("kl: waiting for the server {} to answer", server.address);
+    assert_eq!((waits, run.code), (expected.as_str(), 1));
+    assert!(error.contains("one program at a time"), "{error}");
 }
 
 #[test]

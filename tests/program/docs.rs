@@ -178,7 +178,7 @@ impl Example {
         // Examples of one page write the same files again, and run beside other tests.
         let wrapper = format!(
             "#!/bin/sh\n\
-             case \" $* \" in *' -m '*) set -- \"$@\" --threads 1 ;; esac\n\
+             case \" $* \" in *' --threads '*) ;; *' -m '*) set -- \"$@\" --threads 1 ;; esac\n\
              case \" $* \" in\n\
              *' --resume '* | *' --force '*) ;;\n\
              *' -w '* | ' convert '* | ' merge '*) set -- \"$@\" --force ;;\n\

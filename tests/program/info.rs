@@ -131,10 +131,44 @@ fn wrong_use_and_files_of_other_kinds_are_one_line() {
     session.fails("info", 2, &["FILE", "kl info --help"]);
     session.fails("info a --no-such-flag", 2, &["--no-such-flag"]);
     session.fails("info no-such-file", 1, &["no-such-file"]);
-    session.fails("info @f16", 1, &["model"]);
+    session.fails("info @eval", 1, &["not a reference: it is a text"]);
+    session.fails("info @f16 --verify", 1, &["has no checksums", "sha256sum"]);
     session.ok("info --help").prints(&["--verify"]);
     // A file may have a subcommand's name.
     session.fails("-m info -r convert", 1, &["convert: cannot open"]);
+}
+
+#[test]
+fn a_model_is_described_without_loading_it() {
+    let session = Session::new();
+    session.reference("");
+    let of_run = session.json("-m @q4 -r ref.gz --no-sidecar")["models"][0]["model"].take();
+    let info = session.info("@q4");
+    assert_eq!(info["kind"], "model");
+    for key in ["name", "size_bytes", "n_params"] {
+        assert_eq!(info["model"][key], of_run[key], "{key}");
+    }
+    assert_eq!(info["model"]["architecture"], "llama");
+    assert_eq!(
+        info["file_bytes"],
+        fs::metadata(fixture("q4")).unwrap().len()
+    );
+    assert_eq!(info["n_ctx"], 512);
+    assert_eq!(info["n_vocab"], 1024);
+    let gguf = &info["gguf"];
+    assert_eq!(gguf["bpw"], of_run["bpw"]);
+    assert_eq!(gguf["file_type"], "Q4_K_M");
+    assert_eq!(gguf["n_files"], 1);
+    assert_eq!(gguf["chat_template_bytes"], Value::Null);
+    let types = gguf["types"].as_array().unwrap();
+    let n_params = types.iter().map(|one| one["n_params"].as_u64().unwrap());
+    assert_eq!(info["model"]["n_params"], n_params.sum::<u64>());
+    let run = session.ok("info @q4");
+    insta::assert_snapshot!(
+        run.stdout
+            .replace(&fixture("q4").display().to_string(), "q4")
+    );
+    assert_eq!(run.stderr, "");
 }
 
 /// Each window's number in a native reference, and its first byte: that of the member with its

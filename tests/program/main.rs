@@ -23,6 +23,7 @@ mod groups;
 mod infinite;
 mod info;
 mod inputs_kept;
+mod install;
 mod label;
 mod licences;
 mod links;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -283,4 +284,29 @@ fn a_reference_that_is_replaced_between_two_models_is_an_error() {
     run.warns(&["ref.gz", "replaced"]);
     assert!(session.exists("tiny-q8_0.gguf.kls"));
     assert!(!session.exists("tiny-q2_K.gguf.kls"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_server_that_never_answers_is_named_and_a_signal_ends_the_wait() {
+    use std::os::unix::process::ExitStatusExt;
+    if is_ignored(15) {
+        return;
+    }
+    let session = Session::new();
+    session.reference("");
+    // It accepts connections, and that is all.
+    let frozen = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = frozen.local_addr().unwrap().to_string();
+    let line = format!("-m @q8 -r ref.gz --rpc {address}");
+    let mut child = session.spawn(&line);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let waits = lines.next().unwrap().unwrap();
+    let expected = format!("kl: waiting for the server {address} to answer");
+    assert_eq!(waits, expected);
+    signal(&child, "-TERM");
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.signal(), Some(15), "a shell's loop ends with it");
+    assert_eq!(lines.next().unwrap().unwrap(), "kl: interrupted");
+    assert_eq!(session.files(), ["ref.gz", "short.txt"]);
 }

@@ -111,7 +111,7 @@ impl Session {
             };
         }
         // Tests run side by side: several decode threads each would only wait for each other.
-        if words.contains(&"-m") {
+        if words.contains(&"-m") && !words.contains(&"--threads") {
             command.args(["--threads", "1"]);
         }
         command
@@ -176,12 +176,13 @@ impl Session {
         self.reference_of("@f16", "ref.gz", more);
     }
 
-    /// Writes a reference of the short text with another model.
+    /// Writes a reference of the short text with another model, or with other windows (`-c`).
     #[track_caller]
     pub fn reference_of(&self, model: &str, name: &str, more: &str) {
         self.write("short.txt", short_text());
+        let n_ctx = if more.contains("-c ") { "" } else { "-c 64" };
         self.ok(&format!(
-            "-m {model} -t short.txt -w {name} -c 64 -q {more}"
+            "-m {model} -t short.txt -w {name} {n_ctx} -q {more}"
         ));
     }
 }

@@ -1,7 +1,7 @@
 //! How a model is run: what it cannot do is refused, and a warning names each setting that moves
 //! results, and no other.
 
-use crate::session::{Run, Session, program};
+use crate::session::{Session, program};
 
 /// The line's warnings about settings that differ from the reference's.
 fn differences(session: &Session, line: &str) -> Vec<String> {
@@ -63,10 +63,8 @@ fn a_setting_that_moves_results_is_one_warning() {
             assert!(found[0].contains(what), "{flags}: {found:?}");
         }
     }
-    // Of a flag given twice the last one counts; the session's own is --threads 1.
-    let mut command = session.command(part);
-    let output = command.args(["--threads", "2"]).output().unwrap();
-    Run::from(output).warns(&["threads", "2 here", "1"]);
+    let run = session.ok(&format!("{part} --threads 2"));
+    run.warns(&["threads", "2 here", "1"]);
 }
 
 #[test]
@@ -133,4 +131,19 @@ fn ggmls_threads_sleep_while_they_wait() {
         is_there,
         "scripts/llama-cpp.cmake was not used: cargo clean --release -p llama-cpp-sys-2"
     );
+}
+
+#[test]
+fn a_quantized_cache_of_values_without_flash_attention_names_the_flags() {
+    let session = Session::new();
+    session.reference("");
+    let line = "-m @q8 -r ref.gz --no-sidecar -q -fa off";
+    let what = [
+        "with flash attention only",
+        "--flash-attn on or auto",
+        "--cache-type-v f16",
+    ];
+    let run = session.fails(&format!("{line} -ctv q4_0"), 1, &what);
+    assert!(!run.stderr.contains("--n-ctx"), "{}", run.stderr);
+    session.ok(&format!("{line} -ctk q4_0"));
 }

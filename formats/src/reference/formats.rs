@@ -9,9 +9,9 @@ use flate2::read::GzDecoder;
 
 use super::format::{FirstBytes, Format};
 use super::{Kind, Reference};
-use crate::error::{Found, Named, Result};
+use crate::error::{Named, Result};
 use crate::gzip::GZIP_MAGIC;
-use crate::{klpy, llamacpp, native, npz, safetensors, sidecar, source};
+use crate::{Found, klpy, llamacpp, native, npz, safetensors, source};
 
 /// Every kind there is.
 static FORMATS: [Format; 5] = [
@@ -23,7 +23,7 @@ static FORMATS: [Format; 5] = [
 ];
 
 /// Bytes that recognition reads, raw and plain.
-const START_BYTES: usize = 64;
+const START_BYTES: usize = 512;
 
 /// The kind of reference that a file is, as its first bytes show. A folder can only be one of
 /// `safetensors` files.
@@ -80,32 +80,11 @@ fn recognise(path: &Path) -> Result<&'static Format> {
     FORMATS
         .iter()
         .find(|format| (format.recognise)(&start))
-        .ok_or_else(|| name.not_a_reference(found(&start)))
-}
-
-/// What a file that is not a reference seems to be.
-fn found(start: &FirstBytes) -> Found {
-    let raw = &start.raw;
-    if raw.is_empty() {
-        Found::Empty
-    } else if raw.starts_with(b"GGUF") {
-        Found::Model
-    } else if raw
-        .get(..sidecar::MAGIC_LINE.len())
-        .is_some_and(|line| sidecar::version_of(line).is_some())
-    {
-        Found::Sidecar
-    } else if raw.starts_with(&GZIP_MAGIC) {
-        Found::Gzip
-    } else if raw.get(8) == Some(&b'{') {
-        Found::SafetensorsFile
-    } else {
-        Found::Unknown
-    }
+        .ok_or_else(|| name.not_a_reference(Found::of(&start)))
 }
 
 impl FirstBytes {
-    fn read(name: &Named) -> Result<Self> {
+    pub(crate) fn read(name: &Named) -> Result<Self> {
         if name.path().is_dir() {
             return Ok(Self {
                 is_folder: true,

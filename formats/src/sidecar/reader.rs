@@ -10,9 +10,8 @@ use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
     TokenTexts, version_of,
 };
-use crate::checksum;
 use crate::error::{Error, Named, Result};
-use crate::source;
+use crate::{Found, checksum, source};
 
 /// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
@@ -149,7 +148,7 @@ impl SidecarReader {
             .read_to_end(&mut lines)
             .map_err(io)?;
         let Some(version) = version_of(&lines) else {
-            return Err(name.not_a_sidecar("its first line is not that of a sidecar"));
+            return Err(name.not_a_sidecar(Found::look(path)));
         };
         let limit = (MAX_HEADER_BYTES - MAGIC_LINE.len()) as u64;
         (&mut stream)

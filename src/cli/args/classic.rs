@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
-use super::values::{device, file, n_tokens, written_kind};
+use super::values::{device, file, input, model, n_tokens, written_kind};
 use super::{
     ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, InputArgs, REFERENCE, ResultArgs,
 };
@@ -21,7 +21,7 @@ pub struct Args {
     ///
     /// Each model is loaded after the one before it is freed. A folder stands for all of its GGUFs
     /// in the order of their names, of split ones the first part; not with -w.
-    #[arg(short, long, value_name = "PATH", help_heading = INPUT, required_unless_present = "list_devices")]
+    #[arg(short, long, value_name = "PATH", help_heading = INPUT, value_parser = model(), required_unless_present = "list_devices")]
     pub model: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct Args {
     /// Stop after N scored tokens, from windows in a seeded random order; -1: all
     #[arg(
         short = 'n', long, value_name = "N", help_heading = INPUT, hide_short_help = true,
-        default_value = "-1", value_parser = n_tokens, allow_negative_numbers = true
+        default_value = "-1", value_parser = n_tokens
     )]
     pub n_tokens: i64,
 
@@ -129,7 +129,7 @@ pub struct WriteArgs {
 #[command(next_help_heading = EVALUATION)]
 pub struct EvaluateArgs {
     /// Reference to evaluate against; its format is detected
-    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = file())]
+    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = input())]
     pub read_path: Option<PathBuf>,
 
     /// Model to evaluate against, without a file (GGUF)
@@ -139,7 +139,7 @@ pub struct EvaluateArgs {
     /// -r.
     #[arg(
         long, value_name = "PATH", help_heading = REFERENCE,
-        value_parser = file(), conflicts_with = "read_path"
+        value_parser = input(), conflicts_with = "read_path"
     )]
     pub ref_model: Option<PathBuf>,
 
@@ -148,7 +148,6 @@ pub struct EvaluateArgs {
     /// With auto, as many as fit beside all layers of the evaluated model.
     #[arg(
         long, value_name = "N", help_heading = REFERENCE, hide_short_help = true,
-        allow_negative_numbers = true,
         requires = "ref_model", conflicts_with = "read_path"
     )]
     pub ref_ngl: Option<GpuLayers>,

@@ -6,7 +6,7 @@ use clap::value_parser;
 use kl_formats::MAX_N_CTX;
 
 use super::INPUT;
-use super::values::file;
+use super::values::{input, input_or_stdin};
 use crate::input::ScoreFrom;
 
 /// The flags for a text or prompts, and the windows of them.
@@ -17,7 +17,7 @@ pub struct InputArgs {
     ///
     /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
     /// reported apart. No window holds parts of two texts. A file that is named so is a path.
-    #[arg(short, long, value_name = "PATH")]
+    #[arg(short, long, value_name = "PATH", value_parser = input_or_stdin())]
     pub text_path: Vec<PathBuf>,
 
     /// Prompts to run it over, instead of a text; '-' reads stdin
@@ -25,7 +25,7 @@ pub struct InputArgs {
     /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
     /// "group".
     #[arg(
-        long, value_name = "PATH", hide_short_help = true,
+        long, value_name = "PATH", hide_short_help = true, value_parser = input_or_stdin(),
         conflicts_with_all = ["text_path", "stride"]
     )]
     pub prompts_file: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub struct InputArgs {
     /// With --prompts-file, use this chat template (Jinja) instead of the model's own
     #[arg(
         long, value_name = "PATH", hide_short_help = true,
-        value_parser = file(), conflicts_with = "no_chat_template"
+        value_parser = input(), conflicts_with = "no_chat_template"
     )]
     pub chat_template_file: Option<PathBuf>,
 

@@ -10,7 +10,7 @@ mod values;
 
 use std::ffi::OsString;
 
-use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
+use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
 pub use classic::{Args, EvaluateArgs, WriteArgs};
 pub use input::InputArgs;
@@ -30,7 +30,6 @@ pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs}
     after_long_help = EXAMPLES,
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
-    args_override_self = true,
     subcommand_negates_reqs = true
 )]
 pub struct Cli {
@@ -109,6 +108,8 @@ pub fn command() -> clap::Command {
         id if write.contains(id) => arg.conflicts_with_all(&evaluate),
         _ => arg,
     });
+    command = command.mut_args(common);
+    command = command.mut_subcommands(|subcommand| subcommand.mut_args(common));
     // clap adds its own flags and its command `help` when the command is built.
     command.build();
     command = command.mut_subcommand("help", |help| help.hide(true));
@@ -119,8 +120,128 @@ pub fn command() -> clap::Command {
     })
 }
 
+/// Sets what all flags have in common. A switch may repeat: it means the same each time. Of a flag with
+/// one value, clap refuses a second. A number below 0 is a value, so that its error names the flag.
+fn common(arg: Arg) -> Arg {
+    let id = arg.get_id().clone();
+    let is_path = arg.get_value_names().is_some_and(|names| names == ["PATH"]);
+    match arg.get_action() {
+        ArgAction::SetTrue => arg.overrides_with(id),
+        _ if arg.is_positional() || is_path => arg,
+        _ => arg.allow_negative_numbers(true),
+    }
+}
+
 fn members(command: &clap::Command, group: Option<Id>) -> Vec<Id> {
     let mut groups = command.get_groups();
     let group = groups.find(|candidate| Some(candidate.get_id()) == group.as_ref());
     group.map_or_else(Vec::new, |group| group.get_args().cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flags that may repeat, each of whose values counts.
+    const REPEATABLE: [&str; 8] = [
+        "--device",
+        "--fail-if",
+        "--model",
+        "--override-tensor",
+        "--ref-device",
+        "--rpc",
+        "--stats",
+        "--text-path",
+    ];
+
+    /// Values of which every flag accepts one.
+    const VALUES: [&str; 16] = [
+        "2",
+        "0.5",
+        "5%",
+        "0/2",
+        "all",
+        "on",
+        "none",
+        "same",
+        "auto",
+        "u16",
+        "kl",
+        "q8_0",
+        "a=CPU",
+        "kld.mean>1",
+        "logits",
+        "host:1",
+    ];
+
+    /// Every flag of every command, with the command's name: none for the classic calls.
+    fn flags() -> Vec<(Option<String>, Arg)> {
+        let command = command();
+        let of = |name: Option<&str>, command: &clap::Command| {
+            let flags = command.get_arguments().filter(|arg| !arg.is_positional());
+            let name = name.map(str::to_owned);
+            let flags = flags.map(|arg| (name.clone(), arg.clone()));
+            flags.collect::<Vec<_>>()
+        };
+        let mut all = of(None, &command);
+        for subcommand in command.get_subcommands() {
+            all.extend(of(Some(subcommand.get_name()), subcommand));
+        }
+        all.retain(|(name, _)| name.as_deref() != Some("help"));
+        all
+    }
+
+    /// What clap answers to a call of a command with these words after it.
+    fn answer(command: Option<&str>, words: &[&str]) -> String {
+        let words = ["kl"]
+            .into_iter()
+            .chain(command)
+            .chain(words.iter().copied());
+        let words: Vec<_> = words.map(OsString::from).collect();
+        match parse(&words) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn only_the_flags_that_collect_values_repeat() {
+        for (command, flag) in flags() {
+            let long = format!("--{}", flag.get_long().unwrap());
+            let takes_value = flag.get_action().takes_values();
+            let is_valid = |value: &&str| {
+                let answer = answer(command.as_deref(), &[&long, value]);
+                !answer.contains("invalid value")
+            };
+            let words = match takes_value {
+                true => {
+                    let value = VALUES.into_iter().find(is_valid).expect(&long);
+                    vec![long.as_str(), value, long.as_str(), value]
+                }
+                false => vec![long.as_str(), long.as_str()],
+            };
+            let answer = answer(command.as_deref(), &words);
+            let is_refused = answer.contains("cannot be used multiple times");
+            let may_repeat = !takes_value || REPEATABLE.contains(&long.as_str());
+            assert_eq!(is_refused, !may_repeat, "{command:?} {long}: {answer}");
+            assert!(!is_refused || answer.contains(&long), "{long}: {answer}");
+        }
+    }
+
+    #[test]
+    fn a_number_below_0_is_refused_by_the_name_of_its_flag() {
+        for (command, flag) in flags() {
+            let long = format!("--{}", flag.get_long().unwrap());
+            let names = flag.get_value_names().unwrap_or_default();
+            if !flag.get_action().takes_values() || names == ["PATH"] {
+                continue;
+            }
+            let answer = answer(command.as_deref(), &[&long, "-7"]);
+            let is_named = answer.contains(&format!("invalid value '-7' for '{long} "));
+            // A name may start with a minus, and the index of a device is checked where it is used.
+            let is_name = ["--label", "--device", "--ref-device", "--main-gpu"];
+            let is_name = is_name.contains(&long.as_str());
+            assert!(is_named || is_name, "{command:?} {long}: {answer}");
+        }
+    }
 }

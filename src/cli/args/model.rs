@@ -16,8 +16,7 @@ pub struct DeviceArgs {
     /// With auto, as many as fit beside the contexts, with 1 GiB of each device left free. llama.cpp
     /// splits a layer that does not fit whole.
     #[arg(
-        long, value_name = "N", default_value_t = GpuLayers::default(),
-        allow_negative_numbers = true
+        long, value_name = "N", default_value_t = GpuLayers::default()
     )]
     pub n_gpu_layers: GpuLayers,
 
@@ -61,12 +60,7 @@ pub struct DeviceArgs {
     pub tensor_split: Option<TensorSplit>,
 
     /// Device that holds what is not split (-mg), counted from 0
-    #[arg(
-        long,
-        value_name = "N",
-        hide_short_help = true,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub main_gpu: Option<i32>,
 
     /// Tensors to keep on other devices (-ot), by regular expression; may repeat
@@ -86,12 +80,7 @@ pub struct DeviceArgs {
     pub cpu_moe: bool,
 
     /// Keep the experts of the first N layers on the CPU (-ncmoe)
-    #[arg(
-        long,
-        value_name = "N",
-        hide_short_help = true,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub n_cpu_moe: Option<u32>,
 
     /// Keep attention and the KV cache on the CPU (-nkvo)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::RESULTS;
-use super::values::file;
+use super::values::{file, input};
 use crate::stats::{ClusterRule, Confidence};
 
 /// Compare evaluations: which is better, and is the difference real
@@ -11,10 +11,9 @@ use crate::stats::{ClusterRule, Confidence};
 /// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
 /// compared token by token; what was not measured alike is listed apart, with the reason.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct ReportArgs {
     /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required = true, value_parser = input())]
     pub paths: Vec<PathBuf>,
 
     /// Compare two models in depth

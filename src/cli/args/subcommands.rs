@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use kl_formats::{Encoding, Kind};
 
 use super::ResultArgs;
-use super::values::{compare_vocab, file, n_tokens, row_encoding, server, written_kind};
+use super::values::{compare_vocab, file, input, n_tokens, row_encoding, server, written_kind};
 use crate::commands::settings::{Bos, Vocabulary};
 
 /// Show what a file holds; with --verify, check every byte of it
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct InfoArgs {
-    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), .npz, or folder of
+    /// Reference of kl, kl.py or llama-perplexity, sidecar (.kls), model (GGUF), .npz, or folder of
     /// N.safetensors; its format is detected
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = input())]
     pub file: PathBuf,
 
     /// Read every byte and check every checksum; exit with code 1 if the file is damaged
@@ -34,10 +33,9 @@ pub struct InfoArgs {
 ///
 /// Warns about what the new file will lack; what its format cannot hold at all is an error.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct ConvertArgs {
     /// Reference of kl, kl.py or llama-perplexity; its format is detected
-    #[arg(value_name = "IN")]
+    #[arg(value_name = "IN", value_parser = input())]
     pub input: PathBuf,
 
     /// Reference to write
@@ -71,14 +69,13 @@ pub struct ConvertArgs {
 ///
 /// The result is byte for byte what one run would have written.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct MergeArgs {
     /// File to write
     #[arg(value_name = "OUT", value_parser = file())]
     pub output: PathBuf,
 
     /// Parts to join, in any order: sidecars (.kls), or references of kl
-    #[arg(value_name = "IN", required = true)]
+    #[arg(value_name = "IN", required = true, value_parser = input())]
     pub parts: Vec<PathBuf>,
 
     /// Succeed if OUT is what the parts make already; else make it, also where a merge was
@@ -99,21 +96,20 @@ pub struct MergeArgs {
 ///
 /// Reports how far each OTHER is from REF.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct CompareArgs {
     /// Reference of kl, kl.py or llama-perplexity, .npz, or folder of N.safetensors; its format is
     /// detected
-    #[arg(value_name = "REF")]
+    #[arg(value_name = "REF", value_parser = input())]
     pub reference: PathBuf,
 
     /// File to compare with REF, of any of these formats; may repeat
-    #[arg(value_name = "OTHER", required = true)]
+    #[arg(value_name = "OTHER", required = true, value_parser = input())]
     pub others: Vec<PathBuf>,
 
     /// Stop after N rows, skipping windows that only REF has; -1: all
     #[arg(
         short = 'n', long, value_name = "N", default_value = "-1",
-        value_parser = n_tokens, allow_negative_numbers = true
+        value_parser = n_tokens
     )]
     pub n_tokens: i64,
 
@@ -140,10 +136,9 @@ pub struct CompareArgs {
 
 /// Show how kl was built and what it runs on, for reports of problems
 ///
-/// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
+/// Exits with code 1 if it finds a problem, which a line PROBLEM states. Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
 /// that change what llama.cpp does. -v prints the same before a run.
 #[derive(clap::Args, Debug)]
-#[command(args_override_self = true)]
 pub struct DoctorArgs {
     /// Servers (llama.cpp's ggml-rpc-server) to try
     #[arg(long, value_name = "HOST:PORT,...", value_parser = server, value_delimiter = ',')]

@@ -1,6 +1,6 @@
 //! Parsers for values of flags that clap cannot parse by itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
@@ -23,6 +23,68 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
         true => Err("only -t, --prompts-file, --json and --csv accept '-'; name a file"),
         false => Ok(path),
     })
+}
+
+/// Parses the path of a model, or of a folder of models.
+pub fn model() -> impl TypedValueParser<Value = PathBuf> {
+    file().try_map(|path| on_this_machine(path, "; for all models of a folder, name the folder"))
+}
+
+/// Parses the path of another file or folder that is read.
+pub fn input() -> impl TypedValueParser<Value = PathBuf> {
+    file().try_map(|path| on_this_machine(path, ""))
+}
+
+/// Parses the path of a file that is read, or `-` for standard input.
+pub fn input_or_stdin() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| on_this_machine(path, ""))
+}
+
+/// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by their
+/// names. `of_pattern`: what else to do about a pattern.
+fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
+    let text = path.to_string_lossy();
+    if path.exists() {
+        Ok(path)
+    } else if text.contains("hf://") {
+        Err("kl downloads nothing: get the file first (hf download REPOSITORY FILE --local-dir .), then give its path".to_owned())
+    } else if text.contains("://") {
+        Err(
+            "kl downloads nothing: get the file first (curl -LO URL), then give its path"
+                .to_owned(),
+        )
+    } else if text.contains(['*', '?', '[']) {
+        Err(format!(
+            "there is no such file; the shell replaces a pattern only where it is not quoted and a file matches{of_pattern}"
+        ))
+    } else if is_repository(&path) {
+        let repository = text.split(':').next().unwrap_or_default();
+        Err(format!(
+            "there is no such file; from Hugging Face, get one first (hf download {repository} FILE --local-dir .), then give its path"
+        ))
+    } else {
+        Ok(path)
+    }
+}
+
+/// Whether a path that does not exist looks like the name of a repository on Hugging Face, as in
+/// `org/model` or llama.cpp's `org/model:Q4_K_M`.
+fn is_repository(path: &Path) -> bool {
+    let parts: Option<Vec<&str>> = path.iter().map(|part| part.to_str()).collect();
+    let Some([owner, name]) = parts.as_deref() else {
+        return false;
+    };
+    let is_word = |text: &str, others: &[char]| {
+        let is_known = |c: char| c.is_ascii_alphanumeric() || others.contains(&c);
+        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_known)
+    };
+    // A file's ending is a word; `3.1-8B` is none.
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let is_file = ending.is_some_and(|ending| ending.chars().all(|c| c.is_ascii_alphabetic()));
+    is_word(owner, &['-', '_', '.'])
+        && is_word(name, &['-', '_', '.', ':'])
+        && !is_file
+        && !Path::new(owner).exists()
 }
 
 /// Parses the number of scored tokens to stop after, or -1 for all.
@@ -68,5 +130,47 @@ pub fn device(text: &str) -> Result<String, &'static str> {
     match text.is_empty() {
         true => Err("expected names of devices, as --list-devices shows them"),
         false => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_this_machine_is_told_from_a_file_that_is_missing() {
+        let answer = |text: &str| on_this_machine(text.into(), "").err().unwrap_or_default();
+        for (text, what) in [
+            ("https://example.org/a.gguf", "curl -LO"),
+            ("code=http://example.org/a.txt?download=true", "curl -LO"),
+            ("hf://org/model/a.gguf", "hf download REPOSITORY FILE"),
+            ("org/model", "hf download org/model FILE"),
+            ("org/Llama-3.1-8B", "hf download org/Llama-3.1-8B FILE"),
+            (
+                "org/Qwen2.5_GGUF:Q4_K_M",
+                "hf download org/Qwen2.5_GGUF FILE",
+            ),
+            ("*.gguf", "not quoted"),
+            ("models/q?.gguf", "not quoted"),
+        ] {
+            assert!(answer(text).contains(what), "{text}: {}", answer(text));
+        }
+        for text in [
+            "a.gguf",
+            "-",
+            "src",
+            "src/none",
+            "none/a.gguf",
+            "none/wiki.txt",
+            "a/b/c",
+            "/none/a",
+            "../none",
+            "./none",
+            "~/none",
+            "none/a b",
+            "name=none/text",
+        ] {
+            assert_eq!(answer(text), "", "{text}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::commands::cpu;
 use crate::engine::memory;
 
 /// The machine, without its devices.
@@ -39,7 +40,7 @@ impl System {
         let total = memory::total();
         Self {
             cores: num_cpus::get_physical(),
-            threads: num_cpus::get(),
+            threads: cpu::threads(),
             memory: total,
             memory_available: memory::available(),
             swap: memory::swap(),

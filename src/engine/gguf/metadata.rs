@@ -27,8 +27,10 @@ pub(super) struct Metadata {
     /// `general.type`.
     pub(super) kind: Option<String>,
     pub(super) tokenizer_model: Option<String>,
-    /// Whether `tokenizer.ggml.pre` is there, and not empty.
-    pub(super) has_pre_tokenizer: bool,
+    /// `tokenizer.ggml.pre`, unless it is empty.
+    pub(super) pre_tokenizer: Option<String>,
+    /// Bytes of `tokenizer.chat_template`.
+    pub(super) chat_template_bytes: Option<u64>,
     pub(super) tokens: Option<Tokens>,
     pub(super) types: TokenTypes,
     pub(super) alignment: u64,
@@ -47,7 +49,7 @@ impl Metadata {
         /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
         const BPE: [&str; 3] = ["gpt2", "hybriddna", "whitespace"];
         let model = self.tokenizer_model.as_deref();
-        model.is_some_and(|model| BPE.contains(&model)) && !self.has_pre_tokenizer
+        model.is_some_and(|model| BPE.contains(&model)) && self.pre_tokenizer.is_none()
     }
 }
 
@@ -71,7 +73,13 @@ pub(super) fn read(cursor: &mut Cursor, n_pairs: u64) -> Result<Metadata> {
                 found.tokenizer_model = Some(cursor.string(MAX_STRING_BYTES)?);
             }
             ("tokenizer.ggml.pre", STRING) => {
-                found.has_pre_tokenizer = !cursor.string(MAX_STRING_BYTES)?.is_empty();
+                let name = cursor.string(MAX_STRING_BYTES)?;
+                found.pre_tokenizer = Some(name).filter(|name| !name.is_empty());
+            }
+            ("tokenizer.chat_template", STRING) => {
+                let bytes = cursor.string_len()?;
+                cursor.skip(bytes, |_| ())?;
+                found.chat_template_bytes = Some(bytes);
             }
             ("tokenizer.ggml.tokens", ARRAY) => found.tokens = Some(vocabulary::tokens(cursor)?),
             ("tokenizer.ggml.token_type", ARRAY) => found.types = vocabulary::types(cursor)?,
@@ -124,7 +132,15 @@ pub(super) fn read(cursor: &mut Cursor, n_pairs: u64) -> Result<Metadata> {
 
 /// Whether an integer or a bool is needed later.
 fn is_kept(key: &str) -> bool {
-    const WHOLE: [&str; 3] = ["general.alignment", "split.no", "split.count"];
+    const WHOLE: [&str; 7] = [
+        "general.alignment",
+        "general.file_type",
+        "split.no",
+        "split.count",
+        "tokenizer.ggml.add_bos_token",
+        "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id",
+    ];
     const ENDS: [&str; 14] = [
         ".attention.causal",
         ".attention.head_count",

@@ -21,6 +21,7 @@
     )
 )]
 
+mod contents;
 mod cursor;
 mod error;
 mod found;
@@ -134,6 +135,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
     })
 }
 
+pub use contents::{GgufContents, contents};
 pub use place::{TensorPlace, find_tensor};
 pub use split::{part_of_name, read_whole};
 

@@ -3,7 +3,9 @@
 use std::ffi::{CString, c_char};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use llama_cpp_sys_2 as sys;
@@ -13,6 +15,12 @@ use crate::engine::EngineError;
 
 /// How long a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a server may take before the user is told what is waited for.
+const NOTICE: Duration = Duration::from_secs(2);
+
+/// What tells the user, given the server's address.
+static ON_WAIT: OnceLock<fn(&str)> = OnceLock::new();
 
 /// The version of ggml's RPC protocol, major and minor (`RPC_PROTO_MAJOR_VERSION` in
 /// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
@@ -29,6 +37,25 @@ static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// that at once, a server may repeat the wrong one.
 pub(super) static TURN: Mutex<()> = Mutex::new(());
 
+/// Hands the address of each server that takes long to connect to `handler`, on a thread of its own.
+pub fn on_wait(handler: fn(&str)) {
+    // A second call, as in tests, keeps the first handler.
+    let _ = ON_WAIT.set(handler);
+}
+
+/// Tells the user what is waited for, if what it returns lives for long.
+fn notice(endpoint: &str) -> Sender<()> {
+    let (waits, ends) = mpsc::channel();
+    let endpoint = endpoint.to_owned();
+    thread::spawn(move || {
+        let waited = ends.recv_timeout(NOTICE);
+        if let (Err(RecvTimeoutError::Timeout), Some(handler)) = (waited, ON_WAIT.get()) {
+            handler(&endpoint);
+        }
+    });
+    waits
+}
+
 /// Connects to a server, `HOST:PORT`, and registers its devices, after those of earlier servers. One
 /// that is connected already is left as it is.
 ///
@@ -42,6 +69,7 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     if servers().iter().any(|known| known == endpoint) {
         return Ok(());
     }
+    let _notice = notice(endpoint);
     // It would not answer: it serves one connection at a time, and ggml holds that one.
     if let Some(known) = same_server(endpoint) {
         return Err(fails(format!(
@@ -74,9 +102,15 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// The addresses of the servers that are connected.
+#[must_use]
+pub fn connected() -> Vec<String> {
+    servers().clone()
+}
+
 /// The servers that no longer accept a connection, or all if each of them does.
 pub(in crate::engine) fn suspects() -> Vec<String> {
-    let all = servers().clone();
+    let all = connected();
     let mut gone = all.clone();
     gone.retain(|endpoint| connect(endpoint).is_err());
     if gone.is_empty() { all } else { gone }

@@ -9,6 +9,7 @@ use crate::session::{Session, fixture};
 fn what_is_not_a_model_is_named() {
     let session = Session::new();
     session.reference("");
+    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls");
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4000\n";
     session.write("pointer.gguf", pointer);
     session.write(
@@ -25,6 +26,8 @@ fn what_is_not_a_model_is_named() {
     session.write("model.safetensors", safetensors);
     session.write("pytorch_model.bin", b"PK\x03\x04\0\0\x08\x08");
     session.write("imatrix.dat", b"\x03\0\0\0\x13\0\0\0blk.0.attn_q.weight\0");
+    session.write("old.bin", b"tjgg\x03\0\0\0");
+    session.write("model.gguf.zst", b"\x28\xb5\x2f\xfd\x04");
     session.write("noise.gguf", [7, 200, 0, 1]);
     session.write("empty.gguf", "");
     fs::create_dir(session.path("hf")).unwrap();
@@ -44,9 +47,15 @@ fn what_is_not_a_model_is_named() {
             "-m model.safetensors -r ref.gz",
             "-m pytorch_model.bin -r ref.gz",
             "-m imatrix.dat -r ref.gz",
+            "-m old.bin -r ref.gz",
+            "-m model.gguf.zst -r ref.gz",
             "-m noise.gguf -r ref.gz",
             "-m empty.gguf -r ref.gz",
             "-m @base -r ref.gz",
+            "-m ref.gz -r ref.gz",
+            "-m @npz -r ref.gz",
+            "-m q8.kls -r ref.gz",
+            "-m @f16 --ref-model q8.kls -t short.txt",
             "-m hf -r ref.gz",
             "-m hf -t short.txt -w new.gz",
         ]
@@ -146,7 +155,7 @@ fn what_is_not_a_reference_is_named() {
     session.reference("--format llama.cpp --force");
     let base = session.read("ref.gz");
     session.write("cut.kld", &base[..base.len() / 2]);
-    session.ok("-m @q8 -r ref.gz -q --json result.json");
+    session.ok("-m @q8 -r ref.gz -q --sidecar q8.kls --json result.json");
     session.write(
         "page.gz",
         "<!doctype html>\n<html><title>404</title></html>",
@@ -160,10 +169,38 @@ fn what_is_not_a_reference_is_named() {
             "-m @q8 -r page.gz",
             "-m @q8 -r short.txt",
             "-m @q8 -r result.json",
-            "-m @q2 -r tiny-q8_0.gguf.kls",
+            "-m @q2 -r q8.kls",
+            "-m @q2 -r @npz",
             "-m @q8 -r cut.kld",
             "report ref.gz",
             "report result.json",
+            "report page.gz",
+            "report @q8",
+            "report @klpy",
+            "report empty.gz",
+        ]
+    ));
+}
+
+#[test]
+fn what_is_not_a_file_of_this_machine_is_named() {
+    let session = Session::new();
+    session.reference("");
+    insta::assert_snapshot!(told(
+        &session,
+        &[
+            "-m unsloth/Qwen3-8B-GGUF -r ref.gz",
+            "-m unsloth/Qwen3-8B-GGUF:Q4_K_M -r ref.gz",
+            "-m hf://unsloth/Qwen3-8B-GGUF/q4.gguf -r ref.gz",
+            "-m https://example.org/q4.gguf -r ref.gz",
+            "-m q*.gguf -r ref.gz",
+            "-hf unsloth/Qwen3-8B-GGUF -r ref.gz",
+            "-m @q8 -r org/reference",
+            "-m @f16 -t Salesforce/wikitext -w new.gz",
+            "-m @f16 -t https://example.org/wiki.txt -w new.gz",
+            "-m @q8 --ref-model org/model -t short.txt",
+            "report *.kls",
+            "info https://example.org/ref.gz",
         ]
     ));
 }

@@ -4,15 +4,16 @@
 //! | mistake | test |
 //! |---|---|
 //! | something else than a model after `-m` | [`files::what_is_not_a_model_is_named`] |
+//! | a URL, a name on Hugging Face, a pattern in quotes | [`files::what_is_not_a_file_of_this_machine_is_named`] |
 //! | a LoRA adapter, an mmproj file, an importance matrix, a vocabulary | [`files::parts_of_models_are_named`] |
 //! | an embedding or encoder model | `bad_input.rs` |
 //! | a download that is not complete, a part of a split model | [`files::what_is_missing_of_a_model_is_named`] |
-//! | something else than a reference after `-r` | [`files::what_is_not_a_reference_is_named`] |
+//! | something else than a reference after `-r`, than a sidecar after `report` | [`files::what_is_not_a_reference_is_named`] |
 //! | `-m` and `-r` swapped, the original and the quant swapped | [`models::swapped_files_are_noticed`] |
 //! | another fine-tune, another model | [`models::a_model_that_is_no_quant_of_the_reference_is_noticed`] |
 //! | another tokenizer or vocabulary | [`models::another_vocabulary_is_refused`] |
 //! | one of several models missing | `bad_input.rs` |
-//! | a text that is none: UTF-16, binary, empty, missing | [`texts::what_is_not_a_text_is_named`] |
+//! | a text that is none: UTF-16, binary, packed, a model, empty, missing | [`texts::what_is_not_a_text_is_named`] |
 //! | a text for a model that was made for chats | [`texts::a_model_with_a_chat_template_is_pointed_out`] |
 //! | a window of another size, longer than the text or the training | [`texts::windows_of_the_wrong_size_are_noticed`] |
 //! | `-t` beside `-r`, a flag misspelt or of llama-perplexity | [`flags::what_is_refused_says_what_to_write`] |

@@ -13,11 +13,19 @@ fn what_is_not_a_text_is_named() {
     session.write("utf16.txt", utf16);
     session.write("empty.txt", "");
     session.write("short.txt", "a");
+    session.write("wiki.parquet", b"PAR1\x15\0\x15");
+    session.write("wiki.txt.gz", b"\x1f\x8b\x08\0\0\0\0\0");
+    session.write("wiki.zip", b"PK\x03\x04\0\0");
     insta::assert_snapshot!(told(
         &session,
         &[
             "-m @f16 -t utf16.txt -w new.gz -q",
             "-m @f16 -t @q2 -w new.gz -q",
+            "-m @f16 -t @klpy -w new.gz -q",
+            "-m @f16 -t wiki.parquet -w new.gz -q",
+            "-m @f16 -t wiki.txt.gz -w new.gz -q",
+            "-m @f16 -t wiki.zip -w new.gz -q",
+            "-m @f16 --prompts-file @q2 -w new.gz -q",
             "-m @f16 -t empty.txt -w new.gz -q",
             "-m @f16 -t short.txt -w new.gz -q",
             "-m @f16 -t none.txt -w new.gz -q",
