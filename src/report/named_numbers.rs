@@ -101,6 +101,7 @@ pub fn known_names() -> Vec<String> {
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
     (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
+    identity.file_bytes = Some(0);
     // More tokens than llama-perplexity needs, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     let report = ModelReport {

@@ -222,7 +222,7 @@ impl Comparer {
 fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let is_paired = |(_, row): &&(usize, &Row)| row.model.is_candidate();
     let candidates: Vec<&(usize, &Row)> = ranked.iter().filter(is_paired).collect();
-    let size = |(_, row): &(usize, &Row)| row.model.model.size_bytes;
+    let size = |(_, row): &(usize, &Row)| row.model.model.shown_bytes();
     let mut by_size: Vec<&(usize, &Row)> = candidates.clone();
     by_size.retain(|row| size(row).is_some());
     by_size.sort_by_key(|row| size(row));

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::names::Names;
 use super::text::{self, kld, p_value, signed};
 use super::{ComparedModel, Comparison, PairKind, set_up, words};
-use crate::report::number::{bytes, count_of, ends, percent, printable, short_percent};
+use crate::report::number::{bytes, count_of, ends, fixed, percent, printable, short_percent};
 
 /// The titles of the table of models.
 const TITLES: [&str; 10] = [
@@ -137,12 +137,12 @@ fn row(model: &ComparedModel) -> Vec<String> {
     let p = model.difference_to_best.and_then(|to_best| to_best.p_holm);
     let quantile = model.quantile(0.99).map(|q| kld(q.estimate.value));
     let cells = [
-        model.model.size_bytes.map(bytes),
+        model.model.shown_bytes().map(bytes),
         model.model.bpw.map(|bpw| format!("{bpw:.2}")),
         mean,
         quantile,
         model.same_top().map(percent),
-        model.ppl_ratio().map(|ratio| format!("{ratio:.4}")),
+        model.ppl_ratio().map(|ratio| fixed(ratio, 4)),
         to_best,
         p.map(p_value),
     ];
@@ -179,7 +179,7 @@ fn escaped(text: &str) -> String {
     for c in printable(text).chars() {
         if matches!(
             c,
-            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&'
+            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&' | '~' | '$'
         ) {
             out.push('\\');
         }

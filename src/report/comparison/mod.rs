@@ -111,7 +111,7 @@ impl Comparison {
     /// The smallest of the models that cannot be told from the best, if it is smaller than the best.
     #[must_use]
     pub fn smallest_near_best(&self) -> Option<&ComparedModel> {
-        let size = |model: &ComparedModel| model.model.size_bytes.unwrap_or(u64::MAX);
+        let size = |model: &ComparedModel| model.model.shown_bytes().unwrap_or(u64::MAX);
         let smallest = self.near_best().min_by_key(|model| size(model))?;
         (size(smallest) < size(self.best()?)).then_some(smallest)
     }

@@ -50,7 +50,7 @@ pub fn comparison() -> Comparison {
         },
     ];
     if let Some(stored) = models.last_mut() {
-        stored.model.size_bytes = None;
+        (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
         stored.model.bpw = None;
         for worst in &mut stored.top {
             worst.text = None;
@@ -166,7 +166,7 @@ fn reference() -> ComparedReference {
 }
 
 /// A model whose KLDs are `scale` times those of made-up records.
-fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
+pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     let records = records(scale);
     ComparedModel {
         label: label.to_owned(),

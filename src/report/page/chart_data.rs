@@ -113,7 +113,7 @@ impl<'c> ChartModel<'c> {
             near: model.indistinguishable_from_best,
             size: model
                 .model
-                .size_bytes
+                .shown_bytes()
                 .map(|size| Number(size as f64 / unit_bytes)),
             kld: mean.and_then(|mean| finite(mean.estimate.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),

@@ -55,7 +55,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     let answer = Answer::of(comparison);
     let data = ChartData::of(comparison, &answer);
     let models = &comparison.models;
-    let unsized_models = models.iter().filter(|m| m.model.size_bytes.is_none());
+    let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
     let values = context! {
         c => Value::from(Serde(comparison)),
         first => models.first().map(|model| Value::from(Serde(model))),

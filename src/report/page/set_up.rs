@@ -112,7 +112,7 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
             Some(model.path.clone()).filter(|path| !path.is_empty()),
             model.name.clone(),
             model.architecture.clone(),
-            model.size_bytes.map(bytes),
+            model.shown_bytes().map(bytes),
             bpw,
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

@@ -44,7 +44,7 @@ pub(super) fn alternatives(comparison: &Comparison, answer: &Answer) -> Alternat
             list(answer.steps.iter().map(|step| format!(
                 "{} with {} and {} nats",
                 step.label,
-                bytes(step.size_bytes),
+                bytes(step.size),
                 kld(step.kld)
             )))
         ),

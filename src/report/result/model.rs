@@ -24,6 +24,9 @@ pub struct ModelInfo {
     pub architecture: Option<String>,
     /// Bytes of its tensors; null if unknown.
     pub size_bytes: Option<u64>,
+    /// Bytes of its file, of a split model those of all parts; null if unknown. Reports for people
+    /// show this size, or that of the tensors where it is unknown.
+    pub file_bytes: Option<u64>,
     /// How many parameters it has; null if unknown.
     pub n_params: Option<u64>,
     /// Bits per weight: 8 * bytes / parameters; null if either is unknown.
@@ -44,6 +47,12 @@ impl ModelInfo {
         without_part(name).unwrap_or(name)
     }
 
+    /// Its size in bytes as `ls` shows it: the file's, or the tensors' where that is unknown.
+    #[must_use]
+    pub fn shown_bytes(&self) -> Option<u64> {
+        self.file_bytes.or(self.size_bytes)
+    }
+
     /// Describes the model that a file identifies.
     #[must_use]
     pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
@@ -52,6 +61,7 @@ impl ModelInfo {
             name: identity.name.clone(),
             architecture: identity.architecture.clone(),
             size_bytes: identity.size_bytes,
+            file_bytes: identity.file_bytes,
             n_params: identity.n_params,
             bpw: identity
                 .size_bytes

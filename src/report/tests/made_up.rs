@@ -107,6 +107,7 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
         name: Some("tiny\tstories".to_owned()),
         architecture: Some("llama".to_owned()),
         size_bytes: Some(size_bytes),
+        file_bytes: Some(size_bytes),
         n_params: Some(2_000_000),
         bpw: Some(size_bytes as f64 * 8.0 / 2e6),
         metadata_sha256: None,

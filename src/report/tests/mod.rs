@@ -4,6 +4,7 @@
 //! read the difference before you commit it.
 
 pub mod made_up;
+mod undefined;
 
 use insta::assert_snapshot;
 use kl_formats::TokenRecord;
@@ -73,7 +74,8 @@ fn text_report_of_one_window() {
         interrupted: interrupted(1, None),
         ..plain("tiny-q2_K.gguf", &records)
     };
-    (report.model.size_bytes, report.model.bpw) = (None, None);
+    (report.model.size_bytes, report.model.file_bytes) = (None, None);
+    report.model.bpw = None;
     let reference = foreign_reference("base.kld", "llama.cpp");
     assert_snapshot!(text_report(&report, &reference));
 }

@@ -22,8 +22,8 @@ use self::prompts::prompt_table;
 use self::sheet::Sheet;
 use self::states::states;
 use super::number::{
-    bytes, count, count_of, duration, kld, part, percent, printable, short_percent, signed_percent,
-    significant,
+    bytes, count, count_of, duration, fixed, kld, part, percent, printable, short_percent,
+    signed_percent, significant,
 };
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
@@ -268,7 +268,7 @@ fn describe(model: &ModelInfo) -> String {
     if let Some(architecture) = &model.architecture {
         let _ = write!(text, " ({})", printable(architecture));
     }
-    if let (Some(size), Some(bpw)) = (model.size_bytes, model.bpw) {
+    if let (Some(size), Some(bpw)) = (model.shown_bytes(), model.bpw) {
         let _ = write!(text, ", {}, {bpw:.2} BPW", bytes(size));
     }
     text
@@ -289,7 +289,7 @@ fn agreements(out: &mut Sheet, agreement: &Agreement) {
 
 fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
     let six_digits = |x| significant(x, 6);
-    let six_decimals = |x| format!("{x:.6}");
+    let six_decimals = |x| fixed(x, 6);
     out.title("Perplexity");
     let model = Estimate {
         value: perplexity.evaluated,
@@ -327,7 +327,7 @@ fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
     let (mean, rms) = (&delta_p.mean, &delta_p.rms);
     out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
-    let three_decimals = |x| format!("{:.3} %", 100.0 * x);
+    let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
     out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
     out.value_and(
         "largest loss, largest gain",
@@ -371,13 +371,17 @@ fn times(out: &mut Sheet, timing: &TimingInfo) {
 fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
     for token in tokens {
+        let divergence = match token.kld.is_infinite() {
+            true => "infinite".to_owned(),
+            false => kld(token.kld),
+        };
         let next = match &token.token_text {
             Some(text) => format!("before {text:?}"),
             None => "at the window's end".to_owned(),
         };
         out.value_and(
             &format!("window {}, position {}", token.window, token.position),
-            &kld(token.kld),
+            &divergence,
             &format!("{:?} {next}", token.context),
         );
         let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));

@@ -157,6 +157,35 @@ mod tests {
     use super::*;
     use crate::report::comparison::sample::comparison;
 
+    /// As `ls` shows it, not the tensors alone.
+    #[test]
+    fn the_size_is_the_files() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.model.file_bytes = model.model.size_bytes.map(|size| 2 * size);
+        }
+        of.models[4].model.file_bytes = None;
+        let (text, markdown) = (of.text(), of.markdown(false));
+        let page = crate::report::page::html(&of).unwrap();
+        for (label, size) in [("4_K_M", "2.38"), ("q2_K", "0.81")] {
+            let mut lines = text.lines();
+            let row = lines.find(|line| line.contains(label) && line.contains('['));
+            assert!(row.unwrap().contains(&format!(" {size} ")), "{text}");
+        }
+        assert!(
+            text.replace('\n', " ").contains("smaller: 2.19 MiB"),
+            "{text}"
+        );
+        for (label, size) in [
+            ("tiny-q4\\_K\\_M", "2.38 MiB"),
+            ("tiny-q2\\_K", "830.08 KiB"),
+        ] {
+            let row = markdown.lines().find(|line| line.contains(label)).unwrap();
+            assert!(row.contains(size), "{row}");
+            assert!(page.contains(size), "{size}");
+        }
+    }
+
     #[test]
     fn long_names_and_reasons_fit_the_terminal() {
         let mut of = comparison();
