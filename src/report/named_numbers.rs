@@ -110,6 +110,7 @@ pub fn known_names() -> Vec<String> {
         set_up: None,
         n_vocab_compared: 1,
         is_reference_model: false,
+        is_noise_floor: false,
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
         breakdown: Breakdown::of(&[], &[], Confidence::default(), ClusterRule::default()),
         shows_breakdown: false,

@@ -126,6 +126,31 @@ fn the_json_has_the_keys_that_people_script_against() {
     assert_eq!(json["reference"]["n_ctx"], 64);
 }
 
+/// What another KV cache costs is not noise.
+#[test]
+fn the_references_model_with_another_cache_is_a_row_like_any_other() {
+    let session = Session::new();
+    session.reference("");
+    let of = |run: &str| {
+        let line = format!("-m @f16 -r ref.gz --json o.json --force --no-sidecar {run}");
+        let report = session.ok(&line).stdout;
+        let model = session.read_json("o.json")["models"][0].take();
+        let marks = ["is_reference_model", "is_noise_floor"].map(|key| model[key] == true);
+        (marks, report.contains("noise floor"), report)
+    };
+    let (marks, is_called_floor, _) = of("");
+    assert_eq!((marks, is_called_floor), ([true, true], true));
+    let (marks, is_called_floor, report) = of("-ctk q8_0");
+    assert_eq!((marks, is_called_floor), ([true, false], false));
+    assert!(report.contains("own model, another KV cache"), "{report}");
+    // Nor in the table of a run, with sidecars or without.
+    for sidecar in ["--no-sidecar", "--force"] {
+        let line = format!("-m @f16 -m @q8 -r ref.gz -q -ctk q8_0 {sidecar}");
+        let table = session.ok(&line).stdout;
+        assert!(!table.contains("noise floor"), "{table}");
+    }
+}
+
 #[test]
 fn a_model_against_itself_is_exactly_zero() {
     let session = Session::new();

@@ -21,6 +21,7 @@ use kl_formats::{
 
 use super::context::writer;
 use super::observer::Watch;
+use super::reference::is_noise_floor;
 use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
@@ -312,6 +313,11 @@ impl Evaluation<'_> {
             },
             model,
             is_reference_model: self.is_reference_model,
+            is_noise_floor: is_noise_floor(
+                self.is_reference_model,
+                self.backend.as_ref(),
+                self.reference_summary.backend.as_ref(),
+            ),
             set_up: self.backend.clone(),
             n_vocab_compared: self.n_vocab_compared,
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use kl_formats::BackendIdentity;
-
 use super::{Comparer, label, ranking, warnings};
 use crate::commands::observer::Watch;
 use crate::commands::parts::stored_evaluations;
@@ -112,14 +110,14 @@ fn unpaired_model(report: &ModelReport) -> ComparedModel {
         parts: Vec::new(),
         model: report.model.clone(),
         is_reference_model: report.is_reference_model,
-        is_noise_floor: report.is_reference_model,
+        is_noise_floor: report.is_noise_floor,
         is_incomplete: false,
         n_vocab_compared: Some(report.n_vocab_compared),
         summary: report.summary.clone(),
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,
-        set_up: BackendIdentity::default(),
+        set_up: report.set_up.clone().unwrap_or_default(),
         breakdown: Breakdown {
             by_confidence: Vec::new(),
             by_position: Vec::new(),

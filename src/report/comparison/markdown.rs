@@ -48,8 +48,9 @@ impl Comparison {
         }
         if !self.not_compared.is_empty() {
             out.push_str("\nNot compared:\n\n");
-            for file in &self.not_compared {
-                let _ = writeln!(out, "- {}: {}", code(&file.sidecar), escaped(&file.why));
+            for (why, files) in self.not_compared_by_reason() {
+                let files: Vec<String> = files.into_iter().map(code).collect();
+                let _ = writeln!(out, "- {}: {}", files.join(", "), escaped(why));
             }
         }
         out

@@ -116,6 +116,19 @@ impl Comparison {
         (size(smallest) < size(self.best()?)).then_some(smallest)
     }
 
+    /// The files that are not among the models, together where the reason is the same: of one other
+    /// reference, say.
+    pub(super) fn not_compared_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for NotCompared { sidecar, why } in &self.not_compared {
+            match groups.iter_mut().find(|(reason, _)| reason == why) {
+                Some((_, files)) => files.push(sidecar),
+                None => groups.push((why, vec![sidecar])),
+            }
+        }
+        groups
+    }
+
     /// The comparison as JSON, which ends with a line feed.
     ///
     /// # Errors

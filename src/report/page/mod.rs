@@ -70,6 +70,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         alternatives => Value::from(Serde(words::alternatives(comparison, &answer))),
         reference_rows => set_up::reference_rows(comparison),
         set_up => Value::from(Serde(SetUpTable::of(models))),
+        not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
         data => Value::from_safe_string(json_in_script(&data)?),
         licences => Value::from_safe_string(LICENCES.to_owned()),

@@ -85,8 +85,11 @@ pub struct ModelReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<BackendIdentity>,
     /// Whether the reference was written with this very model, by the metadata and tensor infos in
-    /// its header: its numbers are then the noise floor of the setup, not a quantization's loss.
+    /// its header.
     pub is_reference_model: bool,
+    /// Whether the numbers show how much the set-up alone moves them, not a quantization's loss: the
+    /// reference's own model, with the reference's own types of the KV cache.
+    pub is_noise_floor: bool,
     /// How many entries of each row were compared, counted from the first: the reference's
     /// `n_vocab`, or fewer with `--vocab`.
     pub n_vocab_compared: u32,

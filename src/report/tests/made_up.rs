@@ -122,6 +122,7 @@ pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
         label: model.default_label().to_owned(),
         model,
         is_reference_model: false,
+        is_noise_floor: false,
         set_up: reference().backend,
         n_vocab_compared: 512,
         summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),

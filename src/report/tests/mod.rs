@@ -55,6 +55,7 @@ fn text_report_of_prompts() {
     let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
     let report = ModelReport {
         is_reference_model: true,
+        is_noise_floor: true,
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(logits),
         interrupted: interrupted(2, Some(9)),

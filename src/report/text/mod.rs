@@ -103,9 +103,10 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("PART", &part);
     }
     out.line("model", &describe(&report.model));
-    if report.is_reference_model {
-        let noise = "the reference's own model: these numbers are the noise floor of this setup";
-        out.line("", noise);
+    if report.is_noise_floor {
+        out.line("", "the reference's own model: the noise floor");
+    } else if report.is_reference_model {
+        out.line("", "the reference's own model, another KV cache");
     }
     if let Some(model) = &reference.model {
         out.line("reference model", &describe(model));

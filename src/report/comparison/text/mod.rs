@@ -49,9 +49,11 @@ impl Comparison {
         }
         if !self.not_compared.is_empty() {
             text.push_str("\nNot compared\n");
-            for file in &self.not_compared {
-                let _ = writeln!(text, "  {}", printable(&file.sidecar));
-                text.push_str(&hanging("    ", 4, &printable(&file.why)));
+            for (why, files) in self.not_compared_by_reason() {
+                for file in files {
+                    let _ = writeln!(text, "  {}", printable(file));
+                }
+                text.push_str(&hanging("    ", 4, &printable(why)));
             }
         }
         text
