@@ -145,10 +145,12 @@ impl Evaluation<'_> {
                 Err(error) => unwritten = Some(error),
             }
         }
+        let wrote = sidecar.is_some() && !log.is_whole;
         let mut report = self.report(outcome, &log, until.as_ref(), n_windows, &header.groups);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated {
             report,
+            wrote,
             unwritten,
             here: rows.here,
         })
@@ -169,6 +171,7 @@ impl Evaluation<'_> {
             Some(groups) => groups.names().to_vec(),
             None => Vec::new(),
         };
+        header.prompts = self.prompts.is_some();
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);

@@ -25,7 +25,7 @@ use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, threads};
 use row::Row;
-pub use run::RunTable;
+pub use run::compare_run;
 
 /// What a report is.
 #[derive(Debug)]
@@ -202,17 +202,16 @@ impl Comparer {
                 share_a_nearer: paired.share_nearer,
             })
         });
+        let reference = ranked.first().map(|(_, row)| row.header());
+        let reference = reference.map(ComparedReference::of).unwrap_or_default();
         Ok(Comparison {
             versions: Versions::default(),
-            reference: ranked
-                .first()
-                .map(|(_, row)| ComparedReference::of(row.header()))
-                .unwrap_or_default(),
             confidence: self.confidence,
             pairs: pairs.collect(),
             not_compared,
-            warnings: warnings::of(&models),
+            warnings: warnings::of(&models, reference.unit()),
             models,
+            reference,
         })
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::names::Names;
 use super::text::{self, kld, p_value, signed};
 use super::{ComparedModel, Comparison, PairKind, set_up, words};
+use crate::report::breakdown::title;
 use crate::report::number::{bytes, count_of, ends, fixed, percent, printable, short_percent};
 
 /// The titles of the table of models.
@@ -67,7 +68,10 @@ impl Comparison {
             code(reference.unwrap_or("one reference")),
             self.models
                 .first()
-                .map(|model| format!(", {}", text::clusters(&model.summary.clusters)))
+                .map(|model| format!(
+                    ", {}",
+                    text::clusters(&model.summary.clusters, self.reference.unit())
+                ))
                 .unwrap_or_default()
         );
         table(out, &TITLES, 1, self.models.iter().map(row));
@@ -89,7 +93,7 @@ impl Comparison {
                     escaped(&pair.b),
                     signed(difference.value),
                     ends(difference.lo, difference.hi, signed),
-                    difference.p.map(p_value).unwrap_or_default(),
+                    self.p_of(pair).map(p_value).unwrap_or_default(),
                     pair.share_a_nearer.map(percent).unwrap_or_default(),
                 ]
             })
@@ -105,11 +109,15 @@ impl Comparison {
                 "nearer",
             ];
             table(out, &titles, 2, rows.into_iter());
+            if let Some(why) = self.why_p_differs() {
+                let _ = writeln!(out, "\n{why}");
+            }
         }
     }
 
     fn markdown_breakdown(&self, out: &mut String) {
-        for (title, columns, rows) in self.breakdowns() {
+        for (by, columns, rows) in self.breakdowns() {
+            let title = title(by, self.reference.unit());
             let _ = writeln!(out, "\nMean KLD {title}:\n");
             let columns: Vec<String> = columns.iter().map(|column| escaped(column)).collect();
             let titles: Vec<&str> = columns.iter().map(String::as_str).collect();

@@ -162,6 +162,7 @@ fn reference() -> ComparedReference {
         n_vocab: 512,
         first_scored: 0,
         groups: Vec::new(),
+        prompts: false,
     }
 }
 

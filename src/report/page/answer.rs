@@ -58,8 +58,7 @@ pub(super) struct Gain {
     pub factor: Option<f64>,
     /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
     pub per_unit: Option<f64>,
-    /// Whether the difference may be chance: its interval holds 0. False where the two were not
-    /// compared.
+    /// Whether the difference may be chance. False where the two were not compared.
     pub may_be_chance: bool,
 }
 
@@ -135,8 +134,7 @@ fn may_be_chance(comparison: &Comparison, a: &str, b: &str) -> bool {
         .pairs
         .iter()
         .find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a));
-    pair.and_then(|pair| pair.difference.lo.zip(pair.difference.hi))
-        .is_some_and(|(lo, hi)| lo <= 0.0 && hi >= 0.0)
+    pair.is_some_and(|pair| comparison.may_be_chance(pair))
 }
 
 #[cfg(test)]

@@ -35,9 +35,9 @@ use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, MIN_CLUSTERS, Perpl
 #[must_use]
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
-    let mut out = Sheet::new(summary.clusters.n > 1);
+    let mut out = Sheet::new(summary.clusters.n > 1, reference.unit());
     heading(&mut out, report, reference);
-    let unit = unit(reference);
+    let unit = reference.unit();
     divergence(&mut out, summary, unit, report.max_at_text.as_deref());
     groups(&mut out, &report.breakdown, summary);
     if report.shows_breakdown {
@@ -93,7 +93,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     };
     out.title(&format!("{named} against {}", reference.path));
     if let Some(interrupted) = &report.interrupted {
-        out.line("PARTIAL", &partial(interrupted));
+        out.line("PARTIAL", &partial(interrupted, reference.unit()));
     }
     if let Some(shard) = &report.shard {
         let part = format!(
@@ -164,14 +164,10 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
 }
 
-fn partial(interrupted: &Interrupted) -> String {
+fn partial(interrupted: &Interrupted, unit: &str) -> String {
     let done = match interrupted.of {
-        Some(of) => format!(
-            "{} of {}",
-            count(interrupted.n_windows),
-            count_of(of, "window")
-        ),
-        None => count_of(interrupted.n_windows, "window"),
+        Some(of) => format!("{} of {}", count(interrupted.n_windows), count_of(of, unit)),
+        None => count_of(interrupted.n_windows, unit),
     };
     format!("interrupted after {done}: the numbers below cover only that part")
 }
@@ -183,7 +179,7 @@ fn until_line(
     is_over: bool,
     reference: &ReferenceInfo,
 ) -> String {
-    let unit = unit(reference);
+    let unit = reference.unit();
     let target = short_percent(until.target);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
@@ -211,14 +207,6 @@ fn until_line(
     format!("{known}{why}: --until {target}% is not reached after all {all}{needed}")
 }
 
-/// What a window is called.
-fn unit(reference: &ReferenceInfo) -> &'static str {
-    match &reference.prompts {
-        Some(_) => "prompt",
-        None => "window",
-    }
-}
-
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
     let n_ctx = reference.n_ctx;
@@ -237,7 +225,7 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
 /// What the intervals allow for.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let clusters = &summary.clusters;
-    let what = unit(reference);
+    let what = reference.unit();
     if clusters.n < 2 {
         return format!("none: too few {what}s");
     }
@@ -378,10 +366,10 @@ fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
         };
         let next = match &token.token_text {
             Some(text) => format!("before {text:?}"),
-            None => "at the window's end".to_owned(),
+            None => format!("at the {}'s end", out.unit),
         };
         out.value_and(
-            &format!("window {}, position {}", token.window, token.position),
+            &format!("{} {}, position {}", out.unit, token.window, token.position),
             &divergence,
             &format!("{:?} {next}", token.context),
         );
