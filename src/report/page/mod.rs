@@ -56,6 +56,8 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     let data = ChartData::of(comparison, &answer);
     let models = &comparison.models;
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
+    let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.estimate.value <= 0.0);
+    let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
     let values = context! {
         c => Value::from(Serde(comparison)),
         first => models.first().map(|model| Value::from(Serde(model))),
@@ -67,6 +69,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         left_out => models.iter().map(ComparedModel::n_left_out).collect::<Vec<_>>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
         unsized => unsized_models.map(|m| m.label.clone()).collect::<Vec<_>>(),
+        at_0 => at_0.map(|m| m.label.clone()).collect::<Vec<_>>(),
         answer => Value::from(Serde(&answer)),
         alternatives => Value::from(Serde(words::alternatives(comparison, &answer))),
         reference_rows => set_up::reference_rows(comparison),

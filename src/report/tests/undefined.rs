@@ -167,6 +167,17 @@ fn no_output_shows_a_number_that_is_none() {
             "{case}"
         );
         check(case, "the page", &page);
+        // What a logarithmic scale cannot show is named.
+        let is_drawn = !case.starts_with("all KLDs") && page.contains("data-chart=\"size\"");
+        let has_0 = of
+            .models
+            .iter()
+            .any(|m| m.mean_kld().is_some_and(|k| k.estimate.value == 0.0));
+        assert_eq!(
+            page.contains("a KLD of 0 has no place"),
+            is_drawn && has_0,
+            "{case}"
+        );
         let json = of.json().unwrap();
         check(case, "the JSON", &json);
         crate::report::schema::check::<Comparison>(&json);
