@@ -47,7 +47,7 @@ use crate::commands::{self, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
 use crate::report::wrap::laid_out;
-use crate::report::{Report, notable_core_wait, verified_text};
+use crate::report::{ModelReport, Report, notable_core_wait, verified_text};
 use results::Results;
 use settings::Command;
 use terminal::Terminal;
@@ -139,7 +139,7 @@ fn run(command: &Command) -> Result<Outcome> {
             let terminal = Terminal::new(settings.quiet, Results::as_text());
             let converted = commands::convert(settings, &engine, &terminal)?;
             if !settings.quiet {
-                say_wrapped(format!(
+                say_wrapped(&format!(
                     "wrote {}: {}, {} rows in {}",
                     converted.path,
                     bytes(converted.file_bytes),
@@ -154,7 +154,7 @@ fn run(command: &Command) -> Result<Outcome> {
             if merged.was_whole {
                 say!("kl: {}: is already complete", merged.path);
             } else if !settings.quiet {
-                say_wrapped(format!(
+                say_wrapped(&format!(
                     "wrote {}: {}, {} rows of {} in {}",
                     merged.path,
                     bytes(merged.file_bytes),
@@ -192,9 +192,17 @@ fn show_evaluation(
     n: usize,
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<Outcome> {
-    let terminal = Terminal::new(settings.quiet, Results::new(settings)?);
+    let brief = settings.is_brief(n);
+    let terminal = Terminal::new(settings.quiet, Results::new(settings)?).brief(brief);
     let report = evaluate(&terminal)?;
-    terminal.into_results().finish(&report)?;
+    let results = terminal.into_results();
+    if let Some(json) = results.json_path() {
+        say_wrote(&json.display().to_string(), settings.quiet);
+    }
+    results.finish(&report)?;
+    if brief && !settings.quiet {
+        show_outcome(&report);
+    }
     if stop::asked() {
         bail!("interrupted");
     }
@@ -206,6 +214,34 @@ fn show_evaluation(
         [] => Ok(Outcome::Done),
         [only] if n == 1 => bail!("{}", only.error),
         failed => bail!("{} of {n} could not be evaluated", failed.len()),
+    }
+}
+
+/// Prints how many of several models fail a condition; each that fails has its own line.
+fn show_outcome(report: &Report) {
+    let judged = report
+        .models
+        .iter()
+        .filter(|model| !model.conditions.is_empty());
+    let n = judged.clone().count();
+    let is_failed = |model: &&ModelReport| model.conditions.iter().any(|one| one.failed);
+    match judged.filter(is_failed).count() {
+        _ if n == 0 => {}
+        0 => say!(
+            "kl: --fail-if: none of {} fails",
+            count_of(n as u64, "model")
+        ),
+        failed => say!(
+            "kl: --fail-if: {failed} of {} fail",
+            count_of(n as u64, "model")
+        ),
+    }
+}
+
+/// Prints that a file was written.
+fn say_wrote(path: &str, quiet: bool) {
+    if !quiet {
+        say!("wrote {path}");
     }
 }
 
@@ -221,7 +257,7 @@ fn show_written(written: &Written, quiet: bool) {
             Some(device) => format!(", device busy {}", percent(device.busy_share)),
             None => String::new(),
         };
-        say_wrapped(format!(
+        say_wrapped(&format!(
             "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
             written.path,
             bytes(written.file_bytes),
@@ -251,7 +287,7 @@ fn show_written(written: &Written, quiet: bool) {
 }
 
 /// Prints a sentence to stderr, in lines that fit a terminal.
-fn say_wrapped(text: String) {
+fn say_wrapped(text: &str) {
     say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
 }
 

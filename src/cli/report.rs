@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::results::Results;
+use super::say_wrote;
 use super::settings::{ReportOutputs, Shown};
 use super::terminal::Terminal;
 use crate::commands::output::{OnPartial, Overwrite, PartialFile};
@@ -39,23 +40,36 @@ pub fn show_report(settings: &ReportSettings, outputs: &ReportOutputs) -> Result
     let mut results = terminal.into_results();
     match &reported {
         Reported::Pair(pair) => {
-            write(json, || Ok(pair.json()?))?;
+            write(outputs.json.as_deref(), json, outputs.quiet, || {
+                Ok(pair.json()?)
+            })?;
             results.print_text(&match outputs.shown {
                 Shown::Json => pair.json()?,
                 _ => pair.text(),
             });
         }
         Reported::Comparison(comparison) => {
-            write(json, || Ok(comparison.json()?))?;
-            write(csv, || Ok(comparison.csv()))?;
-            write(html, || Ok(page::html(comparison)?))?;
             results.print_text(&shown(comparison, outputs)?);
+            write(outputs.json.as_deref(), json, outputs.quiet, || {
+                Ok(comparison.json()?)
+            })?;
+            write(outputs.csv.as_deref(), csv, outputs.quiet, || {
+                Ok(comparison.csv())
+            })?;
+            write(outputs.html.as_deref(), html, outputs.quiet, || {
+                Ok(page::html(comparison)?)
+            })?;
         }
     }
     results.close()
 }
 
 fn shown(comparison: &Comparison, outputs: &ReportOutputs) -> Result<String> {
+    if outputs.shown == Shown::Text
+        && let Some(report) = comparison.only_report(outputs.breakdown)
+    {
+        return Ok(report);
+    }
     Ok(match outputs.shown {
         Shown::Text if outputs.breakdown => {
             format!("{}{}", comparison.text(), comparison.breakdown_text())
@@ -95,9 +109,19 @@ fn create(
     PartialFile::create(path, overwrite).map(Some)
 }
 
-fn write(output: Option<PartialFile>, text: impl FnOnce() -> Result<String>) -> Result<()> {
-    let Some(output) = output else { return Ok(()) };
+/// Writes a file, and says so.
+fn write(
+    path: Option<&Path>,
+    output: Option<PartialFile>,
+    quiet: bool,
+    text: impl FnOnce() -> Result<String>,
+) -> Result<()> {
+    let Some((path, output)) = path.zip(output) else {
+        return Ok(());
+    };
     let written = output.file()?.write_all(text()?.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
-    output.commit()
+    output.commit()?;
+    say_wrote(&path.display().to_string(), quiet);
+    Ok(())
 }

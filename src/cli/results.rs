@@ -83,6 +83,20 @@ impl<'s> Results<'s> {
         self.shown += 1;
     }
 
+    /// Prints the comparison of several models, after their reports if there are any.
+    pub fn show_comparison(&mut self, text: &str) {
+        let gap = if self.shown > 0 { "\n" } else { "" };
+        self.print_text(&format!("{gap}{text}"));
+    }
+
+    /// The JSON file, if it was written.
+    pub fn json_path(&self) -> Option<&'s Path> {
+        match self.json {
+            Json::File { path, .. } if !self.has_failed => Some(path),
+            _ => None,
+        }
+    }
+
     /// Writes the JSON file again, with all models so far.
     pub fn save(&mut self, report: &Report) {
         if let Json::File { path, replace } = &mut self.json {

@@ -4,13 +4,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::progress::Progress;
 use super::results::Results;
-use super::stop;
+use super::{say_wrapped, say_wrote, stop};
 use crate::commands::{Event, Observer};
-use crate::report::{ModelReport, info_text};
+use crate::report::{ModelReport, info_text, one_line};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
     quiet: bool,
+    /// Whether each of several models is shown in a line.
+    brief: bool,
+    /// The files that were written, to be listed together.
+    wrote: Mutex<Vec<String>>,
     progress: Mutex<Option<Progress>>,
     results: Mutex<Results<'s>>,
 }
@@ -19,13 +23,26 @@ impl<'s> Terminal<'s> {
     pub fn new(quiet: bool, results: Results<'s>) -> Self {
         Self {
             quiet,
+            brief: false,
+            wrote: Mutex::default(),
             progress: Mutex::default(),
             results: Mutex::new(results),
         }
     }
 
+    /// The same, with a line for each model in place of its report.
+    #[must_use]
+    pub fn brief(self, brief: bool) -> Self {
+        Self { brief, ..self }
+    }
+
     /// The results, once the command is done.
     pub fn into_results(self) -> Results<'s> {
+        let wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wrote.is_empty() && !self.quiet {
+            say_wrapped(&format!("wrote {}", wrote.join(", ")));
+        }
+        drop(wrote);
         self.results
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
@@ -68,20 +85,29 @@ impl Observer for Terminal<'_> {
                 }
             }
             Event::Described(info) => self.results().print_text(&info_text(info)),
-            Event::Evaluated(model, reference) => {
-                self.results().show(model, reference);
-                show_conditions(model, self.quiet);
-            }
-            Event::Compared {
-                comparison,
-                is_last,
+            Event::Evaluated {
+                model,
+                reference,
+                index,
+                of,
             } => {
-                let text = match is_last {
-                    true => comparison.text(),
-                    false => comparison.table(),
-                };
-                self.results().print_text(&format!("\n{text}"));
+                // Of an interrupted one, people want to see what it has.
+                match self.brief && model.interrupted.is_none() {
+                    true if self.quiet => {}
+                    true => say!("{}", one_line(model, (index, of), reference.unit())),
+                    false => self.results().show(model, reference),
+                }
+                show_conditions(model, self.quiet || self.brief);
             }
+            Event::Wrote(path) if self.brief => {
+                let mut wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
+                wrote.push(path.to_owned());
+            }
+            Event::Wrote(path) => say_wrote(path, self.quiet),
+            Event::WarningOf(warning, labels) => {
+                say!("kl: warning: of {} only: {warning}", labels.join(", "));
+            }
+            Event::Compared(comparison) => self.results().show_comparison(&comparison.text()),
             Event::Failed(error) => say!("kl: {error}"),
             Event::Report(report) => self.results().save(report),
         }

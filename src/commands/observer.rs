@@ -52,15 +52,23 @@ pub enum Event<'e> {
     /// A file was described, and may now be read whole.
     Described(&'e Info),
     /// A model was evaluated.
-    Evaluated(&'e ModelReport, &'e ReferenceInfo),
+    Evaluated {
+        model: &'e ModelReport,
+        reference: &'e ReferenceInfo,
+        /// Which of the run's models it is, from 0.
+        index: usize,
+        /// How many models the run has.
+        of: usize,
+    },
+    /// A file was written: its path.
+    Wrote(&'e str),
+    /// Of several models only these, by their labels, gave a warning.
+    WarningOf(&'e Warning, &'e [String]),
     /// A model could not be evaluated, or an output not written, and the run continues: why, in one
     /// line.
     Failed(&'e str),
-    /// Several models of a run are compared. More may follow unless they are all of its models.
-    Compared {
-        comparison: &'e Comparison,
-        is_last: bool,
-    },
+    /// The models of a run are compared.
+    Compared(&'e Comparison),
     /// The result so far: it grows with each model, and is worth saving each time.
     Report(&'e Report),
 }
@@ -68,7 +76,16 @@ pub enum Event<'e> {
 /// An observer, and the warnings that it received, which the result lists too.
 pub struct Watch<'o> {
     observer: &'o dyn Observer,
-    warnings: Mutex<Vec<Warning>>,
+    warnings: Mutex<Warnings>,
+}
+
+/// Warnings, and which models of a run gave them.
+#[derive(Default)]
+struct Warnings {
+    /// The model that is evaluated now, by its index.
+    model: Option<usize>,
+    /// Each warning, and the models that gave it: `None` where it is about all of the run.
+    given: Vec<(Warning, Option<Vec<usize>>)>,
 }
 
 impl<'o> Watch<'o> {
@@ -88,20 +105,52 @@ impl<'o> Watch<'o> {
     /// Reports a warning, and keeps it for the result. One that was given already is not repeated.
     pub fn warn(&self, warning: Warning) {
         let mut warnings = self.locked();
-        if !warnings.contains(&warning) {
-            self.event(&Event::Warning(&warning));
-            warnings.push(warning);
+        let model = warnings.model;
+        match warnings
+            .given
+            .iter_mut()
+            .find(|(known, _)| *known == warning)
+        {
+            Some((_, Some(models))) => models.extend(model),
+            Some((_, None)) => {}
+            None => {
+                self.event(&Event::Warning(&warning));
+                warnings
+                    .given
+                    .push((warning, model.map(|model| vec![model])));
+            }
+        }
+    }
+
+    /// Tells which model of the run is evaluated from now on, by its index; `None`: none is.
+    pub fn evaluates(&self, model: Option<usize>) {
+        self.locked().model = model;
+    }
+
+    /// Reports the warnings that only some of these models gave, by their indices and labels, unless
+    /// a warning itself names the model.
+    pub fn warn_of_some(&self, models: &[(usize, String)]) {
+        for (warning, given) in &self.locked().given {
+            let Some(given) = given.as_ref().filter(|_| !warning.names_model()) else {
+                continue;
+            };
+            let models = models.iter();
+            let labels = models.clone().filter(|(index, _)| given.contains(index));
+            let labels: Vec<String> = labels.map(|(_, label)| label.clone()).collect();
+            if !labels.is_empty() && labels.len() < models.len() {
+                self.event(&Event::WarningOf(warning, &labels));
+            }
         }
     }
 
     /// Reports a warning about the reference for the first model alone: the others would repeat it
     /// with other digits.
     pub fn warn_once(&self, warning: Warning) {
-        let kinds = self.locked();
-        let is_known = kinds.iter().any(|known| known.kind() == warning.kind());
-        drop(kinds);
-        if !is_known {
-            self.warn(warning);
+        let mut warnings = self.locked();
+        let kind = warning.kind();
+        if !warnings.given.iter().any(|(known, _)| known.kind() == kind) {
+            self.event(&Event::Warning(&warning));
+            warnings.given.push((warning, None));
         }
     }
 
@@ -112,7 +161,9 @@ impl<'o> Watch<'o> {
 
     /// All warnings so far.
     pub fn warnings(&self) -> Vec<Warning> {
-        self.locked().clone()
+        let warnings = self.locked();
+        let given = warnings.given.iter();
+        given.map(|(warning, _)| warning.clone()).collect()
     }
 
     /// Whether the command should stop.
@@ -138,7 +189,7 @@ impl<'o> Watch<'o> {
         Phase { watch: self }
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<Warning>> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, Warnings> {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

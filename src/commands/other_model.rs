@@ -20,27 +20,30 @@ const BITS_TOLERANCE: f64 = 1.1;
 /// Warns if the evaluated model is another one than the reference's, or the larger one of the two.
 pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, watch: &Watch<'_>) {
     let Some(reference) = reference else { return };
-    let other = |what, here: String, there: String| Warning::OtherModel { what, here, there };
-    if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
-        && here != there
-    {
-        watch.warn(other("architecture", here.clone(), there.clone()));
-        return;
-    }
-    let (Some(here), Some(there)) = (model.n_params, reference.n_params) else {
-        return;
-    };
-    if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
-        let [here, there] = [here, there].map(|n| n.to_string());
-        watch.warn(other("number of parameters", here, there));
-        return;
-    }
-    if let (Some(here), Some(there)) = (bits_per_weight(model), bits_per_weight(reference))
+    if let Some(warning) = other_model(reference, model) {
+        watch.warn(warning);
+    } else if let (Some(here), Some(there)) = (bits_per_weight(model), bits_per_weight(reference))
         && there < ORIGINAL_BITS
         && here > BITS_TOLERANCE * there
     {
         watch.warn(Warning::SmallerReference { here, there });
     }
+}
+
+/// The warning that the evaluated model cannot be a quant of the reference's, if headers show it.
+pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<Warning> {
+    let other = |what, here: String, there: String| Warning::OtherModel { what, here, there };
+    if let (Some(here), Some(there)) = (&model.architecture, &reference.architecture)
+        && here != there
+    {
+        return Some(other("architecture", here.clone(), there.clone()));
+    }
+    let (here, there) = (model.n_params?, reference.n_params?);
+    if (here as f64 - there as f64).abs() > PARAMETERS_TOLERANCE * there as f64 {
+        let [here, there] = [here, there].map(|n| n.to_string());
+        return Some(other("number of parameters", here, there));
+    }
+    None
 }
 
 /// Bits per weight, if the size and the parameters are known.

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{ModelIdentity, Reference, ReferenceSummary, WindowSpec};
+use kl_formats::{BackendIdentity, ModelIdentity, Reference, ReferenceSummary, WindowSpec};
 
 use super::observer::{Event, Watch};
 use crate::report::Warning;
+
+/// The KV cache's type unless the user chooses another.
+const DEFAULT_KV_TYPE: &str = "f16";
 
 /// Opens a run's reference again.
 ///
@@ -53,6 +56,22 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
         watch.check()?;
     }
     Ok(windows)
+}
+
+/// Whether the reference's own model shows how much the set-up alone moves the numbers: with the
+/// types of KV cache that the reference was written with. Other types are a loss of their own.
+pub fn is_noise_floor(
+    is_reference_model: bool,
+    set_up: Option<&BackendIdentity>,
+    of_reference: Option<&BackendIdentity>,
+) -> bool {
+    let types = |set_up: Option<&BackendIdentity>| {
+        let types = set_up.map(|set_up| [&set_up.type_k, &set_up.type_v]);
+        types
+            .unwrap_or([&None; 2])
+            .map(|kv| kv.clone().unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
+    };
+    is_reference_model && types(set_up) == types(of_reference)
 }
 
 /// Whether both files name the same model; false if one does not name its model.

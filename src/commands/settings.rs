@@ -220,6 +220,8 @@ pub struct ResultSettings {
     pub top_k: Option<u32>,
     /// Whether the text report shows where the KLD comes from.
     pub breakdown: bool,
+    /// Whether each of several models gets its whole report, not a line.
+    pub full: bool,
     /// What counts as one observation in the clustered intervals.
     pub clusters: ClusterRule,
     /// A model that meets one of these fails.
@@ -238,6 +240,15 @@ pub struct ResultSettings {
 }
 
 impl ResultSettings {
+    /// Whether each of `n` models is shown in a line, and all of them in a table. What is asked for
+    /// beside the numbers of the table is in the whole reports only.
+    #[must_use]
+    pub fn is_brief(&self, n: usize) -> bool {
+        let more = self.breakdown || self.top_k.is_some();
+        let more = more || self.stats.iter().any(|stats| *stats != Stats::Kl);
+        n > 1 && !self.full && !more
+    }
+
     /// The path of the sidecar of `model`, or of the file that is compared.
     #[must_use]
     pub fn sidecar_path(&self, model: &Path) -> Option<PathBuf> {

@@ -62,13 +62,12 @@ impl Observer for Recorder {
             }
             Event::End => "end".to_owned(),
             Event::Described(_) => "described".to_owned(),
-            Event::Evaluated(..) => "evaluated".to_owned(),
-            Event::Compared {
-                comparison,
-                is_last,
-            } => {
-                format!("compared {} last {is_last}", comparison.models.len())
+            Event::Evaluated { index, of, .. } => format!("evaluated {} of {of}", index + 1),
+            Event::Wrote(_) => "wrote".to_owned(),
+            Event::WarningOf(warning, labels) => {
+                format!("warning {} of {}", warning.kind(), labels.join(", "))
             }
+            Event::Compared(comparison) => format!("compared {}", comparison.models.len()),
             Event::Failed(error) => format!("failed {error}"),
             Event::Report(report) => format!("report of {}", report.models.len()),
         };
@@ -196,6 +195,7 @@ fn results() -> ResultSettings {
         json_tokens: false,
         top_k: None,
         breakdown: false,
+        full: false,
         clusters: ClusterRule::default(),
         conditions: Vec::new(),
         allow_excluded: false,
@@ -256,16 +256,17 @@ fn an_observer_hears_what_happens_in_order() {
             "end",
             "warning few_windows",
             "warning high_perplexity",
-            "evaluated",
+            "evaluated 1 of 3",
             "report of 1",
             // A fake model is as large as its file, and its rows are noise.
             "warning other_model",
             "begin q4",
             "end",
             "warning far_apart",
-            "evaluated",
-            "compared 2 last true",
-            "report of 2"
+            "evaluated 3 of 3",
+            "report of 2",
+            "compared 2",
+            "warning other_model of q4"
         ]
         .map(str::to_owned)
     );

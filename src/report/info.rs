@@ -328,7 +328,7 @@ fn model(model: &ModelIdentity) -> String {
     if let Some(architecture) = &model.architecture {
         text.push_str(&format!(" ({architecture})"));
     }
-    if let Some(size) = model.size_bytes {
+    if let Some(size) = model.file_bytes.or(model.size_bytes) {
         text.push_str(&format!(", {}", bytes(size)));
     }
     text

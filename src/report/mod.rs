@@ -10,6 +10,7 @@ mod info;
 mod json;
 mod named_numbers;
 pub mod number;
+mod one_line;
 pub mod page;
 mod result;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub mod wrap;
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
 pub use json::json_text;
+pub use one_line::one_line;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,

@@ -101,6 +101,7 @@ pub fn known_names() -> Vec<String> {
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));
     (identity.size_bytes, identity.n_params) = (Some(0), Some(0));
+    identity.file_bytes = Some(0);
     // More tokens than llama-perplexity needs, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     let report = ModelReport {
@@ -109,6 +110,7 @@ pub fn known_names() -> Vec<String> {
         set_up: None,
         n_vocab_compared: 1,
         is_reference_model: false,
+        is_noise_floor: false,
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
         breakdown: Breakdown::of(&[], &[], Confidence::default(), ClusterRule::default()),
         shows_breakdown: false,

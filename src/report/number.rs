@@ -10,14 +10,26 @@ pub fn kld(value: f64) -> String {
     significant(value, 6)
 }
 
+/// What stands for a number that is not defined: one divided by 0, or too large.
+pub const UNDEFINED: &str = "-";
+
+/// A number, if it is one.
+fn if_finite(value: f64, show: impl FnOnce(f64) -> String) -> String {
+    match value.is_finite() {
+        true => show(value),
+        false => UNDEFINED.to_owned(),
+    }
+}
+
 /// A number to `digits` significant digits, without an exponent where it reads well.
 #[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
+    if_finite(value, |value| finite_significant(value, digits))
+}
+
+fn finite_significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
-    }
-    if !value.is_finite() {
-        return format!("{value}");
     }
     // Rounded first, so that 9.9999999 counts as 10.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1))
@@ -32,11 +44,18 @@ pub fn significant(value: f64, digits: usize) -> String {
     }
 }
 
+/// A number with a fixed number of decimals.
+#[must_use]
+pub fn fixed(value: f64, decimals: usize) -> String {
+    if_finite(value, |value| format!("{value:.decimals$}"))
+}
+
 /// An interval by its ends, `[0.0016, 0.0019]`, or by the one that it has, `≥ 0.0016`; empty
 /// without any.
 #[must_use]
 pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> String {
-    match (lo, hi) {
+    let finite = |end: Option<f64>| end.filter(|end| end.is_finite());
+    match (finite(lo), finite(hi)) {
         (Some(lo), Some(hi)) => format!("[{}, {}]", show(lo), show(hi)),
         (Some(lo), None) => format!("≥ {}", show(lo)),
         (None, Some(hi)) => format!("≤ {}", show(hi)),
@@ -47,13 +66,13 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
 /// A share as a percentage with two decimals: `98.76 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
-    format!("{:.2} %", 100.0 * share)
+    if_finite(share, |share| format!("{:.2} %", 100.0 * share))
 }
 
 /// A change of a share as a percentage with three decimals and its sign: `-0.022 %`.
 #[must_use]
 pub fn signed_percent(change: f64) -> String {
-    format!("{:+.3} %", 100.0 * change)
+    if_finite(change, |change| format!("{:+.3} %", 100.0 * change))
 }
 
 /// A share in percent without trailing zeros and without the sign: `99.9` for 0.999.
@@ -179,7 +198,9 @@ mod tests {
             (9.999_999_9, "10.0000"),
             (123_456.78, "123457"),
             (1.0, "1.00000"),
-            (f64::INFINITY, "inf"),
+            (1e300, "1.00000e300"),
+            (f64::INFINITY, "-"),
+            (f64::NAN, "-"),
         ] {
             assert_eq!(significant(value, 6), text);
         }
@@ -221,6 +242,7 @@ mod tests {
         assert_eq!(ends(Some(0.125), None, kld), "≥ 0.125000");
         assert_eq!(ends(None, Some(0.25), kld), "≤ 0.250000");
         assert_eq!(ends(None, None, kld), "");
+        assert_eq!(ends(Some(f64::NAN), Some(f64::INFINITY), kld), "");
     }
 
     #[test]

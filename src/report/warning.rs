@@ -299,6 +299,15 @@ impl Warning {
         (exact > 0).then_some(Self::ExactRows { exact, of })
     }
 
+    /// Whether the message names the model that it is about.
+    #[must_use]
+    pub fn names_model(&self) -> bool {
+        matches!(
+            self,
+            Self::FarApart { .. } | Self::Identical { .. } | Self::MeasuredAnew(_)
+        )
+    }
+
     /// What the warning is about, for scripts: stable, unlike the message.
     #[must_use]
     pub fn kind(&self) -> &'static str {

@@ -48,13 +48,9 @@ fn several_models_end_with_the_table_of_a_report() {
     session.reference("");
     let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
     let text = &read.stdout;
-    // A table after the second model, without the differences, and one at the end.
-    let tables: Vec<&str> = text.matches(" models against ref.gz").collect();
-    assert_eq!(tables.len(), 2, "{text}");
-    let last = &text[text.find("3 models against ref.gz").unwrap()..];
-    assert!(last.contains("1  P q8_0"), "{last}");
+    assert!(text.contains("1  P q8_0"), "{text}");
     let report = session.ok("report tiny-q2_K.gguf.kls tiny-q8_0.gguf.kls tiny-q4_K_M.gguf.kls");
-    assert_eq!(last, report.stdout, "as kl report prints it");
+    assert_eq!(*text, report.stdout, "as kl report prints it");
 
     let json = session.read_json("all.json");
     let mean = |model: usize| number(&json["models"][model]["kld"]["mean"]["value"]);
@@ -124,6 +120,31 @@ fn the_json_has_the_keys_that_people_script_against() {
     assert_eq!(shares, [0.5, 0.9, 0.95, 0.99, 0.999]);
     assert_eq!(json["reference"]["kind"], "kl");
     assert_eq!(json["reference"]["n_ctx"], 64);
+}
+
+/// What another KV cache costs is not noise.
+#[test]
+fn the_references_model_with_another_cache_is_a_row_like_any_other() {
+    let session = Session::new();
+    session.reference("");
+    let of = |run: &str| {
+        let line = format!("-m @f16 -r ref.gz --json o.json --force --no-sidecar {run}");
+        let report = session.ok(&line).stdout;
+        let model = session.read_json("o.json")["models"][0].take();
+        let marks = ["is_reference_model", "is_noise_floor"].map(|key| model[key] == true);
+        (marks, report.contains("noise floor"), report)
+    };
+    let (marks, is_called_floor, _) = of("");
+    assert_eq!((marks, is_called_floor), ([true, true], true));
+    let (marks, is_called_floor, report) = of("-ctk q8_0");
+    assert_eq!((marks, is_called_floor), ([true, false], false));
+    assert!(report.contains("own model, another KV cache"), "{report}");
+    // Nor in the table of a run, with sidecars or without.
+    for sidecar in ["--no-sidecar", "--force"] {
+        let line = format!("-m @f16 -m @q8 -r ref.gz -q -ctk q8_0 {sidecar}");
+        let table = session.ok(&line).stdout;
+        assert!(!table.contains("noise floor"), "{table}");
+    }
 }
 
 #[test]

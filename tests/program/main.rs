@@ -45,6 +45,7 @@ mod report;
 #[cfg(unix)]
 mod resume;
 mod set_up;
+mod several;
 mod shards;
 mod until;
 mod vocabulary;

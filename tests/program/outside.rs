@@ -198,7 +198,7 @@ fn no_output_is_an_input_or_written_twice() {
         }
     }
     let one_file = format!("{read} --json x --sidecar x");
-    session.fails(&one_file, 2, &["twice"]);
+    session.fails(&one_file, 2, &["--sidecar and --json both name"]);
     let one_name = format!("{read} -m d/m.gguf");
     session.fails(&one_name, 2, &["m.gguf.kls", "twice"]);
     assert_eq!(session.read("ref.gz"), before);

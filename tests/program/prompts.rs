@@ -27,6 +27,32 @@ fn lines() -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// Where windows are prompts, no output calls them windows.
+#[test]
+fn a_report_calls_prompts_prompts() {
+    let session = Session::new();
+    session.ok("-m @f16 --prompts-file @prompts -w chat.gz -q --no-chat-template");
+    let evaluated = session.ok("-m @q4 -m @q2 -r chat.gz --full --top-k 2 --breakdown");
+    let pair = "report tiny-q4_K_M.gguf.kls tiny-q2_K.gguf.kls --pair";
+    for line in [
+        "report .",
+        "report . --breakdown",
+        "report . --markdown",
+        "report tiny-q2_K.gguf.kls --breakdown",
+        pair,
+    ] {
+        let run = session.ok(line);
+        assert!(run.stdout.contains("prompt"), "{line}: {}", run.stdout);
+        assert!(!run.stdout.contains("window"), "{line}: {}", run.stdout);
+        assert!(!run.stderr.contains("window"), "{line}: {}", run.stderr);
+    }
+    assert!(!evaluated.stdout.contains("window"), "{}", evaluated.stdout);
+    let json = session.ok("report . --json -").json();
+    assert_eq!(json["reference"]["prompts"], true);
+    let warning = json["warnings"][0]["message"].as_str().unwrap();
+    assert!(warning.contains("prompts"), "{warning}");
+}
+
 #[test]
 fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
     let session = Session::new();

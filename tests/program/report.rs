@@ -195,7 +195,9 @@ fn what_was_not_measured_alike_is_listed_with_the_reason() {
     session.write("damaged.kls", &damaged);
     let json = session.ok("report . --json -").json();
     assert_eq!(json["models"].as_array().unwrap().len(), 4);
-    assert!(why(&json, "other.kls").contains("another reference, with windows of 32, not 64"));
+    assert!(
+        why(&json, "other.kls").contains("another reference, other.gz, with windows of 32, not 64")
+    );
     assert!(why(&json, "part.kls").contains("has 100 tokens, and the others"));
     assert!(why(&json, "text.kls").starts_with("not a sidecar"));
     assert!(why(&json, "cut.kls").starts_with("incomplete: "));
@@ -205,6 +207,44 @@ fn what_was_not_measured_alike_is_listed_with_the_reason() {
     session.fails("report . none.kls", 1, &missing);
     let text = session.ok("report .").stdout;
     assert!(text.contains("Not compared\n  ./cut.kls\n"), "{text}");
+}
+
+/// A quant of another model cannot be evaluated against this reference.
+#[test]
+fn what_is_not_compared_is_grouped_by_its_reference_and_names_the_model() {
+    let session = session();
+    session.ok("-m @gpt2 -t short.txt -w gpt2.gz -c 48 -q");
+    session.ok("-m @gpt2 -r gpt2.gz -q --sidecar g1.kls");
+    session.ok("-m @gpt2 -r gpt2.gz -q --label two --sidecar g2.kls");
+    session.ok("-m @q8 -t short.txt -w again.gz -c 64 -q");
+    session.ok("-m @q2 -r again.gz -q --sidecar again.kls");
+    let json = session.ok("report . --json -").json();
+    let reason = why(&json, "g1.kls");
+    assert_eq!(reason, why(&json, "g2.kls"));
+    assert!(
+        reason.starts_with("was evaluated against another reference, gpt2.gz, of another model, "),
+        "{reason}"
+    );
+    assert!(
+        reason.ends_with(": report it apart") && !reason.contains("evaluate it"),
+        "{reason}"
+    );
+    // Another quant of the same model may do as the reference, or not: no file shows it.
+    let again = why(&json, "again.kls");
+    assert!(again.contains("of the model tiny-q8_0.gguf, not tiny-f16.gguf: evaluate it against ref.gz if it is a quant of"), "{again}");
+    let text = session.ok("report .").stdout;
+    assert!(
+        text.contains("\n  ./g1.kls\n  ./g2.kls\n    was evaluated"),
+        "{text}"
+    );
+    assert_eq!(text.matches("gpt2.gz").count(), 1, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    session
+        .ok("report . --markdown")
+        .prints(&["- `./g1.kls`, `./g2.kls`: was evaluated"]);
 }
 
 #[test]

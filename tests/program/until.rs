@@ -13,7 +13,7 @@ fn session() -> Session {
 #[test]
 fn each_model_stops_where_its_own_interval_is_narrow_enough() {
     let session = session();
-    let run = session.ok("-m @q4 -m @q8 -r ref.gz --until 20% --json until.json -q");
+    let run = session.ok("-m @q4 -m @q8 -r ref.gz --until 20% --json until.json -q --full");
     run.prints(&["the mean is known to ±", "stopped at --until 20% after "]);
     let json = session.read_json("until.json");
     let n_windows = |model: usize| json["models"][model]["n_windows"].as_u64().unwrap();

@@ -42,6 +42,9 @@ pub struct SidecarHeader {
     /// without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// Whether the windows are prompts. Files of earlier writers do not record it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompts: bool,
     /// Which part of an evaluation the file holds; `None` for a whole one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
@@ -112,6 +115,7 @@ impl SidecarHeader {
             n_vocab,
             first_scored: 0,
             groups: Vec::new(),
+            prompts: false,
             shard: None,
             n_records,
             until: None,

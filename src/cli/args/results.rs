@@ -63,6 +63,13 @@ pub struct ResultArgs {
     #[arg(long, hide_short_help = true)]
     pub breakdown: bool,
 
+    /// Print each model's whole report, not one line
+    ///
+    /// A run of several models prints a line for each, and a table at the end. --breakdown, --top-k
+    /// and --stats print whole reports too, and so does kl report X.kls, from a sidecar.
+    #[arg(long, hide_short_help = true)]
+    pub full: bool,
+
     /// List the N tokens with the largest KLD, with their context
     #[arg(
         long, value_name = "N", hide_short_help = true,

@@ -180,6 +180,8 @@ fn result_settings(
             ));
         }
     }
+    let (sidecar, json) = (args.sidecar.as_ref(), args.json.as_ref());
+    paths::check_distinct(&[("--sidecar", sidecar), ("--json", json)])?;
     let sidecar = match (args.sidecar, args.no_sidecar) {
         (_, true) => Sidecar::None,
         (Some(path), false) => Sidecar::At(path),
@@ -193,6 +195,7 @@ fn result_settings(
         json_tokens: args.json_tokens,
         top_k: args.top_k,
         breakdown: args.breakdown,
+        full: args.full,
         clusters: args.cluster,
         conditions: args.fail_if,
         allow_excluded: args.allow_excluded,

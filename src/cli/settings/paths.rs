@@ -61,6 +61,23 @@ pub fn none(_: &Path) -> bool {
     false
 }
 
+/// Refuses a run two of whose flags name one file; each flag comes with its value.
+pub fn check_distinct(flags: &[(&str, Option<&PathBuf>)]) -> Result<(), UsageError> {
+    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+    for (flag, path) in flags {
+        let Some(path) = path else { continue };
+        let file = resolved(path);
+        if let Some((other, _)) = named.iter().find(|(_, other)| *other == file) {
+            return wrong(format!(
+                "{other} and {flag} both name {}: give each its own file",
+                path.display()
+            ));
+        }
+        named.push((flag, file));
+    }
+    Ok(())
+}
+
 /// Whether `path` leads to one of these files, under this name or another.
 pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
     let resolved_path = resolved(path);

@@ -69,6 +69,11 @@ pub(super) fn report_settings(
         force: args.force,
         quiet: args.quiet,
     };
+    paths::check_distinct(&[
+        ("--json", outputs.json.as_ref()),
+        ("--csv", outputs.csv.as_ref()),
+        ("--html", outputs.html.as_ref()),
+    ])?;
     let written = [&outputs.json, &outputs.csv, &outputs.html];
     let written: Vec<PathBuf> = written.into_iter().flatten().cloned().collect();
     paths::check(&args.paths, is_listed, &written)?;

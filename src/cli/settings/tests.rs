@@ -77,6 +77,18 @@ fn what_is_missing_is_named() {
         ("kl -m a -t t -w w --top-k 3", "--top-k"),
         ("kl -m a -t t -w w --json-tokens", "--json-tokens"),
         ("kl -m a -m b -r r --sidecar s", "--sidecar"),
+        (
+            "kl -m a -r r --sidecar s --json ./s",
+            "--sidecar and --json both name",
+        ),
+        (
+            "kl report a --json o --html o",
+            "--json and --html both name o",
+        ),
+        (
+            "kl report a --csv o --html ./o",
+            "--csv and --html both name",
+        ),
         ("kl -m a -r r --tensor-split -1,1", "--tensor-split"),
         ("kl -m a -w w", "--prompts-file"),
         ("kl -m a --prompts-file p", "-w REF"),

@@ -21,6 +21,7 @@ use kl_formats::{
 
 use super::context::writer;
 use super::observer::Watch;
+use super::reference::is_noise_floor;
 use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
@@ -144,10 +145,12 @@ impl Evaluation<'_> {
                 Err(error) => unwritten = Some(error),
             }
         }
+        let wrote = sidecar.is_some() && !log.is_whole;
         let mut report = self.report(outcome, &log, until.as_ref(), n_windows, &header.groups);
         report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated {
             report,
+            wrote,
             unwritten,
             here: rows.here,
         })
@@ -168,6 +171,7 @@ impl Evaluation<'_> {
             Some(groups) => groups.names().to_vec(),
             None => Vec::new(),
         };
+        header.prompts = self.prompts.is_some();
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
@@ -312,6 +316,11 @@ impl Evaluation<'_> {
             },
             model,
             is_reference_model: self.is_reference_model,
+            is_noise_floor: is_noise_floor(
+                self.is_reference_model,
+                self.backend.as_ref(),
+                self.reference_summary.backend.as_ref(),
+            ),
             set_up: self.backend.clone(),
             n_vocab_compared: self.n_vocab_compared,
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),

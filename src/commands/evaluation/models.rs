@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Error, Result};
 
 use crate::commands::observer::{Event, Watch};
-use crate::commands::report::RunTable;
+use crate::commands::report::compare_run;
 use crate::commands::settings::ResultSettings;
 use crate::pipeline::RowsHere;
 use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
@@ -13,6 +13,8 @@ use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
+    /// Whether its sidecar was written: it may have been whole already.
+    pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
     pub unwritten: Option<Error>,
     /// Where the reference's rows were computed; `None` where they are stored.
@@ -20,8 +22,8 @@ pub struct Evaluated {
 }
 
 /// Evaluates the models at `paths`, or files with their rows. The observer gets the report so far
-/// after each, from the second on a table of all models so far, and one that cannot be evaluated
-/// does not stop the others.
+/// after each, and at the end a comparison of several. One that cannot be evaluated does not stop
+/// the others.
 ///
 /// `look_ahead` checks a model before hours are spent on those before it. `evaluate` is also told
 /// whether its model is the last.
@@ -35,23 +37,24 @@ pub fn evaluate_each(
 ) -> Report {
     let mut report = Report::new(reference);
     let several = paths.len() > 1;
-    let mut table = RunTable::new(settings);
     let mut usable = Vec::new();
-    for path in paths {
+    let mut evaluated_models = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
         // A single model is opened at once, which finds the same faults.
         let looked = if several { look_ahead(path) } else { Ok(()) };
         match looked {
-            Ok(()) => usable.push(path),
+            Ok(()) => usable.push((index, path)),
             Err(error) => fail(watch, &mut report, path, &error, several),
         }
     }
     report.complete = usable.is_empty();
     publish(watch, &mut report);
-    for (index, path) in usable.iter().enumerate() {
+    for (i, (index, path)) in usable.iter().copied().enumerate() {
         if watch.should_stop() {
             break;
         }
-        let is_last = index + 1 == usable.len();
+        let is_last = i + 1 == usable.len();
+        watch.evaluates(several.then_some(index));
         match evaluate(path, &report.reference, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
@@ -63,13 +66,12 @@ pub fn evaluate_each(
                     report.unwritten.push(error);
                 }
                 let is_interrupted = evaluated.report.interrupted.is_some();
-                add(watch, &mut report, path, evaluated.report, several);
-                if !is_interrupted && let Some(comparison) = table.compare(&report, watch) {
-                    let comparison = &comparison;
-                    watch.event(&Event::Compared {
-                        comparison,
-                        is_last,
-                    });
+                evaluated_models.push((index, evaluated.report.label.clone()));
+                let written = evaluated.report.sidecar.clone().filter(|_| evaluated.wrote);
+                let place = (index, paths.len());
+                add(watch, &mut report, path, evaluated.report, place);
+                if let Some(sidecar) = written {
+                    watch.event(&Event::Wrote(&sidecar));
                 }
                 if is_interrupted {
                     publish(watch, &mut report);
@@ -82,15 +84,32 @@ pub fn evaluate_each(
         report.complete = is_last;
         publish(watch, &mut report);
     }
+    watch.evaluates(None);
+    if let Some(comparison) = compare_run(settings, &report, watch) {
+        watch.event(&Event::Compared(&comparison));
+    }
+    watch.warn_of_some(&evaluated_models);
     report.warnings = watch.warnings();
     report
 }
 
-fn add(watch: &Watch<'_>, report: &mut Report, path: &Path, model: ModelReport, several: bool) {
-    watch.event(&Event::Evaluated(&model, &report.reference));
+/// Adds the model that is the `index`-th of `of`.
+fn add(
+    watch: &Watch<'_>,
+    report: &mut Report,
+    path: &Path,
+    model: ModelReport,
+    (index, of): (usize, usize),
+) {
+    watch.event(&Event::Evaluated {
+        model: &model,
+        reference: &report.reference,
+        index,
+        of,
+    });
     if model.summary.n_tokens == 0 && model.interrupted.is_none() {
         let error = Error::msg(format!("{}: no token could be scored", path.display()));
-        fail(watch, report, path, &error, several);
+        fail(watch, report, path, &error, of > 1);
     }
     report.models.push(model);
 }

@@ -1,8 +1,9 @@
 //! Which rows were measured alike, so that they can be compared.
 
-use kl_formats::ReferenceSummary;
+use kl_formats::{ModelIdentity, ReferenceSummary};
 
 use super::row::Row;
+use crate::commands::other_model::other_model;
 use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
@@ -120,13 +121,34 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
     }
 }
 
-/// Why a row of another reference is not compared: what is known to differ.
+/// Why a row of another reference is not compared: what is known to differ. It is the same for all
+/// rows of that reference, which are listed together.
 fn other_reference(row: &Row, standard: &Row) -> String {
     let (here, there) = (row.header(), standard.header());
     let (ours, theirs) = (&here.reference, &there.reference);
     let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
     let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
     let model = |of: &ReferenceSummary| of.model.as_ref()?.file_name.clone();
+    let other = match &ours.file_name {
+        Some(name) if ours.file_name == theirs.file_name => {
+            format!("another reference, also named {name}")
+        }
+        Some(name) => format!("another reference, {name}"),
+        None => "another reference".to_owned(),
+    };
+    if is_of_other_model(row, standard) {
+        let of = match (
+            ours.model.as_ref().and_then(name_of),
+            theirs.model.as_ref().and_then(name_of),
+        ) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                format!("another model, {ours}, not {theirs}")
+            }
+            (Some(ours), _) => format!("another model, {ours}"),
+            _ => "another model".to_owned(),
+        };
+        return format!("was evaluated against {other}, of {of}: report it apart");
+    }
     let what = if text(ours) != text(theirs) {
         differ("of the text", text_name(ours), text_name(theirs))
     } else if here.n_ctx != there.n_ctx {
@@ -139,26 +161,48 @@ fn other_reference(row: &Row, standard: &Row) -> String {
     } else if model(ours) != model(theirs) {
         differ("of the model", model(ours), model(theirs))
     } else {
-        match (is_model(ours), is_model(theirs)) {
-            (true, false) => ", a model that ran beside it, not a file".to_owned(),
-            (false, true) => ", a file, not a model that ran beside it".to_owned(),
-            (true, true) if ours.backend != theirs.backend => ", with another set-up".to_owned(),
-            (true, true) => ", with other windows".to_owned(),
-            (false, false) => differ(
-                "in the file",
-                ours.file_name.clone(),
-                theirs.file_name.clone(),
-            ),
-        }
+        let what = match (is_model(ours), is_model(theirs)) {
+            (true, false) => ", a model that ran beside it, not a file",
+            (false, true) => ", a file, not a model that ran beside it",
+            (true, true) if ours.backend != theirs.backend => ", with another set-up",
+            (true, true) => ", with other windows",
+            (false, false) => "",
+        };
+        what.to_owned()
     };
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
     let again = match is_model(theirs) {
         true => format!("with --ref-model {reference}, as the others"),
         false => format!("against {reference}"),
     };
+    // Of two models of one shape, no header shows whether one is a quant of the other.
+    let condition = match (model(ours), model(theirs)) {
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            format!(" if it is a quant of {theirs} too")
+        }
+        _ => String::new(),
+    };
     format!(
-        "was evaluated against another reference{what}: evaluate it {again}, or report it apart"
+        "was evaluated against {other}{what}: evaluate it {again}{condition}, or report it apart"
     )
+}
+
+/// Whether a row's model cannot be evaluated against the standard's reference, because that is of
+/// another model.
+fn is_of_other_model(row: &Row, standard: &Row) -> bool {
+    let (here, there) = (row.header(), standard.header());
+    let is_other = |model: &Option<ModelIdentity>| {
+        let models = there.reference.model.as_ref().zip(model.as_ref());
+        models.is_some_and(|(reference, model)| other_model(reference, model).is_some())
+    };
+    here.n_vocab != there.n_vocab || is_other(&here.model) || is_other(&here.reference.model)
+}
+
+/// What a model is called.
+fn name_of(model: &ModelIdentity) -> Option<String> {
+    let named = |name: &&String| !name.trim().is_empty();
+    let name = model.name.as_ref().filter(named);
+    name.or(model.file_name.as_ref()).cloned()
 }
 
 /// Whether the reference was a model that ran beside the evaluated one.

@@ -26,7 +26,7 @@ use comparable::comparable;
 use differences::{Differences, threads};
 pub use files::is_listed;
 use row::Row;
-pub use run::RunTable;
+pub use run::compare_run;
 
 /// What a report is.
 #[derive(Debug)]
@@ -203,17 +203,16 @@ impl Comparer {
                 share_a_nearer: paired.share_nearer,
             })
         });
+        let reference = ranked.first().map(|(_, row)| row.header());
+        let reference = reference.map(ComparedReference::of).unwrap_or_default();
         Ok(Comparison {
             versions: Versions::default(),
-            reference: ranked
-                .first()
-                .map(|(_, row)| ComparedReference::of(row.header()))
-                .unwrap_or_default(),
             confidence: self.confidence,
             pairs: pairs.collect(),
             not_compared,
-            warnings: warnings::of(&models),
+            warnings: warnings::of(&models, reference.unit()),
             models,
+            reference,
         })
     }
 }
@@ -223,7 +222,7 @@ impl Comparer {
 fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
     let is_paired = |(_, row): &&(usize, &Row)| row.model.is_candidate();
     let candidates: Vec<&(usize, &Row)> = ranked.iter().filter(is_paired).collect();
-    let size = |(_, row): &(usize, &Row)| row.model.model.size_bytes;
+    let size = |(_, row): &(usize, &Row)| row.model.model.shown_bytes();
     let mut by_size: Vec<&(usize, &Row)> = candidates.clone();
     by_size.retain(|row| size(row).is_some());
     by_size.sort_by_key(|row| size(row));

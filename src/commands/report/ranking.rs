@@ -43,7 +43,7 @@ pub fn mark_pareto_front(models: &mut [ComparedModel]) {
 
 /// The size and the mean KLD of a candidate, where both are known.
 fn point(model: &ComparedModel) -> Option<(u64, f64)> {
-    let size = model.model.size_bytes.filter(|_| model.is_candidate())?;
+    let size = model.model.shown_bytes().filter(|_| model.is_candidate())?;
     Some((size, model.mean_kld()?.estimate.value))
 }
 

@@ -4,20 +4,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use super::label::name_of;
 use crate::commands::parts::StoredEvaluation;
-use crate::commands::reference::is_same_model;
+use crate::commands::reference::{is_noise_floor, is_same_model};
 use crate::report::ModelInfo;
 use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
 use crate::stats::{Breakdown, ClusterRule, Confidence, MostDivergent, Summary, curves, exclusion};
 
 /// How many of the tokens that diverge most are listed.
 const N_WORST: usize = 10;
-
-/// The KV cache's type unless the user chooses another.
-const DEFAULT_KV_TYPE: &str = "f16";
 
 /// An evaluation with its own numbers. What depends on the other rows is not filled in.
 pub struct Row {
@@ -62,12 +59,6 @@ impl Row {
         let info = ModelInfo::new(Path::new(&header.model_path), &identity);
         let is_reference_model =
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
-        let set_up = header.backend.clone().unwrap_or_default();
-        let backend = header.reference.backend.clone().unwrap_or_default();
-        let kv = |set_up: &BackendIdentity| {
-            let types = [&set_up.type_k, &set_up.type_v];
-            types.map(|kv| kv.clone().unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
-        };
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
@@ -76,14 +67,18 @@ impl Row {
             parts: if paths.len() > 1 { paths } else { Vec::new() },
             model: info,
             is_reference_model,
-            is_noise_floor: is_reference_model && kv(&set_up) == kv(&backend),
+            is_noise_floor: is_noise_floor(
+                is_reference_model,
+                header.backend.as_ref(),
+                header.reference.backend.as_ref(),
+            ),
             is_incomplete: false,
             n_vocab_compared: header.n_vocab_compared,
             summary: Summary::from_records(&records, confidence, rule),
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,
-            set_up,
+            set_up: header.backend.clone().unwrap_or_default(),
             breakdown: Breakdown::of(&records, &header.groups, confidence, rule),
             ccdf: curves::ccdf(&records),
             by_window: curves::by_window(&records),

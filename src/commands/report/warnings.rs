@@ -6,8 +6,9 @@ use crate::report::number::printable;
 use crate::report::{UnfitText, Warning};
 use crate::stats::{ClusterKind, MIN_CLUSTERS};
 
-/// The warnings that the models deserve; what is the same for all is said once.
-pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
+/// The warnings that the models deserve; what is the same for all is said once. `unit`: what a window
+/// is called.
+pub fn of(models: &[ComparedModel], unit: &'static str) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for model in models {
         let summary = &model.summary;
@@ -36,7 +37,7 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
             warnings.push(Warning::Infinite(n_infinite));
         }
     }
-    warnings.extend(few_clusters(models));
+    warnings.extend(few_clusters(models, unit));
     let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
     let reference = perplexities.map(|perplexity| perplexity.reference).next();
     if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
@@ -48,7 +49,7 @@ pub fn of(models: &[ComparedModel]) -> Vec<Warning> {
 
 /// The warning about the models with the fewest clusters, if those are too few: named unless it is
 /// all of them.
-fn few_clusters(models: &[ComparedModel]) -> Option<Warning> {
+fn few_clusters(models: &[ComparedModel], unit: &'static str) -> Option<Warning> {
     let clusters_of = |model: &ComparedModel| model.summary.clusters;
     let fewest = models.iter().map(clusters_of).min_by_key(|of| of.n)?;
     let few = models
@@ -65,7 +66,7 @@ fn few_clusters(models: &[ComparedModel]) -> Option<Warning> {
             n: fewest.n,
             unit: match fewest.kind {
                 ClusterKind::Block => "block",
-                ClusterKind::Window => "window",
+                ClusterKind::Window => unit,
             },
         })
 }

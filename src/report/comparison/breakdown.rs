@@ -3,7 +3,7 @@
 use super::names::Names;
 use super::text::{fitted, kld, lines};
 use super::{ComparedModel, Comparison};
-use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION};
+use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
 use crate::stats::{Bin, Breakdown};
 
 /// The bins of one table.
@@ -38,8 +38,9 @@ impl Comparison {
         let names = Names::of(self);
         let mut text = String::new();
         for models in self.models.chunks(MODELS_BESIDE) {
-            for (title, titles, mut rows) in tables_of(models) {
+            for (by, titles, mut rows) in tables_of(models) {
                 shorten_bins(&mut rows);
+                let title = title(by, self.reference.unit());
                 text.push_str(&format!("\nMean KLD {title}, nats\n"));
                 text.push_str(&fitted(&names, |width| {
                     let (own, labels) = titles.split_at(2);

@@ -152,7 +152,7 @@ impl InDepth {
         if self.paired.n_left_out > 0 {
             text.push_str(&line("left out", &count(self.paired.n_left_out)));
         }
-        let clusters = clusters(&self.paired.difference.clusters);
+        let clusters = clusters(&self.paired.difference.clusters, self.reference.unit());
         text.push_str(&line("intervals", &format!("at {level} %, {clusters}")));
         if !prefix.is_empty() {
             text.push_str(&line("models", &format!("{prefix}…")));
@@ -174,8 +174,9 @@ impl InDepth {
             let share = format!("{} {ends}", percent(estimate.value));
             text.push_str(&line(&format!("share of {a}"), &share));
         }
-        let test = format!("{} to {}, p {}", test.n_a, test.n_b, p_value(test.p));
-        text + &line("sign test by cluster", &test)
+        // Without the p-value of the JSON: it would stand beside an interval that may say otherwise.
+        let won = format!("{} to {}", count(test.n_a), count(test.n_b));
+        text + &line("clusters won", &won)
     }
 
     fn agreement_text(&self, a: &str, b: &str) -> String {
@@ -222,7 +223,7 @@ impl InDepth {
         if self.paired.by_entropy.is_empty() {
             return String::new();
         }
-        let titles = ["  entropy", "tokens", "difference", "interval", "p"];
+        let titles = ["  entropy", "tokens", "difference", "interval"];
         let rows = self.paired.by_entropy.iter().map(|bin| {
             let difference = &bin.difference;
             vec![
@@ -230,7 +231,6 @@ impl InDepth {
                 count(difference.n_tokens),
                 signed(difference.value),
                 ends(difference.lo, difference.hi, signed),
-                difference.p.map(p_value).unwrap_or_default(),
             ]
         });
         let rows: Vec<Vec<String>> = rows.collect();
@@ -252,7 +252,8 @@ impl InDepth {
             };
             let top_a = shown(&token.top_a_text, token.token.top_a);
             let top_b = shown(&token.top_b_text, token.token.top_b);
-            text.push_str(&format!("  window {}, position {}", at.window, at.position));
+            let unit = self.reference.unit();
+            text.push_str(&format!("  {unit} {}, position {}", at.window, at.position));
             if let Some(around) = &token.text {
                 let before = quoted_end(&around.before, BEFORE_WIDTH);
                 text.push_str(&format!(": {before}"));

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::names::Names;
 use super::text::{self, kld, p_value, signed};
 use super::{ComparedModel, Comparison, PairKind, set_up, words};
-use crate::report::number::{bytes, count_of, ends, percent, printable, short_percent};
+use crate::report::breakdown::title;
+use crate::report::number::{bytes, count_of, ends, fixed, percent, printable, short_percent};
 
 /// The titles of the table of models.
 const TITLES: [&str; 10] = [
@@ -48,8 +49,9 @@ impl Comparison {
         }
         if !self.not_compared.is_empty() {
             out.push_str("\nNot compared:\n\n");
-            for file in &self.not_compared {
-                let _ = writeln!(out, "- {}: {}", code(&file.sidecar), escaped(&file.why));
+            for (why, files) in self.not_compared_by_reason() {
+                let files: Vec<String> = files.into_iter().map(code).collect();
+                let _ = writeln!(out, "- {}: {}", files.join(", "), escaped(why));
             }
         }
         out
@@ -66,7 +68,10 @@ impl Comparison {
             code(reference.unwrap_or("one reference")),
             self.models
                 .first()
-                .map(|model| format!(", {}", text::clusters(&model.summary.clusters)))
+                .map(|model| format!(
+                    ", {}",
+                    text::clusters(&model.summary.clusters, self.reference.unit())
+                ))
                 .unwrap_or_default()
         );
         table(out, &TITLES, 1, self.models.iter().map(row));
@@ -88,7 +93,7 @@ impl Comparison {
                     escaped(&pair.b),
                     signed(difference.value),
                     ends(difference.lo, difference.hi, signed),
-                    difference.p.map(p_value).unwrap_or_default(),
+                    self.p_of(pair).map(p_value).unwrap_or_default(),
                     pair.share_a_nearer.map(percent).unwrap_or_default(),
                 ]
             })
@@ -104,11 +109,15 @@ impl Comparison {
                 "nearer",
             ];
             table(out, &titles, 2, rows.into_iter());
+            if let Some(why) = self.why_p_differs() {
+                let _ = writeln!(out, "\n{why}");
+            }
         }
     }
 
     fn markdown_breakdown(&self, out: &mut String) {
-        for (title, columns, rows) in self.breakdowns() {
+        for (by, columns, rows) in self.breakdowns() {
+            let title = title(by, self.reference.unit());
             let _ = writeln!(out, "\nMean KLD {title}:\n");
             let columns: Vec<String> = columns.iter().map(|column| escaped(column)).collect();
             let titles: Vec<&str> = columns.iter().map(String::as_str).collect();
@@ -137,12 +146,12 @@ fn row(model: &ComparedModel) -> Vec<String> {
     let p = model.difference_to_best.and_then(|to_best| to_best.p_holm);
     let quantile = model.quantile(0.99).map(|q| kld(q.estimate.value));
     let cells = [
-        model.model.size_bytes.map(bytes),
+        model.model.shown_bytes().map(bytes),
         model.model.bpw.map(|bpw| format!("{bpw:.2}")),
         mean,
         quantile,
         model.same_top().map(percent),
-        model.ppl_ratio().map(|ratio| format!("{ratio:.4}")),
+        model.ppl_ratio().map(|ratio| fixed(ratio, 4)),
         to_best,
         p.map(p_value),
     ];
@@ -179,7 +188,7 @@ fn escaped(text: &str) -> String {
     for c in printable(text).chars() {
         if matches!(
             c,
-            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&'
+            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '&' | '~' | '$'
         ) {
             out.push('\\');
         }

@@ -8,6 +8,7 @@ mod markdown;
 mod model;
 mod model_card;
 mod names;
+mod only;
 mod pair;
 #[cfg(test)]
 pub mod sample;
@@ -21,7 +22,7 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
-use super::result::ModelInfo;
+use super::result::{ModelInfo, unit};
 use super::versions::Versions;
 use super::warning::Warning;
 use crate::stats::Confidence;
@@ -29,6 +30,7 @@ use crate::stats::Confidence;
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
 pub use model::{ComparedModel, DifferenceToBest, Point};
+pub(super) use names::Names;
 pub use pair::{ComparedPair, PairKind};
 pub use worst::{WorstText, WorstToken, WorstTop};
 
@@ -79,6 +81,8 @@ pub struct ComparedReference {
     /// The names of the groups of windows, in the order in which records number them; empty without
     /// groups.
     pub groups: Vec<String>,
+    /// Whether the windows are prompts; false where the sidecars do not record it.
+    pub prompts: bool,
 }
 
 /// A file that is not among the models.
@@ -111,9 +115,64 @@ impl Comparison {
     /// The smallest of the models that cannot be told from the best, if it is smaller than the best.
     #[must_use]
     pub fn smallest_near_best(&self) -> Option<&ComparedModel> {
-        let size = |model: &ComparedModel| model.model.size_bytes.unwrap_or(u64::MAX);
+        let size = |model: &ComparedModel| model.model.shown_bytes().unwrap_or(u64::MAX);
         let smallest = self.near_best().min_by_key(|model| size(model))?;
         (size(smallest) < size(self.best()?)).then_some(smallest)
+    }
+
+    /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so
+    /// that a pair has the same wherever it is shown.
+    #[must_use]
+    pub fn p_of(&self, pair: &ComparedPair) -> Option<f64> {
+        let Some(best) = self.best().map(|best| &best.label) else {
+            return pair.difference.p;
+        };
+        let other = match (&pair.a == best, &pair.b == best) {
+            (false, true) => &pair.a,
+            (true, false) => &pair.b,
+            _ => return pair.difference.p,
+        };
+        let mut models = self.models.iter();
+        let other = models.find(|model| model.label == *other)?;
+        other.difference_to_best?.p_holm
+    }
+
+    /// Whether a pair's difference may be chance.
+    #[must_use]
+    pub fn may_be_chance(&self, pair: &ComparedPair) -> bool {
+        let is_told = |p: f64| p < self.confidence.outside();
+        !self.p_of(pair).is_some_and(is_told)
+    }
+
+    /// What to know where p and an interval differ about a pair; `None` where none do.
+    pub(super) fn why_p_differs(&self) -> Option<String> {
+        let is_without_0 = |pair: &&ComparedPair| {
+            let ends = pair.difference.lo.zip(pair.difference.hi);
+            ends.is_some_and(|(lo, hi)| lo > 0.0 || hi < 0.0)
+        };
+        let mut without_0 = self.pairs.iter().filter(is_without_0);
+        without_0.any(|pair| self.p_of(pair).is_some() && self.may_be_chance(pair)).then(|| {
+            // Rounded because 1 - 0.95 is not quite 0.05.
+            let outside = (self.confidence.outside() * 1e10).round() / 1e10;
+            format!(
+                "With p of {outside} or more, a difference may be chance, though its interval does \
+                 not hold 0: the interval is of that pair alone, and Holm's p allows for the \
+                 comparisons of every two models."
+            )
+        })
+    }
+
+    /// The files that are not among the models, together where the reason is the same: of one other
+    /// reference, say.
+    pub(super) fn not_compared_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for NotCompared { sidecar, why } in &self.not_compared {
+            match groups.iter_mut().find(|(reason, _)| reason == why) {
+                Some((_, files)) => files.push(sidecar),
+                None => groups.push((why, vec![sidecar])),
+            }
+        }
+        groups
     }
 
     /// The comparison as JSON, which ends with a line feed.
@@ -145,7 +204,14 @@ impl ComparedReference {
             n_vocab: header.n_vocab,
             first_scored: header.first_scored,
             groups: header.groups.clone(),
+            prompts: header.prompts,
         }
+    }
+
+    /// What a window is called.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        unit(self.prompts)
     }
 
     /// What its model is called: the name that it records, else its file's.
@@ -176,6 +242,53 @@ impl NotCompared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::PairedDifference;
+
+    /// What the table marks as equal to the best, no other line calls different.
+    #[test]
+    fn a_pair_has_one_p_value() {
+        let mut of = sample::comparison();
+        let (best, near) = ("tiny-q4_K_M", "tiny-q4_0");
+        assert_eq!(of.why_p_differs(), None);
+        let model = of
+            .models
+            .iter_mut()
+            .find(|model| model.label == near)
+            .unwrap();
+        let to_best = model.difference_to_best.as_mut().unwrap();
+        to_best.p_holm = Some(0.125);
+        model.indistinguishable_from_best = true;
+        let difference = PairedDifference {
+            p: Some(0.0375),
+            ..to_best.difference
+        };
+        of.pairs.retain(|pair| pair.a != near || pair.b != best);
+        for (kind, a, b) in [(PairKind::Best, near, best), (PairKind::Size, best, near)] {
+            let (a, b) = (a.to_owned(), b.to_owned());
+            let share_a_nearer = None;
+            of.pairs.push(ComparedPair {
+                kind,
+                a,
+                b,
+                difference,
+                share_a_nearer,
+            });
+        }
+        let (text, markdown) = (of.text(), of.markdown(false));
+        assert_eq!(text.matches(" 0.125").count(), 2, "{text}");
+        assert_eq!(markdown.matches(" 0.125 ").count(), 2, "{markdown}");
+        for shown in [text, markdown] {
+            assert!(
+                !shown.contains("0.037") && !shown.contains("0.038"),
+                "{shown}"
+            );
+            let shown = shown.replace('\n', " ");
+            assert!(
+                shown.contains("With p of 0.05 or more, a difference may be chance"),
+                "{shown}"
+            );
+        }
+    }
 
     #[test]
     fn a_path_is_not_repeated() {

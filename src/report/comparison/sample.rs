@@ -50,7 +50,7 @@ pub fn comparison() -> Comparison {
         },
     ];
     if let Some(stored) = models.last_mut() {
-        stored.model.size_bytes = None;
+        (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
         stored.model.bpw = None;
         for worst in &mut stored.top {
             worst.text = None;
@@ -162,11 +162,12 @@ fn reference() -> ComparedReference {
         n_vocab: 512,
         first_scored: 0,
         groups: Vec::new(),
+        prompts: false,
     }
 }
 
 /// A model whose KLDs are `scale` times those of made-up records.
-fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
+pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     let records = records(scale);
     ComparedModel {
         label: label.to_owned(),

@@ -40,7 +40,7 @@ pub fn verdict(comparison: &Comparison, names: &Names, width: usize) -> Option<S
     );
     let smallest = comparison.smallest_near_best();
     if let Some((smallest, size)) =
-        smallest.and_then(|model| Some((model, model.model.size_bytes?)))
+        smallest.and_then(|model| Some((model, model.model.shown_bytes()?)))
     {
         let size = bytes(size);
         text.push_str(&match n_alike {

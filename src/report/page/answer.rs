@@ -29,7 +29,8 @@ pub(super) struct Answer<'c> {
 #[derive(Serialize, Debug, Clone, Copy)]
 pub(super) struct Row<'c> {
     pub label: &'c str,
-    pub size_bytes: Option<u64>,
+    /// Bytes of its file.
+    pub size: Option<u64>,
     /// The mean KLD in nats.
     pub kld: f64,
     pub lo: Option<f64>,
@@ -41,7 +42,8 @@ pub(super) struct Row<'c> {
 #[derive(Serialize, Debug)]
 pub(super) struct Step<'c> {
     pub label: &'c str,
-    pub size_bytes: u64,
+    /// Bytes of its file.
+    pub size: u64,
     /// The mean KLD in nats.
     pub kld: f64,
     /// What it costs and brings; `None` for the smallest.
@@ -52,12 +54,11 @@ pub(super) struct Step<'c> {
 #[derive(Serialize, Debug)]
 pub(super) struct Gain {
     pub bytes: u64,
-    /// By what the mean KLD is divided.
-    pub factor: f64,
-    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space.
-    pub per_unit: f64,
-    /// Whether the difference may be chance: its interval holds 0. False where the two were not
-    /// compared.
+    /// By what the mean KLD is divided; `None` for a KLD of 0.
+    pub factor: Option<f64>,
+    /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
+    pub per_unit: Option<f64>,
+    /// Whether the difference may be chance. False where the two were not compared.
     pub may_be_chance: bool,
 }
 
@@ -65,7 +66,7 @@ impl<'c> Answer<'c> {
     pub fn of(comparison: &'c Comparison) -> Self {
         let models = &comparison.models;
         let is_compared = |m: &&ComparedModel| m.is_candidate() && m.difference_to_best.is_some();
-        let largest = models.iter().filter_map(|m| m.model.size_bytes).max();
+        let largest = models.iter().filter_map(|m| m.model.shown_bytes()).max();
         let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
         Self {
             best: comparison.best().and_then(Row::of),
@@ -88,7 +89,7 @@ impl<'c> Row<'c> {
         let mean = model.mean_kld()?;
         Some(Self {
             label: &model.label,
-            size_bytes: model.model.size_bytes,
+            size: model.model.shown_bytes(),
             kld: mean.estimate.value,
             lo: mean.clustered.lo,
             hi: mean.clustered.hi,
@@ -102,23 +103,25 @@ fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         .models
         .iter()
         .filter(|m| m.pareto)
-        .filter_map(|m| Some((m.model.size_bytes?, Row::of(m)?)))
+        .filter_map(|m| Some((m.model.shown_bytes()?, Row::of(m)?)))
         .collect();
     front.sort_by_key(|(size, _)| *size);
     let mut steps: Vec<Step> = Vec::with_capacity(front.len());
-    for (size_bytes, row) in front {
+    for (size, row) in front {
         let gain = steps.last().map(|smaller| {
-            let bytes = size_bytes.saturating_sub(smaller.size_bytes);
+            let bytes = size.saturating_sub(smaller.size);
+            // Two may tie, and a KLD may be 0.
+            let finite = |x: f64| x.is_finite().then_some(x);
             Gain {
                 bytes,
-                factor: smaller.kld / row.kld,
-                per_unit: (smaller.kld - row.kld) / (bytes as f64 / unit.bytes),
+                factor: finite(smaller.kld / row.kld),
+                per_unit: finite((smaller.kld - row.kld) / (bytes as f64 / unit.bytes)),
                 may_be_chance: may_be_chance(comparison, smaller.label, row.label),
             }
         });
         steps.push(Step {
             label: row.label,
-            size_bytes,
+            size,
             kld: row.kld,
             gain,
         });
@@ -131,8 +134,7 @@ fn may_be_chance(comparison: &Comparison, a: &str, b: &str) -> bool {
         .pairs
         .iter()
         .find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a));
-    pair.and_then(|pair| pair.difference.lo.zip(pair.difference.hi))
-        .is_some_and(|(lo, hi)| lo <= 0.0 && hi >= 0.0)
+    pair.is_some_and(|pair| comparison.may_be_chance(pair))
 }
 
 #[cfg(test)]
@@ -156,6 +158,6 @@ mod tests {
         let gain = answer.steps[2].gain.as_ref().unwrap();
         assert_eq!(gain.bytes, 100_000);
         assert!(gain.may_be_chance);
-        assert!((gain.factor - 1.04).abs() < 1e-9);
+        assert!((gain.factor.unwrap() - 1.04).abs() < 1e-9);
     }
 }

@@ -14,6 +14,8 @@ const MAX_SHOWN: usize = 8;
 pub(super) struct ChartData<'c> {
     /// The unit of sizes.
     unit: &'static str,
+    /// What a window is called.
+    window: &'static str,
     best: Option<&'c str>,
     /// The labels of the models that are in colour at first.
     shown: Vec<&'c str>,
@@ -80,6 +82,7 @@ impl<'c> ChartData<'c> {
         let model = |model| ChartModel::of(model, answer.unit.bytes);
         Self {
             unit: answer.unit.symbol,
+            window: comparison.reference.unit(),
             best: answer.best.map(|best| best.label),
             shown: shown(comparison, answer),
             forest: ForestScale::of(comparison),
@@ -113,7 +116,7 @@ impl<'c> ChartModel<'c> {
             near: model.indistinguishable_from_best,
             size: model
                 .model
-                .size_bytes
+                .shown_bytes()
                 .map(|size| Number(size as f64 / unit_bytes)),
             kld: mean.and_then(|mean| finite(mean.estimate.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),

@@ -196,7 +196,7 @@ const charts = {
     }),
 
     confidence: page => bins(page, "confidence", "probability of the original's top token", "joined"),
-    position: page => bins(page, "position", "position in the window", "joined"),
+    position: page => bins(page, "position", `position in the ${page.window}`, "joined"),
     groups: page => bins(page, "groups", "group"),
 
     windows: page => ({
@@ -205,7 +205,7 @@ const charts = {
         transform: [...inSlot, {flatten: ["windows"], as: ["point"]},
             {calculate: "datum.point[0]", as: "x"}, {calculate: "datum.point[1]", as: "y"}, {filter: "datum.y > 0"}],
         encoding: {
-            x: {field: "x", type: "quantitative", title: "window", scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1, ...fewTicks}},
+            x: {field: "x", type: "quantitative", title: page.window, scale: {zero: false, nice: false}, axis: {format: ",d", tickMinStep: 1, ...fewTicks}},
             y: {...kldAxis, field: "y"},
         },
         layer: lines([label]),

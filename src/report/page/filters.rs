@@ -13,21 +13,25 @@ const MISSING: &str = "–";
 const MAX_NAMES: usize = 8;
 
 pub(super) fn add_to(environment: &mut Environment) {
-    environment.add_filter("kld", |x: Option<f64>| show(x, kld));
-    environment.add_filter("percent", |x: Option<f64>| show(x, number::percent));
+    environment.add_filter("kld", |x: Option<f64>| finite(x, kld));
+    environment.add_filter("percent", |x: Option<f64>| finite(x, number::percent));
     environment.add_filter("short_percent", |x: Option<f64>| {
-        show(x, |x| format!("{} %", number::short_percent(x)))
+        finite(x, |x| format!("{} %", number::short_percent(x)))
     });
     environment.add_filter("quantile_name", |x: Option<f64>| {
-        show(x, number::quantile_name)
+        finite(x, number::quantile_name)
     });
     environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
-        show(x, |x| format!("{x:.decimals$}"))
+        finite(x, |x| number::fixed(x, decimals))
     });
     environment.add_filter("ratio", |x: Option<f64>| {
-        show(x, |x| number::significant(x, 3))
+        finite(x, |x| number::significant(x, 3))
     });
-    environment.add_filter("p_value", |x: Option<f64>| show(x, p_value));
+    environment.add_filter("p_value", |x: Option<f64>| finite(x, p_value));
+    environment.add_filter("sort_key", |x: Option<f64>| {
+        let x = x.filter(|x| x.is_finite());
+        x.map(|x| x.to_string()).unwrap_or_default()
+    });
     environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
     environment.add_filter("count", |x: Option<u64>| show(x, number::count));
     environment.add_filter("count_of", |n: u64, thing: String| {
@@ -47,6 +51,11 @@ pub(super) fn kld(value: f64) -> String {
 
 fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| MISSING.to_owned(), show)
+}
+
+/// A number that is not finite is as good as missing.
+fn finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
+    show(value.filter(|value| value.is_finite()), shown)
 }
 
 fn p_value(p: f64) -> String {

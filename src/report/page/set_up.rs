@@ -13,7 +13,7 @@ type Column = (&'static str, fn(&ComparedModel) -> Option<String>);
 /// A part of how a model was run.
 type Setting = (&'static str, fn(&BackendIdentity) -> Option<String>);
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 8] = [
     ("File", |m| Some(m.model.path.clone())),
     ("Architecture", |m| m.model.architecture.clone()),
     ("Parameters", |m| m.model.n_params.map(count)),
@@ -25,8 +25,6 @@ const COLUMNS: [Column; 10] = [
     }),
     ("Tokens", |m| Some(count(m.summary.n_tokens))),
     ("Left out", |m| Some(count(m.n_left_out()))),
-    ("Windows", |m| Some(count(m.summary.n_windows))),
-    ("Clusters", |m| Some(clusters(m))),
     ("SHA-256 of the header", |m| m.model.metadata_sha256.clone()),
     ("SHA-256 of samples", |m| m.model.sample_sha256.clone()),
 ];
@@ -57,7 +55,8 @@ struct SetUpRow<'c> {
 }
 
 impl<'c> SetUpTable<'c> {
-    pub fn of(models: &'c [ComparedModel]) -> Self {
+    /// `unit`: what a window is called.
+    pub fn of(models: &'c [ComparedModel], unit: &'static str) -> Self {
         let mut table = Self {
             titles: Vec::new(),
             rows: models
@@ -71,6 +70,16 @@ impl<'c> SetUpTable<'c> {
         for (title, value) in COLUMNS {
             table.add(title, models.iter().map(value));
         }
+        let windows = models.iter().map(|m| Some(count(m.summary.n_windows)));
+        table.add(
+            if unit == "prompt" {
+                "Prompts"
+            } else {
+                "Windows"
+            },
+            windows,
+        );
+        table.add("Clusters", models.iter().map(|m| Some(clusters(m, unit))));
         for (title, value) in SET_UP {
             table.add(title, models.iter().map(|model| value(&model.set_up)));
         }
@@ -89,14 +98,14 @@ impl<'c> SetUpTable<'c> {
     }
 }
 
-fn clusters(model: &ComparedModel) -> String {
+fn clusters(model: &ComparedModel, unit: &str) -> String {
     let clusters = &model.summary.clusters;
     match clusters.kind {
-        ClusterKind::Window => count_of(clusters.n, "window"),
+        ClusterKind::Window => count_of(clusters.n, unit),
         ClusterKind::Block => format!(
             "{} of {}",
             count_of(clusters.n, "block"),
-            count_of(clusters.windows_per_block, "window")
+            count_of(clusters.windows_per_block, unit)
         ),
     }
 }
@@ -112,7 +121,7 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
             Some(model.path.clone()).filter(|path| !path.is_empty()),
             model.name.clone(),
             model.architecture.clone(),
-            model.size_bytes.map(bytes),
+            model.shown_bytes().map(bytes),
             bpw,
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -143,7 +152,14 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
         ),
         ("Computed with", set_up.filter(|set_up| !set_up.is_empty())),
         ("Groups", groups),
-        ("Tokens in a window", Some(count(reference.n_ctx.into()))),
+        (
+            if reference.prompts {
+                "Most tokens in a prompt"
+            } else {
+                "Tokens in a window"
+            },
+            Some(count(reference.n_ctx.into())),
+        ),
         (
             "First scored position",
             Some(reference.first_scored.to_string()),

@@ -41,6 +41,7 @@ fn many(n: usize) -> Comparison {
             model.pareto = i > 0 && (1..n).all(|k| k <= i || mean_of(k) > mean);
             model.indistinguishable_from_best = i > 0 && mean < 1.1 * best;
             model.model.size_bytes = Some(size_of(i));
+            model.model.file_bytes = model.model.size_bytes;
             model.model.bpw = Some(size_of(i) as f64 / 1e9);
             if let Some(kld) = &mut model.summary.kld {
                 let factor = mean / kld.mean.estimate.value;

@@ -36,6 +36,7 @@ pub(super) fn alternatives(comparison: &Comparison, answer: &Answer) -> Alternat
         best.map(|best| format!(" {}: {}.", best.label, words(best)))
             .unwrap_or_default()
     };
+    let unit = comparison.reference.unit();
     let table = "A table below has the numbers of all models.";
     Alternatives {
         size: format!(
@@ -44,7 +45,7 @@ pub(super) fn alternatives(comparison: &Comparison, answer: &Answer) -> Alternat
             list(answer.steps.iter().map(|step| format!(
                 "{} with {} and {} nats",
                 step.label,
-                bytes(step.size_bytes),
+                bytes(step.size),
                 kld(step.kld)
             )))
         ),
@@ -62,7 +63,7 @@ pub(super) fn alternatives(comparison: &Comparison, answer: &Answer) -> Alternat
             of_best(&|best| bins(&best.breakdown.by_confidence))
         ),
         position: format!(
-            "Mean KLD by position in the window.{} {table}",
+            "Mean KLD by position in the {unit}.{} {table}",
             of_best(&|best| bins(&best.breakdown.by_position))
         ),
         groups: format!(
@@ -71,7 +72,7 @@ pub(super) fn alternatives(comparison: &Comparison, answer: &Answer) -> Alternat
         ),
         windows: format!(
             "Mean KLD along the text, a line for each model.{}",
-            of_best(&extremes)
+            of_best(&|best| extremes(best, unit))
         ),
     }
 }
@@ -114,18 +115,18 @@ fn bins(bins: &[Bin]) -> String {
     }))
 }
 
-fn extremes(model: &ComparedModel) -> String {
+fn extremes(model: &ComparedModel, unit: &str) -> String {
     let by_mean = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
     let points = model.by_window.iter();
     match points.clone().min_by(by_mean).zip(points.max_by(by_mean)) {
         Some((min, max)) => format!(
-            "from {} nats at window {} to {} at window {}",
+            "from {} nats at {unit} {} to {} at {unit} {}",
             kld(min.1),
             min.0,
             kld(max.1),
             max.0
         ),
-        None => "no window".to_owned(),
+        None => format!("no {unit}"),
     }
 }
 

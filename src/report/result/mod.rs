@@ -17,7 +17,7 @@ use super::warning::Warning;
 pub use divergent::{DivergentToken, TokenContext, TopToken};
 pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable, UntilInfo};
 pub use prompts::PromptReport;
-pub use reference::{PromptsInfo, ReferenceInfo};
+pub use reference::{PromptsInfo, ReferenceInfo, unit};
 pub use states::{HeadInfo, HereInfo, RowError, StatesInfo};
 pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
 pub use tokens::TokenColumns;

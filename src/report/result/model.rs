@@ -24,6 +24,9 @@ pub struct ModelInfo {
     pub architecture: Option<String>,
     /// Bytes of its tensors; null if unknown.
     pub size_bytes: Option<u64>,
+    /// Bytes of its file, of a split model those of all parts; null if unknown. Reports for people
+    /// show this size, or that of the tensors where it is unknown.
+    pub file_bytes: Option<u64>,
     /// How many parameters it has; null if unknown.
     pub n_params: Option<u64>,
     /// Bits per weight: 8 * bytes / parameters; null if either is unknown.
@@ -44,6 +47,12 @@ impl ModelInfo {
         without_part(name).unwrap_or(name)
     }
 
+    /// Its size in bytes as `ls` shows it: the file's, or the tensors' where that is unknown.
+    #[must_use]
+    pub fn shown_bytes(&self) -> Option<u64> {
+        self.file_bytes.or(self.size_bytes)
+    }
+
     /// Describes the model that a file identifies.
     #[must_use]
     pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
@@ -52,6 +61,7 @@ impl ModelInfo {
             name: identity.name.clone(),
             architecture: identity.architecture.clone(),
             size_bytes: identity.size_bytes,
+            file_bytes: identity.file_bytes,
             n_params: identity.n_params,
             bpw: identity
                 .size_bytes
@@ -75,8 +85,11 @@ pub struct ModelReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<BackendIdentity>,
     /// Whether the reference was written with this very model, by the metadata and tensor infos in
-    /// its header: its numbers are then the noise floor of the setup, not a quantization's loss.
+    /// its header.
     pub is_reference_model: bool,
+    /// Whether the numbers show how much the set-up alone moves them, not a quantization's loss: the
+    /// reference's own model, with the reference's own types of the KV cache.
+    pub is_noise_floor: bool,
     /// How many entries of each row were compared, counted from the first: the reference's
     /// `n_vocab`, or fewer with `--vocab`.
     pub n_vocab_compared: u32,

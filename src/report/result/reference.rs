@@ -101,6 +101,23 @@ impl ReferenceInfo {
     }
 }
 
+impl ReferenceInfo {
+    /// What a window is called.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        unit(self.prompts.is_some())
+    }
+}
+
+/// What a window is called, where it may be a prompt.
+#[must_use]
+pub fn unit(is_prompt: bool) -> &'static str {
+    match is_prompt {
+        true => "prompt",
+        false => "window",
+    }
+}
+
 impl PromptsInfo {
     /// Collects how many prompts there are, and what was done with them.
     #[must_use]

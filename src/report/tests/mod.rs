@@ -4,6 +4,7 @@
 //! read the difference before you commit it.
 
 pub mod made_up;
+mod undefined;
 
 use insta::assert_snapshot;
 use kl_formats::TokenRecord;
@@ -54,6 +55,7 @@ fn text_report_of_prompts() {
     let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
     let report = ModelReport {
         is_reference_model: true,
+        is_noise_floor: true,
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(logits),
         interrupted: interrupted(2, Some(9)),
@@ -73,7 +75,8 @@ fn text_report_of_one_window() {
         interrupted: interrupted(1, None),
         ..plain("tiny-q2_K.gguf", &records)
     };
-    (report.model.size_bytes, report.model.bpw) = (None, None);
+    (report.model.size_bytes, report.model.file_bytes) = (None, None);
+    report.model.bpw = None;
     let reference = foreign_reference("base.kld", "llama.cpp");
     assert_snapshot!(text_report(&report, &reference));
 }

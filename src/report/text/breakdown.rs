@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::sheet::Sheet;
-use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION};
+use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
 use crate::report::number::{count, ends, percent, printable, significant};
 use crate::stats::{Bin, Breakdown, Summary};
 
@@ -46,7 +46,7 @@ fn table(out: &mut Sheet, by: &str, bins: &[Bin]) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    out.title(&format!("KL divergence {by}"));
+    out.title(&format!("KL divergence {}", title(by, out.unit)));
     for line in table.lines() {
         out.block(&format!(" {}\n", line.trim_end()));
     }

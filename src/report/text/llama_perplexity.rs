@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::report::number::fixed;
 use crate::stats::LlamaPerplexity;
 use crate::stats::llama_perplexity::WithError;
 
@@ -15,8 +16,8 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
     out.wide("Mean PPL(Q)                   ", s.mean_ppl_q);
     out.wide("Mean PPL(base)                ", s.mean_ppl_base);
     out.line(&format!(
-        "Cor(ln(PPL(Q)), ln(PPL(base))): {:6.2}%",
-        100.0 * s.cor_ln_ppl
+        "Cor(ln(PPL(Q)), ln(PPL(base))): {:>6}%",
+        fixed(100.0 * s.cor_ln_ppl, 2)
     ));
     out.wide("Mean ln(PPL(Q)/PPL(base))     ", s.mean_ln_ppl_ratio);
     out.wide("Mean PPL(Q)/PPL(base)         ", s.mean_ppl_ratio);
@@ -38,7 +39,7 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
         (" 0.1%  ", s.kld_0_1),
         ("Minimum", s.minimum_kld),
     ] {
-        out.line(&format!("{name} KLD: {value:10.6}"));
+        out.line(&format!("{name} KLD: {:>10}", fixed(value, 6)));
     }
     out.line("");
 
@@ -59,7 +60,7 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
         (" 0.1%  ", s.delta_p_0_1),
         ("Minimum", s.minimum_delta_p),
     ] {
-        out.line(&format!("{name} Δp: {:6.3}%", 100.0 * value));
+        out.line(&format!("{name} Δp: {:>6}%", fixed(100.0 * value, 3)));
     }
     out.percent("RMS Δp    ", s.rms_delta_p);
     out.percent("Same top p", s.same_top_p);
@@ -79,12 +80,13 @@ impl Block {
     }
 
     fn wide(&mut self, name: &str, x: WithError) {
-        let _ = writeln!(self.0, "{name}: {:10.6} ± {:10.6}", x.value, x.err);
+        let [value, err] = [x.value, x.err].map(|x| fixed(x, 6));
+        let _ = writeln!(self.0, "{name}: {value:>10} ± {err:>10}");
     }
 
     fn percent(&mut self, name: &str, x: WithError) {
-        let (value, err) = (100.0 * x.value, 100.0 * x.err);
-        let _ = writeln!(self.0, "{name}: {value:6.3} ± {err:5.3} %");
+        let [value, err] = [x.value, x.err].map(|x| fixed(100.0 * x, 3));
+        let _ = writeln!(self.0, "{name}: {value:>6} ± {err:>5} %");
     }
 }
 
@@ -180,7 +182,10 @@ mod tests {
     fn what_is_undefined_reads_as_such() {
         let mut undefined = statistics(&[1.0; 43]);
         undefined.cor_ln_ppl = f64::NAN;
+        undefined.mean_ppl_q.value = f64::INFINITY;
         let block = llama_perplexity_block(&undefined);
-        assert!(block.contains("ln(PPL(base))):    NaN%\n"), "{block}");
+        assert!(block.contains("ln(PPL(base))):      -%\n"), "{block}");
+        let ppl = "Mean PPL(Q)                   :          - ±   1.000000\n";
+        assert!(block.contains(ppl), "{block}");
     }
 }

@@ -22,8 +22,8 @@ use self::prompts::prompt_table;
 use self::sheet::Sheet;
 use self::states::states;
 use super::number::{
-    bytes, count, count_of, duration, kld, part, percent, printable, short_percent, signed_percent,
-    significant,
+    bytes, count, count_of, duration, fixed, kld, part, percent, printable, short_percent,
+    signed_percent, significant,
 };
 use super::result::{
     DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
@@ -35,9 +35,9 @@ use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, MIN_CLUSTERS, Perpl
 #[must_use]
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
-    let mut out = Sheet::new(summary.clusters.n > 1);
+    let mut out = Sheet::new(summary.clusters.n > 1, reference.unit());
     heading(&mut out, report, reference);
-    let unit = unit(reference);
+    let unit = reference.unit();
     divergence(&mut out, summary, unit, report.max_at_text.as_deref());
     groups(&mut out, &report.breakdown, summary);
     if report.shows_breakdown {
@@ -93,7 +93,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     };
     out.title(&format!("{named} against {}", reference.path));
     if let Some(interrupted) = &report.interrupted {
-        out.line("PARTIAL", &partial(interrupted));
+        out.line("PARTIAL", &partial(interrupted, reference.unit()));
     }
     if let Some(shard) = &report.shard {
         let part = format!(
@@ -103,9 +103,10 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("PART", &part);
     }
     out.line("model", &describe(&report.model));
-    if report.is_reference_model {
-        let noise = "the reference's own model: these numbers are the noise floor of this setup";
-        out.line("", noise);
+    if report.is_noise_floor {
+        out.line("", "the reference's own model: the noise floor");
+    } else if report.is_reference_model {
+        out.line("", "the reference's own model, another KV cache");
     }
     if let Some(model) = &reference.model {
         out.line("reference model", &describe(model));
@@ -163,14 +164,10 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     }
 }
 
-fn partial(interrupted: &Interrupted) -> String {
+fn partial(interrupted: &Interrupted, unit: &str) -> String {
     let done = match interrupted.of {
-        Some(of) => format!(
-            "{} of {}",
-            count(interrupted.n_windows),
-            count_of(of, "window")
-        ),
-        None => count_of(interrupted.n_windows, "window"),
+        Some(of) => format!("{} of {}", count(interrupted.n_windows), count_of(of, unit)),
+        None => count_of(interrupted.n_windows, unit),
     };
     format!("interrupted after {done}: the numbers below cover only that part")
 }
@@ -182,7 +179,7 @@ fn until_line(
     is_over: bool,
     reference: &ReferenceInfo,
 ) -> String {
-    let unit = unit(reference);
+    let unit = reference.unit();
     let target = short_percent(until.target);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
@@ -210,14 +207,6 @@ fn until_line(
     format!("{known}{why}: --until {target}% is not reached after all {all}{needed}")
 }
 
-/// What a window is called.
-fn unit(reference: &ReferenceInfo) -> &'static str {
-    match &reference.prompts {
-        Some(_) => "prompt",
-        None => "window",
-    }
-}
-
 /// The windows that the tokens are in, or the prompts.
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
     let n_ctx = reference.n_ctx;
@@ -236,7 +225,7 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
 /// What the intervals allow for.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let clusters = &summary.clusters;
-    let what = unit(reference);
+    let what = reference.unit();
     if clusters.n < 2 {
         return format!("none: too few {what}s");
     }
@@ -268,7 +257,7 @@ fn describe(model: &ModelInfo) -> String {
     if let Some(architecture) = &model.architecture {
         let _ = write!(text, " ({})", printable(architecture));
     }
-    if let (Some(size), Some(bpw)) = (model.size_bytes, model.bpw) {
+    if let (Some(size), Some(bpw)) = (model.shown_bytes(), model.bpw) {
         let _ = write!(text, ", {}, {bpw:.2} BPW", bytes(size));
     }
     text
@@ -289,7 +278,7 @@ fn agreements(out: &mut Sheet, agreement: &Agreement) {
 
 fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
     let six_digits = |x| significant(x, 6);
-    let six_decimals = |x| format!("{x:.6}");
+    let six_decimals = |x| fixed(x, 6);
     out.title("Perplexity");
     let model = Estimate {
         value: perplexity.evaluated,
@@ -327,7 +316,7 @@ fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
     let (mean, rms) = (&delta_p.mean, &delta_p.rms);
     out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
-    let three_decimals = |x| format!("{:.3} %", 100.0 * x);
+    let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
     out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
     out.value_and(
         "largest loss, largest gain",
@@ -376,13 +365,17 @@ fn times(out: &mut Sheet, timing: &TimingInfo) {
 fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
     out.title("Largest KL divergences, with the top tokens there");
     for token in tokens {
+        let divergence = match token.kld.is_infinite() {
+            true => "infinite".to_owned(),
+            false => kld(token.kld),
+        };
         let next = match &token.token_text {
             Some(text) => format!("before {text:?}"),
-            None => "at the window's end".to_owned(),
+            None => format!("at the {}'s end", out.unit),
         };
         out.value_and(
-            &format!("window {}, position {}", token.window, token.position),
-            &kld(token.kld),
+            &format!("{} {}, position {}", out.unit, token.window, token.position),
+            &divergence,
             &format!("{:?} {next}", token.context),
         );
         let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));

@@ -12,14 +12,17 @@ const NAME_WIDTH: usize = 34;
 pub struct Sheet {
     text: String,
     has_intervals: bool,
+    /// What a window is called.
+    pub unit: &'static str,
 }
 
 impl Sheet {
     /// A sheet without lines. Values come without their intervals unless it has them.
-    pub fn new(has_intervals: bool) -> Self {
+    pub fn new(has_intervals: bool, unit: &'static str) -> Self {
         Self {
             text: String::new(),
             has_intervals,
+            unit,
         }
     }
 
@@ -95,7 +98,8 @@ impl Sheet {
     pub fn maximum(&mut self, max: f64, at: &TokenLocation, before: Option<&str>) {
         let before = before.map(|text| format!(", before {text:?}"));
         let location = format!(
-            "window {}, position {}{}",
+            "{} {}, position {}{}",
+            self.unit,
             at.window,
             at.position,
             before.unwrap_or_default()

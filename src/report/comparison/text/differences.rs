@@ -5,6 +5,7 @@ use super::super::{ComparedPair, Comparison, PairKind};
 use super::models::kld;
 use super::{fitted, lines};
 use crate::report::number::{ends, short_percent};
+use crate::report::wrap::wrapped;
 
 /// The differences to the best model, and those to the next in size; empty without any.
 pub fn table(comparison: &Comparison, names: &Names) -> String {
@@ -37,21 +38,20 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
         }
         lines(titles.map(str::to_owned).to_vec(), rows, 1)
     }));
+    if let Some(why) = comparison.why_p_differs() {
+        text.push_str(&wrapped(&why));
+    }
     text
 }
 
 fn row(comparison: &Comparison, pair: &ComparedPair, names: &Names, width: usize) -> Vec<String> {
     let difference = &pair.difference;
-    let p = match pair.kind {
-        PairKind::Best => p_holm(comparison, &pair.a),
-        PairKind::Size => difference.p,
-    };
     let name = |label: &str| names.short(label, width);
     vec![
         format!("  {} - {}", name(&pair.a), name(&pair.b)),
         signed(difference.value),
         ends(difference.lo, difference.hi, signed),
-        p.map(p_value).unwrap_or_default(),
+        comparison.p_of(pair).map(p_value).unwrap_or_default(),
         pair.share_a_nearer
             .map(|share| format!("{:.1} %", 100.0 * share))
             .unwrap_or_default(),
@@ -62,11 +62,6 @@ fn row(comparison: &Comparison, pair: &ComparedPair, names: &Names, width: usize
 fn rank(comparison: &Comparison, label: &str) -> Option<usize> {
     let mut models = comparison.models.iter();
     models.position(|model| model.label == label)
-}
-
-fn p_holm(comparison: &Comparison, label: &str) -> Option<f64> {
-    let model = comparison.models.get(rank(comparison, label)?)?;
-    model.difference_to_best.as_ref()?.p_holm
 }
 
 /// A difference of KLDs, with its sign.

@@ -47,12 +47,20 @@ impl Comparison {
                 lines(titles.clone().collect(), models, usize::MAX)
             }));
         }
+        text + &self.not_compared_text()
+    }
+
+    /// The files that are not among the models; empty if all are.
+    pub(super) fn not_compared_text(&self) -> String {
+        let mut text = String::new();
         if !self.not_compared.is_empty() {
             text.push_str("\nNot compared\n");
-            for file in &self.not_compared {
-                let _ = writeln!(text, "  {}", printable(&file.sidecar));
-                text.push_str(&hanging("    ", 4, &printable(&file.why)));
+        }
+        for (why, files) in self.not_compared_by_reason() {
+            for file in files {
+                let _ = writeln!(text, "  {}", printable(file));
             }
+            text.push_str(&hanging("    ", 4, &printable(why)));
         }
         text
     }
@@ -90,16 +98,18 @@ impl Comparison {
         if let Some(first) = self.models.first() {
             let summary = &first.summary;
             let of = reference.text.as_ref().and_then(|text| name(&text.name));
+            let unit = reference.unit();
+            let most = if reference.prompts { "at most " } else { "" };
             let tokens = format!(
-                "{}{} in {} of {}",
+                "{}{} in {} of {most}{}",
                 count_of(summary.n_tokens + summary.n_excluded, "token"),
                 of.map(|text| format!(" of {text}")).unwrap_or_default(),
-                count_of(summary.n_windows, "window"),
+                count_of(summary.n_windows, unit),
                 reference.n_ctx
             );
             fact("tokens", &tokens);
             let level = short_percent(self.confidence.level());
-            let clusters = clusters(&summary.clusters);
+            let clusters = clusters(&summary.clusters, unit);
             fact("intervals", &format!("at {level} %, {clusters}"));
         }
         if !names.prefix.is_empty() {
@@ -109,11 +119,11 @@ impl Comparison {
     }
 }
 
-/// What an observation is in the intervals, and how many there are.
-pub fn clusters(clusters: &Clustering) -> String {
+/// What an observation is in the intervals, and how many there are. `unit`: what a window is called.
+pub fn clusters(clusters: &Clustering, unit: &str) -> String {
     let kind = match clusters.kind {
-        ClusterKind::Window => "window".to_owned(),
-        ClusterKind::Block => format!("block of {} windows", clusters.windows_per_block),
+        ClusterKind::Window => unit.to_owned(),
+        ClusterKind::Block => format!("block of {} {unit}s", clusters.windows_per_block),
     };
     format!("by {kind} ({})", count_of(clusters.n, "cluster"))
 }
@@ -156,6 +166,35 @@ pub fn lines(titles: Vec<String>, rows: Vec<Vec<String>>, right: usize) -> Strin
 mod tests {
     use super::*;
     use crate::report::comparison::sample::comparison;
+
+    /// As `ls` shows it, not the tensors alone.
+    #[test]
+    fn the_size_is_the_files() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.model.file_bytes = model.model.size_bytes.map(|size| 2 * size);
+        }
+        of.models[4].model.file_bytes = None;
+        let (text, markdown) = (of.text(), of.markdown(false));
+        let page = crate::report::page::html(&of).unwrap();
+        for (label, size) in [("4_K_M", "2.38"), ("q2_K", "0.81")] {
+            let mut lines = text.lines();
+            let row = lines.find(|line| line.contains(label) && line.contains('['));
+            assert!(row.unwrap().contains(&format!(" {size} ")), "{text}");
+        }
+        assert!(
+            text.replace('\n', " ").contains("smaller: 2.19 MiB"),
+            "{text}"
+        );
+        for (label, size) in [
+            ("tiny-q4\\_K\\_M", "2.38 MiB"),
+            ("tiny-q2\\_K", "830.08 KiB"),
+        ] {
+            let row = markdown.lines().find(|line| line.contains(label)).unwrap();
+            assert!(row.contains(size), "{row}");
+            assert!(page.contains(size), "{size}");
+        }
+    }
 
     #[test]
     fn long_names_and_reasons_fit_the_terminal() {

@@ -3,7 +3,7 @@
 use super::super::names::Names;
 use super::super::{ComparedModel, Comparison};
 use super::{fitted, lines};
-use crate::report::number::{SizeUnit, count_of, ends, short_percent, significant};
+use crate::report::number::{SizeUnit, count_of, ends, fixed, short_percent, significant};
 
 /// The marks of a row, which the lines below the table explain.
 const ALIKE: &str = "≈";
@@ -14,7 +14,7 @@ const INCOMPLETE: &str = "!";
 /// A row for each model, and what the marks mean.
 pub fn table(comparison: &Comparison, names: &Names) -> String {
     let models = &comparison.models;
-    let sizes = models.iter().filter_map(|model| model.model.size_bytes);
+    let sizes = models.iter().filter_map(|model| model.model.shown_bytes());
     let unit = SizeUnit::for_sizes(sizes.max().unwrap_or(0));
     let level = short_percent(comparison.confidence.level());
     let titles = [
@@ -34,7 +34,10 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
         let row = |(model, rank): (&ComparedModel, &String)| {
             let [mean, interval] = mean(model);
             let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-            let size = model.model.size_bytes.map(|size| size as f64 / unit.bytes);
+            let size = model
+                .model
+                .shown_bytes()
+                .map(|size| size as f64 / unit.bytes);
             let top = model
                 .same_top()
                 .map(|share| format!("{:.2}", 100.0 * share));
@@ -48,7 +51,7 @@ pub fn table(comparison: &Comparison, names: &Names) -> String {
                 interval,
                 or_dash(model.quantile(0.99).map(|q| kld(q.estimate.value))),
                 or_dash(top),
-                or_dash(model.ppl_ratio().map(|ratio| format!("{ratio:.4}"))),
+                or_dash(model.ppl_ratio().map(|ratio| fixed(ratio, 4))),
             ]
         };
         lines(

@@ -1,0 +1,128 @@
+//! One model of several, in one line of a terminal.
+
+use super::comparison::Names;
+use super::number::{count_of, duration, ends, significant};
+use super::result::ModelReport;
+use super::wrap::WIDTH;
+
+/// The narrowest that a name is cut to: for an interval beside it, and at all.
+const MIN_BESIDE_INTERVAL: usize = 20;
+const MIN_NAME: usize = 8;
+
+/// The line of the `index`-th of `of` models, counted from 0: its mean KLD with the interval, the 99 %
+/// quantile where there is room, and how long it took. `unit` is what its windows are called.
+#[must_use]
+pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
+    let place = format!("[{}/{of}] ", index + 1);
+    let texts = texts(model, unit);
+    let names = Names::of_whole_labels(&[&model.label]);
+    let room =
+        |text: &String| WIDTH.saturating_sub(place.chars().count() + text.chars().count() + 2);
+    let width = names.width();
+    let needed = [width, width.min(MIN_BESIDE_INTERVAL)].into_iter();
+    let mut with_needed = texts.iter().zip(needed.chain(std::iter::repeat(MIN_NAME)));
+    let fitting = with_needed.find(|(text, needed)| room(text) >= *needed);
+    let fitting = fitting.map(|(text, _)| text);
+    let Some(text) = fitting.or(texts.last()) else {
+        return place;
+    };
+    let name = names.short(&model.label, room(text).max(MIN_NAME));
+    format!("{place}{name}  {text}")
+}
+
+/// What a line says beside the name, the longest first.
+fn texts(model: &ModelReport, unit: &str) -> Vec<String> {
+    let three_digits = |x: f64| significant(x, 3);
+    let Some(kld) = &model.summary.kld else {
+        return vec!["no token with a finite KLD".to_owned()];
+    };
+    let mean = format!("mean KLD {}", three_digits(kld.mean.estimate.value));
+    let interval = ends(kld.mean.clustered.lo, kld.mean.clustered.hi, three_digits);
+    let quantile = kld.quantiles.iter().find(|quantile| quantile.p == 0.99);
+    let quantile =
+        quantile.map(|quantile| format!("99 % {}", three_digits(quantile.estimate.value)));
+    let took = match &model.timing {
+        Some(timing) => duration(timing.wall_s),
+        None => "done before".to_owned(),
+    };
+    // Each model stops for itself.
+    let took = match &model.until {
+        Some(until) if until.reached => {
+            format!("{}  {took}", count_of(model.summary.n_windows, unit))
+        }
+        Some(_) => format!("--until not reached  {took}"),
+        None => took,
+    };
+    let with_interval = match interval.as_str() {
+        "" => mean.clone(),
+        interval => format!("{mean} {interval}"),
+    };
+    let quantile = quantile.map_or(String::new(), |quantile| format!("  {quantile}"));
+    vec![
+        format!("{with_interval}{quantile}  {took}"),
+        format!("{with_interval}  {took}"),
+        format!("{mean}  {took}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::UntilInfo;
+    use crate::report::tests::made_up::{plain, records, timing};
+
+    #[test]
+    fn a_line_fits_the_terminal() {
+        let model = ModelReport {
+            timing: Some(timing()),
+            ..plain("q4_K_M.gguf", &records(12, 80))
+        };
+        let line = |label: &str, model: &ModelReport| {
+            let model = ModelReport {
+                label: label.to_owned(),
+                summary: model.summary.clone(),
+                timing: model.timing,
+                until: model.until,
+                ..plain("q4_K_M.gguf", &[])
+            };
+            let line = one_line(&model, (2, 10), "window");
+            assert!(line.chars().count() <= WIDTH, "{line}");
+            line
+        };
+        let of_until = |until| ModelReport {
+            until: Some(until),
+            ..plain("q4.gguf", &records(12, 80))
+        };
+        let short = line("q4_K_M", &model);
+        assert_eq!(
+            short,
+            "[3/10] q4_K_M  mean KLD 0.0135 [0.0130, 0.0141]  99 % 0.0261  3 min 20 s"
+        );
+        let long = line("Meta-Llama-3.1-8B-Instruct-Q4_K_M", &model);
+        assert_eq!(
+            long,
+            "[3/10] Meta-Lla…8B-Instruct-Q4_K_M  mean KLD 0.0135 [0.0130, 0.0141]  3 min 20 s"
+        );
+        let longest = line(&"x".repeat(200), &model);
+        let end = "x  mean KLD 0.0135 [0.0130, 0.0141]  3 min 20 s";
+        assert!(longest.ends_with(end), "{longest}");
+        let until = |reached| UntilInfo {
+            target: 0.05,
+            reached,
+            relative_half_width: Some(0.05),
+            of: Some(99),
+            windows_needed: None,
+        };
+        let stopped = line("q4", &of_until(until(true)));
+        assert!(stopped.ends_with("  12 windows  done before"), "{stopped}");
+        let went_on = line("q4", &of_until(until(false)));
+        assert!(
+            went_on.ends_with("  --until not reached  done before"),
+            "{went_on}"
+        );
+        let empty = line("q4", &plain("a", &[]));
+        assert_eq!(empty, "[3/10] q4  no token with a finite KLD");
+        let before = line("q4", &plain("a", &records(12, 80)));
+        assert!(before.ends_with("  done before"), "{before}");
+    }
+}

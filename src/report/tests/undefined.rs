@@ -1,0 +1,217 @@
+//! No output shows a NaN, an infinity or a division by 0, whatever finite numbers the records hold.
+
+use kl_formats::TokenRecord;
+use serde_json::json;
+
+use super::made_up;
+use crate::report::comparison::{
+    ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
+    PairKind, sample,
+};
+use crate::report::{ModelReport, page, text_report};
+use crate::stats::{
+    Breakdown, ClusterRule, Confidence, LlamaPerplexity, PairedComparison, Summary, curves,
+    paired_difference,
+};
+
+const RULE: ClusterRule = ClusterRule::Auto;
+
+/// Records of `n_windows` windows of `n_rows` rows, whose KLDs and NLLs `of` gives by index.
+fn records(n_windows: u32, n_rows: u32, of: impl Fn(usize) -> (f64, f64)) -> Vec<TokenRecord> {
+    let mut records = made_up::records(n_windows, n_rows);
+    for (i, record) in records.iter_mut().enumerate() {
+        let (kld, nll) = of(i);
+        (record.kld, record.reverse_kld) = (kld, kld);
+        record.group = record.window % 2;
+        if record.next_token().is_some() {
+            (record.ref_nll, record.eval_nll) = (nll, nll + kld);
+        }
+    }
+    records
+}
+
+/// Records that make a statistic undefined: what they are, and those of some models.
+fn cases() -> Vec<(&'static str, Vec<Vec<TokenRecord>>)> {
+    let zeros = |n, rows| records(n, rows, |_| (0.0, 0.0));
+    let equal = |n, rows| records(n, rows, |_| (0.25, 1.0));
+    let some = |n, rows| records(n, rows, |i| ((i % 7) as f64 / 64.0, (i % 5) as f64));
+    let huge = |kld: f64| records(40, 30, move |i| (kld * (i % 9) as f64, 700.0 + i as f64));
+    vec![
+        (
+            "all KLDs are 0",
+            vec![zeros(40, 30), zeros(40, 30), zeros(40, 30)],
+        ),
+        (
+            "the best is at 0",
+            vec![zeros(40, 30), some(40, 30), some(40, 30)],
+        ),
+        (
+            "all tie",
+            vec![equal(40, 30), equal(40, 30), some(40, 30), some(40, 30)],
+        ),
+        (
+            "one window",
+            vec![zeros(1, 120), equal(1, 120), some(1, 120)],
+        ),
+        ("one token", vec![zeros(1, 1), equal(1, 1)]),
+        ("two tokens", vec![zeros(2, 1), equal(2, 1)]),
+        ("no token", vec![Vec::new(), Vec::new()]),
+        (
+            "tiny",
+            vec![
+                records(40, 30, |i| (1e-300 * i as f64, 1e-300)),
+                zeros(40, 30),
+            ],
+        ),
+        ("1e39", vec![huge(1e39), huge(2e39), some(40, 30)]),
+        ("1e300", vec![huge(1e300), huge(2e300), some(40, 30)]),
+    ]
+}
+
+/// The comparison of models with these records, the first of which is the best. Two of each three
+/// have the same size.
+fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
+    let groups = ["a".to_owned(), "b".to_owned()];
+    let mut models = Vec::new();
+    let mut pairs = Vec::new();
+    for (i, of_model) in records.iter().enumerate() {
+        let first = &records[0];
+        let column = |of: fn(&TokenRecord) -> u32| of_model.iter().map(of).collect::<Vec<_>>();
+        let klds = |of: &[TokenRecord]| of.iter().map(|r| r.kld).collect::<Vec<_>>();
+        let difference = paired_difference(
+            &column(|r| r.window),
+            &column(|r| r.group),
+            &klds(of_model),
+            &klds(first),
+            Confidence::default(),
+            RULE,
+        );
+        let to_best = difference.filter(|_| i > 0).map(|difference| {
+            let p_holm = difference.p;
+            DifferenceToBest { difference, p_holm }
+        });
+        let label = format!("q{i}");
+        if let Some(difference) = difference.filter(|_| i > 0) {
+            for kind in [PairKind::Best, PairKind::Size] {
+                let (a, b) = (label.clone(), "q0".to_owned());
+                let share_a_nearer = None;
+                pairs.push(ComparedPair {
+                    kind,
+                    a,
+                    b,
+                    difference,
+                    share_a_nearer,
+                });
+            }
+        }
+        models.push(ComparedModel {
+            summary: Summary::from_records(of_model, Confidence::default(), RULE),
+            breakdown: Breakdown::of(of_model, &groups, Confidence::default(), RULE),
+            ccdf: curves::ccdf(of_model),
+            by_window: curves::by_window(of_model),
+            difference_to_best: to_best,
+            indistinguishable_from_best: i % 2 == 0,
+            pareto: true,
+            ..sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0)
+        });
+    }
+    Comparison {
+        models,
+        pairs,
+        ..sample::comparison()
+    }
+}
+
+/// Checks that a text holds no number that is none.
+#[track_caller]
+fn check(case: &str, output: &str, text: &str) {
+    let mut words = text.split(|c: char| !c.is_alphanumeric());
+    let is_none = |word: &&str| ["nan", "inf", "infinity"].contains(&word.to_lowercase().as_str());
+    if let Some(word) = words.find(is_none) {
+        let line = text.lines().find(|line| line.contains(word));
+        panic!(
+            "{case}: {output} shows {word}: {}",
+            line.unwrap_or_default()
+        );
+    }
+}
+
+/// A page without the libraries that draw its charts.
+fn without_scripts(page: &str) -> String {
+    let parts = page.split("<script>");
+    let after = |part: &'_ str| {
+        part.split_once("</script>")
+            .map(|(_, rest)| rest.to_owned())
+    };
+    parts
+        .map(|part| {
+            after(part)
+                .filter(|_| !part.starts_with("<!doctype"))
+                .unwrap_or(part.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn no_output_shows_a_number_that_is_none() {
+    for (case, records) in cases() {
+        let of = comparison(&records);
+        check(case, "the text", &of.text());
+        check(case, "the breakdown", &of.breakdown_text());
+        check(case, "the Markdown", &of.markdown(true));
+        check(case, "the model card", &of.model_card());
+        check(case, "the CSV", &of.csv());
+        let page = without_scripts(&page::html(&of).unwrap());
+        assert!(
+            page.len() < 500_000 && page.contains("The answer in short"),
+            "{case}"
+        );
+        check(case, "the page", &page);
+        // What a logarithmic scale cannot show is named.
+        let is_drawn = !case.starts_with("all KLDs") && page.contains("data-chart=\"size\"");
+        let has_0 = of
+            .models
+            .iter()
+            .any(|m| m.mean_kld().is_some_and(|k| k.estimate.value == 0.0));
+        assert_eq!(
+            page.contains("a KLD of 0 has no place"),
+            is_drawn && has_0,
+            "{case}"
+        );
+        let json = of.json().unwrap();
+        check(case, "the JSON", &json);
+        crate::report::schema::check::<Comparison>(&json);
+        let (a, b) = (&records[0], &records[1]);
+        if let Some(paired) = PairedComparison::of(a, b, Confidence::default(), RULE, 10) {
+            let models = (
+                InDepthModel::of(&of.models[0]),
+                InDepthModel::of(&of.models[1]),
+            );
+            let in_depth = InDepth::new(of, models, paired, |token| InDepthToken {
+                token,
+                text: None,
+                ref_top_text: None,
+                top_a_text: None,
+                top_b_text: None,
+            });
+            check(case, "the pair", &in_depth.text());
+            let json = in_depth.json().unwrap();
+            check(case, "the JSON of the pair", &json);
+            crate::report::schema::check::<InDepth>(&json);
+        }
+        for of_model in &records {
+            let report = ModelReport {
+                breakdown: made_up::breakdown(of_model, &["a", "b"]),
+                shows_breakdown: true,
+                llama_perplexity: LlamaPerplexity::of_records(of_model),
+                logits: Some(made_up::logits(of_model)),
+                prompts: Some(made_up::prompts(of_model)),
+                ..made_up::plain("q.gguf", of_model)
+            };
+            let reference = made_up::foreign_reference("ref.gz", "kl.py");
+            check(case, "the report", &text_report(&report, &reference));
+            let document = json!({"models": [report], "reference": reference});
+            check(case, "the report's JSON", &document.to_string());
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A run of several models: a line for each, one table, and what was written.
+
+use crate::session::{Session, fixture};
+
+fn session() -> Session {
+    let session = Session::new();
+    session.reference("");
+    session
+}
+
+/// The lines of stderr that start so.
+fn lines<'r>(stderr: &'r str, start: &str) -> Vec<&'r str> {
+    let lines = stderr.lines();
+    lines.filter(|line| line.starts_with(start)).collect()
+}
+
+#[test]
+fn each_model_has_a_line_and_the_table_comes_once() {
+    let session = session();
+    let long = "a-model-with-a-long-name-of-many-parts-8B-Instruct-q8_0.gguf";
+    std::fs::copy(fixture("q8"), session.path(long)).unwrap();
+    let run = session.ok(&format!("-m @q4 -m @q2 -m {long} -m @f16 -r ref.gz"));
+    let models = lines(&run.stderr, "[");
+    assert_eq!(models.len(), 4, "{}", run.stderr);
+    assert!(
+        models[0].starts_with("[1/4] tiny-q4_K_M  mean KLD 0.0"),
+        "{}",
+        models[0]
+    );
+    assert!(
+        models[3].starts_with("[4/4] tiny-f16  mean KLD "),
+        "{}",
+        models[3]
+    );
+    for line in models {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    // What the run prints is what kl report prints later.
+    assert!(
+        run.stdout.starts_with("4 models against ref.gz\n"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(run.stdout, session.ok("report . -q").stdout);
+    // With -q, nothing but the table, warnings and errors.
+    let quiet = session.ok(&format!(
+        "-m @q4 -m @q2 -m {long} -m @f16 -r ref.gz -q --force"
+    ));
+    assert_eq!(quiet.stdout, run.stdout);
+    assert!(
+        quiet
+            .stderr
+            .lines()
+            .all(|line| line.starts_with("kl: warning: ")),
+        "{}",
+        quiet.stderr
+    );
+}
+
+#[test]
+fn full_reports_come_with_a_flag_or_from_the_sidecar() {
+    let session = session();
+    let full = session.ok("-m @q4 -m @q2 -r ref.gz --full").stdout;
+    assert_eq!(full.matches("\nKL divergence, nats\n").count(), 2, "{full}");
+    assert_eq!(
+        full.matches("2 models against ref.gz\n").count(),
+        1,
+        "{full}"
+    );
+    // So does whatever only whole reports show.
+    for flag in ["--breakdown", "--top-k 2", "--stats llama-perplexity"] {
+        let text = session
+            .ok(&format!("-m @q4 -m @q2 -r ref.gz -q --force {flag}"))
+            .stdout;
+        assert_eq!(
+            text.matches("\nKL divergence, nats\n").count(),
+            2,
+            "{flag}: {text}"
+        );
+    }
+    // From the sidecar it is the same, but for the times.
+    let one = session.ok("-m @q4 -r ref.gz -q --force").stdout;
+    let (without_times, _) = one.split_once("\nTime\n").unwrap();
+    let later = session.ok("report tiny-q4_K_M.gguf.kls -q").stdout;
+    let own = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(own(&later), own(without_times));
+    assert!(
+        later.ends_with('\n') && later.starts_with(one.lines().next().unwrap()),
+        "{later}"
+    );
+    let breakdown = session.ok("report tiny-q4_K_M.gguf.kls --breakdown").stdout;
+    assert!(
+        breakdown.contains("KL divergence by position in the window"),
+        "{breakdown}"
+    );
+}
+
+/// A condition that holds is seen among ten models.
+#[test]
+fn a_condition_that_holds_has_its_line() {
+    let session = session();
+    let line = "-m @q8 -m @q4 -m @q2 -r ref.gz --fail-if kld.mean>0.001";
+    let run = session.kl(line);
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    assert_eq!(
+        lines(&run.stderr, "kl: --fail-if: 1 of 3 models fail").len(),
+        1,
+        "{}",
+        run.stderr
+    );
+    run.warns(&["tiny-q2_K.gguf: failed: kld.mean>0.001"]);
+    assert!(!run.stderr.contains("passed"), "{}", run.stderr);
+    let run = session.ok("-m @q8 -m @q4 -r ref.gz --fail-if kld.mean>1 --force");
+    run.warns(&["--fail-if: none of 2 models fails"]);
+}
+
+/// What all models share is said once, what some share with their names.
+#[test]
+fn warnings_that_models_share_come_once() {
+    let session = session();
+    let run = session.ok("-m @q8 -m @q4 -m @q2 -r ref.gz -ctk q8_0 -q");
+    let shared = lines(&run.stderr, "kl: warning: the type of cached keys");
+    assert_eq!(shared.len(), 1, "{}", run.stderr);
+    assert!(!run.stderr.contains("only: "), "{}", run.stderr);
+    // A quant as the reference: the original and q8_0 have more bits.
+    session.reference_of("@q4", "q4.gz", "");
+    let run = session.ok("-m @q8 -m @q2 -r q4.gz -q --no-sidecar");
+    run.warns(&["kl: warning: of tiny-q8_0 only: the reference's model has"]);
+}
+
+#[test]
+fn every_file_that_is_written_is_named() {
+    let session = session();
+    let wrote = |line: &str| {
+        let run = session.ok(line);
+        let wrote = lines(&run.stderr, "wrote ");
+        wrote
+            .iter()
+            .map(|line| line["wrote ".len()..].to_owned())
+            .collect::<Vec<_>>()
+    };
+    let one = wrote("-m @q4 -r ref.gz --json one.json");
+    assert_eq!(one, ["tiny-q4_K_M.gguf.kls", "one.json"]);
+    // One that is whole already is not.
+    assert_eq!(wrote("-m @q4 -r ref.gz --resume"), [""; 0]);
+    assert_eq!(wrote("-m @q4 -r ref.gz --no-sidecar"), [""; 0]);
+    assert_eq!(wrote("-m @q4 -r ref.gz --force -q"), [""; 0]);
+    let several = wrote("-m @q8 -m @q2 -r ref.gz");
+    assert_eq!(several, ["tiny-q8_0.gguf.kls, tiny-q2_K.gguf.kls"]);
+    let report = wrote("report . --json r.json --csv r.csv --html r.html");
+    assert_eq!(report, ["r.json", "r.csv", "r.html"]);
+    assert_eq!(wrote("report . --json r.json --csv - -q"), [""; 0]);
+    let pair = wrote("report tiny-q8_0.gguf.kls tiny-q2_K.gguf.kls --pair --json p.json");
+    assert_eq!(pair, ["p.json"]);
+    assert_eq!(
+        wrote("compare ref.gz ref.gz --sidecar c.kls --json c.json"),
+        ["c.kls", "c.json"]
+    );
+}
