@@ -27,7 +27,7 @@ pub use json::json_text;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
-    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict,
+    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, without_part,
 };
 pub use text::text_report;
 pub use versions::Versions;

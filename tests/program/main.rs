@@ -44,6 +44,7 @@ mod report;
 mod resume;
 mod set_up;
 mod shards;
+mod sidecars;
 mod until;
 mod vocabulary;
 mod windows;

@@ -11,7 +11,7 @@ use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
     RunSettings, Sidecar, Stats,
 };
-use crate::commands::{ModelsOfFolder, models_of_folder, one_line};
+use crate::commands::{ModelsOfFolder, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::{CacheType, ModelOptions};
 use crate::input::{Part, Source};
 
@@ -19,7 +19,8 @@ use crate::input::{Part, Source};
 pub(super) fn against_file(args: Args, path: PathBuf) -> Result<EvaluateSettings, UsageError> {
     let inputs = vec![path.clone()];
     let n_ctx = args.n_ctx;
-    evaluate_settings(args, ReferenceSource::File { path, n_ctx }, inputs)
+    let name = path.clone();
+    evaluate_settings(args, ReferenceSource::File { path, n_ctx }, name, inputs)
 }
 
 /// `--ref-model`: against a model that runs over `input` too.
@@ -37,8 +38,9 @@ pub(super) fn against_model(
     check_score(&input)?;
     let inputs = files(&input, std::slice::from_ref(&path));
     let run = of_reference(&args);
+    let name = path.clone();
     let model = Box::new(ReferenceModel { path, input, run });
-    evaluate_settings(args, ReferenceSource::Model(model), inputs)
+    evaluate_settings(args, ReferenceSource::Model(model), name, inputs)
 }
 
 /// How the reference model runs: as the evaluated ones, but where it has flags of its own. Its
@@ -66,10 +68,12 @@ fn of_reference(args: &Args) -> RunSettings {
     }
 }
 
-/// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
+/// Checks the flags of an evaluation against the file or model `name`; `inputs`: the files that are
+/// read besides the models.
 fn evaluate_settings(
     args: Args,
     reference: ReferenceSource,
+    name: PathBuf,
     inputs: Vec<PathBuf>,
 ) -> Result<EvaluateSettings, UsageError> {
     let run = run_settings(&args);
@@ -79,6 +83,7 @@ fn evaluate_settings(
         ..result_settings(
             args.results,
             &models,
+            name,
             inputs,
             args.shard,
             args.force,
@@ -120,6 +125,7 @@ impl TryFrom<CompareArgs> for CompareSettings {
             results: result_settings(
                 results,
                 &args.others,
+                reference.clone(),
                 vec![reference.clone()],
                 None,
                 args.force,
@@ -134,11 +140,12 @@ impl TryFrom<CompareArgs> for CompareSettings {
     }
 }
 
-/// Checks the flags for the results of evaluating `evaluated`, models or files; `inputs`: what
-/// else the run reads.
+/// Checks the flags for the results of evaluating `evaluated`, models or files, against `reference`;
+/// `inputs`: what else the run reads.
 fn result_settings(
     args: ResultArgs,
     evaluated: &[PathBuf],
+    reference: PathBuf,
     mut inputs: Vec<PathBuf>,
     part: Option<Part>,
     force: bool,
@@ -175,11 +182,12 @@ fn result_settings(
     let sidecar = match (args.sidecar, args.no_sidecar) {
         (_, true) => Sidecar::None,
         (Some(path), false) => Sidecar::At(path),
-        (None, false) => Sidecar::ByModel,
+        (None, false) => Sidecar::Against(reference),
     };
     let settings = ResultSettings {
         confidence: args.confidence,
         label: args.label,
+        labels_of_namesakes: labels_of_namesakes(evaluated),
         stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,

@@ -129,7 +129,7 @@ fn what_is_not_a_reference_is_named() {
             "-m @q8 -r page.gz",
             "-m @q8 -r short.txt",
             "-m @q8 -r result.json",
-            "-m @q2 -r tiny-q8_0.gguf.kls",
+            "-m @q2 -r tiny-q8_0@ref.kls",
             "-m @q8 -r cut.kld",
             "report ref.gz",
             "report result.json",
