@@ -4,7 +4,7 @@ Copy this file beside your notebook.
 
     import kl_files
 
-    sidecar = kl_files.read_sidecar("q4_K_M.gguf.kls")
+    sidecar = kl_files.read_sidecar("q4_K_M@ref.kls")
     sidecar.scored["kld"].mean()              # nats
 
     with kl_files.open_reference("ref.gz") as reference:

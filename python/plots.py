@@ -224,7 +224,7 @@ def main():
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     report = json.loads((folder / "report.json").read_text())
     size_kld(report, out / "size-kld.svg")
-    sidecars = {name: read_sidecar(folder / f"tiny-{name}.gguf.kls") for name in ("q8_0", "q5_K_M", "q4_K_M", "q4_0", "q2_K")}
+    sidecars = {name: read_sidecar(folder / f"tiny-{name}@ref.kls") for name in ("q8_0", "q5_K_M", "q4_K_M", "q4_0", "q2_K")}
     shown = {name: sidecars[name] for name in ("q2_K", "q4_K_M", "q5_K_M", "q8_0")}
     ccdf(shown, out / "ccdf.svg")
     by_position(shown, out / "by-position.svg")

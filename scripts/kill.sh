@@ -22,7 +22,7 @@ read=("$kl" -m "$fixtures/tiny-q8_0.gguf" -r whole.gz -q --resume --threads 1 --
 # Uninterrupted runs: their files, and how long they take.
 now() { date +%s%3N; }
 start=$(now); "${write[@]}"; write_ms=$(($(now) - start)); mv ref.gz whole.gz
-start=$(now); "${read[@]}" > /dev/null; read_ms=$(($(now) - start)); mv tiny-q8_0.gguf.kls whole.kls
+start=$(now); "${read[@]}" > /dev/null; read_ms=$(($(now) - start)); mv tiny-q8_0@whole.kls whole.kls
 
 # until_killed MS COMMAND...: returns 0 if it killed the command, 1 if the command finished first.
 until_killed() {
@@ -58,4 +58,4 @@ attack() {
 }
 
 attack write "$write_ms" ref.gz whole.gz "${write[@]}"
-attack evaluation "$read_ms" tiny-q8_0.gguf.kls whole.kls "${read[@]}"
+attack evaluation "$read_ms" tiny-q8_0@whole.kls whole.kls "${read[@]}"

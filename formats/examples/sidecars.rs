@@ -44,7 +44,7 @@ fn write(
     model.n_params = Some(8_000_000_000);
     header.model_path = format!("model-{file:03}.gguf");
     header.model = Some(model);
-    let path = folder.join(format!("model-{file:03}.gguf.kls"));
+    let path = folder.join(format!("model-{file:03}@ref.kls"));
     let mut writer = SidecarWriter::create(BufWriter::new(File::create(&path)?), &path, &header)?;
     let scale = 0.4 / f64::from(file + 1);
     let mut own = Noise(u64::from(file) + 1_000);

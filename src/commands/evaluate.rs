@@ -13,7 +13,9 @@ use super::context::{
 };
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
-use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::evaluation::{
+    Evaluated, Evaluation, Known, Measures, ScoredTokens, SidecarFile, evaluate_each,
+};
 use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
@@ -63,14 +65,17 @@ fn against_file<E: Engine>(
     if let Some(shard) = reference.about().shard {
         watch.warn(Warning::PartOfReference(shard));
     }
+    let shard = shard(settings, &reference)?;
+    let summary = ReferenceSummary::of(&reference)?;
     let run = Run {
         settings,
         engine,
         watch,
-        shard: shard(settings, &reference)?,
+        shard,
+        tokens: tokens(settings, &reference, shard),
         against: Against::File {
             path,
-            fingerprint: reference.fingerprint()?,
+            summary: &summary,
         },
     };
     let info = ReferenceInfo::new(reference.about());
@@ -114,7 +119,7 @@ fn against_model<E: Engine>(
 ) -> Result<Report> {
     if let [only] = &settings.models[..] {
         // Several are looked at together; one must not wait for the reference model either.
-        look_ahead(settings, engine, only)?;
+        look_ahead(settings, engine, only, None)?;
     }
     connect_devices(engine, &settings.run, watch)?;
     if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
@@ -123,11 +128,13 @@ fn against_model<E: Engine>(
     let reference = ref_model::load(model, settings, engine, watch)?;
     warn_of_overlap(&reference.windows(), watch);
     let shard = |part| reference.shard(part);
+    let shard = settings.results.part.map(shard).transpose()?;
     let run = Run {
         settings,
         engine,
         watch,
-        shard: settings.results.part.map(shard).transpose()?,
+        shard,
+        tokens: tokens(settings, &reference.windows(), shard),
         against: Against::Model(&reference),
     };
     let report = run.evaluate(ReferenceInfo::new(reference.about()));
@@ -135,11 +142,40 @@ fn against_model<E: Engine>(
     Ok(report)
 }
 
-/// Checks a model and its output before hours are spent on what comes before it.
-fn look_ahead<E: Engine>(settings: &EvaluateSettings, engine: &E, path: &Path) -> Result<()> {
-    drop(SidecarFile::create(&settings.results, path)?);
-    engine.inspect(path)?;
-    Ok(())
+/// Checks a model and its output before it is loaded, and before hours are spent on what comes before
+/// it. `against` is the reference, if it is known, and which of its tokens are evaluated. Returns the
+/// sidecar.
+fn look_ahead<E: Engine>(
+    settings: &EvaluateSettings,
+    engine: &E,
+    path: &Path,
+    against: Option<(&ReferenceSummary, ScoredTokens)>,
+) -> Result<Option<SidecarFile>> {
+    let sidecar = SidecarFile::create(&settings.results, path)?;
+    let model = &engine.inspect(path)?;
+    if let Some(finished) = sidecar.as_ref().and_then(SidecarFile::finished) {
+        finished.check_known(&Known {
+            model,
+            reference: against.map(|(reference, _)| reference),
+            tokens: against.map(|(_, tokens)| tokens),
+        })?;
+    }
+    Ok(sidecar)
+}
+
+/// The tokens of the reference that are evaluated.
+fn tokens(
+    settings: &EvaluateSettings,
+    reference: &Reference,
+    shard: Option<Shard>,
+) -> ScoredTokens {
+    let max_rows = settings.run.max_rows;
+    let of_file = to_share(reference, max_rows).map(|(_, n_rows)| n_rows);
+    ScoredTokens {
+        n_records: of_file.or(max_rows),
+        shard,
+        until: settings.until.map(RelativeWidth::get),
+    }
 }
 
 /// Which part of the reference's windows is to be evaluated; `None`: all.
@@ -184,10 +220,10 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
 
 /// What models are evaluated against.
 enum Against<'r, M> {
-    /// A file, which must keep this fingerprint.
+    /// A file, which must keep its fingerprint.
     File {
         path: &'r Path,
-        fingerprint: Option<String>,
+        summary: &'r ReferenceSummary,
     },
     /// A model that runs beside them.
     Model(&'r RefModel<M>),
@@ -197,8 +233,16 @@ impl<M: Model> Against<'_, M> {
     /// Opens it for one of the models: a stream can only be read from its start.
     fn open(&self) -> Result<(Reference, ReferenceSummary)> {
         match self {
-            Self::File { path, fingerprint } => open_again(path, fingerprint.as_deref()),
+            Self::File { path, summary } => open_again(path, summary.fingerprint.as_deref()),
             Self::Model(model) => Ok((model.windows(), model.summary().clone())),
+        }
+    }
+
+    /// What sidecars record of it.
+    fn summary(&self) -> &ReferenceSummary {
+        match self {
+            Self::File { summary, .. } => summary,
+            Self::Model(model) => model.summary(),
         }
     }
 
@@ -214,22 +258,26 @@ struct Run<'r, 'e, E: Engine> {
     engine: &'e E,
     watch: &'r Watch<'r>,
     shard: Option<Shard>,
+    tokens: ScoredTokens,
     against: Against<'r, E::Model<'e>>,
 }
 
 impl<'e, E: Engine> Run<'_, 'e, E> {
     fn evaluate(&self, info: ReferenceInfo) -> Report {
-        let Self {
-            settings, engine, ..
-        } = self;
+        let settings = self.settings;
         evaluate_each(
             self.watch,
             info,
             &settings.models,
             &settings.results,
-            |path| look_ahead(settings, *engine, path),
+            |path| self.look_ahead(path).map(drop),
             |path, info, is_last| self.evaluate_one(path, info, is_last),
         )
+    }
+
+    fn look_ahead(&self, path: &Path) -> Result<Option<SidecarFile>> {
+        let against = Some((self.against.summary(), self.tokens));
+        look_ahead(self.settings, self.engine, path, against)
     }
 
     /// Runs a model over the reference. `info` describes the reference, and `is_last` states whether the
@@ -239,7 +287,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             settings, watch, ..
         } = self;
         let run = &settings.run;
-        let sidecar = SidecarFile::create(&settings.results, path)?;
+        let sidecar = self.look_ahead(path)?;
         let (mut reference, reference_summary) = self.against.open()?;
         let started = Instant::now();
         let precedent = Precedent::of(reference.about().backend.as_ref());

@@ -82,7 +82,7 @@ fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl 
     let evaluated = &evaluation.run;
     let has_own_devices = evaluated.model.devices != settings.run.model.devices;
     let models = evaluation.models.iter();
-    let largest = models.max_by_key(|path| engine.inspect(path).unwrap_or(0));
+    let largest = models.max_by_key(|path| file_bytes(engine, path).unwrap_or(0));
     let is_beside = !has_own_devices && evaluated.model.n_gpu_layers != GpuLayers::Count(0);
     Room {
         context: context(&settings.run),
@@ -102,9 +102,11 @@ fn announce_memory(
     engine: &impl Engine,
     watch: &Watch<'_>,
 ) -> Result<()> {
-    let of_reference = engine.inspect(path)?;
+    let of_reference = file_bytes(engine, path)?;
     // A file that holds no model is reported when its turn comes.
-    let sizes = models.iter().filter_map(|path| engine.inspect(path).ok());
+    let sizes = models
+        .iter()
+        .filter_map(|path| file_bytes(engine, path).ok());
     let largest = sizes.max().unwrap_or(0);
     let evaluated = match models.len() {
         1 => "the model".to_owned(),
@@ -118,6 +120,11 @@ fn announce_memory(
     );
     watch.event(&Event::Plan("memory", &text));
     Ok(())
+}
+
+/// The bytes of a model's files.
+fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64, EngineError> {
+    Ok(engine.inspect(path)?.file_bytes.unwrap_or(0))
 }
 
 impl<M: Model> RefModel<M> {

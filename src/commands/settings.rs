@@ -3,12 +3,14 @@
 //! [`cli`](crate::cli) makes them from flags. Code that fills them in without it must keep the
 //! rules stated here.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 use std::str::FromStr;
 
 use kl_formats::{Encoding, Target};
 
+use super::names::stem;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::{Part, Source};
 use crate::report::Condition;
@@ -210,6 +212,8 @@ pub struct ResultSettings {
     pub confidence: Confidence,
     /// What the user calls the evaluation, of which there is only one then.
     pub label: Option<Label>,
+    /// What evaluations are called whose files have the same name, by their paths.
+    pub labels_of_namesakes: BTreeMap<PathBuf, String>,
     /// Statistics in addition to kl's own.
     pub stats: Vec<Stats>,
     /// The JSON to write; `-` is stdout.
@@ -249,22 +253,24 @@ impl ResultSettings {
         n > 1 && !self.full && !more
     }
 
+    /// What the evaluation of `model`, or of a file that is compared, is called, if not as its file.
+    #[must_use]
+    pub fn label_of(&self, model: &Path) -> Option<String> {
+        let given = self.label.as_ref().map(ToString::to_string);
+        given.or_else(|| self.labels_of_namesakes.get(model).cloned())
+    }
+
     /// The path of the sidecar of `model`, or of the file that is compared.
     #[must_use]
     pub fn sidecar_path(&self, model: &Path) -> Option<PathBuf> {
         match &self.sidecar {
             Sidecar::None => None,
             Sidecar::At(path) => Some(path.clone()),
-            Sidecar::ByModel => {
-                let mut name = match &self.label {
-                    Some(label) => label.0.clone().into(),
-                    None => model.file_name()?.to_owned(),
-                };
-                name.push(match &self.part {
-                    None => ".kls".to_owned(),
-                    Some(part) => format!(".{}.kls", part.in_a_file_name()),
-                });
-                Some(name.into())
+            Sidecar::Against(reference) => {
+                let evaluated = self.label_of(model).unwrap_or_else(|| stem(model));
+                let part = self.part.map(|part| format!(".{}", part.in_a_file_name()));
+                let (reference, part) = (stem(reference), part.unwrap_or_default());
+                Some(format!("{evaluated}@{reference}{part}.kls").into())
             }
         }
     }
@@ -289,14 +295,11 @@ impl FromStr for Label {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let is_unsafe = |c: char| matches!(c, '/' | '\\') || c.is_control();
+        let is_unsafe = |c: char| is_separator(c) || c.is_control();
         if text.trim().is_empty() {
             Err("a label names a file: it cannot be empty".into())
         } else if text.starts_with('.') || text.contains(is_unsafe) {
-            Err(
-                "a label names a file: use no /, \\ or control character, and no dot in front"
-                    .into(),
-            )
+            Err("a label names a file: use no / or control character, and no dot in front".into())
         } else if text.len() > Self::MAX_BYTES {
             Err(format!("a label has at most {} bytes", Self::MAX_BYTES))
         } else {
@@ -386,9 +389,10 @@ impl FromStr for RelativeWidth {
 /// Where the per-token file goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sidecar {
-    /// To `<label>.kls` in the current folder, or without a label to `<model file name>.kls`; of part
-    /// I of N, to `<label or model file name>.I-of-N.kls`.
-    ByModel,
+    /// To `MODEL@REFERENCE.kls` in the current folder, which are the label or the name of the model,
+    /// and that of this reference, without extensions; of part I of N, to
+    /// `MODEL@REFERENCE.I-of-N.kls`.
+    Against(PathBuf),
     /// To this path, which needs a single model.
     At(PathBuf),
     /// Nowhere: none is written.

@@ -1,6 +1,7 @@
 //! Every command on the fake engine: what it reports, what it returns, and what it leaves behind.
 
 mod device;
+mod finished;
 mod parts;
 mod read_states;
 mod recorded;
@@ -190,6 +191,7 @@ fn results() -> ResultSettings {
     ResultSettings {
         confidence: Confidence::default(),
         label: None,
+        labels_of_namesakes: std::collections::BTreeMap::new(),
         stats: Vec::new(),
         json: None,
         json_tokens: false,
@@ -429,6 +431,9 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let again = evaluate(&settings, &engine, &()).unwrap();
     assert!(again.models[0].timing.is_none());
     settings.results.confidence = Confidence::new(0.99).unwrap();
+    let refused = evaluate(&settings, &engine, &()).unwrap();
+    assert!(refused.failed[0].error.contains("--confidence"));
+    settings.results.force = true;
     let wider = evaluate(&settings, &engine, &()).unwrap();
     assert!(wider.models[0].summary.n_windows as usize > n_windows);
 }

@@ -82,12 +82,12 @@ pub trait Engine {
     /// If the engine cannot be started.
     fn can_offload(&self) -> Result<bool, EngineError>;
 
-    /// Checks, without loading it, that a file is a whole causal language model, and returns its
-    /// bytes; of a split model, those of all its files.
+    /// Checks, without loading it, that a file is a whole causal language model, and returns which
+    /// one: of a split model, all its files are the model's.
     ///
     /// # Errors
     /// What is wrong with the file.
-    fn inspect(&self, path: &Path) -> Result<u64, EngineError>;
+    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError>;
 
     /// Loads a model.
     ///

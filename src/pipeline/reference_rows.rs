@@ -153,10 +153,12 @@ impl<'h> ReferenceRows<'h> {
         }
     }
 
-    /// Rows that will be scored, where the file states how many it has.
+    /// The most rows that will be scored; `None` where all are wanted of a file that does not state
+    /// how many it has.
     #[must_use]
     pub fn n_scored(&self) -> Option<u64> {
-        self.n_rows.map(|n| n.min(self.max_rows))
+        let most = Some(self.max_rows).filter(|&n| n < u64::MAX);
+        self.n_rows.map(|n| n.min(self.max_rows)).or(most)
     }
 
     /// Leaves out the first windows, as long as `records`, which an earlier run over the same rows

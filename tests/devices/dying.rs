@@ -10,7 +10,7 @@ use crate::session::{Run, Session, fixture};
 
 const WRITE: &str = "-m @f16 -t long.txt -w ref.gz -c 64 --encoding f32 -q -ngl 99";
 const READ: &str = "-m @q8 -r ref.gz -q -ngl 99";
-const SIDECAR: &str = "tiny-q8_0.gguf.kls";
+const SIDECAR: &str = "tiny-q8_0@ref.kls";
 
 /// A text of some pieces of rows, each of some windows.
 fn long_session() -> Session {
@@ -94,7 +94,7 @@ fn an_evaluation_whose_server_dies_is_resumed_to_the_same_bytes() {
     let whole = session.read(SIDECAR);
     session.remove(SIDECAR);
     session.remove("report.json");
-    session.remove("tiny-q4_K_M.gguf.kls");
+    session.remove("tiny-q4_K_M@ref.kls");
     let partial = format!("{SIDECAR}.partial");
     let both = format!("-m @q4 {read}");
     check_error(&cut_off(&session, &both, &partial, whole.len() as u64 / 4));

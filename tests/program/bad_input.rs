@@ -109,20 +109,10 @@ fn an_existing_output_is_refused_before_the_model_is_loaded() {
     let read = "-m none.gguf -r ref.gz";
     let to_json = format!("{read} --json out.json");
     session.fails(&to_json, 1, &["out.json", "--force"]);
-    session.write("none.gguf.kls", "precious");
-    session.fails(read, 1, &["none.gguf.kls", "--force"]);
+    session.write("none@ref.kls", "precious");
+    session.fails(read, 1, &["none@ref.kls", "exists already", "--force"]);
     assert_eq!(session.read("out.json"), b"precious");
-    assert_eq!(session.read("none.gguf.kls"), b"precious");
-}
-
-#[test]
-fn a_sidecar_of_an_earlier_run_is_replaced() {
-    let session = Session::new();
-    session.reference("");
-    session.ok("-m @q8 -r ref.gz -q -n 70");
-    let part = session.length("tiny-q8_0.gguf.kls");
-    session.ok("-m @q8 -r ref.gz -q");
-    assert!(session.length("tiny-q8_0.gguf.kls") > part && part > 0);
+    assert_eq!(session.read("none@ref.kls"), b"precious");
 }
 
 #[test]
@@ -169,7 +159,7 @@ fn a_corrupt_reference_is_located_and_gives_no_numbers() {
     let run = session.fails("-m @q8 -r bad.gz -q", 1, &["window", "byte"]);
     assert_eq!(run.stdout, "");
     assert!(
-        !session.exists("tiny-q8_0.gguf.kls"),
+        !session.exists("tiny-q8_0@ref.kls"),
         "no sidecar of half a run"
     );
 }

@@ -66,7 +66,7 @@ fn stored_rows_give_what_their_model_gives() {
     assert_eq!(compared["model"]["size_bytes"], *size);
     assert_eq!(compared["model"]["path"], "q2.gz");
     assert!(number(&compared["kld"]["mean"]["value"]) > 1e-4);
-    assert!(session.exists("q2.gz.kls") && session.exists("tiny-q2_K.gguf.kls"));
+    assert!(session.exists("q2@ref.kls") && session.exists("tiny-q2_K@ref.kls"));
 
     fs::copy(session.path("ref.gz"), session.path("copy.gz")).unwrap();
     let run = session.ok("compare ref.gz copy.gz q2.gz -q --json -");
@@ -144,7 +144,7 @@ fn kl_pys_and_llama_cpps_files_can_stand_on_either_side() {
     // The base file holds the text's own first tokens, the other file BOS instead.
     session.ok("convert base.kld base.gz --format kl --encoding f32 --bos 1 -q");
     for files in ["base.kld base.gz", "base.gz base.kld"] {
-        let line = format!("compare {files} --stats logits,llama-perplexity");
+        let line = format!("compare {files} --stats logits,llama-perplexity --force");
         let result = session.result(&line);
         assert_eq!(result["kld"]["max"], 0.0, "{files}");
         let why = &result["logits_not_available"];
@@ -218,8 +218,8 @@ fn wrong_use_is_one_line() {
     }
     let lossy = "compare @npz @peers/mlx-kld-q2_K.npz -q --fail-if 'kld.mean > 0.001'";
     assert_eq!(session.kl(lossy).code, 3);
-    session.write("mlx-kld-f16.npz.kls", "precious");
-    let taken = ["mlx-kld-f16.npz.kls", "--force"];
+    session.write("mlx-kld-f16@mlx-kld-f16.kls", "precious");
+    let taken = ["mlx-kld-f16@mlx-kld-f16.kls", "--force"];
     session.fails("compare @npz @npz", 1, &taken);
 }
 

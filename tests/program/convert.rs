@@ -95,7 +95,9 @@ fn models_are_evaluated_against_a_converted_base_file() {
     session.ok("convert ref.gz a.kld --format llama.cpp -q");
     // Over the rows that both have: not each window's last.
     let mean = |reference: &str| {
-        session.ok(&format!("-m @q4 -r {reference} --sidecar out.kls -q"));
+        session.ok(&format!(
+            "-m @q4 -r {reference} --sidecar out.kls -q --force"
+        ));
         let records = session.records("out.kls");
         let common = records.iter().filter(|record| record.position < 63);
         let klds: Vec<f64> = common.map(|record| record.kld).collect();

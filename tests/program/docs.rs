@@ -5,6 +5,7 @@
 //! one of the page's commands has to print, or are listed in `NOT_PRINTED`. Commands that take
 //! minutes or need other programs run with `scripts/docs.sh`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -206,6 +207,19 @@ impl Example {
         self.folder.path().join("example")
     }
 
+    /// The files in it, but for those that it came with in folders.
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let entries = fs::read_dir(self.path()).unwrap();
+        let files = entries.map(|entry| entry.unwrap().path());
+        files
+            .filter(|path| path.is_file())
+            .map(|path| {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                (name.to_owned(), fs::read(&path).unwrap())
+            })
+            .collect()
+    }
+
     /// Whether the programs of all commands are there.
     fn has_all(&self, commands: &[String]) -> bool {
         let mut programs = commands.iter().map(|command| first_word(command));
@@ -306,6 +320,79 @@ fn commands_in_the_docs_run_and_print_what_the_docs_show() {
             .collect()
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The README's commands and then the guide's in one folder, as somebody types them who reads both:
+/// no step may lose or replace a file of an earlier one.
+#[test]
+fn the_readme_and_the_guide_keep_all_their_files_in_one_folder() {
+    let example = Example::new();
+    let mut files = example.files();
+    let mut faults = Vec::new();
+    for page in ["README.md", "docs/GUIDE.md"] {
+        for block in blocks(&read(page)) {
+            if kind(&block) != Kind::Quick || block.text.starts_with("scripts/example.sh") {
+                continue;
+            }
+            for command in commands(&block) {
+                let place = format!("{page}:{}: {command}", block.line);
+                if !example.has_all(std::slice::from_ref(&command)) {
+                    println!("{place}: skipped, as a program is missing");
+                    continue;
+                }
+                let (output, code) = example.run(&command);
+                if code != 0 {
+                    faults.push(format!("{place}: exit code {code}: {output}"));
+                }
+                if command.starts_with("kl report") && output.contains("Not compared") {
+                    faults.push(format!("{place}: leaves something out: {output}"));
+                }
+                let now = example.files();
+                for (name, bytes) in &files {
+                    match now.get(name) {
+                        Some(same) if same == bytes => {}
+                        Some(_) => faults.push(format!("{place}: replaces {name}")),
+                        None => faults.push(format!("{place}: loses {name}")),
+                    }
+                }
+                files = now;
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let sidecars: Vec<&str> = files
+        .keys()
+        .filter_map(|name| name.strip_suffix(".kls"))
+        .collect();
+    let of_ref = ["fp16-kv8", "q2", "q4-kv8", "q4", "q8"];
+    let of_ref = of_ref.map(|name| format!("{name}@ref"));
+    let mut expected: Vec<&str> = of_ref.iter().map(String::as_str).collect();
+    expected.extend([
+        "moe-q4@moe",
+        "new",
+        "old",
+        "q2@fp16",
+        "q4@answers",
+        "q4@fp16",
+        "q4@mixed",
+        "q4@short",
+    ]);
+    expected.sort_unstable();
+    assert_eq!(sidecars, expected);
+    // The report of many quants compares what was evaluated against ref.gz, and the gate's two.
+    let csv = String::from_utf8(files["all.csv"].clone()).unwrap();
+    let mut compared: Vec<&str> = csv
+        .lines()
+        .skip(1)
+        .filter_map(|row| row.split(',').nth(1))
+        .collect();
+    compared.sort_unstable();
+    assert_eq!(compared, of_ref.map(|name| format!("{name}.kls")));
+    let gate: serde_json::Value = serde_json::from_slice(&files["gate.json"]).unwrap();
+    assert_eq!(
+        (&gate["a"]["sidecar"], &gate["b"]["sidecar"]),
+        (&"new.kls".into(), &"old.kls".into())
+    );
 }
 
 /// Whether a shell says yes.

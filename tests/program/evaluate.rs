@@ -38,7 +38,7 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
     ]);
     assert_eq!(
         session.files(),
-        ["ref.gz", "short.txt", "tiny-q4_K_M.gguf.kls"]
+        ["ref.gz", "short.txt", "tiny-q4_K_M@ref.kls"]
     );
 }
 
@@ -49,7 +49,7 @@ fn several_models_end_with_the_table_of_a_report() {
     let read = session.ok("-m @q2 -m @q8 -m @q4 -r ref.gz -q --json all.json");
     let text = &read.stdout;
     assert!(text.contains("1  P q8_0"), "{text}");
-    let report = session.ok("report tiny-q2_K.gguf.kls tiny-q8_0.gguf.kls tiny-q4_K_M.gguf.kls");
+    let report = session.ok("report tiny-q2_K@ref.kls tiny-q8_0@ref.kls tiny-q4_K_M@ref.kls");
     assert_eq!(*text, report.stdout, "as kl report prints it");
 
     let json = session.read_json("all.json");
@@ -177,7 +177,10 @@ fn a_model_against_itself_is_exactly_zero() {
 #[test]
 fn u16_moves_the_mean_by_less_than_a_millionth() {
     let session = Session::new();
-    let mean = || number(&session.result("-m @q4 -r ref.gz")["kld"]["mean"]["value"]);
+    let mean = || {
+        let result = session.result("-m @q4 -r ref.gz --no-sidecar");
+        number(&result["kld"]["mean"]["value"])
+    };
     session.reference("--encoding f32");
     let exact = mean();
     session.reference("--force");
@@ -196,10 +199,10 @@ fn results_are_the_same_bits_in_every_run_and_any_order_of_models() {
     session.ok("-m @q4 -r ref.gz --sidecar a.kls -q");
     let alone = session.read("a.kls");
     session.ok("-m @q2 -m @q4 -r ref.gz -q");
-    let second = session.read("tiny-q4_K_M.gguf.kls");
+    let second = session.read("tiny-q4_K_M@ref.kls");
     assert_eq!(alone, second, "the sidecar");
     session.ok("-m @q4 -r ref.gz --contexts 2 -q");
-    let of_two_contexts = session.read("tiny-q4_K_M.gguf.kls");
+    let of_two_contexts = session.read("tiny-q4_K_M@ref.kls");
     assert_eq!(alone, of_two_contexts, "the sidecar of two contexts");
 }
 
@@ -254,9 +257,9 @@ fn special_tokens_are_marked_and_every_token_has_its_text() {
     session.write("s.txt", "Once <s> upon a time </s> there was a dog.");
     session.ok("-m @f16 -t s.txt -w ref.gz -q --parse-special");
     session.ok("-m @q4 -r ref.gz -q");
-    let reader = SidecarReader::open(&session.path("tiny-q4_K_M.gguf.kls"));
+    let reader = SidecarReader::open(&session.path("tiny-q4_K_M@ref.kls"));
     let texts = reader.unwrap().texts().unwrap();
-    let records = session.records("tiny-q4_K_M.gguf.kls");
+    let records = session.records("tiny-q4_K_M@ref.kls");
     let special = records.iter().filter(|record| record.is_special());
     let special: Vec<String> = special.map(|record| texts.text(&[record.token])).collect();
     assert_eq!(special, ["<s>", "</s>"]);

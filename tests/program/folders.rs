@@ -169,7 +169,7 @@ fn a_folder_stands_for_its_models_in_the_order_of_their_names() {
         assert_eq!(models[0]["model"][key], whole["model"][key], "{key}");
     }
     assert_eq!(models[0]["kld"], whole["kld"]);
-    let info = session.info("a-00001-of-00002.gguf.kls");
+    let info = session.info("a@ref.kls");
     let bytes = [1, 2].map(|part| session.length(&format!("quants/a-0000{part}-of-00002.gguf")));
     assert_eq!(info["model"]["file_bytes"], bytes[0] + bytes[1]);
     // Another second part makes it another model.
@@ -177,8 +177,8 @@ fn a_folder_stands_for_its_models_in_the_order_of_their_names() {
     let mut second = session.read("quants/a-00002-of-00002.gguf");
     *second.last_mut().unwrap() ^= 1;
     session.write("quants/a-00002-of-00002.gguf", second);
-    session.ok("-m quants/a-00001-of-00002.gguf -r ref.gz -q");
-    let info = session.info("a-00001-of-00002.gguf.kls");
+    session.ok("-m quants/a-00001-of-00002.gguf -r ref.gz -q --force");
+    let info = session.info("a@ref.kls");
     assert_ne!(info["model"]["sample_sha256"], hash);
 }
 
@@ -197,5 +197,5 @@ fn a_folder_that_does_not_fit_is_one_line() {
     assert_eq!(run.code, 1);
     run.warns(&["a-00002-of-00002.gguf"]);
     run.warns(&["1 of 2"]);
-    assert!(session.exists("b.gguf.kls"));
+    assert!(session.exists("b@ref.kls"));
 }

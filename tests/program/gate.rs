@@ -184,7 +184,7 @@ fn the_worst_tokens_are_the_sidecars_with_the_models_own_probabilities() {
     };
     for encoding in ["f32", "u16"] {
         session.reference(&format!("--encoding {encoding} --force"));
-        let top_k = "-m @q4 -r ref.gz --top-k 12 --sidecar out.kls --contexts 2";
+        let top_k = "-m @q4 -r ref.gz --top-k 12 --sidecar out.kls --contexts 2 --force";
         let result = session.result(top_k);
         session.reference_of("@q4", "eval.gz", "--encoding f32 --force");
 

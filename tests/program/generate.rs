@@ -15,8 +15,8 @@ const COMPLETED: [(&str, &str); 9] = [
     ("kl -m ", "a.gguf b.gguf quants"),
     ("kl -m b", "b.gguf"),
     ("kl -m a.gguf --ref-model ", "a.gguf b.gguf quants"),
-    ("kl -m a.gguf -r ", "a.gguf a.gguf.kls b.gguf quants ref.gz"),
-    ("kl report ", "a.gguf.kls quants"),
+    ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
+    ("kl report ", "a@ref.kls quants"),
     ("kl -m a.gguf -ctk q", "q4_0 q4_1 q5_0 q5_1 q8_0"),
     ("kl -m a.gguf -ng", "-ngl"),
     (
@@ -50,7 +50,7 @@ fn script(name: &str) -> PathBuf {
 /// A folder of files to choose from.
 fn folder() -> Session {
     let session = Session::new();
-    for file in ["a.gguf", "a.gguf.kls", "b.gguf", "ref.gz"] {
+    for file in ["a.gguf", "a@ref.kls", "b.gguf", "ref.gz"] {
         session.write(file, "");
     }
     fs::create_dir(session.path("quants")).unwrap();

@@ -38,13 +38,13 @@ fn a_reference_of_two_texts_records_both() {
 
     let json = session.json("-m @q4 -r ref.gz");
     assert_eq!(json["reference"]["groups"], json!(["wiki", "code"]));
-    let (header, records) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    let (header, records) = session.sidecar("tiny-q4_K_M@ref.kls");
     assert_eq!(header.groups, ["wiki", "code"]);
     let first_of_code = groups[0]["n_windows"].as_u64().unwrap() as u32;
     for record in &records {
         assert_eq!(record.group, u32::from(record.window >= first_of_code));
     }
-    let info = session.ok("info tiny-q4_K_M.gguf.kls");
+    let info = session.ok("info tiny-q4_K_M@ref.kls");
     info.prints(&["groups", "wiki, code"]);
 }
 
@@ -53,13 +53,13 @@ fn a_reference_of_two_texts_records_both() {
 fn windows_are_cut_from_each_text_alone() {
     let session = session("--encoding f32");
     session.ok("-m @q4 -r ref.gz -q");
-    let (_, both) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    let (_, both) = session.sidecar("tiny-q4_K_M@ref.kls");
     let mut alone = Vec::new();
     for name in ["wiki.txt", "code.txt"] {
         session.ok(&format!(
             "-m @f16 -t {name} -w one.gz -c 64 -q --encoding f32 --force"
         ));
-        session.ok("-m @q4 -r one.gz -q --sidecar one.kls");
+        session.ok("-m @q4 -r one.gz -q --sidecar one.kls --force");
         alone.extend(session.sidecar("one.kls").1);
     }
     assert_eq!(both.len(), alone.len());
@@ -114,7 +114,7 @@ fn prompts_have_groups_too() {
     let groups = json!([{"name": "stories", "n_windows": 2}, {"name": "speech", "n_windows": 1}]);
     assert_eq!(info["groups"], groups);
     session.ok("-m @q4 -r ref.gz -q");
-    let (_, records) = session.sidecar("tiny-q4_K_M.gguf.kls");
+    let (_, records) = session.sidecar("tiny-q4_K_M@ref.kls");
     assert!(records.iter().all(|r| r.group == u32::from(r.window == 1)));
 
     session.write(
@@ -143,7 +143,7 @@ fn a_conversion_keeps_groups_or_says_that_they_are_lost() {
         assert!(session.info("other").get("groups").is_none());
     }
     session.ok("compare f32.gz ref.gz -q");
-    let (header, _) = session.sidecar("ref.gz.kls");
+    let (header, _) = session.sidecar("ref@f32.kls");
     assert_eq!(header.groups, ["wiki", "code"]);
 }
 
@@ -179,6 +179,6 @@ fn parts_join_to_the_groups_of_the_whole() {
     }
     session.ok("merge joined.gz ref.0.gz ref.1.gz -q");
     assert!(session.read("joined.gz") == session.read("ref.gz"));
-    session.ok("merge joined.kls whole.0-of-2.kls whole.1-of-2.kls -q");
-    assert!(session.read("joined.kls") == session.read("whole.kls"));
+    session.ok("merge joined.kls whole@ref.0-of-2.kls whole@ref.1-of-2.kls -q");
+    assert!(session.read("joined.kls") == session.read("whole@ref.kls"));
 }

@@ -36,7 +36,7 @@ fn every_kind_is_recognised_and_described() {
     assert_eq!(base["n_rows"], 126);
     assert_eq!(base["first_scored"], 64);
 
-    let sidecar = session.info("tiny-q4_K_M.gguf.kls");
+    let sidecar = session.info("tiny-q4_K_M@ref.kls");
     assert_eq!(sidecar["kind"], "sidecar");
     assert_eq!(sidecar["n_rows"], 100);
     assert_eq!(sidecar["reference"]["file_name"], "ref.gz");
@@ -45,7 +45,7 @@ fn every_kind_is_recognised_and_described() {
         ("ref.gz", "in random order, seed 123"),
         ("@klpy", "256 tokens at most"),
         ("@base", "log-probabilities"),
-        ("tiny-q4_K_M.gguf.kls", "ref.gz (kl)"),
+        ("tiny-q4_K_M@ref.kls", "ref.gz (kl)"),
     ] {
         let run = session.ok(&format!("info {file}"));
         run.prints(&[what]);
@@ -62,7 +62,7 @@ fn verify_finds_whole_files_whole() {
         ("ref.gz", "checksums"),
         ("@klpy", "gzip"),
         ("@base", "length-and-tokens"),
-        ("tiny-q8_0.gguf.kls", "checksums"),
+        ("tiny-q8_0@ref.kls", "checksums"),
     ] {
         let verified = session.info(&format!("{file} --verify"))["verified"].take();
         assert_eq!(verified["checks"], checks, "{file}");
@@ -100,7 +100,7 @@ fn a_flipped_bit_is_found_with_its_window() {
     }
 
     session.ok("-m @q8 -r ref.gz -q");
-    let mut sidecar = session.read("tiny-q8_0.gguf.kls");
+    let mut sidecar = session.read("tiny-q8_0@ref.kls");
     let len = sidecar.len();
     sidecar[len / 2] ^= 4;
     session.write("bad.kls", &sidecar);

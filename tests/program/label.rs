@@ -13,17 +13,20 @@ fn one_model_with_two_kv_caches_is_two_rows() {
     assert_eq!(
         session.files(),
         [
-            "q4, q8 keys.kls",
+            "q4, q8 keys@ref.kls",
             "ref.gz",
             "short.txt",
-            "tiny-q4_K_M.gguf.kls"
+            "tiny-q4_K_M@ref.kls"
         ]
     );
-    assert_eq!(session.info("'q4, q8 keys.kls'")["label"], "q4, q8 keys");
-    assert!(session.info("tiny-q4_K_M.gguf.kls").get("label").is_none());
+    assert_eq!(
+        session.info("'q4, q8 keys@ref.kls'")["label"],
+        "q4, q8 keys"
+    );
+    assert!(session.info("tiny-q4_K_M@ref.kls").get("label").is_none());
     let run = session.ok("-m @q4 -r ref.gz -n 100 --label small --no-sidecar");
     run.prints(&["small (", "tiny-q4_K_M.gguf) against ref.gz"]);
-    let info = session.ok("info 'q4, q8 keys.kls'");
+    let info = session.ok("info 'q4, q8 keys@ref.kls'");
     info.prints(&["label", "q4, q8 keys"]);
 }
 

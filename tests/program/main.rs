@@ -47,6 +47,7 @@ mod resume;
 mod set_up;
 mod several;
 mod shards;
+mod sidecars;
 mod until;
 mod vocabulary;
 mod windows;

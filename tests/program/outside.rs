@@ -131,7 +131,7 @@ fn an_interrupted_run_keeps_the_models_that_are_done() {
     long_text(&session);
     session.ok(&format!("{WRITE} -w ref.gz -n 20000 -q"));
     let child = session.spawn("-m @q8 -m @q4 -r ref.gz -q --json -");
-    while !session.exists("tiny-q8_0.gguf.kls") {
+    while !session.exists("tiny-q8_0@ref.kls") {
         std::thread::sleep(Duration::from_millis(5));
     }
     signal(&child, "-TERM");
@@ -156,11 +156,11 @@ fn files_that_a_killed_run_leaves_are_named_and_not_touched() {
     session.fails(again, 1, &["ref.gz.partial", "cut off", "--force"]);
     session.ok(&format!("{again} --force"));
     // What a killed evaluation leaves does not stop the other models either.
-    session.write("tiny-q8_0.gguf.kls.partial", "left");
+    session.write("tiny-q8_0@ref.kls.partial", "left");
     let run = session.kl("-m @q8 -m @q2 -r ref.gz -q");
     assert_eq!(run.code, 1);
-    run.warns(&["tiny-q8_0.gguf.kls.partial"]);
-    assert!(session.exists("tiny-q2_K.gguf.kls"));
+    run.warns(&["tiny-q8_0@ref.kls.partial"]);
+    assert!(session.exists("tiny-q2_K@ref.kls"));
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn no_output_is_an_input_or_written_twice() {
     }
     let one_file = format!("{read} --json x --sidecar x");
     session.fails(&one_file, 2, &["--sidecar and --json both name"]);
-    let one_name = format!("{read} -m d/m.gguf");
-    session.fails(&one_name, 2, &["m.gguf.kls", "twice"]);
+    let one_model = format!("{read} -m ./m.gguf");
+    session.fails(&one_model, 2, &["m@ref.kls", "twice"]);
     assert_eq!(session.read("ref.gz"), before);
     assert_eq!(session.read("short.txt"), short_text().as_bytes());
 }
@@ -225,7 +225,7 @@ fn a_closed_stdout_stops_neither_the_models_nor_the_json() {
     assert_eq!(run.code, 0, "{}", run.stderr);
     let json = session.read_json("o.json");
     assert_eq!(json["models"].as_array().unwrap().len(), 2);
-    assert!(session.exists("tiny-q2_K.gguf.kls"));
+    assert!(session.exists("tiny-q2_K@ref.kls"));
 }
 
 #[cfg(target_os = "linux")]
@@ -274,7 +274,7 @@ fn a_reference_that_is_replaced_between_two_models_is_an_error() {
     session.ok(&format!("{WRITE} -w ref.gz -n 6000 -q"));
     session.ok(&format!("{WRITE} -w other.gz -n 500 -q"));
     let child = session.spawn("-m @q8 -m @q2 -r ref.gz -q");
-    while session.length("tiny-q8_0.gguf.kls.partial") == 0 {
+    while session.length("tiny-q8_0@ref.kls.partial") == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The first model's run continues with the file that it has opened.
@@ -282,8 +282,8 @@ fn a_reference_that_is_replaced_between_two_models_is_an_error() {
     let run = Run::from(child.wait_with_output().unwrap());
     assert_eq!(run.code, 1, "{}", run.stderr);
     run.warns(&["ref.gz", "replaced"]);
-    assert!(session.exists("tiny-q8_0.gguf.kls"));
-    assert!(!session.exists("tiny-q2_K.gguf.kls"));
+    assert!(session.exists("tiny-q8_0@ref.kls"));
+    assert!(!session.exists("tiny-q2_K@ref.kls"));
 }
 
 #[cfg(unix)]

@@ -66,7 +66,7 @@ fn reading_kl_pys_reference_gives_kl_pys_numbers() {
 fn every_token_is_kl_pys() {
     let session = Session::new();
     session.ok("-m @q4 -r @klpy -q");
-    let ours = session.records("tiny-q4_K_M.gguf.kls");
+    let ours = session.records("tiny-q4_K_M@kl_py-f16-c128.kls");
     // A .npy file: a header padded to 64 bytes, then float64.
     let bytes = fs::read(fixture("peers/kl_py-q4_K_M.npy")).unwrap();
     let theirs = bytes[bytes.len() - 8 * ours.len()..].chunks_exact(8);
@@ -109,7 +109,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 fn a_kl_py_file_and_a_native_one_give_equal_results() {
     let session = Session::new();
     // A kl.py file is evaluated without flash attention, as kl.py does.
-    let read = || session.result("-m @q2 -r ref.gz")["kld"].take();
+    let read = || session.result("-m @q2 -r ref.gz --no-sidecar")["kld"].take();
     session.reference("-fa off --encoding f32 --score all");
     let native = read();
     session.reference("-fa off --format kl.py --force");

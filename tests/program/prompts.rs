@@ -33,12 +33,12 @@ fn a_report_calls_prompts_prompts() {
     let session = Session::new();
     session.ok("-m @f16 --prompts-file @prompts -w chat.gz -q --no-chat-template");
     let evaluated = session.ok("-m @q4 -m @q2 -r chat.gz --full --top-k 2 --breakdown");
-    let pair = "report tiny-q4_K_M.gguf.kls tiny-q2_K.gguf.kls --pair";
+    let pair = "report tiny-q4_K_M@chat.kls tiny-q2_K@chat.kls --pair";
     for line in [
         "report .",
         "report . --breakdown",
         "report . --markdown",
-        "report tiny-q2_K.gguf.kls --breakdown",
+        "report tiny-q2_K@chat.kls --breakdown",
         pair,
     ] {
         let run = session.ok(line);

@@ -101,21 +101,22 @@ fn sidecars_of_separate_runs_are_compared_and_parts_are_joined() {
     let run = "--ref-model @f16 -t short.txt -c 64 -q";
     session.ok(&format!("-m @q8 {run}"));
     session.ok(&format!("-m @q4 {run}"));
-    let report = session.ok("report tiny-q8_0.gguf.kls tiny-q4_K_M.gguf.kls");
+    let report = session.ok("report tiny-q8_0@tiny-f16.kls tiny-q4_K_M@tiny-f16.kls");
     report.prints(&["2 models against", "tiny-f16.gguf"]);
     for part in 0..3 {
         session.ok(&format!("-m @q4 {run} --shard {part}/3"));
     }
     let parts: Vec<String> = (0..3)
-        .map(|part| format!("tiny-q4_K_M.gguf.{part}-of-3.kls"))
+        .map(|part| format!("tiny-q4_K_M@tiny-f16.{part}-of-3.kls"))
         .collect();
     session.ok(&format!("merge joined.kls {} -q", parts.join(" ")));
-    assert!(session.read("joined.kls") == session.read("tiny-q4_K_M.gguf.kls"));
+    assert!(session.read("joined.kls") == session.read("tiny-q4_K_M@tiny-f16.kls"));
 
     // A file of the same rows is another reference.
     session.reference("--encoding f32");
     session.ok("-m @q2 -r ref.gz -q");
-    let report = session.ok("report tiny-q8_0.gguf.kls tiny-q4_K_M.gguf.kls tiny-q2_K.gguf.kls");
+    let report =
+        session.ok("report tiny-q8_0@tiny-f16.kls tiny-q4_K_M@tiny-f16.kls tiny-q2_K@ref.kls");
     report.prints(&[", a file, not a model"]);
 }
 
@@ -124,15 +125,21 @@ fn an_evaluation_resumes_where_it_was_cut_off() {
     let session = session();
     let run = "-m @q4 --ref-model @f16 -t short.txt -c 64 -q";
     session.ok(run);
-    let whole = session.read("tiny-q4_K_M.gguf.kls");
-    session.remove("tiny-q4_K_M.gguf.kls");
-    session.write("tiny-q4_K_M.gguf.kls.partial", &whole[..whole.len() / 2]);
+    let whole = session.read("tiny-q4_K_M@tiny-f16.kls");
+    session.remove("tiny-q4_K_M@tiny-f16.kls");
+    session.write(
+        "tiny-q4_K_M@tiny-f16.kls.partial",
+        &whole[..whole.len() / 2],
+    );
     let report = session.result(&format!("{run} --resume"));
     assert!(report["n_resumed"].as_u64().unwrap() > 0);
-    assert!(session.read("tiny-q4_K_M.gguf.kls") == whole);
+    assert!(session.read("tiny-q4_K_M@tiny-f16.kls") == whole);
     // Another text is another evaluation.
-    session.remove("tiny-q4_K_M.gguf.kls");
-    session.write("tiny-q4_K_M.gguf.kls.partial", &whole[..whole.len() / 2]);
+    session.remove("tiny-q4_K_M@tiny-f16.kls");
+    session.write(
+        "tiny-q4_K_M@tiny-f16.kls.partial",
+        &whole[..whole.len() / 2],
+    );
     session.write("short.txt", short_text().repeat(2));
     session.fails(&format!("{run} --resume"), 1, &["another", "reference"]);
 }

@@ -83,7 +83,7 @@ fn the_numbers_are_those_of_the_evaluations() {
     let session = Session::new();
     session.reference("");
     let evaluated = session.json("-m @q4 -r ref.gz");
-    let reported = session.ok("report tiny-q4_K_M.gguf.kls --json -").json();
+    let reported = session.ok("report tiny-q4_K_M@ref.kls --json -").json();
     for key in [
         "kld",
         "reverse_kld",
@@ -142,7 +142,7 @@ fn an_earlier_report_is_replaced_and_nothing_else_is() {
     session.ok("report . --json run.json --force -q");
     session.fails("report . --json none/all.json", 1, &["none/all.json"]);
     session.fails(
-        "report tiny-q2_K.gguf.kls --csv tiny-q2_K.gguf.kls",
+        "report tiny-q2_K@ref.kls --csv tiny-q2_K@ref.kls",
         2,
         &["input"],
     );
@@ -151,7 +151,7 @@ fn an_earlier_report_is_replaced_and_nothing_else_is() {
 #[test]
 fn two_models_are_compared_in_depth() {
     let session = session();
-    let line = "report tiny-q4_K_M.gguf.kls tiny-q8_0.gguf.kls --pair";
+    let line = "report tiny-q4_K_M@ref.kls tiny-q8_0@ref.kls --pair";
     let text = session.ok(line).stdout;
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
@@ -175,7 +175,7 @@ fn two_models_are_compared_in_depth() {
         1,
         &["--pair compares two models, and 4 are given"],
     );
-    session.fails("report tiny-q2_K.gguf.kls --pair", 1, &["and 1 are given"]);
+    session.fails("report tiny-q2_K@ref.kls --pair", 1, &["and 1 are given"]);
 }
 
 #[test]
@@ -186,11 +186,11 @@ fn what_was_not_measured_alike_is_listed_with_the_reason() {
     session.ok("-m @f16 -t short.txt -w ref.gz -c 64 -q");
     session.ok("-m @q4 -r ref.gz -n 100 --sidecar part.kls -q");
     session.write("text.kls", "not a sidecar");
-    let mut cut = session.read("tiny-q8_0.gguf.kls");
+    let mut cut = session.read("tiny-q8_0@ref.kls");
     cut.truncate(cut.len() - 9);
     session.write("cut.kls", &cut);
     let at = cut.len() / 2;
-    let mut damaged = session.read("tiny-q8_0.gguf.kls");
+    let mut damaged = session.read("tiny-q8_0@ref.kls");
     damaged[at] ^= 1;
     session.write("damaged.kls", &damaged);
     let json = session.ok("report . --json -").json();
@@ -267,25 +267,25 @@ fn a_report_of_nothing_is_one_clear_line() {
 #[test]
 fn a_folder_shows_what_is_done_while_a_loop_runs() {
     let session = session();
-    let whole = session.read("tiny-q4_K_M.gguf.kls");
-    session.remove("tiny-q4_K_M.gguf.kls");
-    session.write("tiny-q4_K_M.gguf.kls.partial", &whole[..whole.len() / 2]);
-    session.write("new.gguf.kls.partial", "");
+    let whole = session.read("tiny-q4_K_M@ref.kls");
+    session.remove("tiny-q4_K_M@ref.kls");
+    session.write("tiny-q4_K_M@ref.kls.partial", &whole[..whole.len() / 2]);
+    session.write("new@ref.kls.partial", "");
     let json = session.ok("report . --json -").json();
     assert_eq!(labels(&json), ["tiny-f16", "tiny-q8_0", "tiny-q2_K"]);
-    let partial = why(&json, "tiny-q4_K_M.gguf.kls.partial");
+    let partial = why(&json, "tiny-q4_K_M@ref.kls.partial");
     assert!(
         partial.starts_with("is not done yet: ") && partial.contains(" tokens "),
         "{partial}"
     );
-    assert!(why(&json, "new.gguf.kls.partial").starts_with("is not done yet"));
+    assert!(why(&json, "new@ref.kls.partial").starts_with("is not done yet"));
 }
 
 #[test]
 fn a_copy_is_listed_once_and_the_same_name_is_told_apart() {
     let session = session();
-    session.write("copy.kls", session.read("tiny-q4_K_M.gguf.kls"));
-    let json = session.ok("report . ./tiny-q2_K.gguf.kls --json -").json();
+    session.write("copy.kls", session.read("tiny-q4_K_M@ref.kls"));
+    let json = session.ok("report . ./tiny-q2_K@ref.kls --json -").json();
     assert_eq!(json["models"].as_array().unwrap().len(), 4);
     session.remove("copy.kls");
 

@@ -13,8 +13,8 @@ use crate::session::{Run, Session, fixture};
 
 const WRITE: &str = "-m @f16 -t long.txt -w ref.gz -c 64 -q";
 const READ: &str = "-m @q8 -r ref.gz -q";
-const SIDECAR: &str = "tiny-q8_0.gguf.kls";
-const PARTIAL: &str = "tiny-q8_0.gguf.kls.partial";
+const SIDECAR: &str = "tiny-q8_0@ref.kls";
+const PARTIAL: &str = "tiny-q8_0@ref.kls.partial";
 
 /// The reference that an uninterrupted run writes, shared by all tests.
 static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -230,14 +230,32 @@ fn a_write_to_a_full_file_system_is_resumed_when_it_has_room() {
 fn numbers_survive_a_disk_without_room_for_them() {
     let session = session_with_reference();
     let whole = session.ok(READ);
+    let sidecar = session.read(SIDECAR);
     session.remove(SIDECAR);
-    let run = limited(&session, READ, 100);
-    assert_eq!(run.code, 1);
-    run.warns(&[PARTIAL]);
+    let blocks = sidecar.len() as u64 / 512;
     let table = |run: &Run| run.stdout.split("\nTime").next().unwrap().to_owned();
-    assert_eq!(table(&run), table(&whole));
-    let files = session.files();
-    assert_eq!(files, ["long.txt", "ref.gz"], "no part of a sidecar");
+    // What is whole is kept, and continued each time; the last byte is one of the trailer.
+    let mut line = READ.to_owned();
+    for limit in [blocks / 5, blocks / 2, blocks] {
+        let run = limited(&session, &line, limit);
+        assert_eq!(run.code, 1, "{}", run.stderr);
+        run.warns(&["cannot write", &format!("{PARTIAL} keeps "), "--resume"]);
+        assert!(session.length(PARTIAL) > 512 * limit * 9 / 10);
+        assert_eq!(session.files(), ["long.txt", "ref.gz", PARTIAL]);
+        let again = run.stdout.contains("measured by an earlier run");
+        assert_eq!(again, line != READ, "{}", run.stdout);
+        if !again {
+            assert_eq!(table(&run), table(&whole));
+        }
+        line = with(READ, "--resume");
+    }
+    session.ok(&line);
+    assert!(session.read(SIDECAR) == sidecar);
+    // Without room for a single window, nothing is left behind.
+    session.remove(SIDECAR);
+    let run = limited(&session, READ, 2);
+    assert_eq!((run.code, table(&run)), (1, table(&whole)));
+    assert_eq!(session.files(), ["long.txt", "ref.gz"]);
 }
 
 /// A model's result without what an interruption changes.
@@ -279,8 +297,8 @@ fn an_evaluation_that_is_killed_again_and_again_gives_the_same_numbers() {
 #[test]
 fn an_evaluation_against_a_stream_is_resumed() {
     let session = session();
-    session.ok("-m @f16 -t long.txt -w klpy.gz -c 64 --format kl.py -q");
-    let read = "-m @q8 -r klpy.gz -q";
+    session.ok("-m @f16 -t long.txt -w ref.gz -c 64 --format kl.py -q");
+    let read = READ;
     let whole = numbers(session.result(read));
     let sidecar = session.read(SIDECAR);
     session.remove(SIDECAR);
@@ -299,7 +317,12 @@ fn an_evaluation_against_a_stream_is_resumed() {
     assert!(session.read(SIDECAR) == sidecar);
     // A part that was all that was asked for is not taken for the whole.
     session.ok(&with(read, "-n 70 --force"));
-    assert_eq!(numbers(session.result(&resumed)), whole);
+    session.fails(
+        &resumed,
+        1,
+        &[SIDECAR, "70 tokens, not all tokens", "--force"],
+    );
+    assert_eq!(numbers(session.result(&with(read, "--force"))), whole);
 }
 
 #[test]

@@ -81,14 +81,14 @@ fn full_reports_come_with_a_flag_or_from_the_sidecar() {
     // From the sidecar it is the same, but for the times.
     let one = session.ok("-m @q4 -r ref.gz -q --force").stdout;
     let (without_times, _) = one.split_once("\nTime\n").unwrap();
-    let later = session.ok("report tiny-q4_K_M.gguf.kls -q").stdout;
+    let later = session.ok("report tiny-q4_K_M@ref.kls -q").stdout;
     let own = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(own(&later), own(without_times));
     assert!(
         later.ends_with('\n') && later.starts_with(one.lines().next().unwrap()),
         "{later}"
     );
-    let breakdown = session.ok("report tiny-q4_K_M.gguf.kls --breakdown").stdout;
+    let breakdown = session.ok("report tiny-q4_K_M@ref.kls --breakdown").stdout;
     assert!(
         breakdown.contains("KL divergence by position in the window"),
         "{breakdown}"
@@ -140,17 +140,17 @@ fn every_file_that_is_written_is_named() {
             .collect::<Vec<_>>()
     };
     let one = wrote("-m @q4 -r ref.gz --json one.json");
-    assert_eq!(one, ["tiny-q4_K_M.gguf.kls", "one.json"]);
+    assert_eq!(one, ["tiny-q4_K_M@ref.kls", "one.json"]);
     // One that is whole already is not.
     assert_eq!(wrote("-m @q4 -r ref.gz --resume"), [""; 0]);
     assert_eq!(wrote("-m @q4 -r ref.gz --no-sidecar"), [""; 0]);
     assert_eq!(wrote("-m @q4 -r ref.gz --force -q"), [""; 0]);
     let several = wrote("-m @q8 -m @q2 -r ref.gz");
-    assert_eq!(several, ["tiny-q8_0.gguf.kls, tiny-q2_K.gguf.kls"]);
+    assert_eq!(several, ["tiny-q8_0@ref.kls, tiny-q2_K@ref.kls"]);
     let report = wrote("report . --json r.json --csv r.csv --html r.html");
     assert_eq!(report, ["r.json", "r.csv", "r.html"]);
     assert_eq!(wrote("report . --json r.json --csv - -q"), [""; 0]);
-    let pair = wrote("report tiny-q8_0.gguf.kls tiny-q2_K.gguf.kls --pair --json p.json");
+    let pair = wrote("report tiny-q8_0@ref.kls tiny-q2_K@ref.kls --pair --json p.json");
     assert_eq!(pair, ["p.json"]);
     assert_eq!(
         wrote("compare ref.gz ref.gz --sidecar c.kls --json c.json"),

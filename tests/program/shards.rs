@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use crate::session::{Session, fixture, short_text};
 
 /// The sidecar of `@q4`, whole.
-const WHOLE: &str = "tiny-q4_K_M.gguf.kls";
+const WHOLE: &str = "tiny-q4_K_M@ref.kls";
 
 fn of_part(part: usize, parts: usize) -> String {
-    format!("tiny-q4_K_M.gguf.{part}-of-{parts}.kls")
+    format!("tiny-q4_K_M@ref.{part}-of-{parts}.kls")
 }
 
 /// Windows enough for seven parts.
@@ -47,10 +47,12 @@ fn check_evaluation(session: &Session, more: &str, parts: usize) {
     for part in 0..parts {
         session.ok(&format!("{read} --shard {part}/{parts}"));
     }
-    let names: Vec<String> = (0..parts).map(|part| of_part(part, parts)).collect();
+    let against_whole = |name: &str| name.replace("@ref", "@whole");
+    let names = (0..parts).map(|part| against_whole(&of_part(part, parts)));
+    let names: Vec<String> = names.collect();
     session.ok(&format!("merge joined.kls {} --force -q", names.join(" ")));
     assert!(
-        session.read("joined.kls") == session.read(WHOLE),
+        session.read("joined.kls") == session.read(&against_whole(WHOLE)),
         "{more} in {parts} parts"
     );
 }
@@ -203,8 +205,8 @@ fn what_cannot_be_joined_is_named() {
         (format!("merge o.kls {a} {c}"), vec!["part 1 of 3"]),
         (format!("merge o.kls {a} {b} {b}"), vec![b, "part 1"]),
         (
-            format!("merge o.kls {a} {b} tiny-q8_0.gguf.2-of-3.kls"),
-            vec!["tiny-q8_0.gguf.2-of-3.kls", "model"],
+            format!("merge o.kls {a} {b} tiny-q8_0@ref.2-of-3.kls"),
+            vec!["tiny-q8_0@ref.2-of-3.kls", "model"],
         ),
         ("merge o.gz none.gz".to_owned(), vec!["none.gz"]),
         (
@@ -323,8 +325,8 @@ fn check_recipes(session: &Session) {
     session.ok("-m fp16.gguf -t wiki.txt -w one.gz -q");
     assert!(session.read("one.gz") == session.read("ref.gz"));
     session.ok("-m q4.gguf -r ref.gz -q --sidecar one.kls");
-    assert!(session.read("one.kls") == session.read("q4.gguf.kls"));
-    assert!(session.exists("q8.gguf.kls"));
+    assert!(session.read("one.kls") == session.read("q4@ref.kls"));
+    assert!(session.exists("q8@ref.kls"));
 }
 
 #[cfg(unix)]
@@ -372,7 +374,7 @@ fn the_recipes_for_slurm_work() {
     sh(&session, "kl merge --resume ref.gz ref.*.gz", &[]);
     array(evaluate);
     // A task that is submitted again, alone.
-    session.remove("q4.gguf.2-of-3.kls");
+    session.remove("q4@ref.2-of-3.kls");
     let again = [
         ("SLURM_ARRAY_TASK_ID", "2".to_owned()),
         ("SLURM_ARRAY_TASK_COUNT", "1".to_owned()),
@@ -383,7 +385,7 @@ fn the_recipes_for_slurm_work() {
         &evaluate.replace(" -q", " -q --threads 1"),
         &again,
     );
-    let merge = "kl merge --resume q4.gguf.kls q4.gguf.*-of-*.kls";
+    let merge = "kl merge --resume q4@ref.kls q4@ref.*-of-*.kls";
     sh(&session, merge, &[]);
     array(quants);
     check_recipes(&session);

@@ -32,27 +32,27 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
     }
     assert_ne!(n_windows(0), n_windows(1));
 
-    let records = session.records("tiny-q4_K_M.gguf.kls");
+    let records = session.records("tiny-q4_K_M@ref.kls");
     let windows: Vec<u32> = records
         .iter()
         .step_by(23)
         .map(|record| record.window)
         .collect();
     assert!(!windows.is_sorted(), "a sample, not the start of the text");
-    let info = session.info("tiny-q4_K_M.gguf.kls");
+    let info = session.info("tiny-q4_K_M@ref.kls");
     assert_eq!(
         (&info["until"], &info["n_rows"]),
         (&0.2.into(), &records.len().into())
     );
     session
-        .ok("info tiny-q4_K_M.gguf.kls")
+        .ok("info tiny-q4_K_M@ref.kls")
         .prints(&["until", "±20 %"]);
-    session.ok("info tiny-q4_K_M.gguf.kls --verify -q");
+    session.ok("info tiny-q4_K_M@ref.kls --verify -q");
 
     // What is done is not repeated, and another target is another run.
     let resumed = session.json("-m @q4 -r ref.gz --until 20% --resume");
     assert_eq!(resumed["models"][0]["n_resumed"], records.len());
-    let other = session.json("-m @q4 -r ref.gz --until 15% --resume");
+    let other = session.json("-m @q4 -r ref.gz --until 15% --force");
     assert!(other["models"][0]["n_tokens"].as_u64().unwrap() > records.len() as u64);
 }
 
@@ -66,7 +66,7 @@ fn a_text_that_is_too_short_says_how_much_would_do() {
     assert!(until["windows_needed"].as_u64().unwrap() > 1000);
 
     session.reference("--force");
-    let run = session.ok("-m @q4 -r ref.gz --until 50% -q");
+    let run = session.ok("-m @q4 -r ref.gz --until 50% -q --force");
     run.prints(&["is not reached after all 8 windows"]);
     session
         .ok("-m @q4 -r @klpy --until 50% -q")

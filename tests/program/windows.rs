@@ -12,12 +12,12 @@ fn sliding_windows_score_every_position_or_only_the_new_ones() {
     let json = session.json("-m @q8 -r ref.gz");
     assert_eq!(json["reference"]["stride"], 16);
     assert_eq!(json["models"][0]["n_tokens"], 64 + 4 * 16);
-    let records = session.records("tiny-q8_0.gguf.kls");
+    let records = session.records("tiny-q8_0@ref.kls");
     let mut later = records.iter().filter(|record| record.window > 0);
     assert!(later.all(|record| record.position >= 48));
 
     session.reference("--stride 16 --max-windows 5 --score all --force");
-    let run = session.ok("-m @q8 -r ref.gz -q --json -");
+    let run = session.ok("-m @q8 -r ref.gz -q --force --json -");
     run.warns(&["windows overlap", "16 of 64"]);
     assert_eq!(run.json()["models"][0]["n_tokens"], 5 * 64);
 
@@ -38,7 +38,7 @@ fn the_row_after_a_bos_is_scored_only_on_request() {
     assert_eq!(first_scored(""), [1]);
     assert_eq!(session.header("ref.gz").first_scored, 1);
     session.ok("-m @q4 -r ref.gz -q");
-    let records = session.records("tiny-q4_K_M.gguf.kls");
+    let records = session.records("tiny-q4_K_M@ref.kls");
     assert!(records.iter().all(|record| record.position > 0));
     assert_eq!(first_scored("--score all --force"), [0]);
     // kl.py's file has no other rows.
@@ -82,7 +82,7 @@ fn a_window_longer_than_the_batch_is_decoded_in_parts() {
     let max = &json["models"][0]["kld"]["max"];
     assert_eq!(*max, 0.0, "the file's batch is used");
 
-    let run = session.ok("-m @f16 -r ref.gz -b 64 -ub 64 -q");
+    let run = session.ok("-m @f16 -r ref.gz -b 64 -ub 64 -q --no-sidecar");
     run.warns(&["--n-batch 7"]);
 }
 
@@ -98,6 +98,6 @@ fn a_text_is_read_from_stdin() {
     let from_stdin = session.json("-m @q8 -r ref.gz");
     assert_eq!(from_stdin["reference"]["text"]["name"], "-");
     session.reference("--force");
-    let from_file = session.result("-m @q8 -r ref.gz");
+    let from_file = session.result("-m @q8 -r ref.gz --force");
     assert_eq!(from_stdin["models"][0]["kld"], from_file["kld"]);
 }

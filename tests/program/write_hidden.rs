@@ -65,8 +65,12 @@ fn an_evaluation_is_to_the_bit_that_against_f32() {
     session.write("short.txt", short_text());
     write_both(&session, "-t short.txt -c 64");
     for model in ["@q4", "@q2"] {
-        session.ok(&format!("-m {model} -r f32.gz -q --sidecar f32.kls"));
-        session.ok(&format!("-m {model} -r hidden.gz -q --sidecar hidden.kls"));
+        session.ok(&format!(
+            "-m {model} -r f32.gz -q --force --sidecar f32.kls"
+        ));
+        session.ok(&format!(
+            "-m {model} -r hidden.gz -q --force --sidecar hidden.kls"
+        ));
         let [f32, hidden] = ["f32.kls", "hidden.kls"].map(|name| session.record_bits(name));
         assert_eq!(f32, hidden, "{model}");
     }

@@ -50,7 +50,7 @@ pub struct Args {
     /// Run only part I of N, counted from 0: every N-th window
     ///
     /// Each part may run on another machine; kl merge joins what they write. The sidecar of a part
-    /// is FILE-NAME.I-of-N.kls.
+    /// is MODEL@REFERENCE.I-of-N.kls.
     #[arg(
         long, value_name = "I/N", help_heading = INPUT, hide_short_help = true,
         conflicts_with = "until"

@@ -67,7 +67,7 @@ Examples:
   kl convert ref.gz base.kld --format llama.cpp      convert a reference
   kl merge ref.gz ref.*.gz                           join the parts of --shard
   kl compare ref.gz other.npz                        compare without a model
-  kl report *.kls                                    which model is better
+  kl report *@ref.kls                                which model is better
   kl doctor                                          what to send with a problem
 
 Exit codes: 0 success, 1 failure, 2 usage error, 3 a --fail-if condition holds

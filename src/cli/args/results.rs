@@ -90,12 +90,15 @@ pub struct ResultArgs {
 
     /// Name of this evaluation in reports [default: the file's name without .gguf]
     ///
-    /// The per-token file gets it too: LABEL.kls. So one model evaluated in two ways, as with
-    /// another -ctk, is two rows.
+    /// The per-token file gets it too: LABEL@REFERENCE.kls. So one model evaluated in two ways, as
+    /// with another -ctk, is two rows.
     #[arg(long, value_name = "LABEL", hide_short_help = true)]
     pub label: Option<Label>,
 
-    /// Per-token file to write [default: FILE-NAME.kls in the current folder]
+    /// Per-token file to write [default: MODEL@REFERENCE.kls in the current folder]
+    ///
+    /// MODEL and REFERENCE are the files' names without their extensions. A file that is there is
+    /// replaced by the same evaluation only, or with --force.
     #[arg(
         long, value_name = "PATH", hide_short_help = true,
         value_parser = file(), conflicts_with = "no_sidecar"

@@ -11,7 +11,7 @@ use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
     RunSettings, Sidecar, Stats,
 };
-use crate::commands::{ModelsOfFolder, is_gguf, models_of_folder, one_line};
+use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::{CacheType, ModelOptions};
 use crate::input::{Part, Source};
 
@@ -26,7 +26,8 @@ pub(super) fn against_file(args: Args, path: PathBuf) -> Result<EvaluateSettings
     }
     let inputs = vec![path.clone()];
     let n_ctx = args.n_ctx;
-    evaluate_settings(args, ReferenceSource::File { path, n_ctx }, inputs)
+    let name = path.clone();
+    evaluate_settings(args, ReferenceSource::File { path, n_ctx }, name, inputs)
 }
 
 /// `--ref-model`: against a model that runs over `input` too.
@@ -44,8 +45,9 @@ pub(super) fn against_model(
     check_score(&input)?;
     let inputs = files(&input, std::slice::from_ref(&path));
     let run = of_reference(&args);
+    let name = path.clone();
     let model = Box::new(ReferenceModel { path, input, run });
-    evaluate_settings(args, ReferenceSource::Model(model), inputs)
+    evaluate_settings(args, ReferenceSource::Model(model), name, inputs)
 }
 
 /// How the reference model runs: as the evaluated ones, but where it has flags of its own. Its
@@ -73,10 +75,12 @@ fn of_reference(args: &Args) -> RunSettings {
     }
 }
 
-/// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
+/// Checks the flags of an evaluation against the file or model `name`; `inputs`: the files that are
+/// read besides the models.
 fn evaluate_settings(
     args: Args,
     reference: ReferenceSource,
+    name: PathBuf,
     mut inputs: Vec<PathBuf>,
 ) -> Result<EvaluateSettings, UsageError> {
     let run = run_settings(&args);
@@ -87,6 +91,7 @@ fn evaluate_settings(
         ..result_settings(
             args.results,
             &models,
+            name,
             inputs,
             args.shard,
             args.force,
@@ -128,6 +133,7 @@ impl TryFrom<CompareArgs> for CompareSettings {
             results: result_settings(
                 results,
                 &args.others,
+                reference.clone(),
                 vec![reference.clone()],
                 None,
                 args.force,
@@ -142,11 +148,12 @@ impl TryFrom<CompareArgs> for CompareSettings {
     }
 }
 
-/// Checks the flags for the results of evaluating `evaluated`, models or files; `inputs`: what
-/// else the run reads.
+/// Checks the flags for the results of evaluating `evaluated`, models or files, against `reference`;
+/// `inputs`: what else the run reads.
 fn result_settings(
     args: ResultArgs,
     evaluated: &[PathBuf],
+    reference: PathBuf,
     mut inputs: Vec<PathBuf>,
     part: Option<Part>,
     force: bool,
@@ -185,11 +192,12 @@ fn result_settings(
     let sidecar = match (args.sidecar, args.no_sidecar) {
         (_, true) => Sidecar::None,
         (Some(path), false) => Sidecar::At(path),
-        (None, false) => Sidecar::ByModel,
+        (None, false) => Sidecar::Against(reference),
     };
     let settings = ResultSettings {
         confidence: args.confidence,
         label: args.label,
+        labels_of_namesakes: labels_of_namesakes(evaluated),
         stats: args.stats,
         json: args.json,
         json_tokens: args.json_tokens,

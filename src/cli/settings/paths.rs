@@ -46,7 +46,7 @@ pub fn check(
         }
         if written.iter().any(|path| taken.contains(path)) {
             return wrong(format!(
-                "{}: would be written twice (by two models with the same file name, or as --json and \
+                "{}: would be written twice (by a model that is given twice, or as --json and \
                  --sidecar): evaluate one model at a time with --sidecar, or use --no-sidecar",
                 output.display()
             ));

@@ -164,7 +164,8 @@ fn the_two_classic_calls() {
     let ReferenceSource::File { n_ctx, .. } = evaluate.reference else {
         panic!("file")
     };
-    assert_eq!((n_ctx, evaluate.results.sidecar), (None, Sidecar::ByModel));
+    let by_names = Sidecar::Against("r".into());
+    assert_eq!((n_ctx, evaluate.results.sidecar), (None, by_names));
     assert_eq!(evaluate.results.stats, []);
 }
 

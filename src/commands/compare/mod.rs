@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use kl_formats::{About, ModelIdentity, Reference, States, WindowSpec};
+use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
-use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
@@ -36,12 +36,19 @@ pub fn compare<E: Engine + Sync>(
     warn_of_overlap(&reference, watch);
     let info = ReferenceInfo::new(reference.about());
     let windows = read_windows(&reference, watch)?;
-    let fingerprint = reference.fingerprint()?;
+    let summary = ReferenceSummary::of(&reference)?;
     drop(reference);
     let look_ahead = |path: &Path| {
-        drop(SidecarFile::create(&settings.results, path)?);
-        Reference::open(path)?;
-        Ok(())
+        let sidecar = SidecarFile::create(&settings.results, path)?;
+        let model = &identity(Reference::open(path)?.about());
+        match sidecar.as_ref().and_then(SidecarFile::finished) {
+            Some(finished) => finished.check_known(&Known {
+                model,
+                reference: Some(&summary),
+                tokens: None,
+            }),
+            None => Ok(()),
+        }
     };
     let others = &settings.others;
     Ok(evaluate_each(
@@ -59,7 +66,7 @@ pub fn compare<E: Engine + Sync>(
                 info,
                 windows: &windows,
             };
-            run.evaluate(fingerprint.as_deref())
+            run.evaluate(summary.fingerprint.as_deref())
         },
     ))
 }

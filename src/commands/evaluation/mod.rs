@@ -1,5 +1,6 @@
 //! One evaluation: rows are scored against the reference's, which gives a sidecar and a report.
 
+mod finished;
 mod measures;
 mod models;
 mod sidecar;
@@ -7,6 +8,7 @@ mod token_context;
 mod token_log;
 mod until;
 
+pub use finished::{Known, ScoredTokens};
 pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each, one_line};
 pub use sidecar::SidecarFile;
@@ -166,7 +168,7 @@ impl Evaluation<'_> {
         header.writer = writer();
         header.model = Some(self.model.clone());
         header.model_path = self.path.display().to_string();
-        header.label = self.settings.label.as_ref().map(ToString::to_string);
+        header.label = self.settings.label_of(self.path);
         header.groups = match &self.groups {
             Some(groups) => groups.names().to_vec(),
             None => Vec::new(),
@@ -192,6 +194,12 @@ impl Evaluation<'_> {
         let Some(sidecar) = sidecar else {
             return Ok(TokenLog::without_sidecar());
         };
+        if let Some(finished) = sidecar.finished() {
+            finished.check(header)?;
+            if let Some(until) = &until {
+                finished.check_end(until.clone())?;
+            }
+        }
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
         let earlier = match sidecar.earlier(header)? {
             Some(_) if needs_more => {
@@ -201,7 +209,7 @@ impl Evaluation<'_> {
             earlier => earlier,
         };
         let earlier = match until {
-            Some(until) => earlier.and_then(|earlier| earlier.needed(until, header.n_records)),
+            Some(until) => earlier.map(|earlier| earlier.needed(until)),
             None => earlier,
         };
         TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
@@ -310,8 +318,8 @@ impl Evaluation<'_> {
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let model = ModelInfo::new(self.path, &self.model);
         let mut report = ModelReport {
-            label: match &self.settings.label {
-                Some(label) => label.to_string(),
+            label: match self.settings.label_of(self.path) {
+                Some(label) => label,
                 None => model.default_label().to_owned(),
             },
             model,

@@ -1,20 +1,19 @@
 //! The per-token file of an evaluation, which grows with each window.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom};
+use std::io::{self, BufWriter, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use kl_formats::{
     BackendIdentity, Error, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader,
-    SidecarWriter, TokenRecord, TokenTexts, is_sidecar,
+    SidecarWriter, TokenRecord, TokenTexts,
 };
 
+use super::finished::Finished;
 use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
-use crate::commands::resume::{
-    check_same_run, first_difference, keep_whole_call_records, nothing_to_resume,
-};
+use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
 
@@ -27,6 +26,9 @@ pub struct SidecarFile {
     n_records: u64,
     /// Whether to continue what an earlier run left.
     resume: bool,
+    /// The finished one that has the name, which only the same measurement may replace; `None` if
+    /// there is none, or with `--force`.
+    finished: Option<Finished>,
 }
 
 /// What an earlier run has measured of the same model.
@@ -38,57 +40,67 @@ pub enum Earlier {
 }
 
 impl Earlier {
-    /// The records that a run with this `until`, which has seen none, needs. `n_most` is the most
-    /// records that the run can have, if known. `None` if the earlier run stopped where this one
-    /// does not, as with another `--confidence`.
-    pub fn needed(self, mut until: Until, n_most: Option<u64>) -> Option<Self> {
+    /// The records that a run with this `until`, which has seen none, needs. A finished run is known
+    /// to have stopped in the same place.
+    pub fn needed(self, mut until: Until) -> Self {
         match self {
-            Self::Whole(records) => {
-                let n_needed = until.replay(&records);
-                let is_all = until.is_reached() || n_most == Some(n_needed as u64);
-                let is_needed = n_needed == records.len() && is_all;
-                is_needed.then_some(Self::Whole(records))
-            }
+            Self::Whole(_) => self,
             Self::CutOff(mut records) => {
                 records.truncate(until.replay(&records));
-                Some(Self::CutOff(records))
+                Self::CutOff(records)
             }
         }
     }
 }
 
 impl SidecarFile {
-    /// Creates the file that the settings name, if they want one. A whole sidecar of an earlier run
-    /// is replaced; any other file is refused unless `--force`.
+    /// Creates the file that the settings name, if they want one. A finished sidecar that has the
+    /// name is there to be [checked](Self::finished); any other file is refused unless `--force`.
     pub fn create(settings: &ResultSettings, model: &Path) -> Result<Option<Self>> {
         let Some(path) = settings.sidecar_path(model) else {
             return Ok(None);
         };
+        let finished = match settings.force {
+            true => None,
+            false => Finished::at(&path)?,
+        };
         let overwrite = Overwrite {
-            replace_target: settings.force || is_sidecar(&path),
+            replace_target: settings.force || finished.is_some(),
             ..Overwrite::asked(settings.force, settings.resume)
         };
+        let output = PartialFile::create(&path, overwrite).map_err(|error| {
+            // A name that is too long, or a folder where nothing may be written.
+            match error.root_cause().is::<io::Error>() {
+                true => anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar"),
+                false => error,
+            }
+        })?;
         Ok(Some(Self {
-            output: PartialFile::create(&path, overwrite)?,
+            output,
             path,
             writer: None,
             n_records: 0,
             resume: settings.resume == Some(true),
+            finished,
         }))
     }
 
-    /// How an earlier run of this model against this reference computed rows, if it is to be resumed.
+    /// The finished sidecar that only the same measurement may replace.
+    pub fn finished(&self) -> Option<&Finished> {
+        self.finished.as_ref()
+    }
+
+    /// How an earlier run of this model against this reference computed rows, if it is to be resumed
+    /// or replaced.
     pub fn begun(
         &self,
         model: &ModelIdentity,
         reference: &ReferenceSummary,
     ) -> Option<BackendIdentity> {
-        let path = match (self.output.is_resumed(), self.resume) {
-            (true, _) => self.output.path(),
-            (false, true) => &self.path,
-            (false, false) => return None,
+        let header = match self.output.is_resumed() {
+            true => SidecarReader::open_cut_off(self.output.path()).ok()?.header,
+            false => self.finished.as_ref()?.header.clone(),
         };
-        let header = SidecarReader::open_cut_off(path).ok()?.header;
         let is_same = header.model.as_ref() == Some(model) && header.reference == *reference;
         header.backend.filter(|_| is_same)
     }
@@ -116,14 +128,12 @@ impl SidecarFile {
         // Only the stream shows whether its sidecar holds all that this run wants, unless the run is
         // to stop early: then the records show it.
         let is_undecided = header.n_records.is_none() && header.until.is_none();
-        if !self.resume || is_undecided || !is_sidecar(&self.path) {
-            return Ok(None);
-        }
-        // A sidecar of another run, or a damaged one, is replaced.
-        let same = SidecarReader::open(&self.path)
-            .ok()
-            .filter(|reader| first_difference(reader.header(), header).is_none());
-        let records = same.and_then(|reader| reader.read_all().ok());
+        let finished = self
+            .finished
+            .as_ref()
+            .filter(|finished| self.resume && !is_undecided && finished.is_as_written_by(header));
+        // A damaged one is replaced.
+        let records = finished.and_then(|finished| finished.read_all().ok());
         Ok(records.map(Earlier::Whole))
     }
 
@@ -134,6 +144,7 @@ impl SidecarFile {
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
     pub fn begin(&mut self, header: &SidecarHeader, n_kept: u64) -> Result<()> {
+        self.n_records = n_kept;
         let file = BufWriter::new(self.output.file()?);
         let path = self.output.path();
         let writer = if n_kept > 0 {
@@ -148,7 +159,6 @@ impl SidecarFile {
         };
         self.output.keep_if_cut_off();
         self.writer = Some(writer);
-        self.n_records = n_kept;
         Ok(())
     }
 
@@ -170,12 +180,17 @@ impl SidecarFile {
         self.writer.is_some()
     }
 
-    /// Completes the file, gives it its name, and returns the name.
-    pub fn finish(self, texts: &TokenTexts) -> Result<PathBuf> {
-        if let Some(writer) = self.writer {
-            flushed(writer.finish(texts)?, &self.path)?;
-            self.output.commit()?;
+    /// Completes the file; then it can have its name.
+    pub fn complete(&mut self, texts: &TokenTexts) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            flushed(writer.finish(texts)?, self.output.path())?;
         }
+        Ok(())
+    }
+
+    /// Gives the complete file its name, and returns that.
+    pub fn commit(self) -> Result<PathBuf> {
+        self.output.commit()?;
         Ok(self.path)
     }
 

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, anyhow};
 use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
+use super::models::one_line;
 use super::sidecar::{Earlier, SidecarFile};
 use crate::pipeline::ReferenceRows;
 
@@ -22,7 +23,7 @@ pub struct TokenLog {
     sidecar: Option<SidecarFile>,
     /// A sidecar that was whole already.
     finished: Option<PathBuf>,
-    /// Why the sidecar could not be written.
+    /// Why the sidecar could not be written, and what was kept of it.
     failure: Option<Error>,
 }
 
@@ -87,10 +88,10 @@ impl TokenLog {
         self.records.split_at(n_before).1
     }
 
-    /// Gives up on the sidecar; the records stay in memory, so the numbers are not lost.
+    /// Gives up on the sidecar, as on a full disk: it keeps what is whole, for `--resume`. The records
+    /// stay in memory, so the numbers are not lost.
     fn give_up(&mut self, sidecar: SidecarFile, error: Error) {
-        sidecar.discard();
-        self.failure = Some(error);
+        self.failure = Some(with_kept(sidecar, error));
     }
 
     /// Completes the sidecar, if there is one, with the texts of its tokens, and returns its path.
@@ -110,10 +111,20 @@ impl TokenLog {
         };
         let started = Instant::now();
         if !sidecar.has_begun() {
-            sidecar.begin(header, 0)?;
-            sidecar.push(&self.records)?;
+            if let Some(finished) = sidecar.finished() {
+                finished.check_values(&self.records)?;
+            }
+            let written = sidecar.begin(header, 0);
+            let written = written.and_then(|()| sidecar.push(&self.records));
+            if let Err(error) = written.and_then(|()| sidecar.complete(texts)) {
+                // Nothing could resume it.
+                sidecar.discard();
+                return Err(error);
+            }
+        } else if let Err(error) = sidecar.complete(texts) {
+            return Err(with_kept(sidecar, error));
         }
-        let path = sidecar.finish(texts)?;
+        let path = sidecar.commit()?;
         self.in_writing += started.elapsed();
         Ok(Some(path))
     }
@@ -125,6 +136,17 @@ impl TokenLog {
 
     /// Keeps the sidecar of a run that was cut off, for `--resume`, and describes what it holds.
     pub fn keep(&mut self) -> Option<String> {
-        self.sidecar.take()?.keep()
+        match self.failure.take() {
+            Some(error) => Some(one_line(&error)),
+            None => self.sidecar.take()?.keep(),
+        }
+    }
+}
+
+/// An error of writing a sidecar, and what the sidecar keeps.
+fn with_kept(sidecar: SidecarFile, error: Error) -> Error {
+    match sidecar.keep() {
+        Some(kept) => anyhow!("{error:#}; {kept}"),
+        None => error,
     }
 }

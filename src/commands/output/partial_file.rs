@@ -80,7 +80,9 @@ impl PartialFile {
                 fs::canonicalize(target).with_context(|| format!("{shown}: cannot be opened"))?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => target.clone(),
-            Err(error) => bail!("{shown}: cannot be created: {error}"),
+            Err(error) => {
+                return Err(error).with_context(|| format!("{shown}: cannot be created"));
+            }
         };
         let partial = partial_path(&target);
         let file = open_locked(&partial, &target)?;
@@ -218,8 +220,7 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
 /// Opens or creates the partial file, and locks it: the lock shows that a run is alive, where the
 /// file alone may be left over from a killed one.
 fn open_locked(partial: &Path, target: &Path) -> Result<File> {
-    let cannot =
-        |error: io::Error| anyhow::anyhow!("{}: cannot be created: {error}", target.display());
+    let cannot = || format!("{}: cannot be created", target.display());
     // Opening a pipe would block, and a device is not a partial file.
     if fs::symlink_metadata(partial).is_ok_and(|metadata| !metadata.is_file()) {
         bail!(
@@ -233,7 +234,7 @@ fn open_locked(partial: &Path, target: &Path) -> Result<File> {
         .write(true)
         .truncate(false)
         .open(partial)
-        .map_err(cannot)?;
+        .with_context(cannot)?;
     let in_use = || {
         anyhow::anyhow!(
             "{}: is being written by another run: wait for it, or use another name",

@@ -67,6 +67,7 @@ impl Both {
             n_ctx: None,
         };
         settings.results.sidecar = Sidecar::At(self.folder.path("q4.kls"));
+        settings.results.force = true;
         change(&mut settings);
         evaluate(&settings, &self.engine, &()).unwrap()
     }

@@ -27,7 +27,7 @@ impl Folder {
     }
 
     /// Settings for comparing the rows of another reference with those of `ref`.
-    fn compare_settings(&self, other: &str, sidecar: &str) -> CompareSettings {
+    pub(super) fn compare_settings(&self, other: &str, sidecar: &str) -> CompareSettings {
         CompareSettings {
             reference: self.path("ref"),
             others: vec![self.path(other)],

@@ -87,10 +87,9 @@ impl Engine for FakeEngine {
         Ok(false)
     }
 
-    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
-        fs::metadata(path)
-            .map(|metadata| metadata.len())
-            .map_err(|error| refused(path, &error))
+    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
+        let model = self.load(path, &ModelOptions::default())?;
+        Ok(model.identity())
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {

@@ -27,11 +27,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kl_formats::States;
+use kl_formats::{ModelIdentity, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, GgufSummary};
 use super::{Device, Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
+use model::identity;
 use placement::Placement;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -83,8 +84,8 @@ impl Engine for LlamaCpp {
         Ok(device::Device::all().iter().any(|device| device.is_gpu()))
     }
 
-    fn inspect(&self, path: &Path) -> Result<u64, EngineError> {
-        inspect(path).map(|header| header.file_bytes)
+    fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
+        inspect(path).map(|header| identity(path, &header))
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {

@@ -1,6 +1,6 @@
 //! One model against the reference.
 
-use std::path::Path;
+use std::path::{Path, is_separator};
 
 use kl_formats::{BackendIdentity, ModelIdentity, Shard};
 use serde::Serialize;
@@ -169,11 +169,11 @@ pub struct Interrupted {
 }
 
 fn file_name(path: &str) -> &str {
-    path.rsplit(['/', '\\']).next().unwrap_or(path)
+    path.rsplit(is_separator).next().unwrap_or(path)
 }
 
 /// A split model's name without the number of its first part, `-00001-of-00003`.
-fn without_part(name: &str) -> Option<&str> {
+pub fn without_part(name: &str) -> Option<&str> {
     let (rest, count) = name.rsplit_once("-of-")?;
     let name = rest.strip_suffix("-00001")?;
     let is_count = count.len() == 5 && count.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,0 +1,154 @@
+//! The names of sidecars, and what happens to one that is there.
+
+use std::fs;
+
+use crate::session::{Session, fixture};
+
+const ADVICE: [&str; 2] = ["--sidecar", "--force"];
+
+/// Copies a model of `fixtures/`.
+fn copy(session: &Session, model: &str, to: &str) {
+    let path = session.path(to);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::copy(fixture(model), path).unwrap();
+}
+
+#[test]
+fn a_sidecar_is_named_after_both_sides() {
+    let session = Session::new();
+    session.reference("");
+    for (line, name) in [
+        ("-m @q4 -r ref.gz", "tiny-q4_K_M@ref.kls"),
+        ("-m @q4 -r ref.gz --label small", "small@ref.kls"),
+        ("-m @q4 -r ref.gz --shard 1/2", "tiny-q4_K_M@ref.1-of-2.kls"),
+        (
+            "-m @q4 --ref-model @f16 -t short.txt -c 64",
+            "tiny-q4_K_M@tiny-f16.kls",
+        ),
+        ("compare ref.gz ref.gz", "ref@ref.kls"),
+        (
+            "compare @npz @peers/mlx-kld-q2_K.npz",
+            "mlx-kld-q2_K@mlx-kld-f16.kls",
+        ),
+    ] {
+        let run = session.json(line);
+        assert_eq!(run["models"][0]["sidecar"], name);
+        assert!(session.exists(name), "{name}");
+    }
+    // One model against two references is two files.
+    session.reference_of("@f16", "other.gz", "-n 100");
+    session.ok("-m @q4 -r other.gz -q");
+    assert!(session.exists("tiny-q4_K_M@other.kls"));
+}
+
+#[test]
+fn models_of_one_name_get_their_folders() {
+    let session = Session::new();
+    session.reference("");
+    copy(&session, "q8", "A/Q.gguf");
+    copy(&session, "q4", "B/Q.gguf");
+    let json = session.json("-m A/Q.gguf -m B/Q.gguf -m @q2 -r ref.gz");
+    let models = json["models"].as_array().unwrap().iter();
+    let labels: Vec<&str> = models
+        .map(|model| model["label"].as_str().unwrap())
+        .collect();
+    assert_eq!(labels, ["A-Q", "B-Q", "tiny-q2_K"]);
+    let names = ["A-Q@ref.kls", "B-Q@ref.kls", "tiny-q2_K@ref.kls"];
+    assert!(names.iter().all(|name| session.exists(name)));
+    assert_eq!(session.info("A-Q@ref.kls")["label"], "A-Q");
+    session.ok("report .").prints(&["A-Q ", "B-Q "]);
+    // One after the other they have one name, and the second is refused.
+    session.ok("-m A/Q.gguf -r ref.gz -q");
+    let first = session.read("Q@ref.kls");
+    let other = ["Q@ref.kls: holds another model that is also named Q.gguf:"];
+    let what = [&other[..], &ADVICE].concat();
+    session.fails("-m B/Q.gguf -r ref.gz -q", 1, &what);
+    assert!(session.read("Q@ref.kls") == first);
+}
+
+#[test]
+fn another_measurement_does_not_replace_a_finished_one() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q8 -m @q4 -r ref.gz -q");
+    let [q8, q4] = ["tiny-q8_0@ref.kls", "tiny-q4_K_M@ref.kls"];
+    let before = [session.read(q8), session.read(q4)];
+    for more in ["", " --resume"] {
+        for (flags, what) in [
+            ("-n 70", "70 tokens"),
+            ("-ctk q8_0", "backend.type_k"),
+            ("--until 50%", "--until 50%"),
+            ("-b 32", "backend.n_batch"),
+        ] {
+            let line = format!("-m @q8 -r ref.gz -q {flags}{more}");
+            session.fails(&line, 1, &[&[q8, what], &ADVICE[..]].concat());
+        }
+    }
+    // The others go on.
+    session.remove(q4);
+    let run = session.kl("-m @q8 -m @q4 -r ref.gz -q -n 70 --json o.json");
+    assert_eq!(run.code, 1);
+    run.warns(&[q8, "70 tokens", "--force"]);
+    let json = session.read_json("o.json");
+    assert_eq!(json["failed"].as_array().unwrap().len(), 1);
+    assert_eq!(json["models"][0]["n_tokens"], 70);
+    assert!(session.read(q8) == before[0]);
+    assert!(session.length(q4) < before[1].len() as u64);
+    // Another reference of the same name.
+    session.ok("-m @q4 -r ref.gz -q --force");
+    session.reference("-c 32 --force");
+    let other = [q8, "another reference, ref.gz (short.txt by tiny-f16.gguf)"];
+    let what = [&other[..], &ADVICE].concat();
+    session.fails("-m @q8 -r ref.gz -q", 1, &what);
+    // Another model, which has the name by its label.
+    let labelled = "-m @q2 -r ref.gz -q --label tiny-q8_0";
+    session.fails(labelled, 1, &[q8, "another model, tiny-q8_0.gguf"]);
+    assert!([session.read(q8), session.read(q4)] == before);
+    session.ok("-m @q8 -r ref.gz -q --force");
+    assert!(session.read(q8) != before[0]);
+}
+
+#[test]
+fn the_same_measurement_replaces_its_own_file() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q8 -r ref.gz -q");
+    let before = session.read("tiny-q8_0@ref.kls");
+    session.ok("-m @q8 -r ref.gz -q");
+    assert!(session.read("tiny-q8_0@ref.kls") == before);
+    // From another folder it is done.
+    copy(&session, "q8", "m/tiny-q8_0.gguf");
+    let result = session.result("-m m/tiny-q8_0.gguf -r ref.gz --resume");
+    assert_eq!(result["n_resumed"], result["n_tokens"]);
+    assert!(session.read("tiny-q8_0@ref.kls") == before);
+}
+
+#[test]
+fn a_sidecar_that_cannot_be_created_says_where_else() {
+    let session = Session::new();
+    session.reference("");
+    let label = "x".repeat(200);
+    let long = "y".repeat(100);
+    session.write(&format!("{long}.gz"), session.read("ref.gz"));
+    for line in [
+        format!("-m @q8 -r {long}.gz --label {label}"),
+        "-m @q8 -r ref.gz --sidecar none/q8.kls".to_owned(),
+    ] {
+        let what = ["cannot be created", "--sidecar", "--no-sidecar"];
+        session.fails(&line, 1, &what);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_label_keeps_a_backslash() {
+    let session = Session::new();
+    session.reference("");
+    let labelled = session.result(r"-m @q8 -r ref.gz --label 'a\b'");
+    assert_eq!(labelled["label"], r"a\b");
+    copy(&session, "q4", r"c\d.gguf");
+    let named = session.result(r"-m c\d.gguf -r ref.gz");
+    assert_eq!(named["label"], r"c\d");
+    assert!(session.exists(r"a\b@ref.kls") && session.exists(r"c\d@ref.kls"));
+    session.ok("report .").prints(&[r"a\b", r"c\d"]);
+}
