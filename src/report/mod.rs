@@ -29,7 +29,8 @@ pub use one_line::one_line;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
-    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait, without_part,
+    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait,
+    without_part,
 };
 pub use text::text_report;
 pub use versions::Versions;

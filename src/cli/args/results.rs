@@ -95,10 +95,10 @@ pub struct ResultArgs {
     #[arg(long, value_name = "LABEL", hide_short_help = true)]
     pub label: Option<Label>,
 
-    /// Per-token file to write [default: MODEL@REFERENCE.kls in the current folder]
+    /// Per-token file to write [default: named after both sides, in the current folder]
     ///
-    /// MODEL and REFERENCE are the files' names without their extensions. A file that is there is
-    /// replaced by the same evaluation only, or with --force.
+    /// The default is MODEL@REFERENCE.kls, the files' names without their extensions. A finished one
+    /// that is there is replaced by the same evaluation only, or with --force.
     #[arg(
         long, value_name = "PATH", hide_short_help = true,
         value_parser = file(), conflicts_with = "no_sidecar"
