@@ -8,6 +8,21 @@ use kl_formats::{ModelIdentity, Reference, ReferenceSummary, WindowSpec};
 use super::observer::{Event, Watch};
 use crate::report::Warning;
 
+/// Refuses a folder, for a command that needs a reference of one file.
+///
+/// # Errors
+/// If it is a folder.
+pub fn refuse_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        bail!(
+            "{}: is a folder: name one reference of kl, kl.py or llama-perplexity, which is a file \
+             (kl compare takes folders of logits)",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// Opens a run's reference again.
 ///
 /// # Errors
