@@ -20,7 +20,7 @@ use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{is_same_model, open_again, warn_of_overlap};
+use super::reference::{is_same_model, open_again, refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model, Room};
@@ -86,6 +86,7 @@ fn against_file<E: Engine>(
 
 /// Opens the reference. A model or a sidecar in its place is a common mistake, so its error says more.
 fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
+    refuse_folder(path)?;
     let error = match Reference::open(path) {
         Ok(reference) => return Ok(reference),
         Err(error) => error,

@@ -11,6 +11,21 @@ use crate::report::Warning;
 /// The KV cache's type unless the user chooses another.
 const DEFAULT_KV_TYPE: &str = "f16";
 
+/// Refuses a folder, for a command that needs a reference of one file.
+///
+/// # Errors
+/// If it is a folder.
+pub fn refuse_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        bail!(
+            "{}: is a folder: name one reference of kl, kl.py or llama-perplexity, which is a file \
+             (kl compare takes folders of logits)",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// Opens a run's reference again.
 ///
 /// # Errors

@@ -355,10 +355,10 @@ fn every_error_is_one_line_with_the_prompts_line() {
         ("blank.txt", &["blank.txt", "prompt"]),
         (
             "mixed.jsonl",
-            &["mixed.jsonl: line 3", "prompt or messages"],
+            &["mixed.jsonl: line 3", r#"expected {"prompt": "..."}"#],
         ),
         ("neither.jsonl", &["line 1", "prompt", "messages"]),
-        ("role.jsonl", &["line 1", "`role`"]),
+        ("role.jsonl", &["line 1", "no role"]),
         ("nothing.jsonl", &["line 2", "fewer than two tokens"]),
         ("@chats", &["line 1", "--chat-template-file"]),
         (

@@ -16,13 +16,6 @@ impl TryFrom<ConvertArgs> for ConvertSettings {
         if args.encoding.is_some() && args.format != native::KIND {
             return wrong("--encoding needs --format kl: every other format has its own");
         }
-        if args.input.is_dir() {
-            return wrong(format!(
-                "{}: is a folder: name one reference of kl, kl.py or llama-perplexity, which is a \
-                 file (kl compare takes folders of logits)",
-                args.input.display()
-            ));
-        }
         let output = std::slice::from_ref(&args.output);
         paths::check(std::slice::from_ref(&args.input), paths::none, output)?;
         Ok(Self {

@@ -17,13 +17,6 @@ use crate::input::{Part, Source};
 
 /// `-r`: against a file.
 pub(super) fn against_file(args: Args, path: PathBuf) -> Result<EvaluateSettings, UsageError> {
-    if path.is_dir() {
-        return wrong(format!(
-            "-r {}: is a folder: name one reference of kl, kl.py or llama-perplexity, which is a file \
-             (kl compare takes folders of logits)",
-            path.display()
-        ));
-    }
     let inputs = vec![path.clone()];
     let n_ctx = args.n_ctx;
     let name = path.clone();

@@ -9,13 +9,6 @@ impl TryFrom<MergeArgs> for MergeSettings {
     type Error = UsageError;
 
     fn try_from(args: MergeArgs) -> Result<Self, UsageError> {
-        if let Some(folder) = args.parts.iter().find(|path| path.is_dir()) {
-            return wrong(format!(
-                "{}: is a folder: name the parts in it, as in {}",
-                folder.display(),
-                folder.join("ref.*.gz").display()
-            ));
-        }
         if paths::is_among(&args.output, &args.parts) {
             return wrong(format!(
                 "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",

@@ -15,7 +15,7 @@ use super::context::writer;
 use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space};
-use super::reference::read_windows;
+use super::reference::{read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};
@@ -47,6 +47,7 @@ pub fn convert<E: Engine>(
     let started = Instant::now();
     let target = settings.target;
     let output = PartialFile::create(&settings.output, Overwrite::asked(settings.force, None))?;
+    refuse_folder(&settings.input)?;
     let mut reference = Reference::open(&settings.input)?;
     check_kinds(reference.about(), target)?;
     let windows = windows(&mut reference, settings, watch)?;

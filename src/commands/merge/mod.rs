@@ -126,6 +126,13 @@ enum Kind {
 
 /// Recognises the parts by their bytes.
 fn kind_of_all(parts: &[PathBuf]) -> Result<Kind> {
+    if let Some(folder) = parts.iter().find(|path| path.is_dir()) {
+        bail!(
+            "{}: is a folder: name the parts in it, as in {}",
+            folder.display(),
+            folder.join("ref.*.gz").display()
+        );
+    }
     let (sidecars, others): (Vec<_>, Vec<_>) = parts.iter().partition(|path| is_sidecar(path));
     match (sidecars.first(), others.first()) {
         (Some(sidecar), Some(other)) => bail!(

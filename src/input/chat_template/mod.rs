@@ -28,6 +28,7 @@ const NAME: &str = "chat template";
 pub struct ChatTemplate {
     environment: Environment<'static>,
     sha256: String,
+    takes_parts_only: bool,
     bos: String,
     eos: String,
 }
@@ -70,12 +71,16 @@ impl ChatTemplate {
         // jinja2 normalises line ends as well.
         let lines = source.replace("\r\n", "\n");
         environment.add_template_owned(NAME, without_generation_blocks(&lines))?;
-        Ok(Self {
+        let mut template = Self {
             environment,
             sha256: hex(&Sha256::digest(source)),
+            takes_parts_only: false,
             bos,
             eos,
-        })
+        };
+        template.takes_parts_only =
+            parts::takes_parts_only(|messages| template.render(messages).ok());
+        Ok(template)
     }
 
     /// SHA-256 (hex) of the template's source.
@@ -84,8 +89,9 @@ impl ChatTemplate {
         &self.sha256
     }
 
-    /// Renders `messages`, a JSON list, up to where the model's answer begins. Parts of text are
-    /// joined for a template that expects a string.
+    /// Renders `messages`, a JSON list, up to where the model's answer begins. A template
+    /// that expects strings gets the texts of parts joined, and one that expects parts gets strings
+    /// as parts.
     ///
     /// # Errors
     /// If `messages` is not JSON, or the template refuses it, fails or exceeds its limits.
@@ -93,6 +99,10 @@ impl ChatTemplate {
         // Parsed straight into the template's values, which keep the order of keys.
         let messages: Value =
             serde_json::from_str(messages).map_err(|error| TemplateError(error.to_string()))?;
+        let messages = match self.takes_parts_only {
+            true => parts::with_parts(&messages),
+            false => messages,
+        };
         let messages = parts::for_template(messages, |messages| self.render(messages).ok());
         self.render(messages)
     }

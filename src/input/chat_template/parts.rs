@@ -4,6 +4,7 @@
 //! as they are: the model was trained on what they print. Others expect a string. They would print
 //! the list as Python does, or nothing, so that they get the texts, joined with spaces as
 //! `transformers serve` joins them for models of text (`cli/serving/utils.py` of transformers 5).
+//! A template that prints nothing of a string gets it as a part, as from llama.cpp.
 
 use std::collections::BTreeSet;
 
@@ -25,18 +26,12 @@ pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<Str
     if roles.is_empty() {
         return messages;
     }
-    let part = Value::from_pairs([("type", "text"), ("text", PROBE)]);
-    let probe = Value::from_iter([part]);
     let takes_parts = |of: &String| {
         let probed = with_contents(&messages, |message| match role(message) == *of {
-            true => probe.clone(),
+            true => as_part(&Value::from(PROBE)),
             false => joined(message),
         });
-        // Not as Python or JSON print the list.
-        let printed = ["'", "\""].map(|quote| format!("{quote}text{quote}: {quote}{PROBE}{quote}"));
-        render(probed).is_some_and(|text| {
-            text.contains(PROBE) && !printed.iter().any(|list| text.contains(list))
-        })
+        is_printed(render(probed))
     };
     let takers: BTreeSet<&String> = roles.iter().filter(|role| takes_parts(role)).collect();
     with_contents(&messages, |message| match takers.contains(&role(message)) {
@@ -45,16 +40,55 @@ pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<Str
     })
 }
 
+/// Whether a template prints parts, but not strings.
+pub(super) fn takes_parts_only(render: impl Fn(Value) -> Option<String>) -> bool {
+    let prints = |content: Value| {
+        let message = Value::from_pairs([("role", Value::from("user")), ("content", content)]);
+        is_printed(render(Value::from_iter([message])))
+    };
+    let text = Value::from(PROBE);
+    prints(as_part(&text)) && !prints(text)
+}
+
+/// The messages with each string as a list of one part.
+pub(super) fn with_parts(messages: &Value) -> Value {
+    let is_text = |message: &Value| field(message, "content").as_str().is_some();
+    with_content(messages, is_text, |message| {
+        as_part(&field(message, "content"))
+    })
+}
+
+/// A list of one part, which has this text.
+fn as_part(text: &Value) -> Value {
+    let part = Value::from_pairs([("type", Value::from("text")), ("text", text.clone())]);
+    Value::from_iter([part])
+}
+
+/// Whether [`PROBE`] is in a text, and not as Python or JSON print a list of parts.
+fn is_printed(text: Option<String>) -> bool {
+    let lists = ["'", "\""].map(|quote| format!("{quote}text{quote}: {quote}{PROBE}{quote}"));
+    text.is_some_and(|text| text.contains(PROBE) && !lists.iter().any(|list| text.contains(list)))
+}
+
 /// The messages with another content, where it was a list of parts.
 fn with_contents(messages: &Value, content: impl Fn(&Value) -> Value) -> Value {
-    let changed = items(messages).map(|message| match has_parts(&message) {
+    with_content(messages, has_parts, content)
+}
+
+/// The messages with another content, where `is_changed` says so.
+fn with_content(
+    messages: &Value,
+    is_changed: impl Fn(&Value) -> bool,
+    content: impl Fn(&Value) -> Value,
+) -> Value {
+    let changed = items(messages).map(|message| match is_changed(&message) {
         false => message,
-        true => Value::from_pairs(items(&message).map(|key| match key.as_str() {
-            Some("content") => (key, content(&message)),
-            _ => {
-                let value = message.get_item(&key).unwrap_or_default();
-                (key, value)
-            }
+        true => Value::from_pairs(items(&message).map(|key| {
+            let value = match key.as_str() {
+                Some("content") => content(&message),
+                _ => message.get_item(&key).unwrap_or_default(),
+            };
+            (key, value)
         })),
     });
     Value::from_iter(changed)

@@ -38,7 +38,7 @@ fn templates_render_as_in_jinja2() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 8 * 6);
+    assert_eq!(compared, 9 * 6);
 }
 
 #[test]
