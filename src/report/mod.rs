@@ -29,7 +29,7 @@ pub use one_line::one_line;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
     NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
-    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait,
+    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait, unit,
     without_part,
 };
 pub use text::text_report;

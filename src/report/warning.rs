@@ -258,9 +258,6 @@ pub enum UnfitText {
     Text,
     #[error("these prompts (are they in its own chat template?)")]
     Prompts,
-    /// A sidecar does not record which it was.
-    #[error("this text (an instruct model on raw text?)")]
-    TextOrPrompts,
 }
 
 /// What an accelerator waited for most.

@@ -136,8 +136,9 @@ pub struct CompareArgs {
 
 /// Show how kl was built and what it runs on, for reports of problems
 ///
-/// Exits with code 1 if it finds a problem, which a line PROBLEM states. Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables
-/// that change what llama.cpp does. -v prints the same before a run.
+/// Prints versions, backends, devices, CPU, memory, disks, limits, and the environment variables that
+/// change what llama.cpp does; -v prints the same before a run. Exits with code 1 if it finds a
+/// problem, which a line PROBLEM states.
 #[derive(clap::Args, Debug)]
 pub struct DoctorArgs {
     /// Servers (llama.cpp's ggml-rpc-server) to try

@@ -210,7 +210,7 @@ impl Comparer {
             confidence: self.confidence,
             pairs: pairs.collect(),
             not_compared,
-            warnings: warnings::of(&models, reference.unit()),
+            warnings: warnings::of(&models, reference.prompts),
             models,
             reference,
         })

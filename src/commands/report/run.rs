@@ -76,7 +76,7 @@ fn unpaired(
     label::make_distinct(&mut models);
     ranking::mark_pareto_front(&mut models);
     let file_name = Path::new(&reference.path).file_name();
-    let mut warnings = warnings::of(&models, reference.unit());
+    let mut warnings = warnings::of(&models, reference.prompts.is_some());
     warnings.push(Warning::Unpaired(why));
     Comparison {
         versions,

@@ -3,12 +3,12 @@
 use crate::commands::evaluation::DOUBTFUL_PERPLEXITY;
 use crate::report::comparison::ComparedModel;
 use crate::report::number::printable;
-use crate::report::{UnfitText, Warning};
+use crate::report::{UnfitText, Warning, unit};
 use crate::stats::{ClusterKind, MIN_CLUSTERS};
 
-/// The warnings that the models deserve; what is the same for all is said once. `unit`: what a window
-/// is called.
-pub fn of(models: &[ComparedModel], unit: &'static str) -> Vec<Warning> {
+/// The warnings that the models deserve; what is the same for all is said once. `of_prompts`: whether
+/// windows are prompts.
+pub fn of(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for model in models {
         let summary = &model.summary;
@@ -37,11 +37,14 @@ pub fn of(models: &[ComparedModel], unit: &'static str) -> Vec<Warning> {
             warnings.push(Warning::Infinite(n_infinite));
         }
     }
-    warnings.extend(few_clusters(models, unit));
+    warnings.extend(few_clusters(models, unit(of_prompts)));
     let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
     let reference = perplexities.map(|perplexity| perplexity.reference).next();
     if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
-        let text = UnfitText::TextOrPrompts;
+        let text = match of_prompts {
+            true => UnfitText::Prompts,
+            false => UnfitText::Text,
+        };
         warnings.push(Warning::HighPerplexity { perplexity, text });
     }
     warnings

@@ -169,7 +169,7 @@ fn what_is_not_a_reference_is_named() {
             "-m @q8 -r page.gz",
             "-m @q8 -r short.txt",
             "-m @q8 -r result.json",
-            "-m @q2 -r tiny-q8_0@ref.kls",
+            "-m @q2 -r q8.kls",
             "-m @q2 -r @npz",
             "-m @q8 -r cut.kld",
             "report ref.gz",

@@ -75,8 +75,11 @@ fn prompts_that_the_model_finds_improbable_are_not_told_to_be_prompts() {
     session.ok("-m @f16 -t noise.txt -w text.gz -c 32 -q");
     let run = session.ok("-m @q4 -r text.gz -q --sidecar text.kls");
     run.warns(&["own perplexity", "--prompts-file runs it on chats"]);
-    let run = session.ok("report text.kls");
-    run.warns(&["own perplexity", "an instruct model on raw text?"]);
+    session
+        .ok("report text.kls")
+        .warns(&["own perplexity", "--prompts-file runs it on chats"]);
+    let run = session.ok("report tiny-q4_K_M@prompts.kls");
+    run.warns(&["own perplexity", "these prompts", "chat template"]);
     assert!(!run.stderr.contains("--prompts-file"), "{}", run.stderr);
 }
 
