@@ -3,7 +3,7 @@
 //
 // ggml's own threads spin until the last one arrives. If that one has no core, because another program
 // has it, the others keep theirs busy for nothing until the scheduler takes them away: two evaluations at
-// once took 60 times as long as one. benches/RESULTS.md has the figures. Which thread computes what, and so
+// once took 5 to 60 times as long as one. benches/RESULTS.md has the figures. Which thread computes what, and so
 // every result, is the same either way.
 
 // As long as a sleeping thread takes to run again, about: by then sleeping costs no more than spinning.
