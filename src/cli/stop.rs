@@ -1,10 +1,10 @@
 //! Signals that ask the program to stop: Ctrl-C, SIGTERM, SIGHUP.
 //!
 //! The first signal ends the run after the current decode call, or where no model runs at the next
-//! rows, the second at once; before the work has begun, as while a text is read, the first does too.
-//! Unfinished files that `--resume` can continue stay. A decode call on a server (`--rpc`) that does not
-//! answer never ends: after a signal it has a few seconds. A signal that was ignored when the program
-//! started (by `nohup`, or for a script's background job) stays ignored.
+//! rows, the second at once; before the work has begun, as while a text is read, the first does
+//! too. Unfinished files that `--resume` can continue stay. A decode call on a server (`--rpc`)
+//! that does not answer never ends: after a signal it has a few seconds. A signal that was ignored
+//! when the program started (by `nohup`, or for a script's background job) stays ignored.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
@@ -25,9 +25,18 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 /// Whether the work consists of decode calls, which cannot be interrupted.
 static DECODES: AtomicBool = AtomicBool::new(false);
 
-/// Says that the work begins, which asks from now on whether it should stop.
+/// Whether decode calls, or other work of which there is progress, are under way.
+static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the work begins, which asks from now on whether it should stop.
 pub fn begin() {
     BEGUN.store(true, Ordering::Relaxed);
+    UNDER_WAY.store(true, Ordering::Relaxed);
+}
+
+/// Notes that the work has ended: what is left is to save and print what it gave.
+pub fn end() {
+    UNDER_WAY.store(false, Ordering::Relaxed);
 }
 
 /// Whether a signal has asked to stop.
@@ -61,15 +70,18 @@ fn on_signal(signal: i32) {
     // This thread listens for the next signal.
     thread::spawn(move || {
         thread::sleep(PATIENCE);
+        if !UNDER_WAY.load(Ordering::Relaxed) {
+            return;
+        }
         say!(
-            "kl: interrupted while it waited for an answer of {servers}: see whether it still runs, and repeat the call with --resume"
+            "kl: interrupted while it waited for an answer from {servers}: check that it still runs, and repeat the call with --resume"
         );
         remove_partial_files();
         die();
     });
 }
 
-/// Says what a run waits for, if a server takes long to answer at all.
+/// Prints what a run waits for, if a server takes long to answer at all.
 pub fn say_server(endpoint: &str) {
     say!("kl: waiting for the server {endpoint} to answer");
 }

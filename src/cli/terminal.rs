@@ -80,6 +80,7 @@ impl Observer for Terminal<'_> {
                 self.progress().iter_mut().for_each(|p| p.window(mean_kld));
             }
             Event::End => {
+                stop::end();
                 if let Some(progress) = self.progress().take() {
                     progress.finish();
                 }

@@ -253,14 +253,15 @@ mod tests {
         let spin = || {
             let started = std::time::Instant::now();
             while started.elapsed().as_millis() < 100 {}
-            core_wait().unwrap()
+            core_wait()
         };
         let n = 2 * std::thread::available_parallelism().unwrap().get();
         let waited = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..n).map(|_| scope.spawn(spin)).collect();
             let waited = threads.into_iter().map(|thread| thread.join().unwrap());
-            waited.sum::<std::time::Duration>()
+            waited.sum::<Option<std::time::Duration>>()
         });
-        assert!(!waited.is_zero());
+        // Some containers do not show it.
+        assert_ne!(waited, Some(std::time::Duration::ZERO));
     }
 }

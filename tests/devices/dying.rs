@@ -144,7 +144,7 @@ fn a_signal_ends_a_run_whose_server_is_frozen() {
     let address = &servers[1].address;
     run.warns(&["kl: stopping after this decode call, or in 5 s", address]);
     run.warns(&[
-        "kl: interrupted while it waited for an answer of",
+        "kl: interrupted while it waited for an answer from",
         address,
         "--resume",
     ]);
