@@ -28,16 +28,6 @@ pub enum EngineError {
         /// What else to do.
         advice: &'static str,
     },
-    /// The file is a later part of a split model.
-    #[error("{path}: part {part} of {parts} of a split model: give the first part; llama.cpp finds the others beside it", path = .path.display())]
-    NotFirstPart {
-        /// The model's file.
-        path: PathBuf,
-        /// Which part, from 1.
-        part: u16,
-        /// Number of parts.
-        parts: u16,
-    },
     /// The model has learned a vector for each position, and a window is longer.
     #[error("{path}: has {n_positions} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n_positions} tokens or less (--n-ctx {n_positions})", path = .path.display())]
     TooFewPositions {

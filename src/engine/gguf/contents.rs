@@ -5,9 +5,9 @@ use std::path::Path;
 
 use kl_formats::GgmlType;
 
+use super::error::Result;
 use super::split::part_paths;
 use super::{GgufSummary, read_header, read_whole, tensors};
-use crate::engine::EngineError;
 
 /// What the header of a GGUF records; of a split model, those of all parts.
 #[derive(Clone, Debug)]
@@ -46,15 +46,11 @@ pub struct TensorType {
 /// Reads what a GGUF records, without llama.cpp.
 ///
 /// # Errors
-/// Those of [`read_whole`], and a later part of a split model.
-pub fn contents(path: &Path) -> Result<GgufContents, EngineError> {
+/// Those of [`read_whole`].
+pub fn contents(path: &Path) -> Result<GgufContents> {
     let summary = read_whole(path)?;
     let paths = match summary.split {
         Some((0, count @ 2..)) => part_paths(path, count)?,
-        Some((part, parts)) if part > 0 => {
-            let (path, part) = (path.to_owned(), part + 1);
-            return Err(EngineError::NotFirstPart { path, part, parts });
-        }
         _ => vec![path.to_owned()],
     };
     let mut types = BTreeMap::new();

@@ -35,6 +35,16 @@ pub enum GgufError {
         /// What is not supported, and what to do instead.
         what: String,
     },
+    /// The file is a later part of a split model.
+    #[error("{}: part {part} of {parts} of a split model: give the first part; llama.cpp finds the others beside it", path.display())]
+    NotFirstPart {
+        /// The file.
+        path: PathBuf,
+        /// Which part, from 1.
+        part: u16,
+        /// Number of parts.
+        parts: u16,
+    },
     /// The file ends before its header or its tensors do.
     #[error("{}: incomplete at byte {offset}: {what}; download or convert it again", path.display())]
     Truncated {

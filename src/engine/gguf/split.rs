@@ -14,12 +14,17 @@ use super::{GgufSummary, read};
 /// parts' own hashes (hex), one after the other.
 ///
 /// # Errors
-/// Those of [`read`], and [`GgufError::Unsupported`] if the parts do not have the names that
-/// llama.cpp looks for.
+/// Those of [`read`], [`GgufError::NotFirstPart`], and [`GgufError::Unsupported`] if the parts do not
+/// have the names that llama.cpp looks for.
 pub fn read_whole(path: &Path) -> Result<GgufSummary> {
     let mut header = read(path)?;
-    let Some((0, count @ 2..)) = header.split else {
-        return Ok(header);
+    let count = match header.split {
+        Some((0, count @ 2..)) => count,
+        Some((part, parts)) if part > 0 => {
+            let (path, part) = (path.to_owned(), part + 1);
+            return Err(GgufError::NotFirstPart { path, part, parts });
+        }
+        _ => return Ok(header),
     };
     let mut hash = Sha256::new_with_prefix(&header.sample_sha256);
     for part in part_paths(path, count)?.iter().skip(1) {

@@ -110,13 +110,6 @@ impl Engine for LlamaCpp {
 /// token.
 fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
     let header = gguf::read_whole(path)?;
-    if let Some((part, parts)) = header.split.filter(|&(part, _)| part > 0) {
-        return Err(EngineError::NotFirstPart {
-            path: path.to_owned(),
-            part: part + 1,
-            parts,
-        });
-    }
     refuse_parts_of_models(path, &header)?;
     refuse_not_causal(path, &header)?;
     if !header.has_tensors && header.split.is_none() {
