@@ -35,6 +35,9 @@ pub fn read(path: &Path) -> Result<Text> {
     } else {
         path.file_name().unwrap_or_default().to_string_lossy()
     };
+    if !is_stdin && path.is_dir() {
+        bail!("{}: is a folder: name a file in it", path.display());
+    }
     if !is_stdin && fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
         bail!(
             "{}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it",

@@ -84,7 +84,7 @@ fn another_measurement_does_not_replace_a_finished_one() {
             session.fails(&line, 1, &[&[q8, what], &ADVICE[..]].concat());
         }
     }
-    // The others go on.
+    // The others continue.
     session.remove(q4);
     let run = session.kl("-m @q8 -m @q4 -r ref.gz -q -n 70 --json o.json");
     assert_eq!(run.code, 1);

@@ -78,8 +78,7 @@ pub struct MergeArgs {
     #[arg(value_name = "IN", required = true, value_parser = input())]
     pub parts: Vec<PathBuf>,
 
-    /// Succeed if OUT is what the parts make already; else make it, also where a merge was
-    /// interrupted
+    /// Accept an OUT that already is what the parts make; otherwise make it
     #[arg(long, conflicts_with = "force")]
     pub resume: bool,
 

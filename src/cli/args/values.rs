@@ -40,8 +40,8 @@ pub fn input_or_stdin() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| on_this_machine(path, ""))
 }
 
-/// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by their
-/// names. `of_pattern`: what else to do about a pattern.
+/// Refuses what other programs download, and a pattern: `kl` reads the files of this machine, by
+/// their names. `of_pattern`: what else to do about a pattern.
 fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     let text = path.to_string_lossy();
     if path.exists() {
@@ -78,7 +78,7 @@ fn is_repository(path: &Path) -> bool {
         let is_known = |c: char| c.is_ascii_alphanumeric() || others.contains(&c);
         text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_known)
     };
-    // A file's ending is a word; `3.1-8B` is none.
+    // A file's ending is a word; `3.1-8B` is not.
     let ending = path.extension().and_then(|ending| ending.to_str());
     let is_file = ending.is_some_and(|ending| ending.chars().all(|c| c.is_ascii_alphabetic()));
     is_word(owner, &['-', '_', '.'])

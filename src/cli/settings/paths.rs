@@ -46,8 +46,9 @@ pub fn check(
         }
         if written.iter().any(|path| taken.contains(path)) {
             return wrong(format!(
-                "{}: would be written twice (by a model that is given twice, or as --json and \
-                 --sidecar): evaluate one model at a time with --sidecar, or use --no-sidecar",
+                "{}: would be written twice (by a model that is given twice, by two models, or as \
+                 --json and a model's sidecar): evaluate one model at a time with --sidecar, or use \
+                 --no-sidecar",
                 output.display()
             ));
         }

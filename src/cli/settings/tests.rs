@@ -89,6 +89,11 @@ fn what_is_missing_is_named() {
             "kl report a --csv o --html ./o",
             "--csv and --html both name",
         ),
+        (
+            "kl -m a -r r --json a@r.kls",
+            "a@r.kls: would be written twice",
+        ),
+        ("kl -m a -m ./a -r r", "a@r.kls: would be written twice"),
         ("kl -m a -r r --tensor-split -1,1", "--tensor-split"),
         ("kl -m a -w w", "--prompts-file"),
         ("kl -m a --prompts-file p", "-w REF"),

@@ -15,7 +15,9 @@ use kl_formats::is_sidecar;
 use serde::Serialize;
 
 use super::observer::{Observer, Watch};
-use super::output::{OnPartial, Overwrite, PartialFile, check_free_space, flushed};
+use super::output::{
+    OnPartial, Overwrite, PartialFile, check_free_space, flushed, follow_links, partial_path,
+};
 use super::settings::MergeSettings;
 use crate::report::Warning;
 use compared::Compared;
@@ -35,8 +37,8 @@ pub struct Merged {
     pub warnings: Vec<Warning>,
 }
 
-/// Writes the whole of all its parts, references or sidecars. Resumed, it accepts a file that is that
-/// whole, and starts over where there is none.
+/// Writes the whole of all its parts, references or sidecars. With `resume`, an output that is
+/// already that whole is a success.
 ///
 /// # Errors
 /// If a part is missing, comes twice or belongs to another whole, if a file is not a part, or if the
@@ -64,7 +66,12 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<Merged
 fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     let mut overwrite = Overwrite::asked(settings.force, None);
     if settings.resume {
-        overwrite.on_partial = OnPartial::Replace;
+        overwrite.on_partial = match is_of_this_merge(settings) {
+            true => OnPartial::Replace,
+            false => OnPartial::Refuse(
+                "it is not of this merge: finish that run, or use --force instead of --resume",
+            ),
+        };
     }
     let output = PartialFile::create(&settings.output, overwrite)?;
     let (parts, path) = (&settings.parts, output.path().to_owned());
@@ -84,6 +91,26 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
             Ok((n_rows, output.commit_direct(file)?))
         }
     }
+}
+
+/// Whether the partial file that exists, if any, is the start of what the parts make: this merge
+/// then writes all that it holds.
+fn is_of_this_merge(settings: &MergeSettings) -> bool {
+    let (parts, path) = (
+        &settings.parts,
+        &*partial_path(&follow_links(&settings.output)),
+    );
+    let differs = AtomicBool::new(false);
+    // What is wrong with a file or a part is said when the merge writes.
+    if let Ok(start) = Compared::open_start(path, &differs) {
+        let unheard = &Watch::new(&());
+        let _ = match kind_of_all(parts) {
+            Ok(Kind::Sidecars) => sidecars::merge(parts, start, path, unheard).map(drop),
+            Ok(Kind::References) => references::merge(parts, start, path, unheard).map(drop),
+            Err(_) => Ok(()),
+        };
+    }
+    !differs.load(Ordering::Relaxed)
 }
 
 /// Checks that the output that exists is the one that the parts make, to the byte.

@@ -161,7 +161,9 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
         folder.path(&name)
     });
     let references = references.collect();
-    for parts in [sidecars, references] {
+    folder.evaluate_part("q4", "whole", None);
+    for (parts, whole) in [(sidecars, "whole"), (references, "ref")] {
+        let whole = folder.bytes(whole);
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
@@ -169,11 +171,26 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
             force: false,
             quiet: true,
         };
+        let partial = folder.path("joined.partial");
+        // Another run left this, or another merge.
+        let mut of_another = whole.clone();
+        of_another[whole.len() / 4] ^= 1;
+        for other in [b"other", &of_another[..]] {
+            fs::write(&partial, other).unwrap();
+            let error = merge(&settings, &()).unwrap_err().to_string();
+            assert!(error.contains("it is not of this merge"), "{error}");
+            assert!(fs::read(&partial).unwrap() == other);
+        }
         // A killed merge left this.
-        fs::write(folder.path("joined.partial"), "half").unwrap();
+        for n in [0, 1, whole.len() / 2, whole.len()] {
+            fs::write(&partial, &whole[..n]).unwrap();
+            let merged = merge(&settings, &()).unwrap();
+            assert!(!merged.was_whole && !partial.exists());
+            assert!(folder.bytes("joined") == whole);
+            fs::remove_file(folder.path("joined")).unwrap();
+        }
         let merged = merge(&settings, &()).unwrap();
-        assert!(!merged.was_whole && !folder.path("joined.partial").exists());
-        let whole = folder.bytes("joined");
+        assert!(!merged.was_whole);
         let again = merge(&settings, &()).unwrap();
         assert!(again.was_whole && folder.bytes("joined") == whole);
         assert_eq!(again.n_rows, merged.n_rows);

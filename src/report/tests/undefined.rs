@@ -122,7 +122,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     }
 }
 
-/// Checks that a text holds no number that is none.
+/// Checks that a text holds nothing that is not a number.
 #[track_caller]
 fn check(case: &str, output: &str, text: &str) {
     let mut words = text.split(|c: char| !c.is_alphanumeric());

@@ -13,7 +13,7 @@
 //! | another fine-tune, another model | [`models::a_model_that_is_no_quant_of_the_reference_is_noticed`] |
 //! | another tokenizer or vocabulary | [`models::another_vocabulary_is_refused`] |
 //! | one of several models missing | `bad_input.rs` |
-//! | a text that is none: UTF-16, binary, packed, a model, empty, missing | [`texts::what_is_not_a_text_is_named`] |
+//! | what is not a text: UTF-16, binary, packed, a model, empty, missing | [`texts::what_is_not_a_text_is_named`] |
 //! | a text for a model that was made for chats | [`texts::a_model_with_a_chat_template_is_pointed_out`] |
 //! | a window of another size, longer than the text or the training | [`texts::windows_of_the_wrong_size_are_noticed`] |
 //! | `-t` beside `-r`, a flag misspelt or of llama-perplexity | [`flags::what_is_refused_says_what_to_write`] |
