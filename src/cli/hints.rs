@@ -42,6 +42,18 @@ const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
     ),
 ];
 
+/// Flags of some commands of `kl`, and which those are.
+const OF_OTHER_COMMANDS: [(&[&str], &str); 2] = [
+    (
+        &["--html", "--csv", "--markdown", "--model-card", "--pair"],
+        "kl report has it, for the sidecars (.kls) that an evaluation writes",
+    ),
+    (
+        &["--fail-if", "--allow-excluded"],
+        "an evaluation (kl -r) and kl compare have it",
+    ),
+];
+
 /// How alike two flags must be, from 0 to 1, for one to be taken for the other.
 const SIMILAR: f64 = 0.7;
 
@@ -50,6 +62,13 @@ pub fn of_other_tools(args: &[OsString]) -> Option<String> {
     let mut hints: Vec<_> = flags(args).filter_map(of_llama_perplexity).collect();
     hints.dedup();
     (!hints.is_empty()).then(|| hints.join("; "))
+}
+
+/// A hint for a flag that this command does not have, but another one.
+pub fn of_other_commands(flag: &str) -> Option<String> {
+    let mut known = OF_OTHER_COMMANDS.iter();
+    let (_, words) = known.find(|(flags, _)| flags.contains(&flag))?;
+    Some((*words).to_owned())
 }
 
 /// A hint for a flag of one dash that is misspelt.

@@ -76,7 +76,11 @@ fn is_of_flag(error: &Error) -> bool {
 /// What to do about an error where clap's tip, if it has one, would lead astray.
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     match error.kind() {
-        _ if is_of_flag(error) => hints::of_other_tools(args),
+        _ if is_of_flag(error) => hints::of_other_tools(args).or_else(|| {
+            let unknown = error.kind() == ErrorKind::UnknownArgument;
+            let flag = error.get(ContextKind::InvalidArg).filter(|_| unknown)?;
+            hints::of_other_commands(&flag.to_string())
+        }),
         ErrorKind::ArgumentConflict
             if error.get(ContextKind::InvalidArg) == error.get(ContextKind::PriorArg) =>
         {
@@ -252,6 +256,8 @@ mod tests {
             "kl -m a -t https://example.org/wiki.txt -w w",
             "kl report none*.kls",
             "kl -m a -r r --file t",
+            "kl -m a -r r --html x",
+            "kl report a --fail-if x",
             "kl -m a -r r --lora l",
             "kl -m a -r r --temp 0",
             "kl -m a -r r -tb 4",

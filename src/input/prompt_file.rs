@@ -70,6 +70,7 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
     let prompts = lines.take(max).map(|(index, line)| {
         let line_number = index + 1;
         let content = match is_json {
+            false if is_prompt_in_json(line) => Err((line_number, MIXED.to_owned())),
             false => Ok(PromptContent::Text(line.to_owned())),
             true => PromptContent::from_json(line).map_err(|what| (line_number, what)),
         };
@@ -94,6 +95,16 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
         }
         None => Ok(prompts),
     }
+}
+
+/// What is wrong with a prompt in JSON where others are plain.
+const MIXED: &str = r#"is a prompt in JSON, but the first line is plain text: write {"prompt": "..."} on every line, without a list around them"#;
+
+/// Whether a line is a prompt in JSON, perhaps as an item of a list.
+fn is_prompt_in_json(line: &str) -> bool {
+    let line = line.trim();
+    let item = line.strip_suffix(',').unwrap_or(line);
+    item.starts_with('{') && PromptContent::from_json(item).is_ok()
 }
 
 /// The group that a line's JSON object names, if it names one.
@@ -140,13 +151,25 @@ mod tests {
 
     #[test]
     fn each_line_is_a_prompt() {
-        let lines = "\u{feff}one\r\n\n \t\n two \n{\"prompt\": \"x\"}";
-        let expected = [(1, "one"), (4, " two "), (5, "{\"prompt\": \"x\"}")];
+        let lines = "\u{feff}one\r\n\n \t\n two \n{\"a\": \"x\"}";
+        let expected = [(1, "one"), (4, " two "), (5, "{\"a\": \"x\"}")];
         let expected = expected.map(|(line, text)| (line, text.to_owned()));
         assert_eq!(texts(lines, None), expected);
         assert_eq!(texts(lines, Some(2)), expected[..2]);
         assert_eq!(texts("[a] b\n", None), [(1, "[a] b".to_owned())]);
         assert_eq!(texts(" \n\n", None), []);
+    }
+
+    #[test]
+    fn a_prompt_in_json_after_a_plain_one_is_refused() {
+        let prompt = r#"{"prompt": "a"}"#;
+        for text in [
+            format!("# a comment\n{prompt}"),
+            format!("[\n{prompt},\n{prompt}\n]"),
+        ] {
+            let (line, what) = parse(&text, None).unwrap_err();
+            assert_eq!((line, &*what), (2, MIXED));
+        }
     }
 
     #[test]

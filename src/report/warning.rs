@@ -36,7 +36,7 @@ pub enum Warning {
     SlowBuild,
     /// More threads are to decode than can run at once.
     #[error(
-        "--threads {threads}: this process may run only {available} at once, and at each step of the model all wait for those that are not running: it is slower than --threads {available}, by far; lower it"
+        "--threads {threads}: this process may run only {available} at once, and at each step of the model all wait for those that are not running: it is slower than --threads {available}; lower it"
     )]
     ManyThreads {
         /// Threads that decode.

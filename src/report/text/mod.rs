@@ -91,7 +91,7 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         true => report.model.path.clone(),
         false => format!("{} ({})", report.label, report.model.path),
     };
-    out.title(&format!("{named} against {}", reference.path));
+    out.title(&printable(&format!("{named} against {}", reference.path)));
     if let Some(interrupted) = &report.interrupted {
         out.line("PARTIAL", &partial(interrupted, reference.unit()));
     }
