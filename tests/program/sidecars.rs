@@ -152,3 +152,28 @@ fn a_label_keeps_a_backslash() {
     assert!(session.exists(r"a\b@ref.kls") && session.exists(r"c\d@ref.kls"));
     session.ok("report .").prints(&[r"a\b", r"c\d"]);
 }
+
+#[test]
+fn stored_rows_and_their_model_do_not_replace_each_other() {
+    let session = Session::new();
+    session.reference("");
+    session.reference_of("@q2", "tiny-q2_K.gz", "");
+    let name = "tiny-q2_K@ref.kls";
+    let [compared, evaluated] = ["compare ref.gz tiny-q2_K.gz -q", "-m @q2 -r ref.gz -q"];
+    for (first, other, what) in [
+        (compared, evaluated, "stored rows"),
+        (evaluated, compared, "its model computed"),
+    ] {
+        session.ok(&format!("{first} --force"));
+        let before = session.read(name);
+        let what = [&[name, what][..], &ADVICE].concat();
+        session.fails(other, 1, &what);
+        if other == evaluated {
+            session.fails(&format!("{other} --resume"), 1, &what);
+        }
+        assert!(session.read(name) == before);
+        // Each replaces its own.
+        session.ok(first);
+        assert!(session.read(name) == before);
+    }
+}

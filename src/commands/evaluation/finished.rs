@@ -25,6 +25,8 @@ pub struct Known<'a> {
     pub model: &'a ModelIdentity,
     /// `None`: a model computes the rows, which is not loaded yet.
     pub reference: Option<&'a ReferenceSummary>,
+    /// Whether its rows are read from a file.
+    pub is_stored: bool,
     pub tokens: Option<ScoredTokens>,
 }
 
@@ -95,6 +97,7 @@ impl Finished {
         self.check_known(&Known {
             model: header.model.as_ref().unwrap_or(&ModelIdentity::default()),
             reference: Some(&header.reference),
+            is_stored: header.stored,
             tokens: Some(ScoredTokens::of(header)),
         })?;
         match first_difference(&set_up(&self.header), &set_up(header)) {
@@ -152,6 +155,11 @@ impl Finished {
                 name_of(&model),
                 described(&there.reference)
             ));
+        }
+        match (there.stored, known.is_stored) {
+            (true, false) => return Some("holds stored rows, as kl compare reads them".to_owned()),
+            (false, true) => return Some("holds rows that its model computed".to_owned()),
+            _ => {}
         }
         let (held, here) = (ScoredTokens::of(there), known.tokens?);
         let what = match (held.n_records == here.n_records, held.shard == here.shard) {

@@ -77,6 +77,8 @@ pub struct Evaluation<'e> {
     pub measures: Measures,
     /// Which part of the windows is evaluated; `None`: all.
     pub shard: Option<Shard>,
+    /// Whether the evaluated rows are read from a file, not computed by this run.
+    pub is_stored: bool,
     /// Half the width of the mean's interval over the mean, at which to stop.
     pub until: Option<f64>,
     /// Whether `--resume` can continue this evaluation if it is cut off.
@@ -174,6 +176,7 @@ impl Evaluation<'_> {
             None => Vec::new(),
         };
         header.prompts = self.prompts.is_some();
+        header.stored = self.is_stored;
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
