@@ -57,6 +57,14 @@ fn models_of_one_name_get_their_folders() {
     assert!(names.iter().all(|name| session.exists(name)));
     assert_eq!(session.info("A-Q@ref.kls")["label"], "A-Q");
     session.ok("report .").prints(&["A-Q ", "B-Q "]);
+    // Neither a hidden folder nor another model's name makes a label.
+    copy(&session, "q8", ".c/Q.gguf");
+    copy(&session, "q2", "c-Q.gguf");
+    session.ok("-m .c/Q.gguf -m B/Q.gguf -m c-Q.gguf -r ref.gz -q");
+    let files = session.files();
+    let is_hidden = |name: &&String| name.starts_with('.') && name.ends_with(".kls");
+    assert_eq!(files.iter().find(is_hidden), None);
+    assert!(session.exists("c-Q@ref.kls"));
     // One after the other they have one name, and the second is refused.
     session.ok("-m A/Q.gguf -r ref.gz -q");
     let first = session.read("Q@ref.kls");
@@ -137,6 +145,28 @@ fn a_sidecar_that_cannot_be_created_says_where_else() {
         let what = ["cannot be created", "--sidecar", "--no-sidecar"];
         session.fails(&line, 1, &what);
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_not_writable_is_said() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let session = Session::new();
+    session.reference("");
+    let folder = session.path("locked");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(folder.join("any"), "").is_ok() {
+        return; // Root may write anywhere.
+    }
+    let what = [
+        "locked/q8.kls",
+        "Permission denied",
+        "--sidecar",
+        "--no-sidecar",
+    ];
+    session.fails("-m @q8 -r ref.gz --sidecar locked/q8.kls", 1, &what);
 }
 
 #[cfg(unix)]
