@@ -200,11 +200,11 @@ impl Evaluation<'_> {
         if let Some(finished) = sidecar.finished() {
             finished.check(header)?;
             if let Some(until) = &until {
-                finished.check_end(until.clone())?;
+                finished.check_end(until.clone(), rows.n_rows.is_some())?;
             }
         }
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        let earlier = match sidecar.earlier(header)? {
+        let earlier = match sidecar.earlier(header, until.clone())? {
             Some(_) if needs_more => {
                 self.watch.warn(Warning::MeasuredAnew(sidecar.shown()));
                 None
