@@ -158,6 +158,7 @@ fn look_ahead<E: Engine>(
         finished.check_known(&Known {
             model,
             reference: against.map(|(reference, _)| reference),
+            is_stored: false,
             tokens: against.map(|(_, tokens)| tokens),
         })?;
     }
@@ -370,6 +371,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             ),
             shard: self.shard,
             until: settings.until.map(RelativeWidth::get),
+            is_stored: false,
             is_resumable: true,
             tokens: Some(&model),
             not_available: Vec::new(),

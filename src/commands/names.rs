@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path, PathBuf, absolute};
 
+use kl_formats::ModelIdentity;
+
 use crate::report::without_part;
 
 /// The name of a file without its folder and its extension; of a split model, without the number of
@@ -16,9 +18,18 @@ pub fn stem(path: &Path) -> String {
     without_part(&name).unwrap_or(&name).to_owned()
 }
 
+/// The name of a model in messages: its file's, or else `general.name`.
+pub fn name_of_model(model: &ModelIdentity) -> Option<&str> {
+    let names = [&model.file_name, &model.name].into_iter().flatten();
+    names
+        .map(String::as_str)
+        .find(|name| !name.trim().is_empty())
+}
+
 /// Labels for the files whose name another one has too: the name after that of the folder, or of as
 /// many folders as it takes to tell them apart, as in `A-Q4_K_M`. Files that differ in nothing but
-/// their extension keep that.
+/// their extension keep that. No label is the name of another file, nor starts with the dot of a
+/// hidden folder: shells leave hidden files out of `*`.
 ///
 /// A file that is given twice gets none.
 pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
@@ -26,12 +37,22 @@ pub fn labels_of_namesakes(paths: &[PathBuf]) -> BTreeMap<PathBuf, String> {
     for path in paths {
         by_name.entry(stem(path)).or_default().push(path);
     }
-    by_name.retain(|_, namesakes| namesakes.len() > 1);
-    by_name.values().flat_map(|paths| distinct(paths)).collect()
+    let mut taken: HashSet<String> = by_name.keys().cloned().collect();
+    let mut labels = BTreeMap::new();
+    for (name, paths) in by_name {
+        if paths.len() > 1 {
+            taken.remove(&name);
+            let of_these = distinct(&paths, &taken);
+            taken.insert(name);
+            taken.extend(of_these.iter().map(|(_, label)| label.clone()));
+            labels.extend(of_these);
+        }
+    }
+    labels
 }
 
-/// The shortest labels that tell these paths apart, if any do.
-fn distinct(paths: &[&PathBuf]) -> Vec<(PathBuf, String)> {
+/// The shortest labels that tell these paths apart, and from what is `taken`, if any do.
+fn distinct(paths: &[&PathBuf], taken: &HashSet<String>) -> Vec<(PathBuf, String)> {
     let depth = |path: &&PathBuf| folders(path).len();
     let most = paths.iter().map(depth).max().unwrap_or(0);
     let whole_name = |path: &Path| {
@@ -44,11 +65,13 @@ fn distinct(paths: &[&PathBuf]) -> Vec<(PathBuf, String)> {
                 let mut parts = folders(path);
                 parts.drain(..parts.len().saturating_sub(n_folders));
                 parts.push(name(path));
-                ((*path).clone(), parts.join("-"))
+                let label = parts.join("-");
+                ((*path).clone(), label.trim_start_matches('.').to_owned())
             };
             let labels: Vec<_> = paths.iter().map(label).collect();
-            let different: HashSet<&String> = labels.iter().map(|(_, label)| label).collect();
-            if different.len() == labels.len() {
+            let different: HashSet<String> =
+                labels.iter().map(|(_, label)| label.clone()).collect();
+            if different.len() == labels.len() && different.is_disjoint(taken) {
                 return labels;
             }
         }
@@ -111,5 +134,20 @@ mod tests {
         assert!(here.ends_with("-q4"), "{here}");
         assert_eq!(labels(&["a/q4.npz", "a/q4.gz"]), ["q4.npz", "q4.gz"]);
         assert_eq!(labels(&["q4.gguf", "q4.gguf"]), ["", ""]);
+        assert_eq!(labels(&["/m/.c/q4", "/m/A/q4"]), ["c-q4", "A-q4"]);
+        assert_eq!(
+            labels(&["/m/.c/q4", "/m/c/q4"]),
+            ["m-.c-q4", "m-c-q4"],
+            "a dot inside"
+        );
+        // Another file's name, and another's label.
+        assert_eq!(
+            labels(&["/m/A-q4", "/m/A/q4", "/m/B/q4"]),
+            ["", "m-A-q4", "m-B-q4"]
+        );
+        assert_eq!(
+            labels(&["/a/b-q4", "/c/b-q4", "/m/a/b/q4", "/m/d/b/q4"]),
+            ["a-b-q4", "c-b-q4", "m-a-b-q4", "m-d-b-q4"]
+        );
     }
 }

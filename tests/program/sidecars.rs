@@ -57,6 +57,14 @@ fn models_of_one_name_get_their_folders() {
     assert!(names.iter().all(|name| session.exists(name)));
     assert_eq!(session.info("A-Q@ref.kls")["label"], "A-Q");
     session.ok("report .").prints(&["A-Q ", "B-Q "]);
+    // Neither a hidden folder nor another model's name makes a label.
+    copy(&session, "q8", ".c/Q.gguf");
+    copy(&session, "q2", "c-Q.gguf");
+    session.ok("-m .c/Q.gguf -m B/Q.gguf -m c-Q.gguf -r ref.gz -q");
+    let files = session.files();
+    let is_hidden = |name: &&String| name.starts_with('.') && name.ends_with(".kls");
+    assert_eq!(files.iter().find(is_hidden), None);
+    assert!(session.exists("c-Q@ref.kls"));
     // One after the other they have one name, and the second is refused.
     session.ok("-m A/Q.gguf -r ref.gz -q");
     let first = session.read("Q@ref.kls");
@@ -141,6 +149,28 @@ fn a_sidecar_that_cannot_be_created_says_where_else() {
 
 #[cfg(unix)]
 #[test]
+fn a_folder_that_is_not_writable_is_said() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let session = Session::new();
+    session.reference("");
+    let folder = session.path("locked");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(folder.join("any"), "").is_ok() {
+        return; // Root may write anywhere.
+    }
+    let what = [
+        "locked/q8.kls",
+        "Permission denied",
+        "--sidecar",
+        "--no-sidecar",
+    ];
+    session.fails("-m @q8 -r ref.gz --sidecar locked/q8.kls", 1, &what);
+}
+
+#[cfg(unix)]
+#[test]
 fn a_label_keeps_a_backslash() {
     let session = Session::new();
     session.reference("");
@@ -151,4 +181,29 @@ fn a_label_keeps_a_backslash() {
     assert_eq!(named["label"], r"c\d");
     assert!(session.exists(r"a\b@ref.kls") && session.exists(r"c\d@ref.kls"));
     session.ok("report .").prints(&[r"a\b", r"c\d"]);
+}
+
+#[test]
+fn stored_rows_and_their_model_do_not_replace_each_other() {
+    let session = Session::new();
+    session.reference("");
+    session.reference_of("@q2", "tiny-q2_K.gz", "");
+    let name = "tiny-q2_K@ref.kls";
+    let [compared, evaluated] = ["compare ref.gz tiny-q2_K.gz -q", "-m @q2 -r ref.gz -q"];
+    for (first, other, what) in [
+        (compared, evaluated, "stored rows"),
+        (evaluated, compared, "its model computed"),
+    ] {
+        session.ok(&format!("{first} --force"));
+        let before = session.read(name);
+        let what = [&[name, what][..], &ADVICE].concat();
+        session.fails(other, 1, &what);
+        if other == evaluated {
+            session.fails(&format!("{other} --resume"), 1, &what);
+        }
+        assert!(session.read(name) == before);
+        // Each replaces its own.
+        session.ok(first);
+        assert!(session.read(name) == before);
+    }
 }

@@ -68,9 +68,18 @@ fn a_text_that_is_too_short_says_how_much_would_do() {
     session.reference("--force");
     let run = session.ok("-m @q4 -r ref.gz --until 50% -q --force");
     run.prints(&["is not reached after all 8 windows"]);
-    session
-        .ok("-m @q4 -r @klpy --until 50% -q")
-        .prints(&["is not reached after all"]);
+    // A stream that ended is the same evaluation each time.
+    for more in [
+        "",
+        "",
+        " --resume",
+        " -n 1000 --sidecar n.kls",
+        " -n 1000 --sidecar n.kls",
+    ] {
+        session
+            .ok(&format!("-m @q4 -r @klpy --until 50% -q{more}"))
+            .prints(&["is not reached after all"]);
+    }
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub struct SidecarHeader {
     /// Whether the windows are prompts. Files of earlier writers do not record it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prompts: bool,
+    /// Whether the evaluated rows were read from a file, as `kl compare` does, and not computed by
+    /// the run. Files of earlier writers do not record it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stored: bool,
     /// Which part of an evaluation the file holds; `None` for a whole one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
@@ -116,6 +120,7 @@ impl SidecarHeader {
             first_scored: 0,
             groups: Vec::new(),
             prompts: false,
+            stored: false,
             shard: None,
             n_records,
             until: None,

@@ -45,6 +45,7 @@ pub fn compare<E: Engine + Sync>(
             Some(finished) => finished.check_known(&Known {
                 model,
                 reference: Some(&summary),
+                is_stored: true,
                 tokens: None,
             }),
             None => Ok(()),
@@ -133,6 +134,7 @@ impl<E: Engine + Sync> FileRun<'_, E> {
                 about.holds_log_probabilities() || other_about.holds_log_probabilities(),
             ),
             shard: None,
+            is_stored: true,
             until: None,
             is_resumable: false,
             tokens: None,

@@ -10,6 +10,7 @@ use kl_formats::{
 use serde_json::Value;
 
 use super::until::Until;
+use crate::commands::names::name_of_model;
 use crate::commands::resume::first_difference;
 use crate::report::number::{count_of, printable};
 
@@ -25,6 +26,8 @@ pub struct Known<'a> {
     pub model: &'a ModelIdentity,
     /// `None`: a model computes the rows, which is not loaded yet.
     pub reference: Option<&'a ReferenceSummary>,
+    /// Whether its rows are read from a file.
+    pub is_stored: bool,
     pub tokens: Option<ScoredTokens>,
 }
 
@@ -51,7 +54,7 @@ impl Finished {
     /// Reads the header of the sidecar at `path`; `None` if there is none.
     ///
     /// # Errors
-    /// A sidecar whose header is damaged: nobody knows what it holds.
+    /// A sidecar whose header is damaged: what it holds is unknown.
     pub fn at(path: &Path) -> Result<Option<Self>> {
         if !is_sidecar(path) {
             return Ok(None);
@@ -74,8 +77,8 @@ impl Finished {
         SidecarReader::open(&self.path)?.read_all()
     }
 
-    /// Whether it holds the same evaluation under the same label, by the same version of `kl`: then
-    /// nothing is left to do.
+    /// Returns true if it holds the same evaluation under the same label, by the same version of
+    /// `kl`: then nothing is left to do.
     pub fn is_as_written_by(&self, header: &SidecarHeader) -> bool {
         let is_same_name = self.header.label == header.label;
         is_same_name && self.header.writer == header.writer && self.check(header).is_ok()
@@ -95,24 +98,28 @@ impl Finished {
         self.check_known(&Known {
             model: header.model.as_ref().unwrap_or(&ModelIdentity::default()),
             reference: Some(&header.reference),
+            is_stored: header.stored,
             tokens: Some(ScoredTokens::of(header)),
         })?;
         match first_difference(&set_up(&self.header), &set_up(header)) {
             None => Ok(()),
             Some(difference) => bail!(
-                "{}: holds this model in another set-up ({difference}): {ADVICE}",
+                "{}: holds this model with another set-up ({difference}): {ADVICE}",
                 self.path.display()
             ),
         }
     }
 
-    /// Refuses an evaluation that would stop elsewhere, as with another `--confidence`.
-    pub fn check_end(&self, mut until: Until) -> Result<()> {
+    /// Refuses an evaluation that would stop elsewhere, as with another `--confidence`. One that
+    /// needs more than these records is refused only if it `knows_end`: a stream may have ended
+    /// there.
+    pub fn check_end(&self, mut until: Until, knows_end: bool) -> Result<()> {
         let Ok(records) = self.read_all() else {
             return Ok(());
         };
         let is_all = self.header.n_records == Some(records.len() as u64);
-        if until.replay(&records) == records.len() && (until.is_reached() || is_all) {
+        let needs_all = until.replay(&records) == records.len();
+        if needs_all && (until.is_reached() || is_all || !knows_end) {
             return Ok(());
         }
         bail!(
@@ -122,7 +129,8 @@ impl Finished {
         )
     }
 
-    /// Refuses other values than its own: files of rows have no identity of which to tell them apart.
+    /// Refuses values other than its own. Files of rows have no identity by which to tell them
+    /// apart.
     pub fn check_values(&self, records: &[TokenRecord]) -> Result<()> {
         let values = |record: &TokenRecord| (record.window, record.position, record.kld.to_bits());
         let is_same = self
@@ -153,6 +161,11 @@ impl Finished {
                 described(&there.reference)
             ));
         }
+        match (there.stored, known.is_stored) {
+            (true, false) => return Some("holds stored rows, as kl compare reads them".to_owned()),
+            (false, true) => return Some("holds rows that its model computed".to_owned()),
+            _ => {}
+        }
         let (held, here) = (ScoredTokens::of(there), known.tokens?);
         let what = match (held.n_records == here.n_records, held.shard == here.shard) {
             (true, true) if held.until == here.until => return None,
@@ -164,10 +177,10 @@ impl Finished {
     }
 }
 
-/// What to do about a sidecar that is not replaced.
+/// The advice about a sidecar that is not replaced.
 const ADVICE: &str = "name another file with --sidecar, or overwrite it with --force";
 
-/// Whether both are the same model by their hashes; without any, by all that is known.
+/// Compares two models by their hashes; without any, by all that is known.
 fn is_same_model(there: &ModelIdentity, here: &ModelIdentity) -> bool {
     match (&there.metadata_sha256, &here.metadata_sha256) {
         (None, None) => there == here,
@@ -175,7 +188,7 @@ fn is_same_model(there: &ModelIdentity, here: &ModelIdentity) -> bool {
     }
 }
 
-/// Whether both are the same reference by their fingerprints; without any, by all that is known.
+/// Compares two references by their fingerprints; without any, by all that is known.
 fn is_same_reference(there: &ReferenceSummary, here: &ReferenceSummary) -> bool {
     match (&there.fingerprint, &here.fingerprint) {
         (None, None) => there == here,
@@ -202,8 +215,7 @@ fn set_up(header: &SidecarHeader) -> Value {
 }
 
 fn name_of(model: &ModelIdentity) -> String {
-    let name = model.file_name.as_ref().or(model.name.as_ref());
-    name.map_or_else(|| "an unknown model".to_owned(), |name| printable(name))
+    name_of_model(model).map_or_else(|| "an unknown model".to_owned(), printable)
 }
 
 /// A reference by its name, its text and its model.

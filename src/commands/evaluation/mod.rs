@@ -77,6 +77,8 @@ pub struct Evaluation<'e> {
     pub measures: Measures,
     /// Which part of the windows is evaluated; `None`: all.
     pub shard: Option<Shard>,
+    /// Whether the evaluated rows are read from a file, not computed by this run.
+    pub is_stored: bool,
     /// Half the width of the mean's interval over the mean, at which to stop.
     pub until: Option<f64>,
     /// Whether `--resume` can continue this evaluation if it is cut off.
@@ -174,6 +176,7 @@ impl Evaluation<'_> {
             None => Vec::new(),
         };
         header.prompts = self.prompts.is_some();
+        header.stored = self.is_stored;
         header.first_scored = self.reference.first_scored.unwrap_or(0);
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
@@ -197,11 +200,11 @@ impl Evaluation<'_> {
         if let Some(finished) = sidecar.finished() {
             finished.check(header)?;
             if let Some(until) = &until {
-                finished.check_end(until.clone())?;
+                finished.check_end(until.clone(), rows.n_rows.is_some())?;
             }
         }
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        let earlier = match sidecar.earlier(header)? {
+        let earlier = match sidecar.earlier(header, until.clone())? {
             Some(_) if needs_more => {
                 self.watch.warn(Warning::MeasuredAnew(sidecar.shown()));
                 None

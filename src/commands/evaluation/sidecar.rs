@@ -40,8 +40,8 @@ pub enum Earlier {
 }
 
 impl Earlier {
-    /// The records that a run with this `until`, which has seen none, needs. A finished run is known
-    /// to have stopped in the same place.
+    /// The records that a run with this `until`, which has seen none, needs. A finished run is
+    /// known to have stopped in the same place.
     pub fn needed(self, mut until: Until) -> Self {
         match self {
             Self::Whole(_) => self,
@@ -69,8 +69,7 @@ impl SidecarFile {
             ..Overwrite::asked(settings.force, settings.resume)
         };
         let output = PartialFile::create(&path, overwrite).map_err(|error| {
-            // A name that is too long, or a folder where nothing may be written.
-            match error.root_cause().is::<io::Error>() {
+            match error.root_cause().downcast_ref().is_some_and(is_of_place) {
                 true => anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar"),
                 false => error,
             }
@@ -90,8 +89,8 @@ impl SidecarFile {
         self.finished.as_ref()
     }
 
-    /// How an earlier run of this model against this reference computed rows, if it is to be resumed
-    /// or replaced.
+    /// Returns the backend with which an earlier run of this model against this reference computed
+    /// rows, if it is to be resumed or replaced.
     pub fn begun(
         &self,
         model: &ModelIdentity,
@@ -109,7 +108,7 @@ impl SidecarFile {
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
-    pub fn earlier(&self, header: &SidecarHeader) -> Result<Option<Earlier>> {
+    pub fn earlier(&self, header: &SidecarHeader, until: Option<Until>) -> Result<Option<Earlier>> {
         if self.output.is_resumed() {
             let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
                 // Not even its header is whole.
@@ -125,16 +124,22 @@ impl SidecarFile {
             keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
             return Ok(Some(Earlier::CutOff(records)));
         }
-        // Only the stream shows whether its sidecar holds all that this run wants, unless the run is
-        // to stop early: then the records show it.
-        let is_undecided = header.n_records.is_none() && header.until.is_none();
         let finished = self
             .finished
             .as_ref()
-            .filter(|finished| self.resume && !is_undecided && finished.is_as_written_by(header));
+            .filter(|finished| self.resume && finished.is_as_written_by(header));
         // A damaged one is replaced.
         let records = finished.and_then(|finished| finished.read_all().ok());
-        Ok(records.map(Earlier::Whole))
+        // Only the stream shows whether its sidecar holds all that this run wants, unless the records
+        // show that the run would stop early.
+        let is_whole = |records: &Vec<TokenRecord>| match until {
+            None => header.n_records.is_some(),
+            Some(mut until) => {
+                until.replay(records);
+                until.is_reached() || header.n_records == Some(records.len() as u64)
+            }
+        };
+        Ok(records.filter(is_whole).map(Earlier::Whole))
     }
 
     /// The sidecar's path, for messages.
@@ -213,4 +218,16 @@ impl SidecarFile {
             count_of(self.n_records, "token")
         ))
     }
+}
+
+/// Returns true if the file cannot be where it was named: its name is too long, or its folder is
+/// not there or not writable.
+fn is_of_place(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        InvalidFilename, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
+    };
+    matches!(
+        error.kind(),
+        InvalidFilename | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem
+    )
 }

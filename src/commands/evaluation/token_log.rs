@@ -88,8 +88,8 @@ impl TokenLog {
         self.records.split_at(n_before).1
     }
 
-    /// Gives up on the sidecar, as on a full disk: it keeps what is whole, for `--resume`. The records
-    /// stay in memory, so the numbers are not lost.
+    /// Gives up on the sidecar, as on a full disk: it keeps what is whole, for `--resume`. The
+    /// records stay in memory, so the numbers are not lost.
     fn give_up(&mut self, sidecar: SidecarFile, error: Error) {
         self.failure = Some(with_kept(sidecar, error));
     }

@@ -3,6 +3,7 @@
 use kl_formats::{ModelIdentity, ReferenceSummary};
 
 use super::row::Row;
+use crate::commands::names::name_of_model;
 use crate::commands::other_model::other_model;
 use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
@@ -138,8 +139,8 @@ fn other_reference(row: &Row, standard: &Row) -> String {
     };
     if is_of_other_model(row, standard) {
         let of = match (
-            ours.model.as_ref().and_then(name_of),
-            theirs.model.as_ref().and_then(name_of),
+            ours.model.as_ref().and_then(name_of_model),
+            theirs.model.as_ref().and_then(name_of_model),
         ) {
             (Some(ours), Some(theirs)) if ours != theirs => {
                 format!("another model, {ours}, not {theirs}")
@@ -196,13 +197,6 @@ fn is_of_other_model(row: &Row, standard: &Row) -> bool {
         models.is_some_and(|(reference, model)| other_model(reference, model).is_some())
     };
     here.n_vocab != there.n_vocab || is_other(&here.model) || is_other(&here.reference.model)
-}
-
-/// What a model is called.
-fn name_of(model: &ModelIdentity) -> Option<String> {
-    let named = |name: &&String| !name.trim().is_empty();
-    let name = model.name.as_ref().filter(named);
-    name.or(model.file_name.as_ref()).cloned()
 }
 
 /// Whether the reference was a model that ran beside the evaluated one.

@@ -62,7 +62,7 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.run.type_k = "q8_0".parse().unwrap(),
-            "holds this model in another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
+            "holds this model with another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
         ),
         (
             &|settings| settings.run.n_batch = Some(8),

@@ -10,6 +10,7 @@ use super::prompts::PromptReport;
 use super::timing::TimingInfo;
 use super::tokens::TokenColumns;
 use super::verdict::Verdict;
+use crate::engine::gguf::part_of_name;
 use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary};
 
 /// A model's name and size.
@@ -174,10 +175,8 @@ fn file_name(path: &str) -> &str {
 
 /// A split model's name without the number of its first part, `-00001-of-00003`.
 pub fn without_part(name: &str) -> Option<&str> {
-    let (rest, count) = name.rsplit_once("-of-")?;
-    let name = rest.strip_suffix("-00001")?;
-    let is_count = count.len() == 5 && count.bytes().all(|byte| byte.is_ascii_digit());
-    is_count.then_some(name)
+    let (name, part, _) = part_of_name(name)?;
+    (part == 1).then_some(name)
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // The signature that serde calls.

@@ -26,6 +26,7 @@ fn header(n_records: u64) -> SidecarHeader {
         model_path: "a/m.gguf".into(),
         label: Some("m, q8 cache".into()),
         groups: vec!["wiki".into(), "code".into()],
+        stored: true,
         ..SidecarHeader::new(reference, 8, 5, Some(n_records))
     }
 }
