@@ -40,6 +40,24 @@ impl ModelIdentity {
         }
     }
 
+    /// The name to show a person: the file's, or else the one that it records.
+    pub fn shown_name(&self) -> Option<&str> {
+        let name = self.file_name.as_ref().or(self.name.as_ref());
+        name.map(String::as_str)
+    }
+
+    /// The size in bytes to show a person, as `ls` does: the file's, or the tensors' where that is
+    /// unknown.
+    pub fn shown_bytes(&self) -> Option<u64> {
+        self.file_bytes.or(self.size_bytes)
+    }
+
+    /// Bits per weight, if the size of the tensors and the parameters are known.
+    pub fn bits_per_weight(&self) -> Option<f64> {
+        let n_params = self.n_params.filter(|n| *n > 0)?;
+        Some(8.0 * self.size_bytes? as f64 / n_params as f64)
+    }
+
     /// Whether both are the same model, as far as the hashes show. Without a hash, they are not.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_equal = |(here, there)| here == there;
@@ -242,6 +260,26 @@ mod tests {
     fn backend(json: &str) -> Option<BackendIdentity> {
         let json = format!(r#"{{"backend":{json}}}"#);
         serde_json::from_str::<Holder>(&json).unwrap().backend
+    }
+
+    #[test]
+    fn a_model_is_shown_by_its_file() {
+        let mut model = ModelIdentity::default();
+        assert_eq!((model.shown_name(), model.shown_bytes()), (None, None));
+        model.name = Some("tiny stories".to_owned());
+        (model.size_bytes, model.n_params) = (Some(600), Some(0));
+        assert_eq!(model.shown_name(), Some("tiny stories"));
+        assert_eq!(
+            (model.shown_bytes(), model.bits_per_weight()),
+            (Some(600), None)
+        );
+        model.file_name = Some("tiny-q4.gguf".to_owned());
+        (model.file_bytes, model.n_params) = (Some(700), Some(1000));
+        assert_eq!(model.shown_name(), Some("tiny-q4.gguf"));
+        assert_eq!(
+            (model.shown_bytes(), model.bits_per_weight()),
+            (Some(700), Some(4.8))
+        );
     }
 
     #[test]

@@ -202,8 +202,8 @@ fn set_up(header: &SidecarHeader) -> Value {
 }
 
 fn name_of(model: &ModelIdentity) -> String {
-    let name = model.file_name.as_ref().or(model.name.as_ref());
-    name.map_or_else(|| "an unknown model".to_owned(), |name| printable(name))
+    let name = model.shown_name().map(printable);
+    name.unwrap_or_else(|| "an unknown model".to_owned())
 }
 
 /// A reference by its name, its text and its model.
