@@ -40,6 +40,24 @@ impl ModelIdentity {
         }
     }
 
+    /// The name to show a person: the file's, or else the one that it records.
+    pub fn shown_name(&self) -> Option<&str> {
+        let name = self.file_name.as_ref().or(self.name.as_ref());
+        name.map(String::as_str)
+    }
+
+    /// The size in bytes to show a person, as `ls` does: the file's, or the tensors' where that is
+    /// unknown.
+    pub fn shown_bytes(&self) -> Option<u64> {
+        self.file_bytes.or(self.size_bytes)
+    }
+
+    /// Bits per weight, if the size of the tensors and the parameters are known.
+    pub fn bits_per_weight(&self) -> Option<f64> {
+        let n_params = self.n_params.filter(|n| *n > 0)?;
+        Some(8.0 * self.size_bytes? as f64 / n_params as f64)
+    }
+
     /// Whether both are the same model, as far as the hashes show. Without a hash, they are not.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_equal = |(here, there)| here == there;
@@ -229,6 +247,20 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The name that all parts of a split GGUF share, the number of one of them (from 1), and how many
+/// there are: from its file's name without `.gguf`, as llama.cpp names parts. `None` for any other
+/// name.
+#[must_use]
+pub fn part_of_name(stem: &str) -> Option<(&str, u32, u32)> {
+    let number = |digits: &str| {
+        let is_number = digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
+        is_number.then(|| digits.parse().ok()).flatten()
+    };
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (name, part) = rest.rsplit_once('-')?;
+    Some((name, number(part)?, number(count)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,6 +274,26 @@ mod tests {
     fn backend(json: &str) -> Option<BackendIdentity> {
         let json = format!(r#"{{"backend":{json}}}"#);
         serde_json::from_str::<Holder>(&json).unwrap().backend
+    }
+
+    #[test]
+    fn a_model_is_shown_by_its_file() {
+        let mut model = ModelIdentity::default();
+        assert_eq!((model.shown_name(), model.shown_bytes()), (None, None));
+        model.name = Some("tiny stories".to_owned());
+        (model.size_bytes, model.n_params) = (Some(600), Some(0));
+        assert_eq!(model.shown_name(), Some("tiny stories"));
+        assert_eq!(
+            (model.shown_bytes(), model.bits_per_weight()),
+            (Some(600), None)
+        );
+        model.file_name = Some("tiny-q4.gguf".to_owned());
+        (model.file_bytes, model.n_params) = (Some(700), Some(1000));
+        assert_eq!(model.shown_name(), Some("tiny-q4.gguf"));
+        assert_eq!(
+            (model.shown_bytes(), model.bits_per_weight()),
+            (Some(700), Some(4.8))
+        );
     }
 
     #[test]
@@ -279,5 +331,20 @@ mod tests {
     fn hashes_are_lower_case_and_keep_their_zeros() {
         assert_eq!(hex(&[0x00, 0x0f, 0xa0, 0xff]), "000fa0ff");
         assert_eq!(hex(&[]), "");
+    }
+
+    #[test]
+    fn parts_are_known_by_their_names() {
+        for (stem, expected) in [
+            ("a-00002-of-00003", Some(("a", 2, 3))),
+            ("a-b-00001-of-00003", Some(("a-b", 1, 3))),
+            ("a-2-of-3", None),
+            ("a-0000x-of-00003", None),
+            ("a-00001-of-0000x", None),
+            ("00002-of-00003", None),
+            ("a", None),
+        ] {
+            assert_eq!(part_of_name(stem), expected, "{stem}");
+        }
     }
 }

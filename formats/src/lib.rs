@@ -175,7 +175,9 @@ pub use error::{Error, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
-pub use identity::{BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex};
+pub use identity::{
+    BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex, part_of_name,
+};
 pub use klpy::{KlPyHeader, KlPyReader};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader};
 pub use native::{Header, NativeReader};

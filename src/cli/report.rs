@@ -82,8 +82,8 @@ fn shown(comparison: &Comparison, outputs: &ReportOutputs) -> Result<String> {
     })
 }
 
-/// Whether a file starts like the JSON of a report, and not like that of an evaluation, which took a
-/// model to make.
+/// Whether a file starts like the JSON of a report, and not like that of an evaluation, which took
+/// a model to make.
 fn is_report_json(start: &str) -> bool {
     let start: String = start.split_whitespace().collect();
     start.starts_with(r#"{"kl_version":"#) && start.contains(r#""reference":{"file_name":"#)
@@ -109,7 +109,7 @@ fn create(
     PartialFile::create(path, overwrite).map(Some)
 }
 
-/// Writes a file, and says so.
+/// Writes a file, and prints its name.
 fn write(
     path: Option<&Path>,
     output: Option<PartialFile>,

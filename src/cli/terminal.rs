@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::progress::Progress;
 use super::results::Results;
-use super::{say_wrapped, say_wrote, stop};
+use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
 use crate::report::{ModelReport, info_text, one_line};
 
@@ -13,8 +13,6 @@ pub struct Terminal<'s> {
     quiet: bool,
     /// Whether each of several models is shown in a line.
     brief: bool,
-    /// The files that were written, to be listed together.
-    wrote: Mutex<Vec<String>>,
     progress: Mutex<Option<Progress>>,
     results: Mutex<Results<'s>>,
 }
@@ -24,7 +22,6 @@ impl<'s> Terminal<'s> {
         Self {
             quiet,
             brief: false,
-            wrote: Mutex::default(),
             progress: Mutex::default(),
             results: Mutex::new(results),
         }
@@ -38,11 +35,6 @@ impl<'s> Terminal<'s> {
 
     /// The results, once the command is done.
     pub fn into_results(self) -> Results<'s> {
-        let wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wrote.is_empty() && !self.quiet {
-            say_wrapped(&format!("wrote {}", wrote.join(", ")));
-        }
-        drop(wrote);
         self.results
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
@@ -92,17 +84,13 @@ impl Observer for Terminal<'_> {
                 index,
                 of,
             } => {
-                // Of an interrupted one, people want to see what it has.
+                // An interrupted one is not in the table that follows: its report has its numbers.
                 match self.brief && model.interrupted.is_none() {
                     true if self.quiet => {}
                     true => say!("{}", one_line(model, (index, of), reference.unit())),
                     false => self.results().show(model, reference),
                 }
                 show_conditions(model, self.quiet || self.brief);
-            }
-            Event::Wrote(path) if self.brief => {
-                let mut wrote = self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
-                wrote.push(path.to_owned());
             }
             Event::Wrote(path) => say_wrote(path, self.quiet),
             Event::WarningOf(warning, labels) => {
@@ -119,7 +107,8 @@ impl Observer for Terminal<'_> {
     }
 }
 
-/// Prints the outcome of each condition; with `-q`, only of those that failed.
+/// Prints the outcome of each condition; with `quiet`, as with `-q` or where each model has a line,
+/// only of those that failed.
 fn show_conditions(model: &ModelReport, quiet: bool) {
     // An interrupted evaluation's numbers are not those that were asked about.
     if model.interrupted.is_some() {

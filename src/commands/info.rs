@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{About, Found, ModelIdentity, Reference, SidecarReader};
+use kl_formats::{About, Found, Reference, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
-use super::other_model::bits_per_weight;
 use super::settings::InfoSettings;
 use super::verify::{verify_reference, verify_sidecar};
 use crate::engine::gguf;
@@ -81,16 +80,9 @@ fn of_sidecar(path: &Path) -> Result<Info> {
 fn of_model(path: &Path) -> Result<Info> {
     let contents = gguf::contents(path)?;
     let (summary, types) = (contents.summary, contents.types);
-    let mut model = ModelIdentity::default();
-    let file_name = path.file_name();
-    model.file_name = file_name.map(|name| name.to_string_lossy().into_owned());
-    model.name = summary.name;
-    model.architecture = summary.architecture;
+    let mut model = summary.identity(path);
     model.size_bytes = types.iter().map(|of_type| of_type.bytes).sum();
     model.n_params = Some(types.iter().map(|of_type| of_type.n_params).sum());
-    model.file_bytes = Some(summary.file_bytes);
-    model.metadata_sha256 = Some(summary.metadata_sha256);
-    model.sample_sha256 = Some(summary.sample_sha256);
     let tokenizer = summary.tokenizer;
     Ok(Info {
         kind: "model".to_owned(),
@@ -99,7 +91,7 @@ fn of_model(path: &Path) -> Result<Info> {
         n_vocab: tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens),
         add_bos: contents.add_bos,
         gguf: Some(GgufInfo {
-            bpw: bits_per_weight(&model),
+            bpw: model.bits_per_weight(),
             kind: summary.kind,
             n_files: summary.split.map_or(1, |(_, n)| n.max(1)),
             file_type: contents.file_type,

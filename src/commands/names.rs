@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path, PathBuf, absolute};
 
-use kl_formats::ModelIdentity;
-
 use crate::report::without_part;
 
 /// The name of a file without its folder and its extension; of a split model, without the number of
@@ -16,14 +14,6 @@ pub fn stem(path: &Path) -> String {
     };
     let name = name.unwrap_or_default().to_string_lossy();
     without_part(&name).unwrap_or(&name).to_owned()
-}
-
-/// The name of a model in messages: its file's, or else `general.name`.
-pub fn name_of_model(model: &ModelIdentity) -> Option<&str> {
-    let names = [&model.file_name, &model.name].into_iter().flatten();
-    names
-        .map(String::as_str)
-        .find(|name| !name.trim().is_empty())
 }
 
 /// Labels for the files whose name another one has too: the name after that of the folder, or of as

@@ -22,7 +22,7 @@ pub fn check_models(reference: Option<&ModelIdentity>, model: &ModelIdentity, wa
     let Some(reference) = reference else { return };
     if let Some(warning) = other_model(reference, model) {
         watch.warn(warning);
-    } else if let (Some(here), Some(there)) = (bits_per_weight(model), bits_per_weight(reference))
+    } else if let (Some(here), Some(there)) = (model.bits_per_weight(), reference.bits_per_weight())
         && there < ORIGINAL_BITS
         && here > BITS_TOLERANCE * there
     {
@@ -44,12 +44,6 @@ pub fn other_model(reference: &ModelIdentity, model: &ModelIdentity) -> Option<W
         return Some(other("number of parameters", here, there));
     }
     None
-}
-
-/// Bits per weight, if the size and the parameters are known.
-pub fn bits_per_weight(model: &ModelIdentity) -> Option<f64> {
-    let n_params = model.n_params.filter(|n| *n > 0)?;
-    Some(8.0 * model.size_bytes? as f64 / n_params as f64)
 }
 
 #[cfg(test)]

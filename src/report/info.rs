@@ -43,8 +43,8 @@ pub struct Info {
     pub text_path: Option<String>,
     /// Of a sidecar: what the model was evaluated against.
     pub reference: Option<ReferenceSummary>,
-    /// Tokens in a window, at most; rows, where the file may hold no tokens. Of a model, the context
-    /// that it was trained for, 0 where its file does not record that.
+    /// Tokens in a window, at most; rows, where the file may hold no tokens. Of a model, the
+    /// context that it was trained for, 0 where its file does not record that.
     pub n_ctx: u32,
     /// Entries of a row; of a model, of its vocabulary.
     pub n_vocab: u32,
@@ -58,11 +58,11 @@ pub struct Info {
     pub n_windows: Option<u32>,
     /// Scored rows; of a sidecar, records.
     pub n_rows: Option<u64>,
-    /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation was
-    /// to stop; null if it was to go on to its end.
+    /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
+    /// was to stop; null if it was to go on to its end.
     pub until: Option<f64>,
-    /// How a row is stored: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or `hidden16`
-    /// where it is computed from a hidden state; null for a sidecar.
+    /// How a row is stored: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or
+    /// `hidden16` where it is computed from a hidden state; null for a sidecar.
     pub encoding: Option<String>,
     /// The hidden states that it holds in place of rows, as its header describes them; absent where
     /// it holds rows.
@@ -72,8 +72,8 @@ pub struct Info {
     pub log_probabilities: Option<bool>,
     /// Whether it holds token ids; null where the kind always does.
     pub holds_tokens: Option<bool>,
-    /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null for
-    /// a whole one.
+    /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null
+    /// for a whole one.
     pub shard: Option<Shard>,
     /// Of a model: what else its file records; absent for others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct TensorTypeInfo {
     pub n_tensors: u64,
     /// Their parameters.
     pub n_params: u64,
-    /// Their bytes; null for a type that this `kl` does not know.
+    /// Their bytes; null for a type that is unknown to this version.
     pub bytes: Option<u64>,
 }
 
@@ -328,7 +328,7 @@ fn model(model: &ModelIdentity) -> String {
     if let Some(architecture) = &model.architecture {
         text.push_str(&format!(" ({architecture})"));
     }
-    if let Some(size) = model.file_bytes.or(model.size_bytes) {
+    if let Some(size) = model.shown_bytes() {
         text.push_str(&format!(", {}", bytes(size)));
     }
     text

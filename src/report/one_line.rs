@@ -9,8 +9,8 @@ use super::wrap::WIDTH;
 const MIN_BESIDE_INTERVAL: usize = 20;
 const MIN_NAME: usize = 8;
 
-/// The line of the `index`-th of `of` models, counted from 0: its mean KLD with the interval, the 99 %
-/// quantile where there is room, and how long it took. `unit` is what its windows are called.
+/// The line of the `index`-th of `of` models, counted from 0: its mean KLD with the interval, the
+/// 99 % quantile where there is room, and how long it took. `unit` is what its windows are called.
 #[must_use]
 pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
     let place = format!("[{}/{of}] ", index + 1);
@@ -30,7 +30,7 @@ pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) ->
     format!("{place}{name}  {text}")
 }
 
-/// What a line says beside the name, the longest first.
+/// The texts beside the name, the longest first.
 fn texts(model: &ModelReport, unit: &str) -> Vec<String> {
     let three_digits = |x: f64| significant(x, 3);
     let Some(kld) = &model.summary.kld else {

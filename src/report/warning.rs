@@ -260,6 +260,17 @@ pub enum UnfitText {
     Prompts,
 }
 
+impl UnfitText {
+    /// Of prompts, or of a text.
+    #[must_use]
+    pub fn of(prompts: bool) -> Self {
+        match prompts {
+            true => Self::Prompts,
+            false => Self::Text,
+        }
+    }
+}
+
 /// What an accelerator waited for most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DeviceWait {

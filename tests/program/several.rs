@@ -146,7 +146,7 @@ fn every_file_that_is_written_is_named() {
     assert_eq!(wrote("-m @q4 -r ref.gz --no-sidecar"), [""; 0]);
     assert_eq!(wrote("-m @q4 -r ref.gz --force -q"), [""; 0]);
     let several = wrote("-m @q8 -m @q2 -r ref.gz");
-    assert_eq!(several, ["tiny-q8_0@ref.kls, tiny-q2_K@ref.kls"]);
+    assert_eq!(several, ["tiny-q8_0@ref.kls", "tiny-q2_K@ref.kls"]);
     let report = wrote("report . --json r.json --csv r.csv --html r.html");
     assert_eq!(report, ["r.json", "r.csv", "r.html"]);
     assert_eq!(wrote("report . --json r.json --csv - -q"), [""; 0]);

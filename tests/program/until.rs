@@ -49,6 +49,20 @@ fn each_model_stops_where_its_own_interval_is_narrow_enough() {
         .prints(&["until", "±20 %"]);
     session.ok("info tiny-q4_K_M@ref.kls --verify -q");
 
+    // The report of the sidecar has the line too, but for the reference's number of windows.
+    session
+        .ok("report tiny-q4_K_M@ref.kls -q")
+        .prints(&[&format!(
+            "stopped at --until 20% after {} windows",
+            n_windows(0)
+        )]);
+    let report = session.ok("report . --json -").json();
+    let models = report["models"].as_array().unwrap();
+    assert!(
+        models.iter().all(|model| model["until"]["reached"] == true),
+        "{report}"
+    );
+
     // What is done is not repeated, and another target is another run.
     let resumed = session.json("-m @q4 -r ref.gz --until 20% --resume");
     assert_eq!(resumed["models"][0]["n_resumed"], records.len());

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kl_formats::part_of_name;
+
 use super::usage_error::{UsageError, wrong};
 use crate::commands::output::{folder_of, follow_links, partial_path};
-use crate::engine::gguf::part_of_name;
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
 /// folder among the inputs, the run reads the files whose names `is_read` accepts.

@@ -10,7 +10,6 @@ use kl_formats::{
 use serde_json::Value;
 
 use super::until::Until;
-use crate::commands::names::name_of_model;
 use crate::commands::resume::first_difference;
 use crate::report::number::{count_of, printable};
 
@@ -215,7 +214,8 @@ fn set_up(header: &SidecarHeader) -> Value {
 }
 
 fn name_of(model: &ModelIdentity) -> String {
-    name_of_model(model).map_or_else(|| "an unknown model".to_owned(), printable)
+    let name = model.shown_name().map(printable);
+    name.unwrap_or_else(|| "an unknown model".to_owned())
 }
 
 /// A reference by its name, its text and its model.

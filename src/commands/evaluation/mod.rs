@@ -39,7 +39,7 @@ use crate::stats::{
 use measures::Measured;
 use token_context::{in_context, texts_of};
 use token_log::TokenLog;
-use until::Until;
+pub use until::Until;
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 pub const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -441,10 +441,7 @@ impl Evaluation<'_> {
         {
             watch.warn_once(Warning::HighPerplexity {
                 perplexity: perplexity.reference,
-                text: match self.prompts {
-                    Some(_) => UnfitText::Prompts,
-                    None => UnfitText::Text,
-                },
+                text: UnfitText::of(self.prompts.is_some()),
             });
         }
     }

@@ -26,10 +26,15 @@ pub struct Until {
 
 impl Until {
     pub fn new(target: f64, settings: &ResultSettings) -> Self {
+        Self::at(target, settings.confidence, settings.clusters)
+    }
+
+    /// Watches for a target at a confidence, with clusters.
+    pub fn at(target: f64, confidence: Confidence, clusters: ClusterRule) -> Self {
         Self {
             target,
-            confidence: settings.confidence,
-            clusters: settings.clusters,
+            confidence,
+            clusters,
             interval: RunningInterval::default(),
             n_windows: 0,
             next_look: MIN_CLUSTERS,

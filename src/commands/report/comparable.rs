@@ -1,9 +1,8 @@
 //! Which rows were measured alike, so that they can be compared.
 
-use kl_formats::{ModelIdentity, ReferenceSummary};
+use kl_formats::{ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::row::Row;
-use crate::commands::names::name_of_model;
 use crate::commands::other_model::other_model;
 use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
@@ -84,7 +83,7 @@ fn n_compared(row: &Row) -> u32 {
 fn why_not(row: &Row, standard: &Row) -> Option<String> {
     let (here, there) = (row.header(), standard.header());
     if !has_same_reference(row, standard) {
-        return Some(other_reference(row, standard));
+        return Some(other_reference(here, there));
     }
     let (compared, of) = (n_compared(row), n_compared(standard));
     if compared != of {
@@ -124,8 +123,7 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
 
 /// Why a row of another reference is not compared: what is known to differ. It is the same for all
 /// rows of that reference, which are listed together.
-fn other_reference(row: &Row, standard: &Row) -> String {
-    let (here, there) = (row.header(), standard.header());
+fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     let (ours, theirs) = (&here.reference, &there.reference);
     let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
     let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
@@ -137,11 +135,10 @@ fn other_reference(row: &Row, standard: &Row) -> String {
         Some(name) => format!("another reference, {name}"),
         None => "another reference".to_owned(),
     };
-    if is_of_other_model(row, standard) {
-        let of = match (
-            ours.model.as_ref().and_then(name_of_model),
-            theirs.model.as_ref().and_then(name_of_model),
-        ) {
+    let original = theirs.model.as_ref();
+    let name = |model: Option<&ModelIdentity>| model?.shown_name().map(str::to_owned);
+    if here.n_vocab != there.n_vocab || is_other(original, ours.model.as_ref()) {
+        let of = match (name(ours.model.as_ref()), name(original)) {
             (Some(ours), Some(theirs)) if ours != theirs => {
                 format!("another model, {ours}, not {theirs}")
             }
@@ -149,6 +146,14 @@ fn other_reference(row: &Row, standard: &Row) -> String {
             _ => "another model".to_owned(),
         };
         return format!("was evaluated against {other}, of {of}: report it apart");
+    }
+    if is_other(original, here.model.as_ref()) {
+        let name = |model| name(model).unwrap_or_else(|| "unknown".to_owned());
+        let (model, original) = (name(here.model.as_ref()), name(original));
+        return format!(
+            "was evaluated against {other}, and its model, {model}, is not a quant of {original}: \
+             report it apart"
+        );
     }
     let what = if text(ours) != text(theirs) {
         differ("of the text", text_name(ours), text_name(theirs))
@@ -188,15 +193,10 @@ fn other_reference(row: &Row, standard: &Row) -> String {
     )
 }
 
-/// Whether a row's model cannot be evaluated against the standard's reference, because that is of
-/// another model.
-fn is_of_other_model(row: &Row, standard: &Row) -> bool {
-    let (here, there) = (row.header(), standard.header());
-    let is_other = |model: &Option<ModelIdentity>| {
-        let models = there.reference.model.as_ref().zip(model.as_ref());
-        models.is_some_and(|(reference, model)| other_model(reference, model).is_some())
-    };
-    here.n_vocab != there.n_vocab || is_other(&here.model) || is_other(&here.reference.model)
+/// Whether headers show that a model cannot be a quant of the original.
+fn is_other(original: Option<&ModelIdentity>, model: Option<&ModelIdentity>) -> bool {
+    let models = original.zip(model);
+    models.is_some_and(|(original, model)| other_model(original, model).is_some())
 }
 
 /// Whether the reference was a model that ran beside the evaluated one.
@@ -209,5 +209,45 @@ fn differ(what: &str, here: Option<String>, there: Option<String>) -> String {
         (Some(here), Some(there)) if here != there => format!(", {what} {here}, not {there}"),
         (Some(here), None) => format!(", {what} {here}"),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(file_name: &str, architecture: &str) -> Option<ModelIdentity> {
+        let mut model = ModelIdentity::named(file_name);
+        model.architecture = Some(architecture.to_owned());
+        Some(model)
+    }
+
+    fn header(
+        name: &str,
+        original: Option<ModelIdentity>,
+        model: Option<ModelIdentity>,
+    ) -> SidecarHeader {
+        let mut reference = ReferenceSummary::default();
+        (reference.file_name, reference.model) = (Some(name.to_owned()), original);
+        let mut header = SidecarHeader::new(reference, 64, 512, None);
+        header.model = model;
+        header
+    }
+
+    #[test]
+    fn the_model_that_differs_is_named() {
+        let llama = || model("f16.gguf", "llama");
+        let gpt2 = || model("gpt2.gguf", "gpt2");
+        let there = header("ref.gz", llama(), model("q4.gguf", "llama"));
+        assert_eq!(
+            other_reference(&header("other.gz", gpt2(), gpt2()), &there),
+            "was evaluated against another reference, other.gz, of another model, gpt2.gguf, not \
+             f16.gguf: report it apart"
+        );
+        assert_eq!(
+            other_reference(&header("again.gz", llama(), gpt2()), &there),
+            "was evaluated against another reference, again.gz, and its model, gpt2.gguf, is not a \
+             quant of f16.gguf: report it apart"
+        );
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use super::label::name_of;
+use crate::commands::evaluation::Until;
 use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::{is_noise_floor, is_same_model};
 use crate::report::ModelInfo;
@@ -61,6 +62,12 @@ impl Row {
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
+        let summary = Summary::from_records(&records, confidence, rule);
+        let until = header.until.map(|target| {
+            let mut until = Until::at(target, confidence, rule);
+            until.replay(&records);
+            until.info(&summary, None)
+        });
         let model = ComparedModel {
             label: name_of(header, &info),
             sidecar: paths.first().cloned().unwrap_or_default(),
@@ -74,7 +81,8 @@ impl Row {
             ),
             is_incomplete: false,
             n_vocab_compared: header.n_vocab_compared,
-            summary: Summary::from_records(&records, confidence, rule),
+            until,
+            summary,
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,

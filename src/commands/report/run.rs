@@ -111,6 +111,7 @@ fn unpaired_model(report: &ModelReport) -> ComparedModel {
         is_reference_model: report.is_reference_model,
         is_noise_floor: report.is_noise_floor,
         is_incomplete: false,
+        until: report.until,
         n_vocab_compared: Some(report.n_vocab_compared),
         summary: report.summary.clone(),
         difference_to_best: None,

@@ -6,8 +6,8 @@ use crate::report::number::printable;
 use crate::report::{UnfitText, Warning, unit};
 use crate::stats::{ClusterKind, MIN_CLUSTERS};
 
-/// The warnings that the models deserve; what is the same for all is said once. `of_prompts`: whether
-/// windows are prompts.
+/// The warnings that the models deserve; what is the same for all is said once. `of_prompts`:
+/// whether windows are prompts.
 pub fn of(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for model in models {
@@ -41,10 +41,7 @@ pub fn of(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
     let perplexities = models.iter().filter_map(|model| model.summary.perplexity);
     let reference = perplexities.map(|perplexity| perplexity.reference).next();
     if let Some(perplexity) = reference.filter(|perplexity| *perplexity >= DOUBTFUL_PERPLEXITY) {
-        let text = match of_prompts {
-            true => UnfitText::Prompts,
-            false => UnfitText::Text,
-        };
+        let text = UnfitText::of(of_prompts);
         warnings.push(Warning::HighPerplexity { perplexity, text });
     }
     warnings

@@ -22,8 +22,8 @@ pub fn input<M: Model>(
     watch: &Watch<'_>,
 ) {
     let identity = model.identity();
+    let size = bytes(identity.shown_bytes().unwrap_or(0));
     let name = identity.name.or(identity.file_name).unwrap_or_default();
-    let size = bytes(identity.file_bytes.or(identity.size_bytes).unwrap_or(0));
     let n_vocab = count(u64::from(model.n_vocab()));
     let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
     say(watch, "model", &text);

@@ -39,7 +39,7 @@ mod tests;
 
 use std::path::Path;
 
-use kl_formats::TokenizerIdentity;
+use kl_formats::{ModelIdentity, TokenizerIdentity};
 
 use cursor::Cursor;
 pub use error::GgufError;
@@ -85,6 +85,20 @@ pub struct GgufSummary {
     /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
     /// same header.
     pub sample_sha256: String,
+}
+
+impl GgufSummary {
+    /// The model in the file at `path`, as far as its header shows it.
+    pub fn identity(&self, path: &Path) -> ModelIdentity {
+        let file_name = path.file_name().unwrap_or(path.as_os_str());
+        let mut identity = ModelIdentity::named(file_name.to_string_lossy());
+        identity.name.clone_from(&self.name);
+        identity.architecture.clone_from(&self.architecture);
+        identity.file_bytes = Some(self.file_bytes);
+        identity.metadata_sha256 = Some(self.metadata_sha256.clone());
+        identity.sample_sha256 = Some(self.sample_sha256.clone());
+        identity
+    }
 }
 
 /// Reads a model's header, and checks that its tensors lie within the file.
@@ -137,7 +151,7 @@ pub fn read(path: &Path) -> Result<GgufSummary> {
 
 pub use contents::{GgufContents, contents};
 pub use place::{TensorPlace, find_tensor};
-pub use split::{part_of_name, read_whole};
+pub use split::read_whole;
 
 /// Reads everything before the tensors' data, and passes each tensor's info to `on_info`. Returns
 /// the pairs, and where the data starts.

@@ -57,20 +57,6 @@ pub(super) fn part_paths(first: &Path, count: u16) -> Result<Vec<PathBuf>> {
     (0..count).map(path).collect()
 }
 
-/// The name that all parts of a split GGUF share, the number of one of them (from 1), and how many
-/// there are: from its file's name without `.gguf`, as llama.cpp names parts. `None` for any other
-/// name.
-#[must_use]
-pub fn part_of_name(stem: &str) -> Option<(&str, u32, u32)> {
-    let number = |digits: &str| {
-        let is_number = digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
-        is_number.then(|| digits.parse().ok()).flatten()
-    };
-    let (rest, count) = stem.rsplit_once("-of-")?;
-    let (name, part) = rest.rsplit_once('-')?;
-    Some((name, number(part)?, number(count)?))
-}
-
 /// The path of a part, by its index, beside the first one: `llama_split_path` in llama.cpp's
 /// `llama.cpp`.
 fn part_path(first: &Path, part: u16, count: u16) -> Option<PathBuf> {
@@ -92,20 +78,5 @@ mod tests {
         assert_eq!(part(11), Path::new("models/a-00012-of-00012.gguf"));
         assert_eq!(part_path(Path::new("a.gguf"), 1, 2), None);
         assert_eq!(part_path(first, 1, 2), None);
-    }
-
-    #[test]
-    fn parts_are_known_by_their_names() {
-        for (stem, expected) in [
-            ("a-00002-of-00003", Some(("a", 2, 3))),
-            ("a-b-00001-of-00003", Some(("a-b", 1, 3))),
-            ("a-2-of-3", None),
-            ("a-0000x-of-00003", None),
-            ("a-00001-of-0000x", None),
-            ("00002-of-00003", None),
-            ("a", None),
-        ] {
-            assert_eq!(part_of_name(stem), expected, "{stem}");
-        }
     }
 }

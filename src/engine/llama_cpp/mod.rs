@@ -32,7 +32,6 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, GgufSummary};
 use super::{Device, Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
-use model::identity;
 use placement::Placement;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -85,7 +84,7 @@ impl Engine for LlamaCpp {
     }
 
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
-        inspect(path).map(|header| identity(path, &header))
+        inspect(path).map(|header| header.identity(path))
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {

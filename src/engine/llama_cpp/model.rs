@@ -128,7 +128,7 @@ impl Model for LlamaCppModel<'_> {
 
     /// Sizes are llama.cpp's: bytes and parameters of the tensors, from which it computes its BPW.
     fn identity(&self) -> ModelIdentity {
-        let mut identity = identity(&self.path, &self.header);
+        let mut identity = self.header.identity(&self.path);
         identity.size_bytes = Some(self.inner.size());
         identity.n_params = Some(self.inner.n_params());
         identity
@@ -262,22 +262,4 @@ impl Model for LlamaCppModel<'_> {
             std::mem::forget(self);
         }
     }
-}
-
-/// The model as far as its header shows it.
-pub(super) fn identity(path: &Path, header: &GgufSummary) -> ModelIdentity {
-    let mut identity = ModelIdentity::named(file_name(path));
-    identity.name.clone_from(&header.name);
-    identity.architecture.clone_from(&header.architecture);
-    identity.file_bytes = Some(header.file_bytes);
-    identity.metadata_sha256 = Some(header.metadata_sha256.clone());
-    identity.sample_sha256 = Some(header.sample_sha256.clone());
-    identity
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned()
 }

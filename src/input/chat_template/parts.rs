@@ -27,16 +27,18 @@ pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<Str
         return messages;
     }
     let takes_parts = |of: &String| {
-        let probed = with_contents(&messages, |message| match role(message) == *of {
+        let probed = with_content(&messages, has_parts, |message| match role(message) == *of {
             true => as_part(&Value::from(PROBE)),
             false => joined(message),
         });
         is_printed(render(probed))
     };
     let takers: BTreeSet<&String> = roles.iter().filter(|role| takes_parts(role)).collect();
-    with_contents(&messages, |message| match takers.contains(&role(message)) {
-        true => field(message, "content"),
-        false => joined(message),
+    with_content(&messages, has_parts, |message| {
+        match takers.contains(&role(message)) {
+            true => field(message, "content"),
+            false => joined(message),
+        }
     })
 }
 
@@ -68,11 +70,6 @@ fn as_part(text: &Value) -> Value {
 fn is_printed(text: Option<String>) -> bool {
     let lists = ["'", "\""].map(|quote| format!("{quote}text{quote}: {quote}{PROBE}{quote}"));
     text.is_some_and(|text| text.contains(PROBE) && !lists.iter().any(|list| text.contains(list)))
-}
-
-/// The messages with another content, where it was a list of parts.
-fn with_contents(messages: &Value, content: impl Fn(&Value) -> Value) -> Value {
-    with_content(messages, has_parts, content)
 }
 
 /// The messages with another content, where `is_changed` says so.

@@ -4,7 +4,7 @@ use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use super::worst::WorstToken;
-use crate::report::result::ModelInfo;
+use crate::report::result::{ModelInfo, UntilInfo};
 use crate::stats::{Breakdown, ClusteredMean, PairedDifference, QuantileEstimate, Summary};
 
 /// An evaluated model, as a row of the table.
@@ -30,6 +30,10 @@ pub struct ComparedModel {
     pub is_incomplete: bool,
     /// How many entries of each row were compared, if the sidecar records it.
     pub n_vocab_compared: Option<u32>,
+    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not. It is
+    /// judged at the confidence and with the clusters of this report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<UntilInfo>,
     /// The statistics over all counted tokens.
     #[serde(flatten)]
     pub summary: Summary,

@@ -178,6 +178,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         is_noise_floor: false,
         is_incomplete: false,
         n_vocab_compared: Some(512),
+        until: None,
         summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
         breakdown: Breakdown::of(&records, &[], Confidence::default(), ClusterRule::default()),
         difference_to_best: None,

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::{bytes, count, count_of, short_percent};
+use crate::report::unit;
 use crate::stats::ClusterKind;
 
 /// A column: its title, and its text for a model, `None` where that is not recorded.
@@ -55,8 +56,8 @@ struct SetUpRow<'c> {
 }
 
 impl<'c> SetUpTable<'c> {
-    /// `unit`: what a window is called.
-    pub fn of(models: &'c [ComparedModel], unit: &'static str) -> Self {
+    /// The table of models whose windows may be prompts.
+    pub fn of(models: &'c [ComparedModel], prompts: bool) -> Self {
         let mut table = Self {
             titles: Vec::new(),
             rows: models
@@ -71,14 +72,8 @@ impl<'c> SetUpTable<'c> {
             table.add(title, models.iter().map(value));
         }
         let windows = models.iter().map(|m| Some(count(m.summary.n_windows)));
-        table.add(
-            if unit == "prompt" {
-                "Prompts"
-            } else {
-                "Windows"
-            },
-            windows,
-        );
+        table.add(if prompts { "Prompts" } else { "Windows" }, windows);
+        let unit = unit(prompts);
         table.add("Clusters", models.iter().map(|m| Some(clusters(m, unit))));
         for (title, value) in SET_UP {
             table.add(title, models.iter().map(|model| value(&model.set_up)));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, is_separator};
 
-use kl_formats::{BackendIdentity, ModelIdentity, Shard};
+use kl_formats::{BackendIdentity, ModelIdentity, Shard, part_of_name};
 use serde::Serialize;
 
 use super::divergent::DivergentToken;
@@ -10,7 +10,6 @@ use super::prompts::PromptReport;
 use super::timing::TimingInfo;
 use super::tokens::TokenColumns;
 use super::verdict::Verdict;
-use crate::engine::gguf::part_of_name;
 use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary};
 
 /// A model's name and size.
@@ -64,10 +63,7 @@ impl ModelInfo {
             size_bytes: identity.size_bytes,
             file_bytes: identity.file_bytes,
             n_params: identity.n_params,
-            bpw: identity
-                .size_bytes
-                .zip(identity.n_params)
-                .map(|(size, n_params)| 8.0 * size as f64 / n_params.max(1) as f64),
+            bpw: identity.bits_per_weight(),
             metadata_sha256: identity.metadata_sha256.clone(),
             sample_sha256: identity.sample_sha256.clone(),
         }
