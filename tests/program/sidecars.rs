@@ -207,3 +207,38 @@ fn stored_rows_and_their_model_do_not_replace_each_other() {
         assert!(session.read(name) == before);
     }
 }
+
+/// What a killed run leaves: the first bytes of its sidecar.
+fn cut_off(session: &Session, sidecar: &str) -> Vec<u8> {
+    let whole = session.read(sidecar);
+    session.write(&format!("{sidecar}.partial"), &whole[..whole.len() / 2]);
+    session.remove(sidecar);
+    whole
+}
+
+#[test]
+fn a_run_is_resumed_however_its_model_is_spelled() {
+    let session = Session::new();
+    session.reference("");
+    copy(&session, "q4", "models/q4.gguf");
+    session.ok("-m models/q4.gguf -r ref.gz -q");
+    let whole = cut_off(&session, "q4@ref.kls");
+    session.ok("-m ./models/../models/q4.gguf -r ref.gz -q --resume");
+    assert!(session.read("q4@ref.kls") == whole);
+}
+
+#[test]
+fn a_finished_model_is_done_whatever_another_run_has_left() {
+    let session = Session::new();
+    session.reference("");
+    session.ok("-m @q4 -r ref.gz -q -n 100");
+    let name = "tiny-q4_K_M@ref.kls";
+    cut_off(&session, name);
+    let left = session.read(&format!("{name}.partial"));
+    session.ok("-m @q4 -r ref.gz -q --sidecar whole.kls");
+    let whole = session.read("whole.kls");
+    session.write(name, &whole);
+    session.ok("-m @q4 -r ref.gz -q --resume");
+    assert!(session.read(name) == whole);
+    assert!(session.read(&format!("{name}.partial")) == left);
+}

@@ -117,7 +117,10 @@ impl Evaluation<'_> {
     where
         Error: From<S::Error>,
     {
-        let header = self.sidecar_header(&rows);
+        let mut header = self.sidecar_header(&rows);
+        if let Some(sidecar) = &sidecar {
+            sidecar.keep_model_path(&mut header);
+        }
         let n_windows = rows.n_windows;
         let mut until = self.until.map(|target| Until::new(target, self.settings));
         let mut log = self.open_log(sidecar, &header, &mut rows, until.clone())?;

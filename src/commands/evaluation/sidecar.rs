@@ -104,26 +104,22 @@ impl SidecarFile {
         header.backend.filter(|_| is_same)
     }
 
+    /// Writes the model's path into `header` as the run wrote it that was cut off, if that ran the same
+    /// model: a model is known by its hashes, and the finished file has one path.
+    pub fn keep_model_path(&self, header: &mut SidecarHeader) {
+        if self.output.is_resumed()
+            && let Ok(begun) = SidecarReader::open_cut_off(self.output.path())
+            && begun.header.model == header.model
+        {
+            header.model_path = begun.header.model_path;
+        }
+    }
+
     /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
     pub fn earlier(&self, header: &SidecarHeader, until: Option<Until>) -> Result<Option<Earlier>> {
-        if self.output.is_resumed() {
-            let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
-                // Not even its header is whole.
-                Err(Error::Truncated { .. }) => return Ok(None),
-                Err(error @ Error::NotASidecar { .. }) => {
-                    bail!(nothing_to_resume(&self.output, &error))
-                }
-                opened => opened?,
-            };
-            check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
-            let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
-            let mut records = cut_off.records;
-            keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
-            return Ok(Some(Earlier::CutOff(records)));
-        }
         let finished = self
             .finished
             .as_ref()
@@ -139,7 +135,25 @@ impl SidecarFile {
                 until.is_reached() || header.n_records == Some(records.len() as u64)
             }
         };
-        Ok(records.filter(is_whole).map(Earlier::Whole))
+        if let Some(records) = records.filter(is_whole) {
+            return Ok(Some(Earlier::Whole(records)));
+        }
+        if self.output.is_resumed() {
+            let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
+                // Not even its header is whole.
+                Err(Error::Truncated { .. }) => return Ok(None),
+                Err(error @ Error::NotASidecar { .. }) => {
+                    bail!(nothing_to_resume(&self.output, &error))
+                }
+                opened => opened?,
+            };
+            check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
+            let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
+            let mut records = cut_off.records;
+            keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
+            return Ok(Some(Earlier::CutOff(records)));
+        }
+        Ok(None)
     }
 
     /// The sidecar's path, for messages.
