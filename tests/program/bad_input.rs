@@ -30,7 +30,7 @@ fn missing_and_unreadable_files_are_named() {
     session.fails("-m @f16 -t none.txt -w r.gz", 1, &["none.txt", missing]);
     session.fails("-m @f16 -r none.gz", 1, &["none.gz", missing]);
     session.fails("-m . -t text.txt -w r.gz", 2, &["folder"]);
-    session.fails("-m @f16 -t . -w r.gz", 1, &["directory"]);
+    session.fails("-m @f16 -t . -w r.gz", 1, &["is a folder", "name a file"]);
     session.fails("-m @f16 -r .", 1, &["."]);
     assert_eq!(session.files(), ["text.txt"], "nothing is left");
 }

@@ -213,10 +213,15 @@ impl SidecarFile {
         Ok(self.path)
     }
 
-    /// Removes what was written, and returns the path it was for.
-    pub fn discard(self) -> PathBuf {
+    /// Removes what was written.
+    pub fn discard(self) {
         drop(self.writer);
         self.output.discard();
+    }
+
+    /// The path of the finished sidecar that is there, where nothing is to be written. What another
+    /// run has left stays.
+    pub fn into_path(self) -> PathBuf {
         self.path
     }
 

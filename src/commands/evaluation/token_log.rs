@@ -51,7 +51,7 @@ impl TokenLog {
                 log.n_resumed = records.len();
                 log.records = records;
                 log.is_whole = true;
-                log.finished = Some(sidecar.discard());
+                log.finished = Some(sidecar.into_path());
                 return Ok(log);
             }
             Some(Earlier::CutOff(records)) => {
@@ -131,7 +131,9 @@ impl TokenLog {
 
     /// Removes the sidecar of a run that came to nothing.
     pub fn discard(&mut self) {
-        self.sidecar.take().map(SidecarFile::discard);
+        if let Some(sidecar) = self.sidecar.take() {
+            sidecar.discard();
+        }
     }
 
     /// Keeps the sidecar of a run that was cut off, for `--resume`, and describes what it holds.
