@@ -250,7 +250,7 @@ fn part(shard: Option<Shard>) -> String {
 
 fn until(target: Option<f64>) -> String {
     match target {
-        Some(target) => format!("tokens --until {}%", 100.0 * target),
+        Some(target) => format!("the tokens that --until {}% took", 100.0 * target),
         None => "all tokens".to_owned(),
     }
 }

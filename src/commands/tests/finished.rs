@@ -58,7 +58,7 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.until = Some("5%".parse().unwrap()),
-            "holds all tokens, not tokens --until 5%:",
+            "holds all tokens, not the tokens that --until 5% took:",
         ),
         (
             &|settings| settings.run.type_k = "q8_0".parse().unwrap(),
