@@ -113,9 +113,8 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     );
 }
 
-#[test]
-fn an_interrupted_merge_leaves_nothing() {
-    let folder = Folder::new();
+/// Three parts of an evaluation, and three of a reference, each with the name of the whole.
+fn sidecars_and_references(folder: &Folder) -> [(Vec<PathBuf>, &'static str); 2] {
     folder.write("ref");
     let sidecars = folder.evaluate_parts("q4", 3);
     let references = (0..3).map(|index| {
@@ -127,7 +126,13 @@ fn an_interrupted_merge_leaves_nothing() {
     });
     let references = references.collect();
     folder.evaluate_part("q4", "whole", None);
-    for (parts, whole) in [(sidecars, "whole"), (references, "ref")] {
+    [(sidecars, "whole"), (references, "ref")]
+}
+
+#[test]
+fn an_interrupted_merge_leaves_nothing() {
+    let folder = Folder::new();
+    for (parts, whole) in sidecars_and_references(&folder) {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
@@ -151,18 +156,7 @@ fn an_interrupted_merge_leaves_nothing() {
 #[test]
 fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
     let folder = Folder::new();
-    folder.write("ref");
-    let sidecars = folder.evaluate_parts("q4", 3);
-    let references = (0..3).map(|index| {
-        let name = format!("ref.{index}");
-        let mut settings = folder.write_settings(&name);
-        settings.part = Some(part(index, 3));
-        write(&settings, &FakeEngine::default(), &()).unwrap();
-        folder.path(&name)
-    });
-    let references = references.collect();
-    folder.evaluate_part("q4", "whole", None);
-    for (parts, whole) in [(sidecars, "whole"), (references, "ref")] {
+    for (parts, whole) in sidecars_and_references(&folder) {
         let whole = folder.bytes(whole);
         let settings = MergeSettings {
             output: folder.path("joined"),
