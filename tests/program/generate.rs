@@ -14,10 +14,7 @@ use crate::session::program;
 const COMPLETED: [(&str, &str); 6] = [
     ("kl -m b", "b.gguf"),
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
-    (
-        "kl -m a.gguf --cache-type-k q",
-        "q4_0 q4_1 q5_0 q5_1 q8_0",
-    ),
+    ("kl -m a.gguf --cache-type-k q", "q4_0 q4_1 q5_0 q5_1 q8_0"),
     ("kl -m a.gguf -r r --vocab ", "common same tokenizer"),
     (
         "kl -m a.gguf -ngl 99 --ref-",
