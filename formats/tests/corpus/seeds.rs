@@ -4,7 +4,7 @@
 mod hidden;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
@@ -20,8 +20,8 @@ use super::{common, framing};
 /// which keep the reader busier.
 const N_VOCAB: [u32; 2] = [3, 121];
 
-/// Writes the files, and the first three quarters of each, into the corpus of their targets.
-pub fn write(corpus: impl Fn(&str) -> PathBuf) {
+/// Writes the files, and the first three quarters of each, into the folders of their targets.
+pub fn write(corpus: &Path) {
     for n_vocab in N_VOCAB {
         let u16 = native(Encoding::U16, n_vocab, None);
         let f32 = native(Encoding::F32, n_vocab, None);
@@ -57,7 +57,7 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
             ("reference", "npz", npz(&arrays(n_vocab))),
         ] {
-            let folder = corpus(target);
+            let folder = corpus.join(target);
             std::fs::create_dir_all(&folder).unwrap();
             let put = |name: &str, bytes: &[u8]| {
                 std::fs::write(folder.join(format!("{name}-{n_vocab}")), bytes).unwrap();

@@ -158,9 +158,11 @@ fn a_sidecar_that_an_earlier_kl_began_is_not_resumed() {
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
     settings.results.resume = Some(true);
-    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/sidecar");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus.tar.gz");
     for name in ["version-1-cut-121", "version-2-cut-121"] {
-        fs::copy(corpus.join(name), folder.path("q4.kls.partial")).unwrap();
+        let mut tar = std::process::Command::new("tar");
+        tar.args(["-xzOf", corpus, &format!("corpus/sidecar/{name}")]);
+        fs::write(folder.path("q4.kls.partial"), tar.output().unwrap().stdout).unwrap();
         let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
         let error = &report.failed[0].error;
         assert!(error.contains("begun by another version of kl"), "{error}");

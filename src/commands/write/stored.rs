@@ -299,7 +299,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
     /// follows the head.
     pub fn distance(&self, target: Target, off: f64) -> String {
-        let name = self.model.identity().architecture;
+        let name = self.model.facts().identity.architecture.clone();
         let name = name.map_or_else(
             || "of unknown architecture".to_owned(),
             |name| printable(&name),
@@ -361,7 +361,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
         let (model, options) = (self.model, &self.options);
         let n_windows = options.n_seq as usize;
-        let is_offloaded = model.is_offloaded();
+        let is_offloaded = model.facts().is_offloaded;
         let ready = Mutex::new(Some(decoder));
         Sources {
             n: self.settings.run.n_contexts(is_offloaded) as usize,

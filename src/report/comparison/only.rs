@@ -88,7 +88,7 @@ fn reference(of: &ComparedReference) -> ReferenceInfo {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::comparison::sample;
+    use crate::report::tests::sample;
 
     /// The largest KLD is the largest finite one, and infinite ones are listed before it.
     #[test]
