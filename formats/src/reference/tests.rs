@@ -127,7 +127,7 @@ fn a_reference_reports_what_its_file_records() {
     let about = reference.about();
     assert_eq!((reference.kind(), about.n_ctx), (llamacpp::KIND, 8));
     assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(6)));
-    assert!(about.is_base_file && about.hides_bos && about.holds_log_probabilities());
+    assert!(about.hides_bos && about.values == Values::FlooredLogProbabilities);
 
     assert_eq!(
         open(native::KIND, &[]).longest_window(),
