@@ -1,6 +1,7 @@
 //! The model's context: how rows are computed.
 
 use anyhow::Result;
+use clap::ValueEnum as _;
 use kl_formats::BackendIdentity;
 
 use super::calls::{Decoding, Split};
@@ -37,7 +38,7 @@ impl Precedent {
                 calls,
                 n_seq: backend.n_seq.unwrap_or(1),
             }),
-            flash_attn: flash_attn.and_then(|text| text.parse().ok()),
+            flash_attn: flash_attn.and_then(|name| FlashAttention::from_str(name, false).ok()),
         }
     }
 }

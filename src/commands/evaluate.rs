@@ -366,7 +366,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
             measures: Measures::new(
                 &settings.results.stats,
-                about.is_base_file,
+                about.values,
                 about.holds_log_probabilities(),
             ),
             shard: self.shard,

@@ -83,7 +83,6 @@ fn reference(of: &ComparedReference) -> ReferenceInfo {
         }),
         log_probabilities: false,
         values: Values::Logits,
-        is_base_file: false,
     }
 }
 
