@@ -58,7 +58,7 @@ fn kinds_are_recognised_by_their_bytes() {
     for (bytes, what) in [
         (&b""[..], Found::Empty),
         (b"GGUF\x03\0\0\0", Found::Model),
-        (b"kl_sidecar_v3\n{}", Found::Sidecar),
+        (b"kl_sidecar_v1\n{}", Found::Sidecar),
         (b"\x1f\x8b\x08", Found::Gzip),
         (b"_logits", Found::Text),
     ] {

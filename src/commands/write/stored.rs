@@ -14,7 +14,7 @@ use super::trial::{self, Outcome, Trial};
 use crate::commands::calls::Decoding;
 use crate::commands::context::record_calls;
 use crate::commands::observer::{Event, Watch};
-use crate::commands::resume;
+use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
@@ -178,7 +178,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
         self.describe(&stored, about);
         let windows = &self.input.plan.windows;
-        resume::check_same_reference(begun, &Header::new(about, encoding, windows))?;
+        let header = Header::new(about, encoding, windows);
+        check_same_run(begun.path(), begun.header(), &header, "text")?;
         Ok(stored)
     }
 

@@ -154,7 +154,7 @@ fn text(value: &str) -> String {
 }
 
 fn quantile(model: &ComparedModel, p: f64) -> String {
-    number(model.quantile(p).map(|quantile| quantile.estimate.value))
+    number(model.quantile(p))
 }
 
 fn same_top_end(model: &ComparedModel, end: fn(&crate::stats::Estimate) -> Option<f64>) -> String {
