@@ -12,6 +12,10 @@ export KL_FUZZ_BYTES=${2:-1000000000}
 folder=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo "${TMPDIR:-/tmp}")" kl-fuzz.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 
+# What fuzzing found so far, and the files that a corpus begins with.
+tar -xzf fuzz/corpus.tar.gz -C "$folder"
+KL_SEEDS=$folder/corpus cargo test --quiet --release --locked --package kl-formats --test corpus
+
 # cargo-fuzz sets cfg(fuzzing) and the sanitizer; AddressSanitizer needs a nightly toolchain.
 fuzz() {
     cargo +nightly fuzz "$1" --target-dir "${CARGO_TARGET_DIR:-target}/fuzz" "${@:2}"
@@ -26,7 +30,7 @@ for target in $targets; do
     max_len=8192
     [[ $target != kl_py ]] || max_len=65536
     began=$SECONDS
-    if TMPDIR=$folder fuzz run "$target" "$found" "fuzz/corpus/$target" -- \
+    if TMPDIR=$folder fuzz run "$target" "$found" "$folder/corpus/$target" -- \
         -max_len=$max_len -len_control=0 -reduce_inputs=0 -timeout=20 -rss_limit_mb=2048 \
         >"$folder/log" 2>&1; then
         echo "$(grep ' runs, ' "$folder/log"), in $((SECONDS - began)) s"
@@ -41,10 +45,13 @@ for target in $targets; do
         mkdir "$kept"
         (
             unset KL_FUZZ_BYTES
-            TMPDIR=$folder fuzz run "$target" "$kept" "fuzz/corpus/$target" "$found" -- \
+            TMPDIR=$folder fuzz run "$target" "$kept" "$folder/corpus/$target" "$found" -- \
                 -set_cover_merge=1 -use_counters=0 >"$folder/log" 2>&1
         ) || { cat "$folder/log"; exit 1; }
-        rm -r "fuzz/corpus/$target"
-        mv "$kept" "fuzz/corpus/$target"
+        rm -r "$folder/corpus/$target"
+        mv "$kept" "$folder/corpus/$target"
+        # The same bytes for the same inputs.
+        tar -C "$folder" --format=ustar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 \
+            -cf - corpus | gzip -9n >fuzz/corpus.tar.gz
     fi
 done

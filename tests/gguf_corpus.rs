@@ -1,11 +1,11 @@
-//! Reads every model file of the fuzzer's corpus: see `fuzz/README.md`. With `KL_WRITE_SEEDS=1`,
-//! writes the files that the corpus began with.
+//! Reads every model file of the fuzzer's corpus: see `fuzz/README.md`.
 
 #[path = "../fuzz/src/memory.rs"]
 mod memory;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use kl::engine::gguf;
 
@@ -16,14 +16,17 @@ fn memory_limit(file_bytes: u64) -> usize {
 
 #[test]
 fn the_corpus_is_read_without_a_panic_or_a_bomb() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/gguf");
-    if std::env::var_os("KL_WRITE_SEEDS").is_some() {
-        for n_tokens in [3, 121] {
-            let bytes = model(n_tokens);
-            let cut = &bytes[..bytes.len() * 3 / 4];
-            fs::write(corpus.join(format!("model-{n_tokens}")), &bytes).unwrap();
-            fs::write(corpus.join(format!("model-cut-{n_tokens}")), cut).unwrap();
-        }
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus.tar.gz");
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(archive).arg("-C").arg(folder.path());
+    assert!(tar.arg("corpus/gguf").status().unwrap().success());
+    let corpus = folder.path().join("corpus/gguf");
+    for n_tokens in [3, 121] {
+        let bytes = model(n_tokens);
+        let cut = &bytes[..bytes.len() * 3 / 4];
+        fs::write(corpus.join(format!("model-{n_tokens}")), &bytes).unwrap();
+        fs::write(corpus.join(format!("model-cut-{n_tokens}")), cut).unwrap();
     }
     let (mut whole, mut faulty) = (0, 0);
     for entry in fs::read_dir(corpus).unwrap() {

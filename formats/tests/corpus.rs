@@ -1,5 +1,5 @@
-//! Every file of the fuzzer's corpus, read whole: see `fuzz/README.md`. With
-//! `KL_WRITE_SEEDS=1`, writes the files that a corpus begins with.
+//! Every file of the fuzzer's corpus, read whole: see `fuzz/README.md`. With `KL_SEEDS=FOLDER`,
+//! writes the files that a corpus begins with to that folder.
 
 mod common;
 #[path = "../../fuzz/src/framing.rs"]
@@ -13,26 +13,29 @@ mod readers;
 #[path = "corpus/seeds.rs"]
 mod seeds;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use on_disk::OnDisk;
 use readers::Target;
 
-fn corpus(target: &str) -> PathBuf {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    root.join(target)
-}
-
 /// One test for all: allocations are counted for the whole process.
 #[test]
 fn the_corpus_is_read_without_a_panic_or_a_bomb() {
-    if std::env::var_os("KL_WRITE_SEEDS").is_some() {
-        seeds::write(corpus);
+    if let Some(folder) = std::env::var_os("KL_SEEDS") {
+        seeds::write(Path::new(&folder));
     }
+    let unpacked = tempfile::tempdir().unwrap();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus.tar.gz");
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(archive).arg("-C").arg(unpacked.path());
+    assert!(tar.status().unwrap().success());
+    let corpus = unpacked.path().join("corpus");
+    seeds::write(&corpus);
     let folder = tempfile::tempdir().unwrap();
     for target in readers::TARGETS {
         let (mut whole, mut faulty) = (0, 0);
-        for entry in std::fs::read_dir(corpus(target.name)).unwrap() {
+        for entry in std::fs::read_dir(corpus.join(target.name)).unwrap() {
             let from = entry.unwrap().path();
             eprintln!("{}", from.display());
             let on_disk = (target.frame)(&std::fs::read(from).unwrap());

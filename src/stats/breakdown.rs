@@ -17,7 +17,7 @@ const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Breakdown {
-    /// By the probability of the reference's top token. Empty where no record has it.
+    /// By the probability of the reference's top token. Empty where no token counts.
     pub by_confidence: Vec<Bin>,
     /// By position in the window, in powers of two: 0, 1, 2–3, 4–7 and so on.
     pub by_position: Vec<Bin>,
@@ -76,12 +76,9 @@ impl Breakdown {
     }
 }
 
-/// The bin of a reference's top probability; no bin of that number where it is not known.
+/// The bin of a reference's top probability.
 pub(super) fn confidence_bin(p: f64) -> u8 {
-    match p.is_nan() {
-        true => u8::MAX,
-        false => CONFIDENCE_EDGES.iter().filter(|edge| **edge <= p).count() as u8,
-    }
+    CONFIDENCE_EDGES.iter().filter(|edge| **edge <= p).count() as u8
 }
 
 /// The tokens that are sorted into bins.
@@ -107,7 +104,7 @@ struct Inside {
 impl Tokens<'_> {
     fn by_confidence(&self) -> Vec<Bin> {
         let bin_of = &self.columns.confidence_bin;
-        if bin_of.iter().all(|bin| *bin == u8::MAX) {
+        if bin_of.is_empty() {
             return Vec::new();
         }
         let percent = |p: f64| format!("{:.0}", 100.0 * p);
@@ -295,13 +292,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_absent() {
         let mut records = records();
-        for record in &mut records {
-            record.ref_top_p = f64::NAN;
-        }
         let of = breakdown(&records, &[]);
-        assert!(of.by_confidence.is_empty() && of.by_group.is_empty() && of.special.is_empty());
-        assert!(!of.by_position.is_empty());
+        assert!(of.by_group.is_empty() && of.special.is_empty());
         let none = breakdown(&[], &["wiki"]);
+        assert!(none.by_confidence.is_empty());
         assert_eq!((none.by_group[0].n_tokens, none.by_group[0].kld), (0, None));
         for record in &mut records {
             record.kld = 0.0;

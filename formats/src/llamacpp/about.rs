@@ -16,8 +16,6 @@ pub(super) fn reference(reader: LlamaCppReader) -> Reference {
             true => Values::FlooredLogProbabilities,
             false => Values::LogProbabilities,
         },
-        // beellama.cpp's arithmetic is kl's: over all entries, renormalised.
-        is_base_file: header.is_floored,
         first_scored: Some(header.first_scored()),
         hides_bos: true,
         checks: Checks::LengthAndTokens,

@@ -79,7 +79,7 @@ fn with_header(name: &Named, header: &Header) -> Result<Start> {
         format: WindowFormat {
             name: Named::default(),
             kind: KIND,
-            layout: header.written_layout(),
+            layout: header.layout(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
             row_len: header.row_len(),

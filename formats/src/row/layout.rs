@@ -84,8 +84,6 @@ impl RowLayout {
 pub(crate) enum StoredLayout {
     /// As this crate writes it.
     Written(RowLayout),
-    /// A u16 row of format version 2 of `kl`'s own file.
-    U16Version2,
     /// A row of a `_logits2` base file.
     Logits2,
 }
@@ -96,7 +94,6 @@ impl StoredLayout {
     pub(crate) fn row_bytes(self, n_vocab: usize) -> Option<usize> {
         match self {
             Self::Written(layout) => layout.row_bytes(n_vocab),
-            Self::U16Version2 => u16::row_bytes_version_2(n_vocab),
             Self::Logits2 => llama_cpp::row_bytes(n_vocab),
         }
     }
@@ -127,7 +124,6 @@ impl StoredLayout {
     pub(crate) fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
         match self {
             Self::Written(layout) => layout.view(bytes, n_vocab),
-            Self::U16Version2 => u16::view_version_2(bytes, n_vocab),
             Self::Logits2 => llama_cpp::view_logits2(bytes, n_vocab),
         }
     }

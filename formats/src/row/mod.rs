@@ -26,8 +26,8 @@ pub enum Row<'a> {
     /// Linear codes: a logit is `min + step * code`, in f32, the product rounded before the sum
     /// (numpy's float32 gives the same bits).
     U16 {
-        /// The row's smallest logit. Format version 2 of `kl`'s own file, and llama.cpp's base file,
-        /// have NaN here for a row that held a NaN or an infinity.
+        /// The row's smallest logit. llama.cpp's base file has NaN here for a row that held a NaN or
+        /// an infinity.
         min: f32,
         /// The distance between neighbouring codes; 0 for a constant row.
         step: f32,

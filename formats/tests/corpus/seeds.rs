@@ -4,7 +4,7 @@
 mod hidden;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
@@ -20,8 +20,8 @@ use super::{common, framing};
 /// which keep the reader busier.
 const N_VOCAB: [u32; 2] = [3, 121];
 
-/// Writes the files, and the first three quarters of each, into the corpus of their targets.
-pub fn write(corpus: impl Fn(&str) -> PathBuf) {
+/// Writes the files, and the first three quarters of each, into the folders of their targets.
+pub fn write(corpus: &Path) {
     for n_vocab in N_VOCAB {
         let u16 = native(Encoding::U16, n_vocab, None);
         let f32 = native(Encoding::F32, n_vocab, None);
@@ -49,15 +49,13 @@ pub fn write(corpus: impl Fn(&str) -> PathBuf) {
             ("npz", "prompts-parts", prompted_arrays(n_vocab)),
             ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
-            ("sidecar", "version-1", earlier_sidecar(1, 72, n_vocab)),
-            ("sidecar", "version-2", earlier_sidecar(2, 96, n_vocab)),
             ("reference", "native", u16),
             ("reference", "hidden", hidden(n_vocab)),
             ("reference", "kl_py", kl_py(n_vocab)),
             ("reference", "llama_cpp", llama_cpp(n_vocab)),
             ("reference", "npz", npz(&arrays(n_vocab))),
         ] {
-            let folder = corpus(target);
+            let folder = corpus.join(target);
             std::fs::create_dir_all(&folder).unwrap();
             let put = |name: &str, bytes: &[u8]| {
                 std::fs::write(folder.join(format!("{name}-{n_vocab}")), bytes).unwrap();
@@ -362,32 +360,4 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
     }
     let texts = [(1, &b"a"[..]), (2, b" \xc3")].into_iter().collect();
     writer.finish(&texts).unwrap()
-}
-
-/// The sidecar as an earlier version had it, whose records lacked the last fields. Version 1 had no
-/// trailer, and version 2 one without texts.
-fn earlier_sidecar(version: u32, field_bytes: usize, n_vocab: u32) -> Vec<u8> {
-    let bytes = sidecar(n_vocab);
-    let lines = bytes.split_inclusive(|&byte| byte == b'\n').take(2);
-    let start: usize = 4 + lines.map(<[u8]>::len).sum::<usize>();
-    let json = String::from_utf8(bytes[14..start - 5].to_vec()).unwrap();
-    let json = json.replace("\"version\":3", &format!("\"version\":{version}"));
-    let mut old = format!("kl_sidecar_v{version}\n{json}\n").into_bytes();
-    let header_crc = crc32fast::hash(&old).to_le_bytes();
-    old.extend(header_crc);
-    let records = bytes[start..].chunks(sidecar::RECORD_BYTES);
-    for (i, record) in (0u64..n_vocab.min(30).into()).zip(records) {
-        let fields = &record[..field_bytes];
-        let covered = [&header_crc[..], &i.to_le_bytes(), fields].concat();
-        old.extend(fields);
-        old.extend(crc32fast::hash(&covered).to_le_bytes());
-    }
-    if version == 2 {
-        let n_records = u64::from(n_vocab.min(30)).to_le_bytes();
-        let trailer = [b"kls_end\n", &n_records[..]].concat();
-        let crc = crc32fast::hash(&[&header_crc[..], &trailer].concat());
-        old.extend(trailer);
-        old.extend(crc.to_le_bytes());
-    }
-    old
 }

@@ -14,6 +14,7 @@ use super::device::{BufferType, Device};
 use super::fit::fit;
 use crate::engine::{
     EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit, last_log_errors,
+    while_loading,
 };
 
 /// A model that llama.cpp has loaded, and what came of its options.
@@ -25,6 +26,8 @@ pub(super) struct Loaded {
     pub(super) gpus: Vec<Device>,
     /// Layers that can be offloaded, of which the output layer is one.
     pub(super) n_layers: u32,
+    /// The context length that the model was trained on; 0 if its file does not record it.
+    pub(super) n_ctx_train: i32,
 }
 
 /// Loads a GGUF.
@@ -44,7 +47,8 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     }
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-    let model = unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    let model = while_loading(path, load);
     let model = NonNull::new(model).ok_or_else(|| EngineError::Load {
         path: path.to_owned(),
         reason: last_log_errors(),
@@ -57,6 +61,8 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
             + 1
     };
     let n_layers = u32::try_from(n_layers).unwrap_or(0);
+    // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
+    let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
     // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
     // pins, and frees the model when it is dropped.
     let model: LlamaModel = unsafe { std::mem::transmute(model) };
@@ -68,7 +74,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     if options.offloads_all(n_layers) {
         options.no_op_offload = false;
     }
-    if matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
+    if options.split_mode == Some(SplitMode::None) {
         let main = usize::try_from(options.main_gpu.unwrap_or_default());
         let main = main.ok().and_then(|i| gpus.get(i)).copied();
         gpus = main.into_iter().collect();
@@ -78,6 +84,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
         options,
         gpus,
         n_layers,
+        n_ctx_train,
     })
 }
 
@@ -111,10 +118,16 @@ impl Params {
             // Any negative number; `fit` wants the default one.
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
-        if let Some(SplitMode(mode)) = options.split_mode
+        if let Some(mode) = options.split_mode
             && !gpus.is_empty()
         {
-            raw.split_mode = mode.into();
+            raw.split_mode = match mode {
+                SplitMode::None => LlamaSplitMode::None,
+                SplitMode::Layer => LlamaSplitMode::Layer,
+                SplitMode::Row => LlamaSplitMode::Row,
+                SplitMode::Tensor => LlamaSplitMode::Tensor,
+            }
+            .into();
         }
         if let Some(main_gpu) = options.main_gpu {
             check_main_gpu(main_gpu, gpus)?;
@@ -181,7 +194,7 @@ impl Params {
         }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         // llama.cpp asks for it only where one device holds all.
-        if !matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
+        if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
         options.n_gpu_layers = GpuLayers::Count(match n_gpus {

@@ -1,0 +1,266 @@
+//! A comparison built by hand, which is the same on every machine: for the tests of every output.
+
+use kl_formats::{BackendIdentity, TokenRecord};
+use serde_json::json;
+
+use super::{made_up, schema};
+use crate::report::Warning;
+use crate::report::comparison::{
+    ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
+    PairKind, WorstText, WorstToken, WorstTop,
+};
+use crate::stats::{
+    ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Statistics,
+};
+
+const WINDOWS: u32 = 12;
+const ROWS: u32 = 80;
+
+/// Six models: the noise floor, the best, one that cannot be told from it, two that are worse, and
+/// stored rows of a model of unknown size.
+pub fn comparison() -> Comparison {
+    let difference = |value, p, p_holm| DifferenceToBest {
+        difference: difference(value, p),
+        p_holm: Some(p_holm),
+    };
+    let mut models = vec![
+        ComparedModel {
+            is_reference_model: true,
+            is_noise_floor: true,
+            ..model("tiny-f16", 4_000_000, 0.001)
+        },
+        ComparedModel {
+            indistinguishable_from_best: true,
+            pareto: true,
+            ..model("tiny-q4_K_M", 1_250_000, 0.5)
+        },
+        ComparedModel {
+            difference_to_best: Some(difference(0.0002, 0.42, 0.42)),
+            indistinguishable_from_best: true,
+            pareto: true,
+            ..model("tiny-iq4_xs", 1_150_000, 0.52)
+        },
+        ComparedModel {
+            difference_to_best: Some(difference(0.0061, 0.004, 0.012)),
+            ..model("tiny-q4_0", 1_200_000, 1.0)
+        },
+        ComparedModel {
+            difference_to_best: Some(difference(0.0427, 1e-9, 4e-9)),
+            pareto: true,
+            ..model("tiny-q2_K", 850_000, 4.5)
+        },
+        ComparedModel {
+            difference_to_best: Some(difference(0.06, 1e-7, 3e-7)),
+            set_up: BackendIdentity::default(),
+            ..model("other.npz", 0, 6.0)
+        },
+    ];
+    if let Some(stored) = models.last_mut() {
+        (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
+        stored.model.bpw = None;
+        for worst in &mut stored.top {
+            worst.text = None;
+            (worst.ref_top.text, worst.eval_top.text) = (None, None);
+        }
+    }
+    let pair = |kind, a: &str, b: &str, value, p, share_a_nearer| ComparedPair {
+        kind,
+        a: a.to_owned(),
+        b: b.to_owned(),
+        difference: self::difference(value, p),
+        share_a_nearer: Some(share_a_nearer),
+    };
+    Comparison {
+        versions: made_up::VERSIONS,
+        reference: reference(),
+        confidence: Confidence::default(),
+        models,
+        pairs: vec![
+            pair(
+                PairKind::Best,
+                "tiny-iq4_xs",
+                "tiny-q4_K_M",
+                0.0002,
+                0.42,
+                0.49,
+            ),
+            pair(
+                PairKind::Best,
+                "tiny-q4_0",
+                "tiny-q4_K_M",
+                0.0061,
+                0.004,
+                0.31,
+            ),
+            pair(
+                PairKind::Best,
+                "tiny-q2_K",
+                "tiny-q4_K_M",
+                0.0427,
+                1e-9,
+                0.04,
+            ),
+            pair(PairKind::Best, "other.npz", "tiny-q4_K_M", 0.06, 1e-7, 0.02),
+            pair(
+                PairKind::Size,
+                "tiny-q2_K",
+                "tiny-iq4_xs",
+                0.0425,
+                1e-9,
+                0.05,
+            ),
+            pair(
+                PairKind::Size,
+                "tiny-iq4_xs",
+                "tiny-q4_0",
+                -0.0059,
+                0.006,
+                0.68,
+            ),
+        ],
+        not_compared: vec![
+            NotCompared {
+                sidecar: "old.kls".to_owned(),
+                why: "was evaluated against another reference (wiki.gz): report it apart"
+                    .to_owned(),
+            },
+            NotCompared {
+                sidecar: "q5_1.kls.partial".to_owned(),
+                why: "is not done yet".to_owned(),
+            },
+        ],
+        warnings: vec![Warning::FewClusters {
+            labels: Vec::new(),
+            n: WINDOWS.into(),
+            unit: "window",
+        }],
+    }
+}
+
+fn difference(value: f64, p: f64) -> PairedDifference {
+    PairedDifference {
+        value,
+        lo: Some(value - 0.0004),
+        hi: Some(value + 0.0005),
+        se: Some(0.00022),
+        p: Some(p),
+        n_tokens: u64::from(WINDOWS * ROWS),
+        clusters: Clustering {
+            rule: ClusterRule::Auto,
+            kind: ClusterKind::Window,
+            n: WINDOWS.into(),
+            windows_per_block: 1,
+            autocorrelation: Some(0.125),
+        },
+    }
+}
+
+fn reference() -> ComparedReference {
+    let of = made_up::reference();
+    ComparedReference {
+        file_name: Some(of.path),
+        kind: Some(of.kind),
+        model: of.model,
+        text: of.text,
+        fingerprint: Some("0123abcd".to_owned()),
+        backend: of.backend,
+        n_ctx: ROWS,
+        n_vocab: 512,
+        first_scored: 0,
+        groups: Vec::new(),
+        prompts: false,
+    }
+}
+
+/// A model whose KLDs are `scale` times those of made-up records.
+pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let measured = Statistics::of_records(&records(scale), &[], confidence, rule);
+    ComparedModel {
+        label: label.to_owned(),
+        sidecar: format!("{label}.gguf.kls"),
+        parts: Vec::new(),
+        model: made_up::model(&format!("{label}.gguf"), size_bytes),
+        is_reference_model: false,
+        is_noise_floor: false,
+        is_incomplete: false,
+        n_vocab_compared: Some(512),
+        until: None,
+        summary: measured.summary,
+        breakdown: measured.breakdown,
+        difference_to_best: None,
+        indistinguishable_from_best: false,
+        pareto: false,
+        set_up: made_up::reference().backend.unwrap_or_default(),
+        ccdf: (0..20)
+            .map(|i| {
+                (
+                    scale * 0.025 * f64::from(i) / 20.0,
+                    1.0 - f64::from(i) / 20.0,
+                )
+            })
+            .collect(),
+        by_window: (0..WINDOWS)
+            .map(|window| {
+                (
+                    f64::from(window),
+                    scale * (0.012 + f64::from(window % 5) / 1000.0),
+                )
+            })
+            .collect(),
+        top: vec![
+            worst(scale, "Once upon a \"time\"\n", true),
+            worst(scale / 2.0, "</script>", false),
+        ],
+    }
+}
+
+fn records(scale: f64) -> Vec<TokenRecord> {
+    let mut records = made_up::records(WINDOWS, ROWS);
+    for record in &mut records {
+        record.kld *= scale;
+        record.reverse_kld *= scale;
+    }
+    records
+}
+
+fn worst(kld: f64, before: &str, has_next: bool) -> WorstToken {
+    let top = |token, text: &str, p| WorstTop {
+        token,
+        text: Some(text.to_owned()),
+        p: Some(p),
+    };
+    WorstToken {
+        window: 1,
+        position: 62,
+        kld,
+        next_token: has_next.then_some(3),
+        text: Some(WorstText {
+            before: before.to_owned(),
+            next: has_next.then(|| " there".to_owned()),
+        }),
+        ref_top: top(3, " there", 0.75),
+        eval_top: top(5, ",", 0.5),
+    }
+}
+
+#[test]
+fn the_json_is_as_its_schema_states() {
+    let json = comparison().json().unwrap();
+    schema::check::<Comparison>(&json);
+    assert!(json.ends_with("}\n"));
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["models"][0]["ccdf"][0], json!([0.0, 1.0]));
+}
+
+#[test]
+fn text_of_the_comparison() {
+    let text = comparison().text();
+    for line in text.lines() {
+        assert!(
+            line.chars().count() <= 80 || line.starts_with("    "),
+            "{line}"
+        );
+    }
+    insta::assert_snapshot!(text);
+}

@@ -1,0 +1,191 @@
+//! The JSON Schemas of all documents, in `docs/schema`, and the tables of `docs/JSON.md`: both are made
+//! from the types that the documents are serialized from, whose comments describe the keys.
+//!
+//! After an intended change, `INSTA_UPDATE=always cargo test --release --lib report` rewrites them.
+//! Read the difference before you commit it, and docs/PROMISES.md.
+
+mod page;
+
+use std::borrow::Cow;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schemars::generate::SchemaSettings;
+use schemars::transform::{Transform, transform_subschemas};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value};
+
+use crate::report::comparison::{Comparison, InDepth};
+use crate::report::{Info, Report, Warning};
+
+/// A kind of document.
+struct Document {
+    /// The schema's file in `docs/schema`.
+    file: &'static str,
+    title: &'static str,
+    /// The calls that write it.
+    calls: &'static str,
+    schema: Value,
+}
+
+fn documents() -> [Document; 4] {
+    [
+        Document {
+            file: "evaluation.json",
+            title: "Evaluation",
+            calls: "`kl -m … --json PATH`, `kl compare … --json PATH`",
+            schema: schema::<Report>("Evaluation"),
+        },
+        Document {
+            file: "report.json",
+            title: "Report",
+            calls: "`kl report … --json PATH`",
+            schema: schema::<Comparison>("Report"),
+        },
+        Document {
+            file: "pair.json",
+            title: "Pair",
+            calls: "`kl report A.kls B.kls --pair --json PATH`",
+            schema: schema::<InDepth>("Pair"),
+        },
+        Document {
+            file: "info.json",
+            title: "Info",
+            calls: "`kl info FILE --json`",
+            schema: schema::<Info>("Info"),
+        },
+    ]
+}
+
+fn schema<T: JsonSchema>(title: &str) -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let generator = settings.with_transform(Plain).into_generator();
+    let mut schema = generator.into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), title.into());
+    schema.to_value()
+}
+
+/// Checks a document: all its keys have to be in the schema of its type.
+#[track_caller]
+pub fn check<T: JsonSchema>(json: &str) {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let generator = settings.with_transform(Closed).into_generator();
+    let schema = generator.into_root_schema_for::<T>().to_value();
+    let document = serde_json::from_str(json).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors = validator.iter_errors(&document);
+    let errors = Vec::from_iter(errors.map(|e| format!("{}: {e}", e.instance_path())));
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+/// Forbids the keys that a schema does not name. Readers have to accept them, so the published ones
+/// do not.
+#[derive(Clone, Debug)]
+struct Closed;
+
+impl Transform for Closed {
+    fn transform(&mut self, schema: &mut Schema) {
+        if schema.get("properties").is_some() {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
+/// Makes descriptions of comments: one line a paragraph, and `null` for Rust's `None`. Removes the
+/// names of Rust's number types, which JSON Schema does not know.
+#[derive(Clone, Debug)]
+struct Plain;
+
+impl Transform for Plain {
+    fn transform(&mut self, schema: &mut Schema) {
+        schema.remove("format");
+        if let Some(Value::String(text)) = schema.get_mut("description") {
+            let paragraphs = text.split("\n\n").map(|lines| lines.replace('\n', " "));
+            let plain = Vec::from_iter(paragraphs).join("\n\n");
+            *text = plain.replace("`None`", "null").replace(" in JSON)", ")");
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
+/// Its serializer is written by hand.
+impl JsonSchema for Warning {
+    fn schema_name() -> Cow<'static, str> {
+        "Warning".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        /// Something to know before you trust the numbers.
+        #[derive(JsonSchema)]
+        #[allow(dead_code)]
+        struct Warning {
+            /// What it is about, for scripts: stable, unlike the message.
+            kind: String,
+            /// What is odd, and what to do about it, in one line.
+            message: String,
+        }
+        Warning::json_schema(generator)
+    }
+}
+
+/// A file of the documentation.
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name)
+}
+
+/// Checks that a file holds `text`, or rewrites it if the environment asks for that.
+fn is_current(name: &str, text: &str) {
+    if env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        fs::write(path(name), text).unwrap();
+    }
+    let there = fs::read_to_string(path(name)).unwrap_or_default();
+    assert!(
+        there == text,
+        "docs/{name} is not what the types give: INSTA_UPDATE=always rewrites it"
+    );
+}
+
+#[test]
+fn schemas_are_those_of_the_types() {
+    for Document { file, schema, .. } in documents() {
+        let text = serde_json::to_string_pretty(&schema).unwrap();
+        is_current(&format!("schema/{file}"), &(text + "\n"));
+    }
+}
+
+#[test]
+fn every_key_is_described() {
+    for Document { file, schema, .. } in documents() {
+        check_described(file, &schema);
+    }
+}
+
+/// Checks the descriptions in a schema and in those below it.
+fn check_described(path: &str, schema: &Value) {
+    if let Some(text) = schema["description"].as_str() {
+        assert!(!text.contains("[`"), "{path}: a link of rustdoc: {text}");
+    }
+    match schema {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                if let ("properties", Value::Object(keys)) = (key.as_str(), field) {
+                    check_keys(path, keys);
+                }
+                check_described(&format!("{path}/{key}"), field);
+            }
+        }
+        Value::Array(schemas) => schemas.iter().for_each(|of| check_described(path, of)),
+        _ => {}
+    }
+}
+
+fn check_keys(path: &str, keys: &Map<String, Value>) {
+    for (key, schema) in keys {
+        let is_described = schema["description"].is_string() || schema["const"].is_string();
+        assert!(is_described, "{path}: the key {key} has no description");
+    }
+}
