@@ -129,7 +129,7 @@ impl Columns {
             self.push_counted(record);
             return;
         };
-        self.not_counted.push(self.n_records() - 1);
+        self.not_counted.push(self.n_records());
         if self.excluded.len() < MAX_EXCLUDED_LISTED {
             self.excluded.push(ExcludedToken {
                 window: record.window,
