@@ -8,6 +8,7 @@ pub mod comparison;
 mod condition;
 mod info;
 mod json;
+pub mod layout;
 mod named_numbers;
 pub mod number;
 mod one_line;
@@ -18,7 +19,6 @@ pub(crate) mod tests;
 mod text;
 mod versions;
 mod warning;
-pub mod wrap;
 
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};

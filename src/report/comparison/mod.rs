@@ -12,7 +12,6 @@ mod only;
 mod pair;
 mod set_up;
 mod text;
-mod words;
 mod worst;
 
 use std::path::Path;

@@ -20,31 +20,40 @@ impl Comparison {
     /// `huggingface_hub/repocard_data.py`, version 2.4.0.
     #[must_use]
     pub fn model_card(&self) -> String {
-        let results: Vec<(&ComparedModel, Vec<Metric>)> = self
-            .models
-            .iter()
-            .filter(|model| model.is_candidate())
-            .map(|model| (model, metrics(model)))
-            .filter(|(_, metrics)| !metrics.is_empty())
-            .collect();
-        let mut out = String::new();
-        if !results.is_empty() {
-            let _ = writeln!(out, "---\nmodel-index:");
-            let _ = writeln!(
-                out,
-                "- name: {}\n  results:",
-                quoted(self.reference.model_name().unwrap_or("model"))
-            );
-            for (model, metrics) in &results {
-                self.result(&mut out, model, metrics);
-            }
-            out.push_str("---\n\n");
+        let ranked = self.models.iter().filter(|model| model.is_candidate());
+        let mut results = String::new();
+        for model in ranked {
+            self.result(&mut results, model);
         }
-        self.markdown_models(&mut out);
-        out
+        if results.is_empty() {
+            return self.markdown_models();
+        }
+        let name = quoted(self.reference.model_name().unwrap_or("model"));
+        let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
+        index + &self.markdown_models()
     }
 
-    fn result(&self, out: &mut String, model: &ComparedModel, metrics: &[Metric]) {
+    /// Adds the numbers that a model has.
+    fn result(&self, out: &mut String, model: &ComparedModel) {
+        let mean = model.mean_kld().map(|mean| mean.estimate.value);
+        let quantile = "99 % quantile of the KL divergence (nats)";
+        let mut metrics = String::new();
+        for (kind, name, value) in [
+            ("kl_divergence", "Mean KL divergence (nats)", mean),
+            ("kl_divergence", quantile, model.quantile(0.99)),
+            ("top_token_agreement", "Same top token", model.same_top()),
+            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                let name = quoted(&format!("{name}, {}", model.label));
+                let value = number(value);
+                let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
+                let _ = writeln!(metrics, "      value: {value}");
+            }
+        }
+        if metrics.is_empty() {
+            return;
+        }
         let text = self.reference.text.as_ref();
         let name = text.and_then(|text| text.name.as_deref());
         let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
@@ -54,42 +63,8 @@ impl Comparison {
         if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
             let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
         }
-        out.push_str("    metrics:\n");
-        for metric in metrics {
-            let name = quoted(&format!("{}, {}", metric.name, model.label));
-            let _ = writeln!(out, "    - type: {}\n      name: {name}", metric.kind);
-            let _ = writeln!(out, "      value: {}", number(metric.value));
-        }
+        let _ = write!(out, "    metrics:\n{metrics}");
     }
-}
-
-/// A number of a model's.
-struct Metric {
-    kind: &'static str,
-    name: &'static str,
-    value: f64,
-}
-
-/// The numbers that a model has.
-fn metrics(model: &ComparedModel) -> Vec<Metric> {
-    let mean = model.mean_kld().map(|mean| mean.estimate.value);
-    let quantile = model.quantile(0.99).map(|quantile| quantile.estimate.value);
-    let all = [
-        ("kl_divergence", "Mean KL divergence (nats)", mean),
-        (
-            "kl_divergence",
-            "99 % quantile of the KL divergence (nats)",
-            quantile,
-        ),
-        ("top_token_agreement", "Same top token", model.same_top()),
-        ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
-    ];
-    all.into_iter()
-        .filter_map(|(kind, name, value)| {
-            let value = value.filter(|value| value.is_finite())?;
-            Some(Metric { kind, name, value })
-        })
-        .collect()
 }
 
 /// A number that YAML 1.1 reads as one: it needs a point, and `1e-7` would be a string.

@@ -1,7 +1,7 @@
 //! The lines about a reference of hidden states: how exact its rows are.
 
-use super::sheet::Sheet;
-use crate::report::number::significant;
+use crate::report::layout::Sheet;
+use crate::report::number::short_kld;
 use crate::report::result::{HereInfo, RowError, StatesInfo};
 
 /// Where the rows were computed, how far they are from the model's own, and the encoding's own error
@@ -30,6 +30,6 @@ fn moved(here: &HereInfo) -> String {
 }
 
 fn nats(error: RowError) -> String {
-    let [mean, max] = [error.mean_kld, error.max_kld].map(|kld| significant(kld, 3));
+    let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
     format!("{mean} nats, {max} at most")
 }
