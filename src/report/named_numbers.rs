@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kl_formats::{ModelIdentity, Row, TokenRecord};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::number::short_percent;
@@ -20,13 +21,13 @@ use crate::stats::{
 /// is `q` and its percentage, as in `kld.q99.9`; the 50 % quantile is also `median`.
 pub type NamedNumbers = BTreeMap<String, Option<f64>>;
 
-/// Names every number of a report.
-pub fn named_numbers(report: &ModelReport) -> NamedNumbers {
+/// Names every number of a model's JSON object.
+pub fn named_numbers(model: &impl Serialize) -> NamedNumbers {
     let mut numbers = NamedNumbers::new();
     // Without JSON there are no numbers, and every condition fails.
     collect(
         "",
-        &serde_json::to_value(report).unwrap_or_default(),
+        &serde_json::to_value(model).unwrap_or_default(),
         &mut numbers,
     );
     numbers

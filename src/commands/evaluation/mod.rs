@@ -170,9 +170,9 @@ impl Evaluation<'_> {
             self.reference.n_vocab,
             rows.n_scored(),
         );
-        header.writer = writer();
+        header.writer = Some(writer());
         header.model = Some(self.model.clone());
-        header.model_path = self.path.display().to_string();
+        header.model_path = Some(self.path.display().to_string());
         header.label = self.settings.label_of(self.path);
         header.groups = match &self.groups {
             Some(groups) => groups.names().to_vec(),
@@ -180,7 +180,7 @@ impl Evaluation<'_> {
         };
         header.prompts = self.prompts.is_some();
         header.stored = self.is_stored;
-        header.first_scored = self.reference.first_scored.unwrap_or(0);
+        header.first_scored = self.reference.first_scored.or(Some(0));
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
         header.until = self.until;

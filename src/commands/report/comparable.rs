@@ -164,7 +164,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         differ("with windows of", Some(ours), Some(theirs))
     } else if here.first_scored != there.first_scored {
         let (ours, theirs) = (here.first_scored, there.first_scored);
-        let shown = |first: u32| Some(first.to_string());
+        let shown = |first: Option<u32>| first.map(|first| first.to_string());
         differ("scored from position", shown(ours), shown(theirs))
     } else if model(ours) != model(theirs) {
         differ("of the model", model(ours), model(theirs))

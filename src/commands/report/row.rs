@@ -61,7 +61,8 @@ impl Row {
             }
         })?;
         let identity = header.model.clone().unwrap_or_default();
-        let info = ModelInfo::new(Path::new(&header.model_path), &identity);
+        let path = header.model_path.as_deref().unwrap_or_default();
+        let info = ModelInfo::new(Path::new(path), &identity);
         let is_reference_model =
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
         let paths = stored.paths().iter().map(|path| path.display().to_string());
