@@ -158,7 +158,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
         };
         text.windowing.n_ctx = n_ctx;
         write(&settings, &FakeEngine::default(), &()).unwrap();
-        let backend = folder.header("states").backend.unwrap();
+        let backend = folder.header("states").provenance.backend.unwrap();
         (folder.header("states"), backend.equal_calls)
     };
     let (header, equal_calls) = with_n_ctx(512);

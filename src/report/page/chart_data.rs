@@ -83,7 +83,7 @@ impl<'c> ChartData<'c> {
         Self {
             unit: answer.unit.symbol,
             window: comparison.reference.unit(),
-            best: answer.best.map(|best| best.label),
+            best: comparison.best().map(|best| best.label.as_str()),
             shown: shown(comparison, answer),
             forest: ForestScale::of(comparison),
             models: comparison.models.iter().map(model).collect(),
@@ -194,7 +194,10 @@ fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
         .iter()
         .filter(|model| model.is_candidate() || !has_quants);
     let labels = quants.map(|model| model.label.as_str());
-    let best = answer.best.iter().map(|best| best.label);
+    let best = comparison
+        .best()
+        .into_iter()
+        .map(|best| best.label.as_str());
     let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
     let n = steps.len().min(MAX_SHOWN - 1);
     let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());

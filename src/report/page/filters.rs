@@ -13,21 +13,22 @@ const MISSING: &str = "–";
 const MAX_NAMES: usize = 8;
 
 pub(super) fn add_to(environment: &mut Environment) {
-    environment.add_filter("kld", |x: Option<f64>| finite(x, kld));
-    environment.add_filter("percent", |x: Option<f64>| finite(x, number::percent));
-    environment.add_filter("short_percent", |x: Option<f64>| {
-        finite(x, |x| format!("{} %", number::short_percent(x)))
-    });
-    environment.add_filter("quantile_name", |x: Option<f64>| {
-        finite(x, number::quantile_name)
-    });
+    let numbers: [(&str, fn(f64) -> String); 6] = [
+        ("kld", |x| number::significant(x, 4)),
+        ("percent", number::percent),
+        ("short_percent", |x| {
+            format!("{} %", number::short_percent(x))
+        }),
+        ("quantile_name", number::quantile_name),
+        ("ratio", |x| number::significant(x, 3)),
+        ("p_value", p_value),
+    ];
+    for (name, shown) in numbers {
+        environment.add_filter(name, move |x: Option<f64>| finite(x, shown));
+    }
     environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
         finite(x, |x| number::fixed(x, decimals))
     });
-    environment.add_filter("ratio", |x: Option<f64>| {
-        finite(x, |x| number::significant(x, 3))
-    });
-    environment.add_filter("p_value", |x: Option<f64>| finite(x, p_value));
     environment.add_filter("sort_key", |x: Option<f64>| {
         let x = x.filter(|x| x.is_finite());
         x.map(|x| x.to_string()).unwrap_or_default()
@@ -44,11 +45,6 @@ pub(super) fn add_to(environment: &mut Environment) {
     });
 }
 
-/// A KL divergence in nats, to four significant digits.
-pub(super) fn kld(value: f64) -> String {
-    number::significant(value, 4)
-}
-
 fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| MISSING.to_owned(), show)
 }
@@ -59,10 +55,9 @@ fn finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
 }
 
 fn p_value(p: f64) -> String {
-    if p < 1e-3 {
-        "< 0.001".to_owned()
-    } else {
-        number::significant(p, 2)
+    match p < 1e-3 {
+        true => "< 0.001".to_owned(),
+        false => number::significant(p, 2),
     }
 }
 
@@ -80,10 +75,9 @@ fn capitalised(text: &str) -> String {
 
 /// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.
 fn emphasised(names: &[String]) -> String {
-    let shown = if names.len() > MAX_NAMES {
-        MAX_NAMES - 1
-    } else {
-        names.len()
+    let shown = match names.len() > MAX_NAMES {
+        true => MAX_NAMES - 1,
+        false => names.len(),
     };
     let mut html = String::new();
     for (i, name) in names.iter().take(shown).enumerate() {

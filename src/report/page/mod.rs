@@ -10,7 +10,6 @@ mod filters;
 mod set_up;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
@@ -52,29 +51,36 @@ pub enum PageError {
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, PageError> {
-    let answer = Answer::of(comparison);
+    let (answer, reference) = (Answer::of(comparison), &comparison.reference);
     let data = ChartData::of(comparison, &answer);
     let models = &comparison.models;
+    let original = reference.model_name().or(reference.file_name.as_deref());
+    let label = |m: &ComparedModel| m.label.clone();
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.estimate.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
+    let floors = models
+        .iter()
+        .filter(|m| m.is_noise_floor && m.mean_kld().is_some());
     let values = context! {
         c => Value::from(Serde(comparison)),
         first => models.first().map(|model| Value::from(Serde(model))),
+        best => comparison.best().map(|model| Value::from(Serde(model))),
+        floors => floors.map(|model| Value::from(Serde(model))).collect::<Vec<_>>(),
         has_macro => models.iter().any(|m| m.summary.kld_macro.is_some()),
         has_sizes => data.has_sizes(),
-        window => comparison.reference.unit(),
-        title => words::title(comparison),
+        window => reference.unit(),
+        title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
-        left_out => models.iter().map(ComparedModel::n_left_out).collect::<Vec<_>>(),
-        sizes => models.iter().map(|m| m.model.shown_bytes()).collect::<Vec<_>>(),
+        // Labels are unique.
+        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<Value>(),
+        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<Value>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
-        unsized => unsized_models.map(|m| m.label.clone()).collect::<Vec<_>>(),
-        at_0 => at_0.map(|m| m.label.clone()).collect::<Vec<_>>(),
+        unsized => unsized_models.map(label).collect::<Vec<_>>(),
+        at_0 => at_0.map(label).collect::<Vec<_>>(),
         answer => Value::from(Serde(&answer)),
-        alternatives => Value::from(Serde(words::alternatives(comparison, &answer))),
         reference_rows => set_up::reference_rows(comparison),
-        set_up => Value::from(Serde(SetUpTable::of(models, comparison.reference.prompts))),
+        set_up => Value::from(Serde(SetUpTable::of(models, reference.prompts))),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
         data => Value::from_safe_string(json_in_script(&data)?),
