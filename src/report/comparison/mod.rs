@@ -190,7 +190,7 @@ impl ComparedReference {
             backend: reference.backend.clone(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
-            first_scored: header.first_scored,
+            first_scored: header.first_scored.unwrap_or(0),
             groups: header.groups.clone(),
             prompts: header.prompts,
         }

@@ -10,7 +10,7 @@ use crate::report::comparison::{
 };
 use crate::report::{Warning, json_text};
 use crate::stats::{
-    Breakdown, ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Summary,
+    ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Statistics,
 };
 
 const WINDOWS: u32 = 12;
@@ -174,7 +174,8 @@ fn reference() -> ComparedReference {
 
 /// A model whose KLDs are `scale` times those of made-up records.
 pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
-    let records = records(scale);
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let measured = Statistics::of_records(&records(scale), &[], confidence, rule);
     ComparedModel {
         label: label.to_owned(),
         sidecar: format!("{label}.gguf.kls"),
@@ -185,8 +186,8 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         is_incomplete: false,
         n_vocab_compared: Some(512),
         until: None,
-        summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
-        breakdown: Breakdown::of(&records, &[], Confidence::default(), ClusterRule::default()),
+        summary: measured.summary,
+        breakdown: measured.breakdown,
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,
