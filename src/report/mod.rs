@@ -23,9 +23,9 @@ pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, v
 pub use json::{Versions, json_text};
 pub use one_line::one_line;
 pub use result::{
-    DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
-    NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
-    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait, unit,
+    DeviceInfo, DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport,
+    NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, StatesInfo, TimingInfo,
+    TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait, unit,
     without_part,
 };
 pub use text::text_report;

@@ -116,7 +116,7 @@ pub mod logit_metrics;
 mod pair;
 mod passes;
 mod portable;
-mod recomputed;
+mod row_error;
 mod token_score;
 mod vector;
 
@@ -139,5 +139,5 @@ pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::RowPair;
-pub use recomputed::Recomputed;
+pub use row_error::RowError;
 pub use token_score::TokenScore;

@@ -8,7 +8,6 @@
 mod about;
 mod blocks;
 mod head;
-mod head_writer;
 mod header;
 mod index;
 mod member;

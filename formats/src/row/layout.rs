@@ -2,7 +2,7 @@
 
 use super::u16::{self, Form};
 use super::{Row, llama_cpp};
-use crate::StateType;
+use crate::Float;
 
 /// How the bytes of a row are laid out in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum RowLayout {
     /// and a minimum.
     LlamaCpp,
     /// No row of logits, but the hidden state that one is computed from, in `kl`'s own file.
-    State(StateType),
+    State(Float),
 }
 
 impl RowLayout {

@@ -2,7 +2,6 @@
 
 mod order;
 mod piece;
-mod projected;
 mod start;
 mod target;
 mod window_encoder;
@@ -16,6 +15,5 @@ pub use window_format::{WindowFormat, rows_per_piece};
 pub use writer::Writer;
 
 pub(crate) use piece::Part;
-pub(crate) use projected::of_members;
 pub(crate) use start::{End, NoEnd, Start};
-pub(crate) use window_format::Framing;
+pub(crate) use window_format::{Framing, of_members};

@@ -12,9 +12,8 @@ use anyhow::Result;
 use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
-use super::head::open_rows;
 use super::observer::{Observer, Watch};
-use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
+use super::reference::{is_same_model, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
 use super::vocabulary::check_vocabularies;
 use crate::engine::Engine;

@@ -8,7 +8,7 @@ use crate::commands::observer::{Event, Watch};
 use crate::commands::report::compare_run;
 use crate::commands::settings::ResultSettings;
 use crate::pipeline::RowsHere;
-use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
+use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
@@ -58,7 +58,7 @@ pub fn evaluate_each(
         match evaluate(path, &report.reference, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
-                    states.here = evaluated.here.map(HereInfo::from);
+                    states.here = evaluated.here;
                 }
                 if let Some(error) = evaluated.unwritten {
                     let error = one_line(&error);

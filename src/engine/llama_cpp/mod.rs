@@ -5,16 +5,15 @@ mod context;
 mod decoder;
 mod device;
 mod fit;
+mod ggml;
 mod head;
 mod load;
-mod matrix;
 mod model;
 mod node;
 mod own_head;
 mod placement;
 mod probe;
 pub(super) mod rpc;
-mod scheduler;
 mod tap;
 #[cfg(test)]
 mod tests;
