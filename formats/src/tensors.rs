@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowSpec};
 
-/// The type of a row's entries, or of a hidden state's. Written `f16`, `bf16`, `f32` or `f64` in JSON.
+/// The type of a row's entries, or of a hidden state's. Written `f16`, `bf16` or `f32` in JSON.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -19,7 +19,8 @@ pub enum Float {
     Bf16,
     /// IEEE binary32.
     F32,
-    /// IEEE binary64, rounded to f32 when read.
+    /// IEEE binary64, rounded to f32 when read; not of hidden states.
+    #[serde(skip)]
     F64,
 }
 

@@ -370,12 +370,9 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             started,
             loaded: started.elapsed(),
         };
-        let rows = match (self.shard, settings.until) {
-            (Some(shard), _) => rows.part(run.max_rows, shard),
-            (None, Some(_)) => rows.sampled(run.max_rows),
-            (None, None) => rows.limited(run.max_rows),
-        };
-        let rows = rows.cut_to(n_compared);
+        let rows = rows
+            .choose(run.max_rows, self.shard, settings.until.is_some())
+            .cut_to(n_compared);
         let (against, contexts) = (&self.against, rows.contexts.clone());
         let make = || {
             let decoder = model.decoder(&options)?;

@@ -161,11 +161,11 @@ fn computed_rows_are_the_stored_ones_whatever_the_batches() {
         for (n_batch, n_ubatch) in [(16, 16), (7, 7), (7, 3), (1, 1), (512, 5)] {
             write_both(folder, &plan, n_batch, n_ubatch);
             for max_rows in [None, Some(20)] {
-                let stored = open(&folder.join("rows")).limited(max_rows);
+                let stored = open(&folder.join("rows")).choose(max_rows, None, false);
                 let expected = records(&stored, 1, 4);
                 for (n_sources, n_batch) in [(1, 1), (1, 4), (2, 7), (3, 16), (1, 100)] {
                     let rows = with_head(folder, Counting::default()).unwrap();
-                    let rows = rows.limited(max_rows);
+                    let rows = rows.choose(max_rows, None, false);
                     assert_eq!(rows.n_scored(), stored.n_scored());
                     assert_eq!(records(&rows, n_sources, n_batch), expected);
                 }
