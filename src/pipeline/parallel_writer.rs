@@ -9,10 +9,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kl_formats::{
-    Member, Piece, PieceMemory, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec,
-    Writer,
-};
+use kl_formats::{Piece, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec, Writer};
 use rayon::prelude::*;
 
 use super::ordered::{Closed, Results, Submitter, ordered};
@@ -34,19 +31,19 @@ pub(super) type Sink<'s> = &'s mut dyn FnMut(&[&[f32]]) -> Result<(), Error>;
 pub(super) struct ParallelWriter<W> {
     format: WindowFormat,
     /// The pieces of windows, in their order.
-    lanes: SyncSender<Results<Member>>,
+    lanes: SyncSender<Results<Piece>>,
     /// Pieces that a window may have under way.
     lane_depth: usize,
     thread: JoinHandle<Result<W, kl_formats::Error>>,
-    memory: Spare<PieceMemory>,
+    memory: Spare<Piece>,
 }
 
 /// A window that is being written.
 pub(super) struct OpenOutput {
     layout: RowLayout,
     encoder: WindowEncoder,
-    lane: Submitter<Member>,
-    memory: Spare<PieceMemory>,
+    lane: Submitter<Piece>,
+    memory: Spare<Piece>,
     /// How long writing has kept its caller waiting.
     pub(super) waited: Duration,
     /// How long encoding rows has taken.
@@ -58,13 +55,13 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// up to `n_windows` begun.
     pub(super) fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Self {
         let format = writer.window_format();
-        let (lanes, windows) = sync_channel::<Results<Member>>(n_threads * n_windows);
+        let (lanes, windows) = sync_channel::<Results<Piece>>(n_threads * n_windows);
         let memory = Spare::default();
         let written = memory.clone();
         let thread = std::thread::spawn(move || {
-            for member in windows.into_iter().flatten() {
-                if let Some(memory) = writer.append(member)? {
-                    written.give(memory);
+            for piece in windows.into_iter().flatten() {
+                if let Some(piece) = writer.append(piece)? {
+                    written.give(piece);
                 }
             }
             writer.finish()
@@ -88,10 +85,10 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// Begins the next window. Its rows are written once all windows before it are whole.
     pub(super) fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
         let (encoder, head) = self.format.encode(window)?;
-        let (lane, members) = ordered(self.lane_depth);
+        let (lane, pieces) = ordered(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
-        self.lanes.send(members).map_err(|_| Error::WorkerLost)?;
+        self.lanes.send(pieces).map_err(|_| Error::WorkerLost)?;
         let mut output = OpenOutput {
             layout: self.format.row_layout(),
             encoder,

@@ -27,7 +27,7 @@ pub const KIND: Kind = Kind::new("npz");
 /// The file's first bytes: a zip's first member.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.raw.starts_with(&MAGIC),
     open: |path| NpzReader::open(path).map(about::reference),

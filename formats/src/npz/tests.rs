@@ -10,9 +10,10 @@ use proptest::prelude::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
+use crate::Error;
 use crate::reference::ReadStream;
+use crate::tensors::Float;
 use crate::testing::{Scratch, any_change};
-use crate::{Error, Float};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
 fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {

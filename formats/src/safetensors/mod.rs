@@ -30,7 +30,7 @@ const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
 /// Names of the tensor that holds the token ids.
 const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.is_folder,
     open: |path| SafetensorsReader::open(path).map(about::reference),

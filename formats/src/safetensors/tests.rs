@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use half::f16;
 
 use super::SafetensorsReader;
+use crate::Error;
 use crate::reference::ReadBlocks;
+use crate::tensors::Float;
 use crate::testing::bits;
-use crate::{Error, Float};
 
 const N_VOCAB: usize = 5;
 
