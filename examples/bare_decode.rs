@@ -53,7 +53,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
             };
             (calls, how.first())
         }
-        [] => (default_calls(model.n_vocab(), n_ctx), None),
+        [] => (default_calls(model.facts().n_vocab, n_ctx), None),
     };
     let mut decoder = model.decoder(&ContextOptions {
         n_ctx,
@@ -71,7 +71,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         score,
         max_windows: None,
     };
-    let plan = Plan::cut(&tokens, &windowing, model.bos()).limited(max_rows);
+    let plan = Plan::cut(&tokens, &windowing, model.facts().bos()).limited(max_rows);
     let mut rows = 0;
     for window in &plan.windows {
         match how {

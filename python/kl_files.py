@@ -38,7 +38,8 @@ evaluated model (2), is not finite."""
 
 # Sidecars
 
-SIDECAR_VERSIONS = {b"kl_sidecar_v1\n": 1, b"kl_sidecar_v2\n": 2, b"kl_sidecar_v3\n": 3}
+SIDECAR_MAGIC = b"kl_sidecar_v1\n"
+SIDECAR_TRAILER = 32
 # Both lines of a sidecar's header, and the parts of a reference's header that are not lists.
 MAX_SIDECAR_HEADER = 1 << 20
 # More than any finite divergence: logits are float32.
@@ -48,11 +49,9 @@ F64_FIELDS = ("kld", "reverse_kld", "ref_nll", "eval_nll", "ref_entropy", "ref_t
               "ref_unknown_p")
 
 
-def _record(version):
+def _record():
     """The dtype of a record, without its checksum: the record's last 4 bytes."""
-    fields = [(name, "<u4") for name in U32_FIELDS]
-    fields += [(name, "<f8") for name in (F64_FIELDS[:5] if version == 1 else F64_FIELDS)]
-    fields += [("group", "<u4")] * (version > 2)
+    fields = [(name, "<u4") for name in U32_FIELDS] + [(name, "<f8") for name in F64_FIELDS] + [("group", "<u4")]
     sizes = [np.dtype(kind).itemsize for _, kind in fields]
     offsets = [sum(sizes[:i]) for i in range(len(sizes))]
     return np.dtype({"names": [name for name, _ in fields], "formats": [kind for _, kind in fields],
@@ -63,7 +62,6 @@ class Sidecar:
     """A sidecar: what `kl` computed for each scored token of an evaluation.
 
     header   dict: model, reference, settings (formats/SIDECAR.md lists the keys).
-    version  1 to 3.
     tokens   (n,) structured array, one record per scored token, in the order of the file. Its fields
              are `window`, `position`, `token` (the actual next one), `flags`, `ref_top`, `eval_top`,
              `ref_top_rank`, `eval_top_rank` and `group`, all uint32; and float64: `kld`,
@@ -72,8 +70,8 @@ class Sidecar:
     texts    dict from token id to its bytes, for the ids that occur, as far as they are known.
     """
 
-    def __init__(self, header, version, tokens, texts):
-        self.header, self.version, self.tokens, self.texts = header, version, tokens, texts
+    def __init__(self, header, tokens, texts):
+        self.header, self.tokens, self.texts = header, tokens, texts
 
     def __repr__(self):
         return f"<Sidecar of {self.label}: {len(self.tokens)} tokens in {len(np.unique(self.tokens['window']))} windows>"
@@ -107,35 +105,29 @@ class Sidecar:
 
 
 def read_sidecar(path):
-    """Reads a whole sidecar of any version. Its memory is that of the file."""
+    """Reads a whole sidecar. Its memory is that of the file."""
     with open(path, "rb") as file:
         magic = file.read(14)
-        version = SIDECAR_VERSIONS.get(magic)
-        _check(version, path, "is not a sidecar of kl, or of a later version")
+        _check(magic == SIDECAR_MAGIC, path, "is not a sidecar of kl, or of a later version")
         data = magic + file.read()
     start = data.find(b"\n", 14, MAX_SIDECAR_HEADER) + 1
     _check(start and len(data) >= start + 4, path, "the header is damaged or was cut off")
     header_crc = data[start:start + 4]
     _check(_uint(header_crc) == zlib.crc32(data[:start]), path, "the header's checksum does not match")
     header = _json(data[14:start], path)
-    _check(header.get("version") == version, path, "the header states another version than the first line")
+    version = header.get("version")
+    _check(version == 1, path, f"has sidecar version {version}; this reader knows 1")
 
-    dtype = _record(version)
-    trailer = {1: 0, 2: 20, 3: 32}[version]
-    at, end, n_text = start + 4, len(data) - trailer, 0
-    if version == 1:
-        count = _int(header, "n_records", path)
-    else:
-        last = data[max(at, end):]
-        _check(len(last) == trailer and last.startswith(b"kls_end\n"), path,
-               "was cut off: run the evaluation again with --resume")
-        _check(_uint(last[-4:]) == zlib.crc32(header_crc + last[:-4]), path, "the trailer's checksum does not match")
-        count = _uint(last[8:16])
-        n_text = _uint(last[16:24]) if version == 3 else 0
+    dtype = _record()
+    at, end = start + 4, len(data) - SIDECAR_TRAILER
+    last = data[max(at, end):]
+    _check(len(last) == SIDECAR_TRAILER and last.startswith(b"kls_end\n"), path,
+           "was cut off: run the evaluation again with --resume")
+    _check(_uint(last[-4:]) == zlib.crc32(header_crc + last[:-4]), path, "the trailer's checksum does not match")
+    count, n_text = _uint(last[8:16]), _uint(last[16:24])
     texts_at = at + count * dtype.itemsize
     _check(texts_at + n_text == end, path, "is not as long as its numbers of records and texts make it")
-    if n_text or version == 3:
-        _check(_uint(last[24:28]) == zlib.crc32(data[texts_at:end]), path, "the checksum of the tokens' texts does not match")
+    _check(_uint(last[24:28]) == zlib.crc32(data[texts_at:end]), path, "the checksum of the tokens' texts does not match")
 
     view, seed = memoryview(data), zlib.crc32(header_crc)
     for i in range(count):
@@ -144,13 +136,11 @@ def read_sidecar(path):
         if zlib.crc32(view[first:last], zlib.crc32(i.to_bytes(8, "little"), seed)) != _uint(view[last:last + 4]):
             raise ValueError(f"{path}: the checksum of record {i} does not match")
     tokens = np.frombuffer(data, dtype, count, offset=at)
-    if version < 3:
-        tokens = _as_latest(tokens)
-    _check_values(tokens, header, version, path)
-    return Sidecar(header, version, tokens, _texts(view[texts_at:end], path))
+    _check_values(tokens, header, path)
+    return Sidecar(header, tokens, _texts(view[texts_at:end], path))
 
 
-def _check_values(tokens, header, version, path):
+def _check_values(tokens, header, path):
     """Refuses values that no two rows give: see "Possible values" in formats/SIDECAR.md."""
     n_vocab, reference = header.get("n_vocab"), header.get("reference")
     n_vocab = n_vocab if type(n_vocab) is int and n_vocab > 0 else NO_TOKEN
@@ -171,8 +161,7 @@ def _check_values(tokens, header, version, path):
     possible["ref_nll"] = is_nll("ref_nll", reference.get("backend") if isinstance(reference, dict) else None)
     possible["eval_nll"] = is_nll("eval_nll", header.get("backend"))
     possible["ref_entropy"] = within("ref_entropy", np.log(n_vocab) + 1e-6)
-    possible |= {name: within(name, 1 + 1e-9) | (nan[name] & (version == 1)) for name in ("ref_top_p", "eval_top_p")}
-    possible["ref_unknown_p"] = within("ref_unknown_p", 1 + 1e-9)
+    possible |= {name: within(name, 1 + 1e-9) for name in ("ref_top_p", "eval_top_p", "ref_unknown_p")}
     is_scored = tokens["flags"] & NOT_FINITE == 0
     for name, holds in possible.items():
         faults = np.flatnonzero(is_scored & ~holds)
@@ -181,17 +170,6 @@ def _check_values(tokens, header, version, path):
             window, position, value = (tokens[field][at] for field in ("window", "position", name))
             raise ValueError(f"{path}: corrupt: record {at}, of window {window}, position {position}: "
                              f"{name} cannot be {value}")
-
-
-def _as_latest(old):
-    """Records of an earlier version as those of the latest: NaN, and 0 for what a row misses, where it has no value."""
-    tokens = np.zeros(len(old), _record(3))
-    for name in ("ref_top_p", "eval_top_p"):
-        tokens[name] = np.nan
-    for name in old.dtype.names:
-        tokens[name] = old[name]
-    tokens.flags.writeable = False
-    return tokens
 
 
 def _texts(data, path):
@@ -310,23 +288,20 @@ class Window:
     def _decoded(self, n_vocab):
         """Rows of 16-bit codes, or what stands in for them: see "Encodings of a row" in LOGITS.md."""
         reference = self._reference
-        forms = reference.header["format_version"] > 2
-        coded, exact = (16 if forms else 8) + 2 * (n_vocab + n_vocab % 2 * forms), 4 + 4 * n_vocab
-        data = self._rows(min(coded, exact) if forms else coded, max(coded, exact) if forms else coded)
+        coded, exact = 16 + 2 * (n_vocab + n_vocab % 2), 4 + 4 * n_vocab
+        data = self._rows(min(coded, exact), max(coded, exact))
         logits = np.empty((self.n_rows, n_vocab), "f4")
         at = 0
         for row in logits:
-            form = _uint(data[at:at + 4]) if forms else 0
+            form = _uint(data[at:at + 4])
             size = exact if form == 2 else coded
             if form > 2 or size > len(data) - at:
                 break
             if form == 2:
                 row[:] = np.frombuffer(data, "<f4", n_vocab, offset=at + 4)
             else:
-                codes_at = at + 4 * (4 if forms else 2)
-                masked = np.frombuffer(data, "<f4", 1, at + 4 * forms)[0]
-                low, step = np.frombuffer(data, "<f4", 2, codes_at - 8)
-                codes = np.frombuffer(data, "<u2", n_vocab, codes_at)
+                masked, low, step = np.frombuffer(data, "<f4", 3, at + 4)
+                codes = np.frombuffer(data, "<u2", n_vocab, at + 16)
                 row[:] = codes
                 if form == 1:
                     row -= 1
@@ -390,7 +365,7 @@ class Reference:
     def _check_header(self):
         header, path = self.header, self.path
         version = _int(header, "format_version", path)
-        _check(2 <= version <= 5, path, f"has format version {version}; this reader knows 2 to 5")
+        _check(version == 1, path, f"has format version {version}; this reader knows 1")
         for key, least, most in [("n_ctx", 1, MAX_N_CTX), ("n_vocab", 1, MAX_N_VOCAB), ("n_windows", 0, None),
                                  ("n_rows", 0, None), ("rows_per_piece", 1, None)]:
             _int(header, key, path, least, most)

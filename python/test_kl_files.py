@@ -87,29 +87,28 @@ def reference(header, rows, index=None, tokens=(0, 1)):
     return b"".join(parts) + end + struct.pack("<I", zlib.crc32(end)) + body
 
 
-HEADER = {"format_version": 3, "n_ctx": 2, "n_vocab": 3, "n_windows": 1, "n_rows": 2, "encoding": "u16", "rows_per_piece": 2}
+HEADER = {"format_version": 1, "n_ctx": 2, "n_vocab": 3, "n_windows": 1, "n_rows": 2, "encoding": "u16", "rows_per_piece": 2}
 
 
 def linear(low, step, *codes):
     return struct.pack("<Ifff3HH", 0, 0, low, step, *codes, 0)
 
 
-def sidecar(version, header, records, texts=b"", count=None):
+def sidecar(header, records, texts=b"", count=None):
     """A sidecar with the given header, its records without their checksums."""
-    data = b"kl_sidecar_v%d\n" % version + json.dumps(header).encode() + b"\n"
+    data = kl_files.SIDECAR_MAGIC + json.dumps(header).encode() + b"\n"
     crc = struct.pack("<I", zlib.crc32(data))
     data += crc
     for i, record in enumerate(records):
         data += record + struct.pack("<I", zlib.crc32(crc + struct.pack("<Q", i) + record))
     data += texts
     trailer = b"kls_end\n" + struct.pack("<Q", len(records) if count is None else count)
-    trailer += struct.pack("<QI", len(texts), zlib.crc32(texts)) if version == 3 else b""
-    return data + (trailer + struct.pack("<I", zlib.crc32(crc + trailer)) if version > 1 else b"")
+    trailer += struct.pack("<QI", len(texts), zlib.crc32(texts))
+    return data + trailer + struct.pack("<I", zlib.crc32(crc + trailer))
 
 
-def record(version, window, kld):
-    values = [kld] + [0.5] * (4 if version == 1 else 7)
-    return struct.pack(f"<8I{len(values)}d", window, 1, 2, 0, 2, 2, 1, 1, *values) + bytes(4 * (version == 3))
+def record(window, kld):
+    return struct.pack("<8I8dI", window, 1, 2, 0, 2, 2, 1, 1, kld, *[0.5] * 7, 0)
 
 
 class Files(unittest.TestCase):
@@ -179,16 +178,6 @@ class Sidecars(Files):
         run("-m", Q4, "-r", "ref.gz", "--until", "50%", "--sidecar", "until.kls")
         self.assertEqual(read_sidecar(path("until.kls")).header["until"], 0.5)
 
-    def test_earlier_versions(self):
-        for version in (1, 2):
-            header = {"version": version, "n_records": 2}
-            name = self.write(sidecar(version, header, [record(version, w, 0.25 * w) for w in (0, 1)]))
-            tokens = read_sidecar(name).tokens
-            self.assertEqual(tokens["kld"].tolist(), [0, 0.25])
-            self.assertEqual(tokens["group"].tolist(), [0, 0])
-            self.assertEqual(np.isnan(tokens["ref_top_p"]).all(), version == 1)
-            self.assertEqual(tokens.dtype, read_sidecar(path("q4.kls")).tokens.dtype)
-
     def test_damage_is_found(self):
         whole = Path(path("q4.kls")).read_bytes()
         records_at = whole.index(b"\n", 14) + 5
@@ -204,17 +193,15 @@ class Sidecars(Files):
         self.fails(read_sidecar, path("ref.gz"), "not a sidecar")
 
     def test_lies_under_right_checksums_are_found(self):
-        good = {"version": 3, "n_records": 1}
-        one = [record(3, 0, 0.5)]
-        read_sidecar(self.write(sidecar(3, good, one, struct.pack("<IH", 2, 1) + b"a")))
+        good = {"version": 1, "n_records": 1}
+        one = [record(0, 0.5)]
+        read_sidecar(self.write(sidecar(good, one, struct.pack("<IH", 2, 1) + b"a")))
         for header in ({"version": 2}, {}, {"version": None}, [], "text", 3):
-            self.fails(read_sidecar, self.write(sidecar(3, header, one)))
+            self.fails(read_sidecar, self.write(sidecar(header, one)))
         for count in (0, 2, 1 << 63):
-            self.fails(read_sidecar, self.write(sidecar(3, good, one, count=count)), "not as long")
+            self.fails(read_sidecar, self.write(sidecar(good, one, count=count)), "not as long")
         for texts in (b"a", struct.pack("<IH", 2, 2) + b"a", 2 * struct.pack("<IH", 2, 0)):
-            self.fails(read_sidecar, self.write(sidecar(3, good, one, texts)), "texts are damaged")
-        for n in (-1, 1 << 62, 1.0, "1", None, True):
-            self.fails(read_sidecar, self.write(sidecar(1, {"version": 1, "n_records": n}, [record(1, 0, 0)] * 2)))
+            self.fails(read_sidecar, self.write(sidecar(good, one, texts)), "texts are damaged")
         scored = {**good, "n_vocab": 3, "backend": {"llama_cpp": "b1"}}
         for offset, values in {
             8: [("<I", 3)], 16: [("<I", 3)], 20: [("<I", 3)], 24: [("<I", 0), ("<I", 4)], 28: [("<I", 0), ("<I", 4)],
@@ -225,13 +212,13 @@ class Sidecars(Files):
                 impossible = bytearray(one[0])
                 struct.pack_into(kind, impossible, offset, value)
                 what = "record 1, of window 0, position 1: [a-z_]+ cannot be"
-                self.fails(read_sidecar, self.write(sidecar(3, {**scored, "n_records": 2}, [*one, bytes(impossible)])), what)
+                self.fails(read_sidecar, self.write(sidecar({**scored, "n_records": 2}, [*one, bytes(impossible)])), what)
                 struct.pack_into("<I", impossible, 12, 1)
-                read_sidecar(self.write(sidecar(3, scored, [bytes(impossible)])))
+                read_sidecar(self.write(sidecar(scored, [bytes(impossible)])))
         unknown = bytearray(one[0])
         struct.pack_into("<d", unknown, 48, np.nan)
-        read_sidecar(self.write(sidecar(3, scored, [bytes(unknown)])))
-        deep = b"kl_sidecar_v3\n" + b"[" * 200_000 + b"\n"
+        read_sidecar(self.write(sidecar(scored, [bytes(unknown)])))
+        deep = b"kl_sidecar_v1\n" + b"[" * 200_000 + b"\n"
         self.fails(read_sidecar, self.write(deep + struct.pack("<I", zlib.crc32(deep))), "not JSON")
 
 
@@ -263,9 +250,6 @@ class References(Files):
                              ([exact, linear(0, 0, 0, 0, 0)], [[np.nan, 1e30, -np.inf], [0, 0, 0]])]:
             _, [(_, logits)] = read_all(self.write(reference(HEADER, rows)))
             np.testing.assert_array_equal(logits, np.array(values, "f4"))
-        old = [struct.pack("<ff3H", 1, 0.5, 0, 2, 4), struct.pack("<ff3H", np.nan, np.nan, 0, 0, 0)]
-        _, [(_, logits)] = read_all(self.write(reference({**HEADER, "format_version": 2}, old)))
-        np.testing.assert_array_equal(logits, [[1, 2, 3], [np.nan] * 3])
 
     def test_hidden_states(self):
         for encoding in ("hidden", "hidden16"):
@@ -327,7 +311,7 @@ class References(Files):
         read_all(self.write(reference(HEADER, rows)))
         tracemalloc.start()
         for key, values in {
-            "format_version": [1, 6, None], "n_ctx": [0, 1, 1 << 40, "2"], "n_vocab": [0, 2, 1 << 24, (1 << 24) + 1],
+            "format_version": [0, 2, None], "n_ctx": [0, 1, 1 << 40, "2"], "n_vocab": [0, 2, 1 << 24, (1 << 24) + 1],
             "n_windows": [0, 2, 1 << 62, None], "n_rows": [1, 1 << 62], "rows_per_piece": [0, 1, -1, []],
             "encoding": ["f32", "hidden", "u8", None, {}], "groups": [3, "a"], "prompts": [3, {"a": 1}],
         }.items():
@@ -337,7 +321,7 @@ class References(Files):
         for runs in (3, [3], [[1]], [[1, 1]], [["1", 0]], [[0, -1]]):
             self.fails(read_all, self.write(reference({**HEADER, "groups": ["a"], "window_groups": runs}, rows)))
         states = {"n_embd": 4, "type": "f16", "head": {"type": "f16", "bytes": 24, "sha256": ""}, "then": []}
-        hidden = {**HEADER, "format_version": 4, "encoding": "hidden"}
+        hidden = {**HEADER, "encoding": "hidden"}
         for value in ({}, [], {**states, "type": "q8_0"}, {**states, "n_embd": 1 << 40}, {**states, "then": [{}]}, states,
                       {**states, "head": 3}, {**states, "type": []}, {**states, "head": {**states["head"], "type": {}}}, {**states, "then": [{"op": "add", "n_values": 1 << 50}]}):
             self.fails(read_all, self.write(reference({**hidden, "states": value}, rows)))

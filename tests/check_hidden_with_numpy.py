@@ -67,7 +67,7 @@ class Hidden:
         self.file = f = gzip.open(path)
         assert f.readline() == b"llama_kl_divergence_v2\n"
         self.header = header = json.loads(f.readline())
-        assert header["format_version"] == 4 and header["encoding"] in ("hidden", "hidden16")
+        assert header["format_version"] == 1 and header["encoding"] in ("hidden", "hidden16")
         self.states = header["states"]
         self.n_vocab, self.n_embd = header["n_vocab"], self.states["n_embd"]
         head = self.states["head"]
@@ -119,7 +119,7 @@ def main():
     records = iter(())
     if evaluated:
         with open(sys.argv[4], "rb") as f:
-            assert f.readline() == b"kl_sidecar_v3\n"
+            assert f.readline() == b"kl_sidecar_v1\n"
             f.readline()
             f.read(4)
             rest = f.read()

@@ -22,22 +22,19 @@ FIELDS = [
     ("ref_top", "<u4"), ("eval_top", "<u4"), ("ref_top_rank", "<u4"), ("eval_top_rank", "<u4"),
     ("kld", "<f8"), ("reverse_kld", "<f8"), ("ref_nll", "<f8"), ("eval_nll", "<f8"),
     ("ref_entropy", "<f8"), ("ref_top_p", "<f8"), ("eval_top_p", "<f8"),
-    ("ref_unknown_p", "<f8"),
+    ("ref_unknown_p", "<f8"), ("group", "<u4"), ("crc32", "<u4"),
 ]
 
 
 def records(path):
-    """The counted records of a sidecar of version 2 or 3, in the order of the text."""
+    """The counted records of a sidecar, in the order of the text."""
     with open(path, "rb") as f:
-        version = {b"kl_sidecar_v2\n": 2, b"kl_sidecar_v3\n": 3}[f.readline()]
+        assert f.readline() == b"kl_sidecar_v1\n"
         f.readline()
         f.read(4)
         rest = f.read()
-    after = 20
-    if version == 3:
-        after = 32 + int.from_bytes(rest[-16:-8], "little")
-    fields = FIELDS + ([("group", "<u4")] if version == 3 else []) + [("crc32", "<u4")]
-    found = np.frombuffer(rest[:-after], np.dtype(fields))
+    after = 32 + int.from_bytes(rest[-16:-8], "little")
+    found = np.frombuffer(rest[:-after], np.dtype(FIELDS))
     found = found[np.lexsort((found["position"], found["window"]))]
     return found[(found["flags"] & 3) == 0]
 

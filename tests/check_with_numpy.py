@@ -64,7 +64,7 @@ def ln_softmax(row):
 
 def main():
     with open(sys.argv[3], "rb") as f:
-        assert f.readline() == b"kl_sidecar_v3\n"
+        assert f.readline() == b"kl_sidecar_v1\n"
         f.readline()
         f.read(4)
         rest = f.read()

@@ -53,8 +53,9 @@ pub enum Found {
 }
 
 /// The first bytes of files that are known by nothing else.
-static MAGICS: [(&[u8], Found); 14] = [
+static MAGICS: [(&[u8], Found); 15] = [
     (b"GGUF", Found::Model),
+    (sidecar::MAGIC_LINE.as_bytes(), Found::Sidecar),
     (&llamacpp::MAGIC, Found::Reference(llamacpp::KIND)),
     (&llamacpp::LOGITS2_MAGIC, Found::Reference(llamacpp::KIND)),
     (native::MAGIC_LINE.as_bytes(), Found::Unpacked),
@@ -82,16 +83,12 @@ impl Found {
     pub(crate) fn of(start: &FirstBytes) -> Self {
         let raw = start.raw.as_slice();
         let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
-        let is_sidecar = raw
-            .get(..sidecar::MAGIC_LINE.len())
-            .is_some_and(|line| sidecar::version_of(line).is_some());
         // An entry's name follows its length, and in front of both is the number of entries.
         let name = raw.get(8..).unwrap_or_default();
         match magic {
             Some((_, Self::Zip)) if is_npz(raw) => Self::Reference(npz::KIND),
             Some((_, found)) => found.clone(),
             None if raw.is_empty() => Self::Empty,
-            None if is_sidecar => Self::Sidecar,
             None if raw.starts_with(&GZIP_MAGIC) => of_gzip(&start.plain),
             None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => {
                 Self::Imatrix
@@ -213,8 +210,6 @@ mod tests {
             (b"".to_vec(), Found::Empty),
             (b"GGUF\x03\0\0\0".to_vec(), Found::Model),
             (b"kl_sidecar_v1\n{}".to_vec(), Found::Sidecar),
-            (b"kl_sidecar_v2\n{}".to_vec(), Found::Sidecar),
-            (b"kl_sidecar_v3\n{}".to_vec(), Found::Sidecar),
             (b"_logits_\0\x02".to_vec(), Found::Reference(llamacpp::KIND)),
             (npz("logits_0.npy"), Found::Reference(npz::KIND)),
             (npz("archive/data.pkl"), Found::Zip),

@@ -1,9 +1,8 @@
 //! Which model, text and backend a file comes from: this distinguishes two runs.
 //!
-//! `None` means that the file does not record it. Older files have an empty string or 0 there,
-//! which is read as `None`.
+//! `None` means that the file does not record it.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::Calls;
 
@@ -164,84 +163,6 @@ impl BackendIdentity {
     }
 }
 
-/// An identity as a file records it.
-pub(crate) trait Stated: Sized + Default + PartialEq {
-    /// Without the empty strings and zeros that stand for what is not known.
-    fn cleaned(self) -> Self;
-}
-
-impl Stated for ModelIdentity {
-    fn cleaned(self) -> Self {
-        let metadata_sha256 = text(self.metadata_sha256);
-        let is_known = metadata_sha256.is_some();
-        Self {
-            file_name: text(self.file_name),
-            size_bytes: number(self.size_bytes, is_known),
-            n_params: number(self.n_params, is_known),
-            file_bytes: number(self.file_bytes, is_known),
-            metadata_sha256,
-            ..self
-        }
-    }
-}
-
-impl Stated for TextIdentity {
-    fn cleaned(self) -> Self {
-        let sha256 = text(self.sha256);
-        let is_known = sha256.is_some();
-        Self {
-            name: text(self.name),
-            bytes: number(self.bytes, is_known),
-            n_tokens: number(self.n_tokens, is_known),
-            sha256,
-        }
-    }
-}
-
-impl Stated for BackendIdentity {
-    fn cleaned(self) -> Self {
-        let llama_cpp = text(self.llama_cpp);
-        let is_known = llama_cpp.is_some();
-        Self {
-            devices: self
-                .devices
-                .filter(|devices| is_known || !devices.is_empty()),
-            n_gpu_layers: number(self.n_gpu_layers, is_known),
-            placement: self.placement.filter(|flags| !flags.is_empty()),
-            n_batch: number(self.n_batch, is_known),
-            n_ubatch: number(self.n_ubatch, is_known),
-            equal_calls: self.equal_calls,
-            n_seq: self.n_seq,
-            threads: number(self.threads, is_known),
-            flash_attn: text(self.flash_attn),
-            type_k: text(self.type_k),
-            type_v: text(self.type_v),
-            llama_cpp,
-        }
-    }
-}
-
-/// Reads an identity; `None` where nothing is known of it.
-///
-/// # Errors
-/// JSON that is not an identity.
-pub(crate) fn read<'de, D: Deserializer<'de>, T: Stated + Deserialize<'de>>(
-    json: D,
-) -> Result<Option<T>, D::Error> {
-    let stated = Option::<T>::deserialize(json)?.map(T::cleaned);
-    Ok(stated.filter(|stated| *stated != T::default()))
-}
-
-fn text(stated: Option<String>) -> Option<String> {
-    stated.filter(|text| !text.is_empty())
-}
-
-/// Drops a 0 that stands for "not known". Where the rest is known, 0 is a real number: of layers
-/// offloaded, say.
-fn number<T: Default + PartialEq>(stated: Option<T>, is_known: bool) -> Option<T> {
-    stated.filter(|number| is_known || *number != T::default())
-}
-
 /// Bytes in lower-case hexadecimal, as kl writes every hash.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -265,17 +186,6 @@ pub fn part_of_name(stem: &str) -> Option<(&str, u32, u32)> {
 mod tests {
     use super::*;
 
-    #[derive(Serialize, Deserialize)]
-    struct Holder {
-        #[serde(deserialize_with = "read")]
-        backend: Option<BackendIdentity>,
-    }
-
-    fn backend(json: &str) -> Option<BackendIdentity> {
-        let json = format!(r#"{{"backend":{json}}}"#);
-        serde_json::from_str::<Holder>(&json).unwrap().backend
-    }
-
     #[test]
     fn a_model_is_shown_by_its_file() {
         let mut model = ModelIdentity::default();
@@ -294,37 +204,6 @@ mod tests {
             (model.shown_bytes(), model.bits_per_weight()),
             (Some(700), Some(4.8))
         );
-    }
-
-    #[test]
-    fn empty_and_0_mean_unknown_where_nothing_else_is_known() {
-        let old = |llama_cpp: &str, flash_attn: &str| {
-            backend(&format!(
-                r#"{{"llama_cpp":"{llama_cpp}","devices":[],"n_gpu_layers":0,"n_batch":0,
-                "n_ubatch":0,"threads":0,"flash_attn":"{flash_attn}","type_k":"","type_v":""}}"#
-            ))
-        };
-        assert_eq!(old("", ""), None);
-        let flash_attn_off = BackendIdentity {
-            flash_attn: Some("off".into()),
-            ..Default::default()
-        };
-        assert_eq!(old("", "off"), Some(flash_attn_off));
-        let known = old("b1", "off").unwrap();
-        assert_eq!((known.n_gpu_layers, known.type_k), (Some(0), None));
-        assert_eq!(known.devices, Some(Vec::new()));
-        assert_eq!(backend("null"), None);
-        assert_eq!(backend("{}"), None);
-    }
-
-    #[test]
-    fn known_values_are_written_as_they_were() {
-        let json = concat!(
-            r#"{"backend":{"llama_cpp":"b1","devices":["CPU"],"n_gpu_layers":0,"n_batch":8,"#,
-            r#""n_ubatch":8,"threads":1,"flash_attn":"off","type_k":"f16","type_v":"f16"}}"#
-        );
-        let holder: Holder = serde_json::from_str(json).unwrap();
-        assert_eq!(serde_json::to_string(&holder).unwrap(), json);
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod common;
 #[path = "specs/hidden.rs"]
 mod hidden;
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -148,28 +147,6 @@ fn the_reader_in_logits_md_reads_native_files() {
     }
 }
 
-/// The plain stream of a version 2 file with one window of two rows, spelled out.
-#[test]
-fn the_reader_in_logits_md_reads_version_2() {
-    let json = r#"{"format_version": 2, "n_vocab": 3, "encoding": "u16", "n_windows": 1}"#;
-    let mut block: Vec<u8> = [7u32, 1, 2, 3, 0, 2].map(u32::to_le_bytes).concat();
-    for (min, codes) in [(-1.0f32, [0u16, 1, 65535]), (2.0, [3, 0, 5])] {
-        block.extend([min, 0.5].map(f32::to_le_bytes).concat());
-        block.extend(codes.map(u16::to_le_bytes).concat());
-    }
-    block.extend(crc32fast::hash(&block).to_le_bytes());
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(format!("{}{json}\n", native::MAGIC_LINE).as_bytes())
-        .unwrap();
-    gzip.write_all(&block).unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), gzip.finish().unwrap()).unwrap();
-    if let Some(printed) = python(reader_of(include_str!("../LOGITS.md")), file.path()) {
-        let sum = -1.0 - 0.5 + 32766.5 + 3.5 + 2.0 + 4.5;
-        assert_eq!(printed, format!("7 [2] (2, 3) {}\n", sum / 6.0));
-    }
-}
-
 #[test]
 fn kl_pys_own_calls_read_its_kind_of_file() {
     let script = r#"
@@ -293,42 +270,4 @@ fn the_reader_in_sidecar_md_reads_sidecars() {
     if let Some(printed) = python(script, file.path()) {
         assert_eq!(printed, "2 0.375\n<|end|>\n");
     }
-    for version in [1, 2] {
-        std::fs::write(file.path(), earlier_sidecar(version, &[0.5, 0.25])).unwrap();
-        assert_eq!(SidecarReader::open(file.path()).unwrap().n_records(), 2);
-        if let Some(printed) = python(script, file.path()) {
-            assert_eq!(printed, "2 0.375\n");
-        }
-    }
-}
-
-/// A sidecar of version 1 or 2, spelled out, whose records have these KLDs.
-fn earlier_sidecar(version: u32, klds: &[f64]) -> Vec<u8> {
-    let json = serde_json::json!({
-        "version": version, "writer": "kl", "model": null, "model_path": "m.gguf", "n_ctx": 3,
-        "reference": {"file_name": null, "kind": null, "model": null, "text": null},
-        "n_vocab": 5, "first_scored": 0, "n_records": klds.len(),
-    });
-    let mut bytes = format!("kl_sidecar_v{version}\n{json}\n").into_bytes();
-    let header_crc = crc32fast::hash(&bytes).to_le_bytes();
-    bytes.extend(header_crc);
-    for (i, kld) in (0u64..).zip(klds) {
-        let numbers = [0u32, 1, u32::MAX, 0, 1, 1, 1, 1].map(u32::to_le_bytes);
-        let mut values = vec![*kld, 0.5, f64::NAN, f64::NAN, 1.0];
-        if version == 2 {
-            values.extend([0.5, 0.25, 0.0]);
-        }
-        let values: Vec<u8> = values.into_iter().flat_map(f64::to_le_bytes).collect();
-        let fields = [numbers.concat(), values].concat();
-        let covered = [&header_crc[..], &i.to_le_bytes(), &fields].concat();
-        bytes.extend(fields);
-        bytes.extend(crc32fast::hash(&covered).to_le_bytes());
-    }
-    if version == 2 {
-        let trailer = [b"kls_end\n", &(klds.len() as u64).to_le_bytes()[..]].concat();
-        let covered = [&header_crc[..], &trailer].concat();
-        bytes.extend(trailer);
-        bytes.extend(crc32fast::hash(&covered).to_le_bytes());
-    }
-    bytes
 }

@@ -125,7 +125,8 @@ fn plain_words(message: &str) -> String {
     ] {
         message = message.replace(theirs, ours);
     }
-    in_range(&message).unwrap_or(message)
+    let simple = in_range(&message).or_else(|| one_of(&message));
+    simple.unwrap_or(message)
 }
 
 /// A message of clap's about a number that is out of range, with the range in words.
@@ -134,6 +135,15 @@ fn in_range(message: &str) -> Option<String> {
     let (start, _number) = start.rsplit_once(' ')?;
     let (least, most) = range.split_once("..=")?;
     Some(format!("{start} expected a number from {least} to {most}"))
+}
+
+/// A message of clap's about a word that is none of those possible, with these in a sentence.
+fn one_of(message: &str) -> Option<String> {
+    let (start, words) = message
+        .strip_suffix(']')?
+        .split_once(" [possible values: ")?;
+    let (first, last) = words.rsplit_once(", ")?;
+    Some(format!("{start}: expected {first} or {last}"))
 }
 
 #[cfg(test)]

@@ -36,10 +36,10 @@ impl Decoding {
     /// How a loaded model is decoded, in windows of which at most `window_rows` rows are wanted.
     pub fn of(model: &impl Model, window_rows: u32) -> Self {
         Self {
-            n_vocab: model.n_vocab(),
+            n_vocab: model.facts().n_vocab,
             window_rows,
-            is_accelerated: model.options().n_gpu_layers != GpuLayers::Count(0),
-            is_together: model.can_decode_together(),
+            is_accelerated: model.facts().options.n_gpu_layers != GpuLayers::Count(0),
+            is_together: model.facts().can_decode_together,
         }
     }
 
@@ -168,9 +168,9 @@ impl Split {
 /// If it cannot and `--parallel` asks for it.
 pub fn check_parallel(run: &RunSettings, model: &impl Model) -> Result<()> {
     match run.n_parallel {
-        Some(n) if n > 1 && !model.can_decode_together() => bail!(
+        Some(n) if n > 1 && !model.facts().can_decode_together => bail!(
             "{}: -np {n}: a model with recurrent layers decodes one window at a time: leave out -np",
-            model.path().display()
+            model.facts().path.display()
         ),
         _ => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! The model's context: how rows are computed.
 
 use anyhow::Result;
+use clap::ValueEnum as _;
 use kl_formats::BackendIdentity;
 
 use super::calls::{Decoding, Split};
@@ -37,7 +38,7 @@ impl Precedent {
                 calls,
                 n_seq: backend.n_seq.unwrap_or(1),
             }),
-            flash_attn: flash_attn.and_then(|text| text.parse().ok()),
+            flash_attn: flash_attn.and_then(|name| FlashAttention::from_str(name, false).ok()),
         }
     }
 }
@@ -68,8 +69,8 @@ pub fn context_options(
 /// Refuses windows that are longer than the positions that the model has learned, and warns if they
 /// are longer than the context that it was trained for.
 pub fn check_windows(n_ctx: u32, model: &impl Model, watch: &Watch<'_>) -> Result<()> {
-    model.check_window(n_ctx)?;
-    if let Some(n_ctx_train) = model.n_ctx_train()
+    model.facts().check_window(n_ctx.into())?;
+    if let Some(n_ctx_train) = model.facts().n_ctx_train
         && n_ctx > n_ctx_train
     {
         watch.warn(Warning::LongWindow { n_ctx, n_ctx_train });
@@ -105,7 +106,7 @@ pub fn backend_identity(
     model: &impl Model,
     options: &ContextOptions,
 ) -> Result<BackendIdentity> {
-    let loaded = model.options();
+    let loaded = &model.facts().options;
     let mut identity = BackendIdentity::default();
     identity.llama_cpp = Some(engine.version());
     let mut devices = engine.devices()?;

@@ -95,12 +95,12 @@ fn load_where_it_fits<'e, E: Engine>(
     if !engine.can_offload()? {
         return Ok(model);
     }
-    let fitted = model.options();
+    let fitted = &model.facts().options;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut text = format!(
         "{name}: {} of {} fit on the devices",
         fitted.n_gpu_layers,
-        model.n_layers()
+        model.facts().n_layers
     );
     if fitted.placement() != options.placement() {
         text = format!("{text}: {}", fitted.placement().join(" "));

@@ -1,5 +1,6 @@
 //! Settings in which this run differs from the one that wrote the reference, if they change rows.
 
+use clap::ValueEnum as _;
 use kl_formats::{BackendIdentity, Calls};
 
 use super::observer::Watch;
@@ -251,7 +252,7 @@ fn n_seq(backend: &BackendIdentity) -> Option<u32> {
 /// operation on the layer's own device (`llama_context::resolve_fused_ops`), which the CPU always
 /// is. What it does with offloaded layers depends on the accelerator, and stays `auto` here.
 fn flash_attention(backend: &BackendIdentity) -> Option<FlashAttention> {
-    let setting = backend.flash_attn.as_ref()?.parse().ok()?;
+    let setting = FlashAttention::from_str(backend.flash_attn.as_ref()?, false).ok()?;
     Some(match (setting, backend.n_gpu_layers) {
         (FlashAttention::Auto, Some(0)) => FlashAttention::On,
         _ => setting,

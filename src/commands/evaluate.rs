@@ -315,7 +315,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             // The reference model decodes window by window beside it.
             Against::Model(_) => Decoding::of(&model, window_rows).one_by_one(),
         };
-        let identity = model.identity();
+        let identity = model.facts().identity.clone();
         check_models(reference.about().model.as_ref(), &identity, watch);
         let sidecar_of = |sidecar: &SidecarFile| sidecar.begun(&identity, &reference_summary);
         let begun = sidecar.as_ref().and_then(sidecar_of);
@@ -329,12 +329,12 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there,
                 n_ctx,
-                n_layers: model.n_layers(),
-                has_attention: model.has_attention(),
+                n_layers: model.facts().n_layers,
+                has_attention: model.facts().has_attention,
             };
             run.warn(watch);
         }
-        reference.set_bos(model.bos());
+        reference.set_bos(model.facts().bos());
         let contexts = Contexts::default();
         let device = DeviceClock::default();
         let reference = match self.against {
@@ -366,7 +366,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
             measures: Measures::new(
                 &settings.results.stats,
-                about.is_base_file,
+                about.values,
                 about.holds_log_probabilities(),
             ),
             shard: self.shard,
@@ -392,8 +392,8 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             }
             Ok(decoder)
         };
-        let n = run.n_contexts(model.is_offloaded() || self.against.is_offloaded()) as usize;
-        let device = model.is_offloaded().then_some(device);
+        let n = run.n_contexts(model.facts().is_offloaded || self.against.is_offloaded()) as usize;
+        let device = model.facts().is_offloaded.then_some(device);
         let evaluated = evaluation.run(
             sidecar,
             rows,

@@ -43,7 +43,7 @@ pub fn prepare<M: Model>(
     watch: &Watch<'_>,
 ) -> Result<PreparedInput> {
     // Generating tokens can take hours, so warn before that.
-    if model.lacks_pre_tokenizer() {
+    if model.facts().lacks_pre_tokenizer {
         watch.warn(Warning::NoPreTokenizer);
     }
     if raw.lacks_chat_template(model) {
@@ -100,11 +100,11 @@ pub fn describe<M: Model>(
     input: &PreparedInput,
     backend: BackendIdentity,
 ) -> About {
-    let mut about = About::new(kind, path, input.n_ctx, model.n_vocab());
+    let mut about = About::new(kind, path, input.n_ctx, model.facts().n_vocab);
     about.writer = Some(writer());
-    about.model = Some(model.identity());
-    about.model_path = Some(model.path().display().to_string());
-    about.tokenizer = model.tokenizer().cloned();
+    about.model = Some(model.facts().identity.clone());
+    about.model_path = Some(model.facts().path.display().to_string());
+    about.tokenizer = model.facts().tokenizer.clone();
     about.text = Some(input.text.clone());
     about.texts.clone_from(&input.texts);
     about.text_path = Some(source.to_string());

@@ -152,7 +152,7 @@ impl<M: Model> RefModel<M> {
 
     /// Whether an accelerator computes all layers.
     pub fn is_offloaded(&self) -> bool {
-        self.model.is_offloaded()
+        self.model.facts().is_offloaded
     }
 
     /// Adds one more context to `contexts`.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Error, Header, NativeReader, ReadBlocks as _, TokenRecord, native};
+use kl_formats::{Error, NativeReader, ReadBlocks as _, TokenRecord, native};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::output::PartialFile;
 use crate::input::Plan;
@@ -73,15 +73,6 @@ pub fn nothing_to_resume(output: &PartialFile, error: &Error) -> String {
     format!("{path}: holds nothing to resume: remove it, or start over with --force ({error})")
 }
 
-/// Refuses a reference that was begun with another header than this run's.
-pub fn check_same_reference(file: &NativeReader, header: &Header) -> Result<()> {
-    // First: files of hidden states differ in the version of their format too.
-    let encoding = |header: &Header| json!({"encoding": header.encoding});
-    let (there, here) = (encoding(file.header()), encoding(header));
-    check_same_run(file.path(), &there, &here, "text")?;
-    check_same_run(file.path(), file.header(), header, "text")
-}
-
 /// Refuses a file that was begun with another header than this run's. `input` is what the run
 /// reads besides its model.
 pub fn check_same_run(
@@ -128,17 +119,15 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     let mut found = Vec::new();
     differences("", &there, &here, &mut found);
     found.into_iter().min_by_key(|found| {
-        let given = ["model", "text", "reference", "n_ctx"];
+        let given = ["model", "text", "reference", "n_ctx", "encoding"];
         let is_given = given.iter().any(|key| found.starts_with(key));
         (!is_version(found), !is_given, found.starts_with("n_"))
     })
 }
 
-/// Whether a difference is in the version of the file's format.
+/// Whether a difference is in the version of the program.
 fn is_version(difference: &str) -> bool {
-    ["version:", "format_version:"]
-        .iter()
-        .any(|key| difference.starts_with(key))
+    difference.starts_with("writer:")
 }
 
 fn differences(key: &str, there: &Value, here: &Value, found: &mut Vec<String>) {
@@ -173,6 +162,8 @@ fn short(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -191,7 +182,7 @@ mod tests {
                 .unwrap()
                 .starts_with("text")
         );
-        other["format_version"] = json!(3);
+        other["writer"] = json!("kl 0.2.0");
         let difference = first_difference(&header, &other).unwrap();
         assert!(is_version(&difference), "{difference}");
         let (long, longer) = (json!({"a": "é".repeat(90)}), json!({"a": "é".repeat(91)}));

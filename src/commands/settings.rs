@@ -8,7 +8,8 @@ use std::fmt;
 use std::path::{Path, PathBuf, is_separator};
 use std::str::FromStr;
 
-use kl_formats::{Encoding, Target};
+use clap::ValueEnum;
+use kl_formats::Target;
 
 use super::names::stem;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
@@ -35,33 +36,6 @@ pub struct WriteSettings {
     /// Whether to resume what an interrupted run left; needs kl's own kind of file.
     pub resume: bool,
     pub run: RunSettings,
-}
-
-/// How kl's own kind of file is to store rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EncodingChoice {
-    /// In this encoding.
-    Is(Encoding),
-    /// As hidden states or in `u16`: see [`WriteSettings::auto`].
-    Auto,
-}
-
-impl Default for EncodingChoice {
-    fn default() -> Self {
-        Self::Is(Encoding::U16)
-    }
-}
-
-impl FromStr for EncodingChoice {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match (name, name.parse()) {
-            ("auto", _) => Ok(Self::Auto),
-            (_, Ok(encoding)) => Ok(Self::Is(encoding)),
-            _ => Err("expected u16, f32, hidden, hidden16 or auto"),
-        }
-    }
 }
 
 /// Settings for evaluating models against a reference.
@@ -309,53 +283,28 @@ impl FromStr for Label {
 }
 
 /// The statistics that a report holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stats {
     /// kl's own, which every report holds.
+    #[value(hide = true)]
     Kl,
-    /// What `llama-perplexity --kl-divergence` prints after its table.
+    /// What llama-perplexity --kl-divergence prints.
     LlamaPerplexity,
-    /// Distances between logits, symmetric and smoothed divergences; these need a second pass
-    /// over each pair of rows.
+    /// Distances between logits, Jensen-Shannon divergence, and KLD smoothed as in MAX.
+    // They need a second pass over each pair of rows.
     Logits,
 }
 
-impl FromStr for Stats {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name {
-            "kl" => Ok(Self::Kl),
-            "llama-perplexity" => Ok(Self::LlamaPerplexity),
-            "logits" => Ok(Self::Logits),
-            _ => Err("expected kl, llama-perplexity or logits"),
-        }
-    }
-}
-
 /// The entries of two vocabularies that are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Vocabulary {
-    /// All entries; both vocabularies have the same size.
+    /// All entries; the sizes must not differ.
     #[default]
     Same,
     /// The first entries, as many as both have.
     Common,
-    /// All entries but the padding at the end of the evaluated model's vocabulary.
+    /// All but the padding at the end of the evaluated model's vocabulary.
     Tokenizer,
-}
-
-impl FromStr for Vocabulary {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name {
-            "same" => Ok(Self::Same),
-            "common" => Ok(Self::Common),
-            "tokenizer" => Ok(Self::Tokenizer),
-            _ => Err("expected same, common or tokenizer"),
-        }
-    }
 }
 
 /// Half the width of the mean's interval over the mean, from 0.1 % to 50 %.

@@ -20,12 +20,13 @@ pub fn check_vocabulary(
     vocabulary: Vocabulary,
     watch: &Watch<'_>,
 ) -> Result<u32> {
-    let (there, here) = (reference.n_vocab, model.n_vocab());
-    let (path, reference_path) = (model.path().display(), reference.path.display());
+    let facts = model.facts();
+    let (there, here) = (reference.n_vocab, facts.n_vocab);
+    let (path, reference_path) = (facts.path.display(), reference.path.display());
     let compared = match vocabulary {
         Vocabulary::Same => there,
         Vocabulary::Common => there.min(here),
-        Vocabulary::Tokenizer => model.n_used_vocab(),
+        Vocabulary::Tokenizer => facts.n_used_vocab,
     };
     if vocabulary == Vocabulary::Same && there != here {
         bail!(
@@ -45,10 +46,10 @@ pub fn check_vocabulary(
         });
         return Ok(compared);
     }
-    if reference.tokenizer.is_none() || model.tokenizer().is_none() {
+    if reference.tokenizer.is_none() || facts.tokenizer.is_none() {
         watch.warn(Warning::TokenizerUnknown);
     }
-    check_tokenizers(reference, model.path(), model.tokenizer())?;
+    check_tokenizers(reference, &facts.path, facts.tokenizer.as_ref())?;
     Ok(compared)
 }
 

@@ -19,6 +19,13 @@ pub struct Device {
 }
 
 impl Device {
+    /// True if layers can be offloaded to it.
+    #[must_use]
+    pub fn is_gpu(&self) -> bool {
+        use DeviceKind::{Gpu, IntegratedGpu, Remote};
+        matches!(self.kind, Gpu | IntegratedGpu | Remote)
+    }
+
     /// Whether its backend was compiled to use something, such as `AVX2`.
     #[must_use]
     pub fn has_feature(&self, name: &str) -> bool {

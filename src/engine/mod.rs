@@ -1,13 +1,14 @@
 //! The only place that names llama.cpp: load a model, tokenize, decode, hand out rows of logits.
 //! It knows nothing of KL.
 //!
-//! The rest of the program sees three small traits: an [`Engine`] loads a [`Model`], and a
-//! [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real engine; [`FakeEngine`]
-//! needs no model file, so that every command runs in a test without one.
+//! The rest of the program sees three small traits: an [`Engine`] loads a [`Model`], which states
+//! its [`ModelFacts`], and a [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real
+//! engine; in tests `FakeEngine` needs no model, so that every command runs without one.
 
 mod abort;
 mod device;
 mod error;
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod ggml_types;
@@ -22,6 +23,7 @@ mod options;
 pub use abort::on_abort;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
+#[cfg(test)]
 pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
 pub use head::{Head, OutputHead, Outputs};
 pub use llama_cpp::rpc::{connected as servers, on_wait};
@@ -35,7 +37,7 @@ pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, defa
 
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kl_formats::{Calls, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
 
@@ -76,11 +78,13 @@ pub trait Engine {
     /// If the engine cannot be started.
     fn devices(&self) -> Result<Vec<Device>, EngineError>;
 
-    /// Whether there is a device to offload layers to.
+    /// Returns whether there is a device to offload layers to.
     ///
     /// # Errors
     /// If the engine cannot be started.
-    fn can_offload(&self) -> Result<bool, EngineError>;
+    fn can_offload(&self) -> Result<bool, EngineError> {
+        Ok(self.devices()?.iter().any(Device::is_gpu))
+    }
 
     /// Checks, without loading it, that a file is a whole causal language model, and returns which
     /// one: of a split model, all its files are the model's.
@@ -128,7 +132,71 @@ pub trait Tokens {
     }
 }
 
-/// A loaded model: its vocabulary, its identity, and decoders that run it.
+/// What a loaded model is, and how it was loaded.
+#[derive(Clone, Debug)]
+pub struct ModelFacts {
+    /// The model's file.
+    pub path: PathBuf,
+    /// The name, sizes and hashes that identify this model in files and reports.
+    pub identity: ModelIdentity,
+    /// Tells its vocabulary apart from others of the same size; `None` if unknown.
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// True if its file leaves open how a text is split before its pieces are merged into tokens.
+    pub lacks_pre_tokenizer: bool,
+    /// Entries in a row of logits.
+    pub n_vocab: u32,
+    /// Entries of a row that texts can use; the rest is padding at the end.
+    pub n_used_vocab: u32,
+    /// The context length that the model was trained on, if its file records it.
+    pub n_ctx_train: Option<u32>,
+    /// Positions of which the model has learned a vector; `None` if it computes them.
+    pub n_positions: Option<u64>,
+    /// False for a purely recurrent model, which has no KV cache.
+    pub has_attention: bool,
+    /// True if a call can decode several windows, each as a sequence of its own: not where a layer
+    /// is recurrent.
+    pub can_decode_together: bool,
+    /// The vocabulary's BOS.
+    pub bos_token: Option<u32>,
+    /// True if the model wants windows to start with its BOS.
+    pub add_bos: bool,
+    /// The texts of the BOS and the EOS token; empty without one.
+    pub bos_and_eos_text: (String, String),
+    /// The model's own chat template, a Jinja source.
+    pub chat_template: Option<String>,
+    /// How it was loaded: layers as a number, and all that [`GpuLayers::Auto`] chose.
+    pub options: ModelOptions,
+    /// Layers that can be offloaded, of which the output layer is one.
+    pub n_layers: u32,
+    /// True if accelerators compute all layers, so that the CPU is idle while they decode.
+    pub is_offloaded: bool,
+}
+
+impl ModelFacts {
+    /// The token that every window starts with, if the model wants one.
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        self.bos_token.filter(|_| self.add_bos)
+    }
+
+    /// Checks that a window of `n_tokens` tokens can be decoded: llama.cpp aborts beyond the last
+    /// learned position.
+    ///
+    /// # Errors
+    /// If the model has learned a vector for each position, and too few of them.
+    pub fn check_window(&self, n_tokens: u64) -> Result<(), EngineError> {
+        match self.n_positions {
+            Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
+                path: self.path.clone(),
+                n_positions,
+                n_tokens,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A loaded model: facts, a tokenizer, and decoders that run it.
 pub trait Model: Tokens {
     /// What runs this model: one of its contexts.
     type Decoder<'m>: Decoder + Send
@@ -140,47 +208,8 @@ pub trait Model: Tokens {
     where
         Self: 'm;
 
-    /// The model's file.
-    fn path(&self) -> &Path;
-
-    /// The name, sizes and hashes that identify this model in files and reports.
-    fn identity(&self) -> ModelIdentity;
-
-    /// What tells its vocabulary apart from others of the same size; `None` if unknown.
-    fn tokenizer(&self) -> Option<&TokenizerIdentity>;
-
-    /// Entries in a row of logits.
-    fn n_vocab(&self) -> u32;
-
-    /// Entries of a row that texts can use; the rest is padding at the end.
-    fn n_used_vocab(&self) -> u32;
-
-    /// The context length that the model was trained on, if its file records it.
-    fn n_ctx_train(&self) -> Option<u32>;
-
-    /// Whether the model has attention: a purely recurrent one has no KV cache.
-    fn has_attention(&self) -> bool;
-
-    /// Whether its file leaves open how a text is split before its pieces are merged into tokens.
-    fn lacks_pre_tokenizer(&self) -> bool;
-
-    /// Checks that a window of `n_tokens` tokens can be decoded.
-    ///
-    /// # Errors
-    /// If the model has learned a vector for each position, and too few of them.
-    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError>;
-
-    /// The token that every window starts with, if the model wants one.
-    fn bos(&self) -> Option<u32>;
-
-    /// The vocabulary's BOS, whether or not the model wants windows to start with it.
-    fn bos_token(&self) -> Option<u32>;
-
-    /// The texts of the BOS and the EOS token; empty without one.
-    fn bos_and_eos_text(&self) -> (String, String);
-
-    /// The model's own chat template, a Jinja source.
-    fn chat_template(&self) -> Option<String>;
+    /// What the model is.
+    fn facts(&self) -> &ModelFacts;
 
     /// Tokenizes a text, without adding BOS or EOS. With `parse_special`, special tokens in the
     /// text become those tokens.
@@ -188,19 +217,6 @@ pub trait Model: Tokens {
     /// # Errors
     /// A text that is too long to tokenize at once.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError>;
-
-    /// How it was loaded: layers as a number, and all that [`GpuLayers::Auto`] chose.
-    fn options(&self) -> &ModelOptions;
-
-    /// Layers that can be offloaded, of which the output layer is one.
-    fn n_layers(&self) -> u32;
-
-    /// Whether a call can decode several windows, each as a sequence of its own: not where a layer is
-    /// recurrent.
-    fn can_decode_together(&self) -> bool;
-
-    /// Whether accelerators compute all layers, so that the CPU is idle while they decode.
-    fn is_offloaded(&self) -> bool;
 
     /// Creates an empty context of this model.
     ///

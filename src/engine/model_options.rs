@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use llama_cpp_2::model::params::LlamaSplitMode;
+use clap::ValueEnum;
 
 use super::ContextOptions;
 
@@ -66,7 +66,7 @@ impl ModelOptions {
     pub fn placement(&self) -> Vec<String> {
         let overrides = self.tensor_overrides.iter().map(ToString::to_string);
         let overrides: Vec<String> = overrides.collect();
-        let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::DEFAULT);
+        let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
         let split = Some(&self.tensor_split).filter(|split| !split.is_empty());
         let moe = match self.n_cpu_moe {
@@ -155,39 +155,27 @@ pub struct Beside {
     pub context: ContextOptions,
 }
 
-/// How layers are split between several devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SplitMode(pub(super) LlamaSplitMode);
-
-impl SplitMode {
-    /// llama.cpp's own: by layers.
-    const DEFAULT: Self = Self(LlamaSplitMode::Layer);
-}
-
-/// llama.cpp's names of the modes.
-const SPLIT_MODES: [(&str, LlamaSplitMode); 4] = [
-    ("none", LlamaSplitMode::None),
-    ("layer", LlamaSplitMode::Layer),
-    ("row", LlamaSplitMode::Row),
-    ("tensor", LlamaSplitMode::Tensor),
-];
-
-impl FromStr for SplitMode {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut modes = SPLIT_MODES.into_iter();
-        modes
-            .find(|(name, _)| *name == text)
-            .map(|(_, mode)| Self(mode))
-            .ok_or("expected none, layer, row or tensor")
-    }
+/// How layers are split between several devices, by llama.cpp's names.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitMode {
+    /// The whole model lies on one device.
+    None,
+    /// Each device holds whole layers: llama.cpp's default.
+    Layer,
+    /// Rows of each matrix are split.
+    Row,
+    /// Each tensor is split.
+    Tensor,
 }
 
 impl fmt::Display for SplitMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = SPLIT_MODES.iter().find(|(_, mode)| *mode == self.0);
-        f.write_str(name.map_or("", |(name, _)| name))
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Layer => "layer",
+            Self::Row => "row",
+            Self::Tensor => "tensor",
+        })
     }
 }
 
@@ -376,7 +364,7 @@ mod tests {
     fn a_placement_is_written_as_flags() {
         assert!(ModelOptions::default().placement().is_empty());
         let options = ModelOptions {
-            split_mode: Some("row".parse().unwrap()),
+            split_mode: Some(SplitMode::Row),
             tensor_split: "3,1".parse().unwrap(),
             tensor_overrides: vec!["a=CPU".parse().unwrap(), "b=CUDA1".parse().unwrap()],
             n_cpu_moe: u32::MAX,
@@ -386,13 +374,5 @@ mod tests {
         let flags = ["-sm row", "-ts 3,1", "-ot a=CPU,b=CUDA1", "-cmoe", "-nkvo"];
         assert_eq!(options.placement(), flags);
         assert_eq!(options.all_overrides().len(), 3);
-    }
-
-    #[test]
-    fn modes_of_splitting_have_llama_cpps_names() {
-        for name in ["none", "layer", "row", "tensor"] {
-            assert_eq!(name.parse::<SplitMode>().unwrap().to_string(), name);
-        }
-        assert!("rows".parse::<SplitMode>().is_err());
     }
 }

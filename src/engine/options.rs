@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use kl_formats::Calls;
 use llama_cpp_2::context::params::KvCacheType;
 
@@ -63,15 +64,18 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
 }
 
 /// Whether attention is computed by the fused kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
-    /// If the backend supports it.
-    #[default]
-    Auto,
     /// Always.
+    #[value(aliases = ["1", "true", "enabled"])]
     On,
     /// Never.
+    #[value(aliases = ["0", "false", "disabled"])]
     Off,
+    /// If the backend supports it.
+    #[default]
+    #[value(alias = "-1")]
+    Auto,
 }
 
 impl FlashAttention {
@@ -80,19 +84,6 @@ impl FlashAttention {
             Self::Auto => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
             Self::On => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED,
             Self::Off => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        }
-    }
-}
-
-impl FromStr for FlashAttention {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" | "-1" => Ok(Self::Auto),
-            "on" | "1" | "true" | "enabled" => Ok(Self::On),
-            "off" | "0" | "false" | "disabled" => Ok(Self::Off),
-            _ => Err("expected on, off or auto".to_owned()),
         }
     }
 }

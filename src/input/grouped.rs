@@ -38,7 +38,7 @@ impl<'s> RawTexts<'s> {
     /// Cuts each text into windows of its own, numbered one after the other: none holds parts of
     /// two texts. The windows are as many as the settings allow of each text.
     pub fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
-        let (windowing, bos) = (&self.source.windowing, model.bos());
+        let (windowing, bos) = (&self.source.windowing, model.facts().bos());
         let mut all = Plan::of(Vec::new());
         let (mut identities, mut groups) = (Vec::new(), Vec::new());
         for (named, text) in self.source.texts.iter().zip(self.texts) {

@@ -95,7 +95,7 @@ impl<'s> RawPrompts<'s> {
 
     /// Whether the prompts stay as they are because `model` has no chat template.
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
-        self.source.template == TemplateChoice::OfModel && model.chat_template().is_none()
+        self.source.template == TemplateChoice::OfModel && model.facts().chat_template.is_none()
     }
 
     /// Makes the windows of the prompts with `model`'s tokenizer.
@@ -178,8 +178,8 @@ impl<'s> RawPrompts<'s> {
     fn template<M: Model>(&self, model: &M) -> Result<Template> {
         let (source, path) = match (&self.source.template, &self.template) {
             (TemplateChoice::File(path), Some(source)) => (source.clone(), path.as_path()),
-            (TemplateChoice::OfModel, _) => match model.chat_template() {
-                Some(source) => (source, model.path()),
+            (TemplateChoice::OfModel, _) => match &model.facts().chat_template {
+                Some(source) => (source.clone(), &*model.facts().path),
                 None => {
                     return Ok(Template::None(
                         "the model has none: give one with --chat-template-file",
@@ -190,7 +190,7 @@ impl<'s> RawPrompts<'s> {
                 return Ok(Template::None("leave --no-chat-template out"));
             }
         };
-        let (bos, eos) = model.bos_and_eos_text();
+        let (bos, eos) = model.facts().bos_and_eos_text.clone();
         let template = ChatTemplate::new(&source, bos, eos).map_err(|error| {
             anyhow!(
                 "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
@@ -231,11 +231,13 @@ impl<'s> RawPrompts<'s> {
                 bail!(self.fault(&line, format!("messages need a chat template: {advice}")))
             }
         };
-        let bos = model.bos().filter(|bos| tokens.first() != Some(bos));
+        let bos = model
+            .facts()
+            .bos()
+            .filter(|bos| tokens.first() != Some(bos));
         tokens.splice(0..0, bos);
-        let begins_with_bos = model
-            .bos_token()
-            .is_some_and(|bos| tokens.first() == Some(&bos));
+        let bos_token = model.facts().bos_token;
+        let begins_with_bos = bos_token.is_some() && tokens.first() == bos_token.as_ref();
         self.check_length(&line, tokens.len())?;
         Ok(TokenizedPrompt {
             content: line.content,
@@ -326,7 +328,7 @@ fn generate<M: Model>(
     generation: &mut Generation<'_>,
 ) -> Result<()> {
     // The last token is not decoded here, but will be part of a window.
-    model.check_window(longest)?;
+    model.facts().check_window(longest.into())?;
     let mut decoder = model.decoder(&(generation.context)(longest))?;
     let n_missing = |window: &WindowSpec| {
         let n_prompt = prompts.get(window.window as usize)?.n_tokens;

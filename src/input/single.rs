@@ -31,13 +31,13 @@ impl<'s> RawText<'s> {
     pub fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
         let (windowing, path) = (&self.source.windowing, self.path());
         let tokens = self.tokens(model)?;
-        let plan = cut(&tokens, path, windowing, model.bos())?.limited(max_rows);
-        Ok(self.prepared(plan, tokens.len(), model.bos()))
+        let plan = cut(&tokens, path, windowing, model.facts().bos())?.limited(max_rows);
+        Ok(self.prepared(plan, tokens.len(), model.facts().bos()))
     }
 
     /// Cuts whole windows whose first token the BOS replaces, where the model wants one.
     pub fn in_chunks<M: Model>(self, model: &M) -> Result<PreparedInput> {
-        let (tokens, bos) = (self.tokens(model)?, model.bos());
+        let (tokens, bos) = (self.tokens(model)?, model.facts().bos());
         let n_ctx = self.source.windowing.n_ctx;
         let mut stream = with_bos(&tokens, bos);
         let plan = Plan::chunks(&stream, n_ctx, bos);

@@ -14,9 +14,7 @@ mod one_line;
 pub mod page;
 mod result;
 #[cfg(test)]
-mod schema;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod versions;
 mod warning;

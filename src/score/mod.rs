@@ -110,7 +110,7 @@
 mod exp;
 mod floor;
 mod kernel;
-pub mod llama_perplexity;
+mod llama_perplexity;
 mod ln;
 pub mod logit_metrics;
 mod pair;
@@ -136,7 +136,7 @@ mod tests;
 
 pub use floor::floor;
 pub use kernel::Kernel;
-pub use llama_perplexity::LlamaPerplexityToken;
+pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::RowPair;
 pub use recomputed::Recomputed;

@@ -16,7 +16,7 @@ const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Breakdown {
-    /// By the probability of the reference's top token. Empty where no record has it.
+    /// By the probability of the reference's top token. Empty where no token counts.
     pub by_confidence: Vec<Bin>,
     /// By position in the window, in powers of two: 0, 1, 2–3, 4–7 and so on.
     pub by_position: Vec<Bin>,
@@ -86,7 +86,7 @@ struct Tokens<'r> {
 
 impl<'r> Tokens<'r> {
     fn by_confidence(&self) -> Vec<Bin> {
-        if self.counted.iter().all(|record| record.ref_top_p.is_nan()) {
+        if self.counted.is_empty() {
             return Vec::new();
         }
         let percent = |p: f64| format!("{:.0}", 100.0 * p);
@@ -94,8 +94,7 @@ impl<'r> Tokens<'r> {
         let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
         let edges = starts.zip(ends);
         let bins = self.sorted(CONFIDENCE_EDGES.len() + 1, |record| {
-            let p = Some(record.ref_top_p).filter(|p| !p.is_nan())?;
-            Some(CONFIDENCE_EDGES.partition_point(|edge| *edge <= p))
+            Some(CONFIDENCE_EDGES.partition_point(|edge| *edge <= record.ref_top_p))
         });
         let bins = edges.zip(bins).map(|((from, to), inside)| {
             let label = match (from, to) {
@@ -269,13 +268,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_absent() {
         let mut records = records();
-        for record in &mut records {
-            record.ref_top_p = f64::NAN;
-        }
         let of = breakdown(&records, &[]);
-        assert!(of.by_confidence.is_empty() && of.by_group.is_empty() && of.special.is_empty());
-        assert!(!of.by_position.is_empty());
+        assert!(of.by_group.is_empty() && of.special.is_empty());
         let none = breakdown(&[], &["wiki"]);
+        assert!(none.by_confidence.is_empty());
         assert_eq!((none.by_group[0].n_tokens, none.by_group[0].kld), (0, None));
         for record in &mut records {
             record.kld = 0.0;

@@ -1,21 +1,19 @@
-//! The statistics that `llama-perplexity --kl-divergence` prints after its table, by its formulas.
-//!
-//! With `f64` they are exact statistics of exact scores. With `f32` they equal llama-perplexity's
-//! to the digit, given its scores: it rounds products and percentiles to f32, and its variances are
-//! differences of sums, which cancel where the models agree. Where such a difference comes out
-//! below 0, it prints `-nan`; here the error is then computed from the differences of the scores.
+//! The statistics that `llama-perplexity --kl-divergence` prints after its table, by its formulas,
+//! in f64.
 //!
 //! Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`, as of mid 2026.
-
-use std::ops::{Add, Mul, Sub};
+//! docs/PEERS.md says which of its digits differ.
 
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::delta_p::delta_p;
-use super::estimate::finite_or_null;
+use super::estimate::{Confidence, finite_or_null};
 use super::exclusion::is_counted;
-use crate::score::LlamaPerplexityToken;
+use super::mean::Moments;
+use super::perplexity::Perplexity;
+use super::quantile;
+use super::strata::Cluster;
 
 /// llama-perplexity prints no statistics for fewer positions.
 pub const MIN_TOKENS: usize = 100;
@@ -45,10 +43,8 @@ pub struct LlamaPerplexity {
     pub mean_ppl_q: WithError,
     /// The perplexity of the reference.
     pub mean_ppl_base: WithError,
-    /// The correlation of the two mean NLLs; NaN (null in JSON) if one has no variance.
-    #[serde(serialize_with = "finite_or_null")]
-    #[cfg_attr(test, schemars(with = "Option<f64>"))]
-    pub cor_ln_ppl: f64,
+    /// The correlation of the two mean NLLs; `None` if one has no variance.
+    pub cor_ln_ppl: Option<f64>,
     /// `ln(PPL(q) / PPL(base))`; the errors of ratio and difference include the covariance.
     pub mean_ln_ppl_ratio: WithError,
     /// `PPL(q) / PPL(base)`.
@@ -116,227 +112,85 @@ pub struct LlamaPerplexity {
 }
 
 impl LlamaPerplexity {
-    /// Computes them from scores of positions, leaving out those that are not finite. `None` for
-    /// fewer than [`MIN_TOKENS`].
-    pub fn of<R: Real>(tokens: impl IntoIterator<Item = LlamaPerplexityToken<R>>) -> Option<Self> {
-        let tokens: Vec<LlamaPerplexityToken<R>> = tokens.into_iter().filter(is_finite).collect();
-        if tokens.len() < MIN_TOKENS {
-            return None;
-        }
-        let n = tokens.len() as f64;
-        let eval = mean(&tokens, |token| with_square(token.eval_nll));
-        let base = mean(&tokens, |token| with_square(token.base_nll));
-        let product = |token: &LlamaPerplexityToken<R>| (token.eval_nll * token.base_nll).into();
-        let mean_product = tokens.iter().map(product).sum::<f64>() / n;
-        let covariance = (mean_product - eval.value * base.value) / (n - 1.0);
-        let (q_ppl, base_ppl) = (exp(eval), exp(base));
-        // The standard error of a mean difference of NLLs, each multiplied by a factor.
-        let spread = |of_eval: f64, of_base: f64| {
-            let difference = |token: &LlamaPerplexityToken<R>| {
-                of_eval * token.eval_nll.into() - of_base * token.base_nll.into()
-            };
-            mean(&tokens, |token| with_square(difference(token))).err
-        };
-        let ln_ratio = difference(eval, base, covariance, || spread(1.0, 1.0));
-        let squared_delta_p = mean(&tokens, |token| with_square(with_square(token.p_diff).1));
-        let kld = Ascending::of(tokens.iter().map(|token| R::rounded(token.kld)));
-        let delta_p = Ascending::of(tokens.iter().map(|token| token.p_diff));
-        Some(Self {
-            mean_ppl_q: q_ppl,
-            mean_ppl_base: base_ppl,
-            cor_ln_ppl: covariance / (eval.err * base.err),
-            mean_ln_ppl_ratio: ln_ratio,
-            mean_ppl_ratio: exp(ln_ratio),
-            mean_ppl_difference: difference(
-                q_ppl,
-                base_ppl,
-                q_ppl.value * base_ppl.value * covariance,
-                || spread(q_ppl.value, base_ppl.value),
-            ),
-
-            mean_kld: mean(&tokens, |token| with_square(token.kld)),
-            maximum_kld: kld.percentile(1.0),
-            kld_99_9: kld.percentile(0.999),
-            kld_99: kld.percentile(0.99),
-            kld_95: kld.percentile(0.95),
-            kld_90: kld.percentile(0.9),
-            median_kld: kld.median(),
-            kld_10: kld.percentile(0.1),
-            kld_5: kld.percentile(0.05),
-            kld_1: kld.percentile(0.01),
-            kld_0_1: kld.percentile(0.001),
-            minimum_kld: kld.percentile(0.0),
-
-            mean_delta_p: mean(&tokens, |token| with_square(token.p_diff)),
-            maximum_delta_p: delta_p.percentile(1.0),
-            delta_p_99_9: delta_p.percentile(0.999),
-            delta_p_99: delta_p.percentile(0.99),
-            delta_p_95: delta_p.percentile(0.95),
-            delta_p_90: delta_p.percentile(0.9),
-            delta_p_75: delta_p.percentile(0.75),
-            median_delta_p: delta_p.median(),
-            delta_p_25: delta_p.percentile(0.25),
-            delta_p_10: delta_p.percentile(0.1),
-            delta_p_5: delta_p.percentile(0.05),
-            delta_p_1: delta_p.percentile(0.01),
-            delta_p_0_1: delta_p.percentile(0.001),
-            minimum_delta_p: delta_p.percentile(0.0),
-            rms_delta_p: root(squared_delta_p),
-            same_top_p: share(&tokens, |token| token.same_top),
-        })
-    }
-
-    /// Computes them from exact scores: those of counted positions that have a next token, as all
-    /// positions do that llama-perplexity scores. Positions with an infinite or unknown score, which
-    /// it does not have, are left out.
+    /// Computes them from the counted records whose KLD and NLLs are finite: llama-perplexity
+    /// scores no position without a next token. `None` for fewer than [`MIN_TOKENS`].
     pub fn of_records(records: &[TokenRecord]) -> Option<Self> {
         let is_finite =
             |r: &TokenRecord| [r.kld, r.ref_nll, r.eval_nll].iter().all(|x| x.is_finite());
-        let counted = records
-            .iter()
-            .filter(|record| is_counted(record) && is_finite(record));
-        Self::of(counted.map(|record| LlamaPerplexityToken {
-            kld: record.kld,
-            base_nll: record.ref_nll,
-            eval_nll: record.eval_nll,
-            p_diff: delta_p(record),
-            same_top: record.ref_top == record.eval_top,
-        }))
-    }
-}
-
-/// The type of scores, to which products are rounded: f32 or f64.
-pub trait Real:
-    Copy + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
-{
-    /// Rounds to the nearest number of this type.
-    fn rounded(x: f64) -> Self;
-}
-
-impl Real for f32 {
-    fn rounded(x: f64) -> Self {
-        x as Self
-    }
-}
-
-impl Real for f64 {
-    fn rounded(x: f64) -> Self {
-        x
-    }
-}
-
-fn is_finite<R: Real>(token: &LlamaPerplexityToken<R>) -> bool {
-    token.kld.is_finite()
-        && [token.base_nll, token.eval_nll, token.p_diff]
-            .iter()
-            .all(|&x| x.into().is_finite())
-}
-
-/// A sample and its square, which is rounded to the sample's type.
-fn with_square<R: Real>(x: R) -> (f64, f64) {
-    (x.into(), (x * x).into())
-}
-
-/// The mean of samples that come with their squares: `± sqrt((mean x² − (mean x)²) / (n − 1))`.
-fn mean<T>(samples: &[T], of: impl Fn(&T) -> (f64, f64)) -> WithError {
-    let n = samples.len() as f64;
-    let (sum, squares) = samples
-        .iter()
-        .map(of)
-        .fold((0.0, 0.0), |(sum, squares), (x, square)| {
-            (sum + x, squares + square)
-        });
-    let value = sum / n;
-    WithError {
-        value,
-        err: sqrt_or_0((squares / n - value * value) / (n - 1.0)),
-    }
-}
-
-/// A share: `± sqrt(s (1 − s) / (n − 1))`.
-fn share<T>(samples: &[T], holds: impl Fn(&T) -> bool) -> WithError {
-    let n = samples.len() as f64;
-    let value = samples.iter().filter(|sample| holds(sample)).count() as f64 / n;
-    WithError {
-        value,
-        err: sqrt_or_0(value * (1.0 - value) / (n - 1.0)),
-    }
-}
-
-/// `e^x ± e^x Δx`.
-fn exp(x: WithError) -> WithError {
-    let value = x.value.exp();
-    WithError {
-        value,
-        err: value * x.err,
-    }
-}
-
-/// `√x ± Δx / (2 √x)`; for 0, `± 0`.
-fn root(x: WithError) -> WithError {
-    let value = x.value.sqrt();
-    WithError {
-        value,
-        err: if value > 0.0 {
-            0.5 / value * x.err
-        } else {
-            0.0
-        },
-    }
-}
-
-/// `a − b` of correlated numbers, `± sqrt(Δa² + Δb² − 2 cov)`, or `± spread` where rounding leaves
-/// that variance below 0.
-fn difference(
-    a: WithError,
-    b: WithError,
-    covariance: f64,
-    spread: impl FnOnce() -> f64,
-) -> WithError {
-    let variance = a.err * a.err + b.err * b.err - 2.0 * covariance;
-    WithError {
-        value: a.value - b.value,
-        err: if variance >= 0.0 {
-            variance.sqrt()
-        } else {
-            spread()
-        },
-    }
-}
-
-/// The root of a variance, or 0 if rounding has left it below 0.
-fn sqrt_or_0(variance: f64) -> f64 {
-    variance.max(0.0).sqrt()
-}
-
-/// Samples in ascending order, at least one.
-struct Ascending<R>(Vec<R>);
-
-impl<R: Real> Ascending<R> {
-    fn of(samples: impl Iterator<Item = R>) -> Self {
-        let mut samples: Vec<R> = samples.collect();
-        samples.sort_unstable_by(|&a, &b| a.into().total_cmp(&b.into()));
-        Self(samples)
-    }
-
-    /// Interpolates linearly around index `fraction (n − 1)`, which is rounded to the samples'
-    /// type: in f32 it is off by some 1e-4 for a few thousand samples, and that shows in print.
-    fn percentile(&self, fraction: f64) -> f64 {
-        let last = self.0.len() - 1;
-        let position = R::rounded(fraction) * R::rounded(last as f64);
-        let below = (position.into() as usize).min(last);
-        let t = position - R::rounded(below as f64);
-        let (a, b) = (self.0[below], self.0[(below + 1).min(last)]);
-        ((R::rounded(1.0) - t) * a + t * b).into()
-    }
-
-    fn median(&self) -> f64 {
-        let upper = self.0.len() / 2;
-        if self.0.len().is_multiple_of(2) {
-            (R::rounded(0.5) * (self.0[upper] + self.0[upper - 1])).into()
-        } else {
-            self.0[upper].into()
+        let mut counted: Vec<&TokenRecord> = records.iter().collect();
+        counted.retain(|record| is_counted(record) && is_finite(record));
+        if counted.len() < MIN_TOKENS {
+            return None;
         }
+        let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
+            counted.iter().map(|record| value(record)).collect()
+        };
+        let tokens = vec![Cluster::from(0); counted.len()];
+        let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
+        let ppl = Perplexity::of(&tokens, &base_nll, &eval_nll, Confidence::default())?;
+        let (klds, changes) = (of_each(|r| r.kld), of_each(delta_p));
+        let same_top = of_each(|r| f64::from(u8::from(r.ref_top == r.eval_top)));
+        let mean_square = WithError::mean(&of_each(|r| delta_p(r).powi(2)))?;
+        let rms = mean_square.value.sqrt();
+        let (sorted_klds, sorted_changes) = (quantile::sorted(&klds), quantile::sorted(&changes));
+        let kld = |p| quantile::linear(&sorted_klds, p);
+        let delta_p = |p| quantile::linear(&sorted_changes, p);
+        Some(Self {
+            mean_ppl_q: WithError::of(ppl.evaluated, ppl.eval_se),
+            mean_ppl_base: WithError::of(ppl.reference, ppl.ref_se),
+            cor_ln_ppl: ppl.correlation,
+            mean_ln_ppl_ratio: WithError::of(ppl.ln_ratio.value, ppl.ln_ratio.se),
+            mean_ppl_ratio: WithError::of(ppl.ratio.value, ppl.ratio.se),
+            mean_ppl_difference: WithError::of(ppl.difference.value, ppl.difference.se),
+
+            mean_kld: WithError::mean(&klds)?,
+            maximum_kld: kld(1.0)?,
+            kld_99_9: kld(0.999)?,
+            kld_99: kld(0.99)?,
+            kld_95: kld(0.95)?,
+            kld_90: kld(0.9)?,
+            median_kld: kld(0.5)?,
+            kld_10: kld(0.1)?,
+            kld_5: kld(0.05)?,
+            kld_1: kld(0.01)?,
+            kld_0_1: kld(0.001)?,
+            minimum_kld: kld(0.0)?,
+
+            mean_delta_p: WithError::mean(&changes)?,
+            maximum_delta_p: delta_p(1.0)?,
+            delta_p_99_9: delta_p(0.999)?,
+            delta_p_99: delta_p(0.99)?,
+            delta_p_95: delta_p(0.95)?,
+            delta_p_90: delta_p(0.9)?,
+            delta_p_75: delta_p(0.75)?,
+            median_delta_p: delta_p(0.5)?,
+            delta_p_25: delta_p(0.25)?,
+            delta_p_10: delta_p(0.1)?,
+            delta_p_5: delta_p(0.05)?,
+            delta_p_1: delta_p(0.01)?,
+            delta_p_0_1: delta_p(0.001)?,
+            minimum_delta_p: delta_p(0.0)?,
+            rms_delta_p: WithError {
+                value: rms,
+                err: match rms > 0.0 {
+                    true => 0.5 * mean_square.err / rms,
+                    false => 0.0,
+                },
+            },
+            same_top_p: WithError::mean(&same_top)?,
+        })
+    }
+}
+
+impl WithError {
+    fn of(value: f64, se: Option<f64>) -> Self {
+        let err = se.unwrap_or(f64::NAN);
+        Self { value, err }
+    }
+
+    fn mean(samples: &[f64]) -> Option<Self> {
+        let moments = Moments::of(samples)?;
+        Some(Self::of(moments.mean, moments.standard_error()))
     }
 }
 

@@ -3,9 +3,7 @@
     pip install numpy scipy
     python llama_perplexity_oracle.py
 
-The samples are oracle.py's records that have a next token. EXACT: numpy's own statistics of them
-in float64. ROUNDED: scores, products and percentiles in float32, as llama-perplexity has them;
-a KLD stays float64 in its mean.
+The samples are oracle.py's records that have a next token.
 """
 
 import numpy as np
@@ -44,52 +42,16 @@ def exact():
            ("mean_delta_p", delta_p.mean(), se(delta_p)),
            ("rms_delta_p", rms, se(delta_p**2) / (2 * rms)),
            ("same_top_p", same.mean(), np.sqrt(same.mean() * (1 - same.mean()) / (n - 1)))]
-    return out + ladders(kld, delta_p, lambda x, p: np.quantile(x, p / 100))
+    return out + ladders(kld, delta_p)
 
 
-def rounded():
-    kld, base, eval_, same = samples()
-    base, eval_ = base.astype("f4"), eval_.astype("f4")
-    delta_p = np.exp(-eval_.astype("f8")).astype("f4") - np.exp(-base.astype("f8")).astype("f4")
-    n = len(kld)
-
-    def mean(x, square):
-        value = x.mean(dtype="f8")
-        return value, np.sqrt((square.mean(dtype="f8") - value**2) / (n - 1))
-
-    (q, q_se), (b, b_se) = mean(eval_, eval_ * eval_), mean(base, base * base)
-    covariance = ((eval_ * base).mean(dtype="f8") - q * b) / (n - 1)
-    ratio_se = np.sqrt(q_se**2 + b_se**2 - 2 * covariance)
-    squares = (delta_p * delta_p).astype("f8")
-    square, square_se = mean(squares, squares**2)
-    out = [("mean_ppl_q", np.exp(q), np.exp(q) * q_se),
-           ("mean_ppl_base", np.exp(b), np.exp(b) * b_se),
-           ("cor_ln_ppl", covariance / (q_se * b_se)),
-           ("mean_ln_ppl_ratio", q - b, ratio_se),
-           ("mean_kld", *mean(kld, kld * kld)),
-           ("mean_delta_p", *mean(delta_p, delta_p * delta_p)),
-           ("rms_delta_p", np.sqrt(square), square_se / (2 * np.sqrt(square)))]
-    return out + ladders(kld.astype("f4"), delta_p, percentile)
-
-
-def percentile(x, p):
-    """In float32 throughout, but for the median."""
-    x = np.sort(x)
-    if p == 50:
-        return np.float32(0.5) * (x[len(x) // 2] + x[len(x) // 2 - 1]) if len(x) % 2 == 0 else x[len(x) // 2]
-    position = np.float32(p / 100) * np.float32(len(x) - 1)
-    below = int(position)
-    t = position - np.float32(below)
-    return (np.float32(1) - t) * x[below] + t * x[min(below + 1, len(x) - 1)]
-
-
-def ladders(kld, delta_p, percentile):
+def ladders(kld, delta_p):
     def name(p, of):
         return f"median_{of}" if p == 50 else f"{of}_{p:g}".replace(".", "_")
 
     out = []
     for of, x, ps in [("kld", kld, LADDER), ("delta_p", delta_p, DELTA_P_LADDER)]:
-        out += [(f"maximum_{of}", x.max())] + [(name(p, of), percentile(x, p)) for p in ps]
+        out += [(f"maximum_{of}", x.max())] + [(name(p, of), np.quantile(x, p / 100)) for p in ps]
         out += [(f"minimum_{of}", x.min())]
     return out
 
@@ -107,4 +69,3 @@ def table(name, rows):
 
 if __name__ == "__main__":
     table("EXACT", exact())
-    table("ROUNDED", rounded())

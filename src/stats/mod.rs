@@ -52,8 +52,7 @@ mod window_means;
 
 pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
-    ClusterKind, ClusterRule, ClusterRuleError, Clustering, Clusters, MIN_CLUSTERS,
-    MIN_WINDOWS_IN_BLOCKS,
+    ClusterKind, ClusterRule, Clustering, Clusters, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
 };
 pub use clustered_error::ClusteredInterval;
 pub use clustered_mean::{ClusteredMean, ClusteredValue};

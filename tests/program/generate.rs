@@ -11,14 +11,11 @@ use crate::session::Session;
 use crate::session::program;
 
 /// Lines, and what completes their end: all of it, in a folder with the files of [`folder`].
-const COMPLETED: [(&str, &str); 9] = [
-    ("kl -m ", "a.gguf b.gguf quants"),
+const COMPLETED: [(&str, &str); 6] = [
     ("kl -m b", "b.gguf"),
-    ("kl -m a.gguf --ref-model ", "a.gguf b.gguf quants"),
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
-    ("kl report ", "a@ref.kls quants"),
-    ("kl -m a.gguf -ctk q", "q4_0 q4_1 q5_0 q5_1 q8_0"),
-    ("kl -m a.gguf -ng", "-ngl"),
+    ("kl -m a.gguf --cache-type-k q", "q4_0 q4_1 q5_0 q5_1 q8_0"),
+    ("kl -m a.gguf -r r --vocab ", "common same tokenizer"),
     (
         "kl -m a.gguf -ngl 99 --ref-",
         "--ref-device --ref-model --ref-ngl",

@@ -236,7 +236,7 @@ impl ReadStream for KlPyReader {
             first_row: self.n_rows - self.rows_left,
             n_rows,
             n_vocab,
-            layout: RowLayout::F32.into(),
+            layout: RowLayout::F32,
         };
         let too_large = "rows larger than memory";
         let words = n_vocab.checked_mul(n_rows);

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{KIND, LOGITS2_MAGIC, LlamaCppHeader, MAGIC};
 use crate::error::{Error, Result};
 use crate::reference::{About, Checks, ReadBlocks, Reference, Rows, Values};
-use crate::row::{Row, RowLayout, Shape, StoredLayout};
+use crate::row::{Row, RowLayout, Shape};
 use crate::source::Source;
 use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
 
@@ -63,8 +63,6 @@ impl LlamaCppReader {
                 true => Values::FlooredLogProbabilities,
                 false => Values::LogProbabilities,
             },
-            // beellama.cpp's arithmetic is kl's: over all entries, renormalised.
-            is_base_file: header.is_floored,
             first_scored: Some(header.first_scored()),
             hides_bos: true,
             checks: Checks::LengthAndTokens,
@@ -110,8 +108,8 @@ impl LlamaCppReader {
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
             layout: match self.header.is_floored {
-                true => RowLayout::LlamaCpp.into(),
-                false => StoredLayout::Logits2,
+                true => RowLayout::LlamaCpp,
+                false => RowLayout::Logits2,
             },
         };
         let too_large = || {

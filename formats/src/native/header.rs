@@ -8,9 +8,8 @@ use serde_json::value::RawValue;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::identity;
 use crate::reference::{About, Values};
-use crate::row::{RowLayout, StoredLayout};
+use crate::row::RowLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
@@ -18,18 +17,8 @@ use crate::{
     StateType, States, TextIdentity, TokenizerIdentity, WindowSpec,
 };
 
-/// The version of the native file that this crate writes, if it holds rows. It reads version 2 too.
-pub const FORMAT_VERSION: u32 = 3;
-
-/// The version of a native file that holds hidden states.
-pub const STATES_FORMAT_VERSION: u32 = 4;
-
-/// The version of a native file that holds hidden states of equal decode calls, so that a reader
-/// that does not know these refuses it.
-pub const EQUAL_CALLS_FORMAT_VERSION: u32 = 5;
-
-/// The versions that are read.
-const READ_VERSIONS: std::ops::RangeInclusive<u32> = 2..=EQUAL_CALLS_FORMAT_VERSION;
+/// The version of the native file that this crate writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// Most plain bytes of a piece, unless it is a single row or has exact rows.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
@@ -39,12 +28,11 @@ const MAX_PIECE_BYTES: u64 = 64 << 20;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Header {
-    /// [`FORMAT_VERSION`], [`STATES_FORMAT_VERSION`], [`EQUAL_CALLS_FORMAT_VERSION`], or 2.
+    /// [`FORMAT_VERSION`].
     pub format_version: u32,
     /// The program that wrote the file, with its version.
     pub writer: Option<String>,
     /// The model whose logits these are.
-    #[serde(deserialize_with = "identity::read")]
     pub model: Option<ModelIdentity>,
     /// Its tokenizer.
     pub tokenizer: Option<TokenizerIdentity>,
@@ -68,13 +56,11 @@ pub struct Header {
     /// Rows in each piece but a window's last: see [`rows_per_piece`].
     pub rows_per_piece: u32,
     /// The text.
-    #[serde(deserialize_with = "identity::read")]
     pub text: Option<TextIdentity>,
     /// Where the windows are cut from several texts: each of them, in the order of their windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextIdentity>,
     /// How the rows were computed.
-    #[serde(deserialize_with = "identity::read")]
     pub backend: Option<BackendIdentity>,
     /// Seed of the windows' order; `None` where they are in the order of the text.
     pub seed: Option<u64>,
@@ -86,7 +72,7 @@ pub struct Header {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
     /// Whether they are floored, as in llama.cpp's base file: a row's smallest value then means "at
-    /// or below". In files of version 2, all log-probabilities are.
+    /// or below".
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub floored: bool,
     /// The prompts, where the windows are prompts and not parts of a text: window `i` is the `i`-th
@@ -126,7 +112,7 @@ impl Header {
         let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
         let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
         Self {
-            format_version: version_of(encoding, states.as_ref()),
+            format_version: FORMAT_VERSION,
             writer: about.writer.clone(),
             model: about
                 .model
@@ -195,15 +181,7 @@ impl Header {
     }
 
     /// How the rows are laid out.
-    pub(crate) fn layout(&self) -> StoredLayout {
-        match (self.format_version, self.encoding) {
-            (2, Encoding::U16) => StoredLayout::U16Version2,
-            _ => self.written_layout().into(),
-        }
-    }
-
-    /// How a file of this header lays out its rows when it is written.
-    pub(crate) fn written_layout(&self) -> RowLayout {
+    pub(crate) fn layout(&self) -> RowLayout {
         row_layout(self.encoding, self.states.as_ref(), self.n_vocab).0
     }
 
@@ -223,14 +201,6 @@ impl Header {
 
     /// The bytes of both lines.
     pub(crate) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        let version = version_of(self.encoding, self.states.as_ref());
-        if self.format_version != version {
-            let what = format!(
-                "format version {}: this kl writes {version} of it",
-                self.format_version
-            );
-            return Err(name.unwritable(what));
-        }
         if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
@@ -250,21 +220,17 @@ impl Header {
             .strip_suffix(b"\n")
             .ok_or_else(|| name.header("the JSON line does not end"))?;
         let preview = Preview::of(json, name)?;
-        let format_version = preview.format_version;
-        if !READ_VERSIONS.contains(&format_version) {
+        let version = preview.format_version;
+        if version != FORMAT_VERSION {
             return Err(name.unsupported(format!(
-                "format version {format_version}, this kl reads 2 to {EQUAL_CALLS_FORMAT_VERSION}: \
+                "format version {version}, this kl reads {FORMAT_VERSION}: \
                  use the kl that wrote it, or write it again"
             )));
         }
         if let Some(fault) = preview.too_large(lines.len()) {
             return Err(name.too_large(fault));
         }
-        let mut header: Self =
-            serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
-        if header.format_version == 2 {
-            header.floored = header.log_probabilities;
-        }
+        let header: Self = serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))?;
         match header.fault() {
             Some(fault) => Err(name.header(fault)),
             None => Ok(header),
@@ -311,19 +277,7 @@ impl Header {
 
     /// What is wrong with the description of hidden states, if anything.
     fn states_fault(&self) -> Option<String> {
-        let (version, encoding) = (self.format_version, self.encoding);
-        if encoding.holds_states() != (version >= STATES_FORMAT_VERSION) {
-            return Some(format!("encoding {encoding} in format version {version}"));
-        }
-        let has_equal_calls = self
-            .states
-            .as_ref()
-            .is_some_and(|states| states.equal_calls);
-        if has_equal_calls != (version == EQUAL_CALLS_FORMAT_VERSION) {
-            return Some(format!(
-                "states.equal_calls {has_equal_calls} in format version {version}"
-            ));
-        }
+        let encoding = self.encoding;
         match &self.states {
             None if !encoding.holds_states() => None,
             None => Some(format!("encoding {encoding} without states")),
@@ -348,15 +302,6 @@ impl Header {
         let other = || format!("n_windows {n_windows}, not the {own} of the shard");
         let fault = shard.fault(Some(self.n_rows));
         fault.or_else(|| (n_windows != own).then(other))
-    }
-}
-
-/// The format version of a file that is written in this encoding, with these states.
-fn version_of(encoding: Encoding, states: Option<&States>) -> u32 {
-    match states {
-        _ if !encoding.holds_states() => FORMAT_VERSION,
-        Some(states) if states.equal_calls => EQUAL_CALLS_FORMAT_VERSION,
-        _ => STATES_FORMAT_VERSION,
     }
 }
 

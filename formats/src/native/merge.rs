@@ -61,7 +61,7 @@ impl<W: Write> Writer<W> {
 
     fn check_fits(&self, from: &NativeReader) -> Result<()> {
         let (header, format) = (from.header(), self.format());
-        let is_alike = header.layout() == format.layout.into()
+        let is_alike = header.layout() == format.layout
             && header.n_vocab == format.n_vocab
             && header.rows_per_piece == format.rows_per_piece
             && are_alike(

@@ -23,7 +23,7 @@ mod writer;
 mod tests;
 
 pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
-pub use header::{EQUAL_CALLS_FORMAT_VERSION, FORMAT_VERSION, Header, STATES_FORMAT_VERSION};
+pub use header::{FORMAT_VERSION, Header};
 pub use reader::NativeReader;
 pub use walk::count_windows;
 

@@ -89,7 +89,7 @@ fn start(name: &Named, header: &Header) -> Result<Start> {
             name: name.clone(),
             kind: KIND,
             format: &FORMAT,
-            layout: header.written_layout(),
+            layout: header.layout(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
             row_len: header.row_len(),

@@ -77,7 +77,7 @@ impl OpenRows {
             first_row: self.n_read,
             n_rows,
             n_vocab: matrix.n_vocab as usize,
-            layout: RowLayout::F32.into(),
+            layout: RowLayout::F32,
         };
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows larger than memory");
         let mut packed = Vec::new();

@@ -39,9 +39,6 @@ pub struct About {
     pub states: Option<States>,
     /// What an entry of a row means.
     pub values: Values,
-    /// Whether the rows are stored as llama-perplexity stores them, so that its own arithmetic can
-    /// be repeated.
-    pub is_base_file: bool,
     /// First scored position of a full window.
     pub first_scored: Option<u32>,
     /// Whether each window starts with an inserted BOS.
@@ -168,7 +165,6 @@ impl About {
             encoding: "f32",
             states: None,
             values: Values::Logits,
-            is_base_file: false,
             first_scored: None,
             add_bos: None,
             hides_bos: false,

@@ -58,7 +58,7 @@ fn kinds_are_recognised_by_their_bytes() {
     for (bytes, what) in [
         (&b""[..], Found::Empty),
         (b"GGUF\x03\0\0\0", Found::Model),
-        (b"kl_sidecar_v3\n{}", Found::Sidecar),
+        (b"kl_sidecar_v1\n{}", Found::Sidecar),
         (b"\x1f\x8b\x08", Found::Gzip),
         (b"_logits", Found::Text),
     ] {
@@ -127,7 +127,7 @@ fn a_reference_reports_what_its_file_records() {
     let about = reference.about();
     assert_eq!((reference.kind(), about.n_ctx), (llamacpp::KIND, 8));
     assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(6)));
-    assert!(about.is_base_file && about.hides_bos && about.holds_log_probabilities());
+    assert!(about.hides_bos && about.values == Values::FlooredLogProbabilities);
 
     assert_eq!(
         open(native::KIND, &[]).longest_window(),

@@ -13,7 +13,6 @@ pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encoding::Encoding;
 pub use layout::RowLayout;
-pub(crate) use layout::StoredLayout;
 pub(crate) use u16::Form;
 pub use u16::RowForms;
 
@@ -26,8 +25,8 @@ pub enum Row<'a> {
     /// Linear codes: a logit is `min + step * code`, in f32, the product rounded before the sum
     /// (numpy's float32 gives the same bits).
     U16 {
-        /// The row's smallest logit. Format version 2 of `kl`'s own file, and llama.cpp's base file,
-        /// have NaN here for a row that held a NaN or an infinity.
+        /// The row's smallest logit. llama.cpp's base file has NaN here for a row that held a NaN or
+        /// an infinity.
         min: f32,
         /// The distance between neighbouring codes; 0 for a constant row.
         step: f32,

@@ -184,25 +184,6 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
     })
 }
 
-/// The row of format version 2 that `bytes` hold: f32 min, f32 step, codes. `None` as for [`view`].
-pub(super) fn view_version_2(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
-    if Some(bytes.len()) != row_bytes_version_2(n_vocab) {
-        return None;
-    }
-    let (min, rest) = bytes.split_first_chunk::<4>()?;
-    let (step, codes) = rest.split_first_chunk::<4>()?;
-    Some(Row::U16 {
-        min: f32::from_le_bytes(*min),
-        step: f32::from_le_bytes(*step),
-        codes: bytemuck::try_cast_slice(codes).ok()?,
-    })
-}
-
-/// Bytes of a row of format version 2.
-pub(super) fn row_bytes_version_2(n_vocab: usize) -> Option<usize> {
-    n_vocab.checked_mul(2)?.checked_add(8)
-}
-
 #[cfg(test)]
 #[path = "u16_tests.rs"]
 mod tests;

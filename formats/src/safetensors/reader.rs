@@ -216,7 +216,7 @@ impl WindowFile {
             first_row,
             n_rows: n.min(self.matrix.n_rows - first_row) as usize,
             n_vocab: self.matrix.n_vocab as usize,
-            layout: RowLayout::F32.into(),
+            layout: RowLayout::F32,
         };
         let too_large = || source.name.too_large("a block of rows larger than memory");
         let bytes = shape.bytes().ok_or_else(too_large)?;

@@ -5,25 +5,23 @@ use serde::{Deserialize, Serialize};
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::identity;
 use crate::reference::{About, Reference, fingerprint};
 use crate::{
     BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Shard, TextIdentity, WindowSpec,
 };
 
-/// The version of the sidecar that this crate writes. It reads earlier ones too.
-pub const SIDECAR_VERSION: u32 = 3;
+/// The version of the sidecar that this crate writes and reads.
+pub const SIDECAR_VERSION: u32 = 1;
 
 /// The JSON line of a sidecar. `null` means unknown. A reader ignores other keys.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SidecarHeader {
-    /// [`SIDECAR_VERSION`], or an earlier one.
+    /// [`SIDECAR_VERSION`].
     pub version: u32,
     /// The program that wrote the file, with its version.
     pub writer: String,
     /// The evaluated model.
-    #[serde(deserialize_with = "identity::read")]
     pub model: Option<ModelIdentity>,
     /// Its path, as it was given.
     pub model_path: String,
@@ -42,12 +40,10 @@ pub struct SidecarHeader {
     /// without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// Whether the windows are prompts. Files of earlier writers do not record it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// Whether the windows are prompts.
     pub prompts: bool,
     /// Whether the evaluated rows were read from a file, as `kl compare` does, and not computed by
-    /// the run. Files of earlier writers do not record it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// the run.
     pub stored: bool,
     /// Which part of an evaluation the file holds; `None` for a whole one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,11 +59,7 @@ pub struct SidecarHeader {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_vocab_compared: Option<u32>,
     /// How the model's rows were computed.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "identity::read"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendIdentity>,
 }
 
@@ -82,20 +74,14 @@ pub struct ReferenceSummary {
     /// beside the evaluated one.
     pub kind: Option<String>,
     /// The model whose logits it holds.
-    #[serde(default, deserialize_with = "identity::read")]
     pub model: Option<ModelIdentity>,
     /// The text.
-    #[serde(default, deserialize_with = "identity::read")]
     pub text: Option<TextIdentity>,
     /// A hash that distinguishes it from others of its kind: see `SIDECAR.md`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// How its rows were computed.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "identity::read"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendIdentity>,
 }
 
@@ -141,7 +127,7 @@ impl SidecarHeader {
 
     /// The bytes of both lines.
     pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault(SIDECAR_VERSION) {
+        if let Some(fault) = self.fault() {
             return Err(name.unwritable(fault));
         }
         let lines = to_lines(MAGIC_LINE, self, name)?;
@@ -151,8 +137,8 @@ impl SidecarHeader {
         }
     }
 
-    /// Parses the JSON line, whose checksum has been checked. `version` is that of the first line.
-    pub(super) fn from_json(json: &[u8], version: u32, name: &Named) -> Result<Self> {
+    /// Parses the JSON line, whose checksum has been checked.
+    pub(super) fn from_json(json: &[u8], name: &Named) -> Result<Self> {
         /// Read first: another version may have other fields.
         #[derive(Deserialize)]
         struct Versioned {
@@ -160,15 +146,15 @@ impl SidecarHeader {
         }
         let unusable = |e: serde_json::Error| name.header(format!("{e}"));
         let stated: Versioned = serde_json::from_slice(json).map_err(unusable)?;
-        if !(1..=SIDECAR_VERSION).contains(&stated.version) {
+        if stated.version != SIDECAR_VERSION {
             return Err(name.unsupported(format!(
-                "sidecar version {}, this kl reads 1 to {SIDECAR_VERSION}: \
+                "sidecar version {}, this kl reads {SIDECAR_VERSION}: \
                  use the kl that wrote it, or evaluate again",
                 stated.version
             )));
         }
         let header: Self = serde_json::from_slice(json).map_err(unusable)?;
-        match header.fault(version) {
+        match header.fault() {
             Some(fault) => Err(name.header(fault)),
             None => Ok(header),
         }
@@ -179,12 +165,8 @@ impl SidecarHeader {
         self.groups.len().max(1)
     }
 
-    fn fault(&self, version: u32) -> Option<String> {
-        if self.version != version {
-            Some(format!("version {}, not {version}", self.version))
-        } else if version == 1 && self.n_records.is_none() {
-            Some("no n_records".to_owned())
-        } else if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
+    fn fault(&self) -> Option<String> {
+        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
             Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
         } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
             Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))

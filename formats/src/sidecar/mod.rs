@@ -25,17 +25,4 @@ pub use verify::{VerifyReport, verify};
 pub use writer::SidecarWriter;
 
 /// The file's first line.
-pub const MAGIC_LINE: &str = "kl_sidecar_v3\n";
-
-/// The first line of version 2, which is read too.
-const MAGIC_LINE_V2: &str = "kl_sidecar_v2\n";
-
-/// The first line of version 1, which is read too.
-const MAGIC_LINE_V1: &str = "kl_sidecar_v1\n";
-
-/// The version of the sidecar that a first line belongs to.
-pub(crate) fn version_of(first_line: &[u8]) -> Option<u32> {
-    (1..)
-        .zip([MAGIC_LINE_V1, MAGIC_LINE_V2, MAGIC_LINE])
-        .find_map(|(version, line)| (line.as_bytes() == first_line).then_some(version))
-}
+pub const MAGIC_LINE: &str = "kl_sidecar_v1\n";

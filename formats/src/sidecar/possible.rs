@@ -60,8 +60,6 @@ impl TokenRecord {
         let is_nats = |x: f64| (-ROUNDING..=MOST_NATS).contains(&x) || x == f64::INFINITY;
         let is_entropy = |x: f64| (-ROUNDING..=most_entropy).contains(&x);
         let is_share = |x: f64| (-ROUNDING..=1.0 + ROUNDING).contains(&x);
-        // Version 1 has none.
-        let is_top_p = |x: f64| is_share(x) || (header.version == 1 && x.is_nan());
         let is_nll = |x: f64, backend: &Option<BackendIdentity>| match self.next_token() {
             None => x.is_nan(),
             Some(_) => is_nats(x) || (x.is_nan() && may_be_unknown(backend.as_ref())),
@@ -100,11 +98,11 @@ impl TokenRecord {
                 is_entropy(self.ref_entropy),
                 entropy,
             ),
-            ("ref_top_p", self.ref_top_p, is_top_p(self.ref_top_p), share),
+            ("ref_top_p", self.ref_top_p, is_share(self.ref_top_p), share),
             (
                 "eval_top_p",
                 self.eval_top_p,
-                is_top_p(self.eval_top_p),
+                is_share(self.eval_top_p),
                 share,
             ),
             (

@@ -4,11 +4,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::record::record_bytes;
-use super::trailer::{self, Ending, Trailer, trailer_bytes};
+use super::trailer::{self, Ending, Trailer};
 use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
-    TokenTexts, version_of,
+    TokenTexts,
 };
 use crate::error::{Error, Named, Result};
 use crate::{Found, checksum, source};
@@ -45,7 +44,7 @@ pub fn is_sidecar(path: &Path) -> bool {
     let mut magic = [0; MAGIC_LINE.len()];
     source::open(&Named::new(path), "a sidecar")
         .is_ok_and(|(mut file, _)| file.read_exact(&mut magic).is_ok())
-        && version_of(&magic).is_some()
+        && magic == MAGIC_LINE.as_bytes()
 }
 
 impl SidecarReader {
@@ -57,16 +56,13 @@ impl SidecarReader {
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::open_header(path)?;
         let most = reader.header.n_records;
-        reader.trailer = match reader.header.version {
-            1 => Trailer::new(most.unwrap_or(0), &[]),
-            _ => reader.read_trailer()?,
-        };
+        reader.trailer = reader.read_trailer()?;
         let (n_records, len) = (reader.n_records(), reader.len);
         let end = n_records
-            .checked_mul(reader.record_bytes())
+            .checked_mul(RECORD_BYTES as u64)
             .and_then(|n| n.checked_add(reader.start))
             .and_then(|n| n.checked_add(reader.trailer.texts_bytes))
-            .and_then(|n| n.checked_add(reader.trailer_bytes()));
+            .and_then(|n| n.checked_add(TRAILER_BYTES as u64));
         let name = &reader.name;
         match end {
             Some(end) if end == len && most.is_none_or(|most| n_records <= most) => Ok(reader),
@@ -85,19 +81,18 @@ impl SidecarReader {
     /// What the trailer states.
     fn read_trailer(&mut self) -> Result<Trailer> {
         let len = self.len;
-        let at = len.checked_sub(self.trailer_bytes());
+        let at = len.checked_sub(TRAILER_BYTES as u64);
         let Some(at) = at.filter(|&at| at >= self.start) else {
             return Err(self.cut_off(""));
         };
-        let mut memory = [0; TRAILER_BYTES];
-        let (bytes, _) = memory.split_at_mut(trailer_bytes(self.header.version));
+        let mut bytes = [0; TRAILER_BYTES];
         let stream = &mut self.stream;
         let read = stream
             .seek(SeekFrom::Start(at))
-            .and_then(|_| stream.read_exact(bytes))
+            .and_then(|_| stream.read_exact(&mut bytes))
             .and_then(|()| stream.seek(SeekFrom::Start(self.start)));
         read.map_err(|source| self.name.io("read", source))?;
-        match trailer::from_bytes(bytes, self.header_crc) {
+        match trailer::from_bytes(&bytes, self.header_crc) {
             Ending::Whole(trailer) => Ok(trailer),
             Ending::Damaged => {
                 let what = "the trailer's checksum does not match";
@@ -109,7 +104,7 @@ impl SidecarReader {
 
     /// The error for a file that ends too early.
     fn cut_off(&self, of: &str) -> Error {
-        let whole = self.len.saturating_sub(self.start) / self.record_bytes();
+        let whole = self.len.saturating_sub(self.start) / RECORD_BYTES as u64;
         let what = format!("the file ends after {whole} whole records{of}");
         self.name.truncated(None, self.len, what)
     }
@@ -147,9 +142,9 @@ impl SidecarReader {
             .take(limit)
             .read_to_end(&mut lines)
             .map_err(io)?;
-        let Some(version) = version_of(&lines) else {
+        if lines != MAGIC_LINE.as_bytes() {
             return Err(name.not_a_sidecar(Found::look(path)));
-        };
+        }
         let limit = (MAX_HEADER_BYTES - MAGIC_LINE.len()) as u64;
         (&mut stream)
             .take(limit)
@@ -172,7 +167,7 @@ impl SidecarReader {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
         let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
-        let header = SidecarHeader::from_json(json, version, &name)?;
+        let header = SidecarHeader::from_json(json, &name)?;
         Ok(Self {
             name,
             stream,
@@ -203,14 +198,6 @@ impl SidecarReader {
         self.trailer.n_records
     }
 
-    fn record_bytes(&self) -> u64 {
-        record_bytes(self.header.version) as u64
-    }
-
-    fn trailer_bytes(&self) -> u64 {
-        trailer_bytes(self.header.version) as u64
-    }
-
     /// The header.
     pub fn header(&self) -> &SidecarHeader {
         &self.header
@@ -224,14 +211,14 @@ impl SidecarReader {
         self.collect()
     }
 
-    /// Reads the texts of the tokens that occur, at any time; empty where the file has none, as one
-    /// of an earlier version. At most as large as the file.
+    /// Reads the texts of the tokens that occur, at any time; empty where the file has none. At most
+    /// as large as the file.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`], [`crate::Error::Truncated`], [`crate::Error::Io`].
     pub fn texts(&mut self) -> Result<TokenTexts> {
         // Within the file: `open` has compared its length.
-        let at = self.start + self.n_records() * self.record_bytes();
+        let at = self.start + self.n_records() * RECORD_BYTES as u64;
         let (next, n_bytes) = (self.offset(), self.trailer.texts_bytes);
         let stream = &mut self.stream;
         let mut section = Vec::new();
@@ -256,15 +243,14 @@ impl SidecarReader {
 
     /// Where the next record starts. Every record before it was read.
     fn offset(&self) -> u64 {
-        self.start + self.i * self.record_bytes()
+        self.start + self.i * RECORD_BYTES as u64
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
         let offset = self.offset();
-        let mut memory = [0; RECORD_BYTES];
-        let (bytes, _) = memory.split_at_mut(record_bytes(self.header.version));
+        let mut bytes = [0; RECORD_BYTES];
         self.stream
-            .read_exact(bytes)
+            .read_exact(&mut bytes)
             .map_err(|source| match source.kind() {
                 std::io::ErrorKind::UnexpectedEof => {
                     self.name
@@ -272,7 +258,7 @@ impl SidecarReader {
                 }
                 _ => self.name.io("read", source),
             })?;
-        let record = TokenRecord::from_bytes(bytes, self.i, self.header_crc).ok_or_else(|| {
+        let record = TokenRecord::from_bytes(&bytes, self.i, self.header_crc).ok_or_else(|| {
             let what = format!("the checksum of record {} does not match", self.i);
             self.name.corrupt(None, offset, what)
         })?;

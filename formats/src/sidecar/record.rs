@@ -10,12 +10,6 @@ pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
 const FIELD_BYTES: usize = 100;
 
-/// Bytes of the fields of version 2, which ends with `ref_unknown_p`.
-const FIELD_BYTES_V2: usize = 96;
-
-/// Bytes of the fields of version 1, which ends with `ref_entropy`.
-const FIELD_BYTES_V1: usize = 72;
-
 /// What was measured at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 pub struct TokenRecord {
@@ -46,9 +40,9 @@ pub struct TokenRecord {
     pub eval_nll: f64,
     /// Entropy of the reference's distribution.
     pub ref_entropy: f64,
-    /// p(`ref_top`); NaN in files of version 1.
+    /// p(`ref_top`).
     pub ref_top_p: f64,
-    /// q(`eval_top`); NaN in files of version 1.
+    /// q(`eval_top`).
     pub eval_top_p: f64,
     /// The most that the entries whose probability the reference does not record can weigh
     /// together, if all others weigh 1; 0 where it records all.
@@ -89,33 +83,14 @@ impl TokenRecord {
         Some(bytes)
     }
 
-    /// The file's `i`-th record; `None` if its checksum does not match, or if `bytes` are not one
-    /// record of a version.
-    pub(super) fn from_bytes(bytes: &[u8], i: u64, header_crc: u32) -> Option<Self> {
+    /// The file's `i`-th record; `None` if its checksum does not match.
+    pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
         let stated = u32::from_le_bytes(*crc);
         if !checksum::matches(crc_of(fields, i, header_crc), stated) {
             return None;
         }
-        // What an earlier version lacks is 0, but for two probabilities that are not known.
-        let mut all = [0; FIELD_BYTES];
-        let (stated, missing) = all.split_at_mut_checked(fields.len())?;
-        stated.copy_from_slice(fields);
-        if fields.len() == FIELD_BYTES_V1 {
-            let unknown = [f64::NAN.to_le_bytes(); 2];
-            let fields = missing.iter_mut().zip(unknown.as_flattened());
-            fields.for_each(|(to, from)| *to = *from);
-        }
-        options().deserialize(&all).ok()
-    }
-}
-
-/// Bytes of a record of a version.
-pub(super) fn record_bytes(version: u32) -> usize {
-    match version {
-        1 => FIELD_BYTES_V1 + 4,
-        2 => FIELD_BYTES_V2 + 4,
-        _ => RECORD_BYTES,
+        options().deserialize(fields).ok()
     }
 }
 

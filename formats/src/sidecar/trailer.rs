@@ -7,9 +7,6 @@ use crate::checksum;
 /// checksum, the trailer's checksum.
 pub const TRAILER_BYTES: usize = END_MARK.len() + 8 + 8 + 4 + 4;
 
-/// Bytes of the trailer of version 2, which has no texts.
-const TRAILER_BYTES_V2: usize = END_MARK.len() + 8 + 4;
-
 /// How the trailer starts. A record would have to belong to window 1,600,351,339 to start so.
 const END_MARK: &[u8; 8] = b"kls_end\n";
 
@@ -44,15 +41,6 @@ impl Trailer {
     }
 }
 
-/// Bytes of the trailer of a version.
-pub(super) fn trailer_bytes(version: u32) -> usize {
-    match version {
-        1 => 0,
-        2 => TRAILER_BYTES_V2,
-        _ => TRAILER_BYTES,
-    }
-}
-
 /// The bytes of a trailer.
 pub(super) fn to_bytes(trailer: &Trailer, header_crc: u32) -> Vec<u8> {
     let mut bytes = END_MARK.to_vec();
@@ -63,8 +51,8 @@ pub(super) fn to_bytes(trailer: &Trailer, header_crc: u32) -> Vec<u8> {
     bytes
 }
 
-/// Reads the last bytes of a file, as many as the trailer of its version has.
-pub(super) fn from_bytes(bytes: &[u8], header_crc: u32) -> Ending {
+/// Reads the last bytes of a file.
+pub(super) fn from_bytes(bytes: &[u8; TRAILER_BYTES], header_crc: u32) -> Ending {
     let is_trailer = bytes.starts_with(END_MARK);
     let Some((fields, stated)) = bytes.split_last_chunk().filter(|_| is_trailer) else {
         return Ending::None;
@@ -78,18 +66,15 @@ pub(super) fn from_bytes(bytes: &[u8], header_crc: u32) -> Ending {
     }
 }
 
-/// Reads the fields of either version, whose checksum matches.
+/// Reads the fields, whose checksum matches.
 fn parse(fields: &[u8]) -> Option<Trailer> {
     let (n_records, rest) = fields.strip_prefix(END_MARK)?.split_first_chunk()?;
-    let mut trailer = Trailer {
+    let (texts_bytes, texts_crc) = rest.split_first_chunk()?;
+    Some(Trailer {
         n_records: u64::from_le_bytes(*n_records),
-        ..Trailer::default()
-    };
-    if let Some((texts_bytes, texts_crc)) = rest.split_first_chunk() {
-        trailer.texts_bytes = u64::from_le_bytes(*texts_bytes);
-        trailer.texts_crc = u32::from_le_bytes(*texts_crc.first_chunk()?);
-    }
-    Some(trailer)
+        texts_bytes: u64::from_le_bytes(*texts_bytes),
+        texts_crc: u32::from_le_bytes(*texts_crc.first_chunk()?),
+    })
 }
 
 /// CRC-32 of the header's checksum and the trailer's fields.

@@ -49,8 +49,6 @@ pub fn write(corpus: &Path) {
             ("npz", "prompts-parts", prompted_arrays(n_vocab)),
             ("npz", "prompts", npz(&prompted_arrays(n_vocab))),
             ("sidecar", "sidecar", sidecar(n_vocab)),
-            ("sidecar", "version-1", earlier_sidecar(1, 72, n_vocab)),
-            ("sidecar", "version-2", earlier_sidecar(2, 96, n_vocab)),
             ("reference", "native", u16),
             ("reference", "hidden", hidden(n_vocab)),
             ("reference", "kl_py", kl_py(n_vocab)),
@@ -362,32 +360,4 @@ fn sidecar(n_vocab: u32) -> Vec<u8> {
     }
     let texts = [(1, &b"a"[..]), (2, b" \xc3")].into_iter().collect();
     writer.finish(&texts).unwrap()
-}
-
-/// The sidecar as an earlier version had it, whose records lacked the last fields. Version 1 had no
-/// trailer, and version 2 one without texts.
-fn earlier_sidecar(version: u32, field_bytes: usize, n_vocab: u32) -> Vec<u8> {
-    let bytes = sidecar(n_vocab);
-    let lines = bytes.split_inclusive(|&byte| byte == b'\n').take(2);
-    let start: usize = 4 + lines.map(<[u8]>::len).sum::<usize>();
-    let json = String::from_utf8(bytes[14..start - 5].to_vec()).unwrap();
-    let json = json.replace("\"version\":3", &format!("\"version\":{version}"));
-    let mut old = format!("kl_sidecar_v{version}\n{json}\n").into_bytes();
-    let header_crc = crc32fast::hash(&old).to_le_bytes();
-    old.extend(header_crc);
-    let records = bytes[start..].chunks(sidecar::RECORD_BYTES);
-    for (i, record) in (0u64..n_vocab.min(30).into()).zip(records) {
-        let fields = &record[..field_bytes];
-        let covered = [&header_crc[..], &i.to_le_bytes(), fields].concat();
-        old.extend(fields);
-        old.extend(crc32fast::hash(&covered).to_le_bytes());
-    }
-    if version == 2 {
-        let n_records = u64::from(n_vocab.min(30)).to_le_bytes();
-        let trailer = [b"kls_end\n", &n_records[..]].concat();
-        let crc = crc32fast::hash(&[&header_crc[..], &trailer].concat());
-        old.extend(trailer);
-        old.extend(crc.to_le_bytes());
-    }
-    old
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
-use super::values::{device, file, input, model, n_tokens, written_kind};
+use super::values::{EncodingChoice, device, file, input, model, n_tokens, written_kind};
 use super::{
     ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, InputArgs, REFERENCE, ResultArgs,
 };
-use crate::commands::settings::{EncodingChoice, RelativeWidth, Vocabulary};
+use crate::commands::settings::{RelativeWidth, Vocabulary};
 use crate::engine::GpuLayers;
 use crate::input::Part;
 
@@ -108,18 +108,10 @@ pub struct WriteArgs {
     pub format: Kind,
 
     /// How kl's own format stores rows of logits [default: u16]
-    ///
-    /// - u16:      16 bits for each logit
-    /// - f32:      32 bits for each logit: exact
-    /// - hidden:   the model's hidden states and its output head: exact
-    /// - hidden16: the same in half precision: about 1e-5 nats off, or exact
-    /// - auto:     hidden where that is smaller than u16 and exact, else u16
     #[arg(
         long,
         value_name = "u16|f32|hidden|hidden16|auto",
-        help_heading = REFERENCE,
-        hide_short_help = true,
-        verbatim_doc_comment
+        hide_short_help = true
     )]
     pub encoding: Option<EncodingChoice>,
 }
@@ -161,17 +153,8 @@ pub struct EvaluateArgs {
 
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
-    /// - same:      all entries; the sizes must not differ
-    /// - common:    the first entries, as many as both have
-    /// - tokenizer: all but the padding at the end of the model's vocabulary
-    ///
     /// Probabilities are renormalised over the entries compared.
-    #[arg(
-        long,
-        value_name = "same|common|tokenizer",
-        hide_short_help = true,
-        verbatim_doc_comment
-    )]
+    #[arg(long, value_name = "same|common|tokenizer", hide_short_help = true)]
     pub vocab: Option<Vocabulary>,
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%

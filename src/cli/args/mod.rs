@@ -18,6 +18,7 @@ pub use model::{ContextArgs, DeviceArgs};
 pub use report::ReportArgs;
 pub use results::ResultArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs};
+pub use values::EncodingChoice;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.

@@ -2,7 +2,7 @@
 
 use clap::value_parser;
 
-use super::values::{device, server};
+use super::values::{cache_type, device, server};
 use super::{DECODING, MODEL};
 use crate::commands::settings::MAX_THREADS;
 use crate::engine::{CacheType, FlashAttention, GpuLayers, SplitMode, TensorOverride, TensorSplit};
@@ -45,7 +45,12 @@ pub struct DeviceArgs {
     pub list_devices: bool,
 
     /// How to split a model across devices (-sm): none, layer, row or tensor
-    #[arg(long, value_name = "MODE", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "MODE",
+        hide_short_help = true,
+        hide_possible_values = true
+    )]
     pub split_mode: Option<SplitMode>,
 
     /// Share of the model for each device (-ts), as in 3,1
@@ -140,20 +145,25 @@ pub struct ContextArgs {
     pub threads: Option<u32>,
 
     /// Flash attention (-fa) [default: auto; with -r, as the reference was written]
-    #[arg(long, value_name = "on|off|auto", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "on|off|auto",
+        hide_short_help = true,
+        hide_possible_values = true
+    )]
     pub flash_attn: Option<FlashAttention>,
 
     /// Type of the KV cache's keys (-ctk); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_short_help = true,
-        default_value_t = CacheType::default()
+        long, value_name = "TYPE", hide_short_help = true, hide_possible_values = true,
+        default_value_t = CacheType::default(), value_parser = cache_type()
     )]
     pub cache_type_k: CacheType,
 
     /// Type of the KV cache's values (-ctv); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_short_help = true,
-        default_value_t = CacheType::default()
+        long, value_name = "TYPE", hide_short_help = true, hide_possible_values = true,
+        default_value_t = CacheType::default(), value_parser = cache_type()
     )]
     pub cache_type_v: CacheType,
 

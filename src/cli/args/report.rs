@@ -28,8 +28,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "P", default_value = "0.95")]
     pub confidence: Confidence,
 
-    /// What counts as one observation in the clustered intervals: each window, blocks of windows,
-    /// or blocks where neighbouring windows resemble each other
+    /// What counts as one observation in the clustered intervals
     #[arg(long, value_name = "window|block|auto", default_value = "auto")]
     pub cluster: ClusterRule,
 

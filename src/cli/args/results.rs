@@ -19,30 +19,20 @@ pub struct ResultArgs {
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals
-    ///
-    /// - window: each window, or prompt
-    /// - block:  each block of contiguous windows
-    /// - auto:   blocks where neighbouring windows resemble each other
     #[arg(
         long,
         value_name = "window|block|auto",
         hide_short_help = true,
-        default_value = "auto",
-        verbatim_doc_comment
+        default_value = "auto"
     )]
     pub cluster: ClusterRule,
 
     /// Statistics to report in addition to kl's own, comma-separated
-    ///
-    /// - llama-perplexity: what llama-perplexity --kl-divergence prints
-    /// - logits: distances between logits, Jensen-Shannon divergence, and
-    ///   KLD smoothed as in MAX
     #[arg(
         long,
         value_name = "KINDS",
         hide_short_help = true,
-        value_delimiter = ',',
-        verbatim_doc_comment
+        value_delimiter = ','
     )]
     pub stats: Vec<Stats>,
 

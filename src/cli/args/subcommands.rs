@@ -114,11 +114,8 @@ pub struct CompareArgs {
 
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
-    /// - same:   all entries; the sizes must not differ
-    /// - common: the first entries, as many as both have, renormalised
-    #[arg(
-        long, value_name = "same|common", value_parser = compare_vocab, verbatim_doc_comment
-    )]
+    /// Probabilities are renormalised over the entries compared.
+    #[arg(long, value_name = "same|common", value_parser = compare_vocab())]
     pub vocab: Option<Vocabulary>,
 
     /// Overwrite existing output files

@@ -2,10 +2,39 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use kl_formats::{Encoding, Kind};
 
 use crate::commands::settings::Vocabulary;
+use crate::engine::CacheType;
+
+/// How kl's own kind of file is to store rows.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncodingChoice {
+    /// 16 bits for each logit.
+    U16,
+    /// 32 bits for each logit: exact.
+    F32,
+    /// The model's hidden states and its output head: exact.
+    Hidden,
+    /// The same in half precision: about 1e-5 nats off, or exact.
+    Hidden16,
+    /// hidden where that is smaller than u16 and exact, else u16.
+    Auto,
+}
+
+impl EncodingChoice {
+    /// The encoding, or for `auto` the one that is there if hidden states do not suit.
+    pub fn encoding(self) -> Encoding {
+        match self {
+            Self::U16 | Self::Auto => Encoding::U16,
+            Self::F32 => Encoding::F32,
+            Self::Hidden => Encoding::Hidden,
+            Self::Hidden16 => Encoding::Hidden16,
+        }
+    }
+}
 
 /// Parses the name of a format that references can be written in.
 pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
@@ -96,22 +125,24 @@ pub fn n_tokens(text: &str) -> Result<i64, &'static str> {
 }
 
 /// Parses the `--vocab` of `kl compare`, which has no model whose padding it could leave out.
-pub fn compare_vocab(text: &str) -> Result<Vocabulary, &'static str> {
-    match text.parse() {
-        Ok(Vocabulary::Tokenizer) | Err(_) => Err("expected same or common"),
-        Ok(vocabulary) => Ok(vocabulary),
-    }
+pub fn compare_vocab() -> impl TypedValueParser<Value = Vocabulary> {
+    let known = [Vocabulary::Same, Vocabulary::Common];
+    let names = known.iter().filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(names).try_map(|name| Vocabulary::from_str(&name, false))
+}
+
+/// Parses a type of the KV cache.
+pub fn cache_type() -> impl TypedValueParser<Value = CacheType> {
+    PossibleValuesParser::new(CacheType::names()).try_map(|name| name.parse::<CacheType>())
 }
 
 /// Parses the `--encoding` of `kl convert`, which has no model that could give hidden states.
 pub fn row_encoding(text: &str) -> Result<Encoding, &'static str> {
-    match text {
-        "u16" => Ok(Encoding::U16),
-        "f32" => Ok(Encoding::F32),
-        "hidden" | "hidden16" => {
+    match text.parse::<Encoding>() {
+        Ok(encoding) if encoding.holds_states() => {
             Err("only a run of the model, with -m and -w, writes hidden states")
         }
-        _ => Err("expected u16 or f32"),
+        encoding => encoding.map_err(|_| "expected u16 or f32"),
     }
 }
 

@@ -1,13 +1,13 @@
 //! `kl --generate KIND`: the man page, and completions for shells. They are made from the flags
 //! themselves, and go to stdout, so that they are there however `kl` was installed.
 
-mod completions;
 mod man;
-mod values;
 
 use std::ffi::OsString;
 
 use clap_complete::Shell;
+
+use super::args;
 
 /// What can be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,11 @@ pub fn asked(args: &[OsString]) -> Option<Result<Kind, String>> {
 pub fn text(kind: Kind) -> String {
     match kind {
         Kind::Man => man::page(),
-        Kind::Completions(shell) => completions::script(shell),
+        Kind::Completions(shell) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut args::command(), "kl", &mut script);
+            String::from_utf8_lossy(&script).into_owned()
+        }
     }
 }
 

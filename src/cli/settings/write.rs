@@ -8,8 +8,8 @@ use super::input::{check_score, files, windowing};
 use super::paths;
 use super::run::run_settings;
 use super::usage_error::{UsageError, wrong};
-use crate::cli::args::{Args, WriteArgs};
-use crate::commands::settings::{EncodingChoice, WriteSettings};
+use crate::cli::args::{Args, EncodingChoice, WriteArgs};
+use crate::commands::settings::WriteSettings;
 use crate::input::{ScoreFrom, Source, Windowing};
 
 pub(super) fn write_settings(
@@ -66,21 +66,16 @@ pub(super) fn write_settings(
 
 /// How rows are stored, and whether hidden states may be stored instead.
 fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), UsageError> {
+    let encoding = choice.map(EncodingChoice::encoding);
+    let auto = choice == Some(EncodingChoice::Auto);
     if kind == native::KIND {
-        return match choice.unwrap_or_default() {
-            EncodingChoice::Is(encoding) => Ok((target(kind, Some(encoding))?, false)),
-            EncodingChoice::Auto => Ok((target(kind, Some(Encoding::U16))?, true)),
-        };
+        return Ok((target(kind, encoding.or(Some(Encoding::U16)))?, auto));
     }
-    let encoding = match choice {
-        None => None,
-        Some(EncodingChoice::Is(encoding)) if !encoding.holds_states() => Some(encoding),
-        Some(_) => {
-            return wrong(
-                "--encoding hidden, hidden16 and auto need --format kl: no other format can hold hidden states",
-            );
-        }
-    };
+    if auto || encoding.is_some_and(Encoding::holds_states) {
+        return wrong(
+            "--encoding hidden, hidden16 and auto need --format kl: no other format can hold hidden states",
+        );
+    }
     Ok((target(kind, encoding)?, false))
 }
 

@@ -130,7 +130,7 @@ impl<E: Engine + Sync> FileRun<'_, E> {
             prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
             measures: Measures::new(
                 &settings.results.stats,
-                about.is_base_file,
+                about.values,
                 about.holds_log_probabilities() || other_about.holds_log_probabilities(),
             ),
             shard: None,

@@ -230,7 +230,8 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
         return Err(not_from_the_first(about, first));
     }
     // A _logits2 file is not what is written as a base file.
-    let is_alike = about.kind == target.kind() && about.is_base_file == target.is_base_file();
+    let is_alike = about.kind == target.kind()
+        && (!target.is_base_file() || about.values == Values::FlooredLogProbabilities);
     if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
     }

@@ -1,10 +1,9 @@
 //! What an evaluation measures at each position besides its record, where the user asks for it.
 
-use kl_formats::TokenRecord;
+use kl_formats::{TokenRecord, Values};
 
 use crate::commands::settings::Stats;
-use crate::score::llama_perplexity::{self, LlamaPerplexityToken};
-use crate::score::{LogitMetrics, RowPair, logit_metrics};
+use crate::score::{LlamaPerplexityScore, LogitMetrics, RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable,
     TokenLocation,
@@ -16,8 +15,8 @@ use crate::stats::{
 pub struct Measures {
     /// Whether llama-perplexity's statistics are wanted.
     llama_perplexity: bool,
-    /// Whether they are computed by llama-perplexity's arithmetic on the rows that it stored:
-    /// records cannot give the same numbers.
+    /// Set if they are computed from the log-probabilities that llama-perplexity stored: a record
+    /// has other numbers of such rows.
     on_its_own_rows: bool,
     /// Whether distances in logit space are wanted.
     logits: bool,
@@ -28,18 +27,17 @@ pub struct Measures {
 /// What was measured at one position.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    llama_perplexity: Option<LlamaPerplexityToken>,
+    llama_perplexity: Option<LlamaPerplexityScore>,
     logits: Option<LogitMetrics>,
 }
 
 impl Measures {
-    /// `is_base_file`: whether the reference's rows are in llama-perplexity's format.
-    /// `only_log_probabilities`: whether either file's rows are log-probabilities.
-    pub fn new(stats: &[Stats], is_base_file: bool, only_log_probabilities: bool) -> Self {
+    /// `only_log_probabilities`: true if either file's rows are log-probabilities.
+    pub fn new(stats: &[Stats], reference: Values, only_log_probabilities: bool) -> Self {
         let llama_perplexity = stats.contains(&Stats::LlamaPerplexity);
         Self {
             llama_perplexity,
-            on_its_own_rows: llama_perplexity && is_base_file,
+            on_its_own_rows: llama_perplexity && reference == Values::FlooredLogProbabilities,
             logits: stats.contains(&Stats::Logits),
             only_log_probabilities,
         }
@@ -58,10 +56,9 @@ impl Measures {
     /// Measures a pair of rows.
     pub fn of(self, pair: &RowPair<'_>) -> Measured {
         Measured {
-            llama_perplexity: match self.on_its_own_rows {
-                true => llama_perplexity::score(pair.reference, pair.eval, pair.next),
-                false => None,
-            },
+            llama_perplexity: self
+                .on_its_own_rows
+                .then(|| LlamaPerplexityScore::of(pair.reference, pair.eval, pair.next)),
             logits: self.logits.then(|| logit_metrics(pair)),
         }
     }
@@ -78,9 +75,17 @@ impl Measures {
         if !self.on_its_own_rows {
             return LlamaPerplexity::of_records(records);
         }
-        let scored = records.iter().zip(measured);
-        let kept = scored.filter(|(record, _)| !record.is_excluded());
-        LlamaPerplexity::of(kept.filter_map(|(_, measured)| measured.llama_perplexity))
+        let as_stored = records.iter().zip(measured).map(|(record, measured)| {
+            let score = measured.llama_perplexity;
+            score.map_or(*record, |LlamaPerplexityScore { kld, ref_nll }| {
+                TokenRecord {
+                    kld,
+                    ref_nll,
+                    ..*record
+                }
+            })
+        });
+        LlamaPerplexity::of_records(&as_stored.collect::<Vec<_>>())
     }
 
     /// The distances in logit space of each record, if they are wanted.

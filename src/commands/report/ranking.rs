@@ -69,7 +69,7 @@ pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confiden
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     #[test]
     fn the_front_holds_what_nothing_dominates() {

@@ -150,21 +150,3 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
     assert!(report.models[0].n_resumed > 0);
     assert!(folder.bytes("q4.kls") == whole, "the same bytes");
 }
-
-#[test]
-fn a_sidecar_that_an_earlier_kl_began_is_not_resumed() {
-    let folder = Folder::new();
-    folder.write("ref");
-    let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
-    settings.results.resume = Some(true);
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus.tar.gz");
-    for name in ["version-1-cut-121", "version-2-cut-121"] {
-        let mut tar = std::process::Command::new("tar");
-        tar.args(["-xzOf", corpus, &format!("corpus/sidecar/{name}")]);
-        fs::write(folder.path("q4.kls.partial"), tar.output().unwrap().stdout).unwrap();
-        let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
-        let error = &report.failed[0].error;
-        assert!(error.contains("begun by another version of kl"), "{error}");
-    }
-}

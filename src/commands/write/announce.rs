@@ -21,16 +21,16 @@ pub fn input<M: Model>(
     input: &PreparedInput,
     watch: &Watch<'_>,
 ) {
-    let identity = model.identity();
+    let identity = model.facts().identity.clone();
     let size = bytes(identity.shown_bytes().unwrap_or(0));
     let name = identity.name.or(identity.file_name).unwrap_or_default();
-    let n_vocab = count(u64::from(model.n_vocab()));
+    let n_vocab = count(u64::from(model.facts().n_vocab));
     let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
     say(watch, "model", &text);
     for (name, text) in in_words(input, &settings.input, settings.target.is_base_file()) {
         say(watch, name, &text);
     }
-    if input.prompts.is_none() && model.chat_template().is_some() {
+    if input.prompts.is_none() && model.facts().chat_template.is_some() {
         let text = "has a template, which a text does not use; --prompts-file uses it";
         say(watch, "chat", text);
     }

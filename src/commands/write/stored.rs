@@ -14,7 +14,7 @@ use super::trial::{self, Outcome, Trial};
 use crate::commands::calls::Decoding;
 use crate::commands::context::record_calls;
 use crate::commands::observer::{Event, Watch};
-use crate::commands::resume;
+use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
@@ -178,7 +178,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
         self.describe(&stored, about);
         let windows = &self.input.plan.windows;
-        resume::check_same_reference(begun, &Header::new(about, encoding, windows))?;
+        let header = Header::new(about, encoding, windows);
+        check_same_run(begun.path(), begun.header(), &header, "text")?;
         Ok(stored)
     }
 
@@ -299,7 +300,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
     /// follows the head.
     pub fn distance(&self, target: Target, off: f64) -> String {
-        let name = self.model.identity().architecture;
+        let name = self.model.facts().identity.architecture.clone();
         let name = name.map_or_else(
             || "of unknown architecture".to_owned(),
             |name| printable(&name),
@@ -361,7 +362,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
         let (model, options) = (self.model, &self.options);
         let n_windows = options.n_seq as usize;
-        let is_offloaded = model.is_offloaded();
+        let is_offloaded = model.facts().is_offloaded;
         let ready = Mutex::new(Some(decoder));
         Sources {
             n: self.settings.run.n_contexts(is_offloaded) as usize,

@@ -11,14 +11,14 @@ pub use head::{FakeHead, FakeStates};
 
 use std::fs;
 use std::io::{Cursor, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kl_formats::{ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelOptions,
-    OutputHead, Tokens,
+    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelFacts,
+    ModelOptions, OutputHead, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -83,33 +83,50 @@ impl Engine for FakeEngine {
         }])
     }
 
-    fn can_offload(&self) -> Result<bool, EngineError> {
-        Ok(false)
-    }
-
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
         let model = self.load(path, &ModelOptions::default())?;
-        Ok(model.identity())
+        Ok(model.facts().identity.clone())
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
         let bytes = fs::read(path).map_err(|error| refused(path, &error))?;
         let hash = Sha256::digest(&bytes);
-        let seed = hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
+        let n_bytes = Some(bytes.len() as u64);
+        let name = path.file_name().unwrap_or_default();
+        let mut identity = ModelIdentity::named(name.to_string_lossy());
+        identity.architecture = Some("fake".to_owned());
+        identity.size_bytes = n_bytes;
+        identity.n_params = n_bytes;
+        identity.file_bytes = n_bytes;
+        identity.metadata_sha256 = Some(hex(&hash));
         Ok(FakeModel {
             engine: self.clone(),
-            path: path.to_owned(),
-            n_bytes: bytes.len() as u64,
-            sha256: hex(&hash),
-            seed,
-            options: ModelOptions {
-                n_gpu_layers: GpuLayers::default(),
-                ..options.clone()
-            },
-            tokenizer: TokenizerIdentity {
-                model: "bytes".to_owned(),
-                n_tokens: self.n_vocab,
-                sha256: hex(&Sha256::digest(b"bytes")),
+            seed: hash.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)),
+            facts: ModelFacts {
+                path: path.to_owned(),
+                identity,
+                tokenizer: Some(TokenizerIdentity {
+                    model: "bytes".to_owned(),
+                    n_tokens: self.n_vocab,
+                    sha256: hex(&Sha256::digest(b"bytes")),
+                }),
+                lacks_pre_tokenizer: false,
+                n_vocab: self.n_vocab,
+                n_used_vocab: self.n_vocab,
+                n_ctx_train: None,
+                n_positions: self.n_positions.map(u64::from),
+                has_attention: self.has_attention,
+                can_decode_together: self.has_attention,
+                bos_token: Some(0),
+                add_bos: self.add_bos,
+                bos_and_eos_text: Default::default(),
+                chat_template: None,
+                options: ModelOptions {
+                    n_gpu_layers: GpuLayers::default(),
+                    ..options.clone()
+                },
+                n_layers: 1,
+                is_offloaded: self.offloads,
             },
         })
     }
@@ -135,12 +152,8 @@ fn refused(path: &Path, error: &std::io::Error) -> EngineError {
 #[derive(Debug)]
 pub struct FakeModel {
     engine: FakeEngine,
-    path: PathBuf,
-    n_bytes: u64,
-    sha256: String,
     seed: u64,
-    options: ModelOptions,
-    tokenizer: TokenizerIdentity,
+    facts: ModelFacts,
 }
 
 impl FakeModel {
@@ -166,91 +179,13 @@ impl Model for FakeModel {
     type Decoder<'m> = FakeDecoder;
     type Head<'m> = FakeHead;
 
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn identity(&self) -> ModelIdentity {
-        let name = self.path.file_name().unwrap_or_default();
-        let mut identity = ModelIdentity::named(name.to_string_lossy());
-        identity.architecture = Some("fake".to_owned());
-        identity.size_bytes = Some(self.n_bytes);
-        identity.n_params = Some(self.n_bytes);
-        identity.file_bytes = Some(self.n_bytes);
-        identity.metadata_sha256 = Some(self.sha256.clone());
-        identity
-    }
-
-    fn tokenizer(&self) -> Option<&TokenizerIdentity> {
-        Some(&self.tokenizer)
-    }
-
-    fn n_vocab(&self) -> u32 {
-        self.engine.n_vocab
-    }
-
-    fn n_used_vocab(&self) -> u32 {
-        self.engine.n_vocab
-    }
-
-    fn n_ctx_train(&self) -> Option<u32> {
-        None
-    }
-
-    fn has_attention(&self) -> bool {
-        self.engine.has_attention
-    }
-
-    fn lacks_pre_tokenizer(&self) -> bool {
-        false
-    }
-
-    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError> {
-        match self.engine.n_positions {
-            Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
-                path: self.path.clone(),
-                n_positions: n_positions.into(),
-                n_tokens: n_tokens.into(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn bos(&self) -> Option<u32> {
-        self.engine.add_bos.then_some(0)
-    }
-
-    fn bos_token(&self) -> Option<u32> {
-        Some(0)
-    }
-
-    fn bos_and_eos_text(&self) -> (String, String) {
-        (String::new(), String::new())
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        None
+    fn facts(&self) -> &ModelFacts {
+        &self.facts
     }
 
     fn tokenize(&self, text: &str, _parse_special: bool) -> Result<Vec<u32>, EngineError> {
         let token = |byte: u8| u32::from(byte) % self.engine.n_vocab;
         Ok(text.bytes().map(token).collect())
-    }
-
-    fn options(&self) -> &ModelOptions {
-        &self.options
-    }
-
-    fn n_layers(&self) -> u32 {
-        1
-    }
-
-    fn can_decode_together(&self) -> bool {
-        self.engine.has_attention
-    }
-
-    fn is_offloaded(&self) -> bool {
-        self.engine.offloads
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
@@ -259,13 +194,18 @@ impl Model for FakeModel {
             n_batch: options.n_batch as usize,
             seed: self.seed,
         };
-        Ok(FakeDecoder::new(rows, options, &self.engine, &self.path))
+        Ok(FakeDecoder::new(
+            rows,
+            options,
+            &self.engine,
+            &self.facts.path,
+        ))
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
         self.engine
             .states
-            .output_head(&self.path, &self.head_bytes())
+            .output_head(&self.facts.path, &self.head_bytes())
     }
 
     fn hashed_head(&self) -> Result<OutputHead, EngineError> {

@@ -1,16 +1,14 @@
 //! Decodes windows with a context, a batch at a time.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kl_formats::{Calls, WindowSpec};
 
-use super::check_positions;
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Call, ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps,
+    Call, ContextOptions, Decoder, EngineError, LogitSource, ModelFacts, Outputs, decode_in_steps,
     last_log_errors, top_token,
 };
 
@@ -21,12 +19,9 @@ pub struct LlamaCppDecoder<'m> {
     calls: Calls,
     /// Most windows of a call.
     n_seq: usize,
-    n_vocab: usize,
+    facts: &'m ModelFacts,
     /// Takes the hidden states, in a context that shows them.
     tap: Option<Arc<Mutex<Tap>>>,
-    /// Positions of which the model has a vector, if it has learned one for each.
-    n_positions: Option<u64>,
-    path: &'m Path,
     turn: &'m Mutex<()>,
 }
 
@@ -36,10 +31,8 @@ impl<'m> LlamaCppDecoder<'m> {
     pub(super) fn new(
         context: Context<'m>,
         options: &ContextOptions,
-        n_vocab: usize,
+        facts: &'m ModelFacts,
         tap: Option<Arc<Mutex<Tap>>>,
-        n_positions: Option<u64>,
-        path: &'m Path,
         turn: &'m Mutex<()>,
     ) -> Self {
         Self {
@@ -47,10 +40,8 @@ impl<'m> LlamaCppDecoder<'m> {
             batch: Batch::default(),
             calls: options.calls(),
             n_seq: options.n_seq.max(1) as usize,
-            n_vocab,
+            facts,
             tap,
-            n_positions,
-            path,
             turn,
         }
     }
@@ -86,7 +77,7 @@ impl<'m> LlamaCppDecoder<'m> {
         let mut scored = Vec::new();
         for (sequence, window) in windows.iter().enumerate() {
             let tokens = window.tokens.iter().take(window.n_decoded() as usize);
-            check_positions(self.n_positions, window.n_decoded(), self.path)?;
+            self.facts.check_window(window.n_decoded())?;
             for (position, &token) in tokens.enumerate() {
                 let is_scored = position >= window.first_scored as usize;
                 if is_scored {
@@ -117,7 +108,7 @@ impl<'m> LlamaCppDecoder<'m> {
             lock(tap).start(wants_rows);
         }
         // A stream's windows are known only now.
-        check_positions(self.n_positions, positions.end as u64, self.path)?;
+        self.facts.check_window(positions.end as u64)?;
         let start = positions.start;
         if start == 0 {
             self.context.clear();
@@ -142,9 +133,9 @@ impl<'m> LlamaCppDecoder<'m> {
         position: usize,
         scored: impl Iterator<Item = usize>,
     ) -> Result<Vec<&[f32]>, EngineError> {
-        let path = self.path;
+        let path = &self.facts.path;
         let failed = |reason: String| EngineError::Decode {
-            path: path.to_owned(),
+            path: path.clone(),
             window,
             position,
             reason,
@@ -163,7 +154,7 @@ impl LogitSource for LlamaCppDecoder<'_> {
     type Error = EngineError;
 
     fn n_vocab(&self) -> usize {
-        self.n_vocab
+        self.facts.n_vocab as usize
     }
 
     fn decode<E: From<EngineError>>(
@@ -220,9 +211,9 @@ impl Decoder for LlamaCppDecoder<'_> {
         wants_rows: impl Fn(Range<usize>) -> bool,
         mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let path = self.path;
+        let path = &self.facts.path;
         let no_states = |what: String| EngineError::Head {
-            path: path.to_owned(),
+            path: path.clone(),
             what,
         };
         let tap = self.tap.clone();
@@ -265,7 +256,7 @@ impl Decoder for LlamaCppDecoder<'_> {
                 decoded = end;
             }
             let next = next.ok_or_else(|| EngineError::NoTopToken {
-                path: self.path.to_owned(),
+                path: self.facts.path.clone(),
                 window,
                 position: last,
             })?;

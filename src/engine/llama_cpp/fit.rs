@@ -4,7 +4,6 @@ use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use llama_cpp_2::model::params::LlamaSplitMode;
 use llama_cpp_sys_2 as sys;
 
 use super::context;
@@ -48,7 +47,7 @@ pub(super) fn fit(
         path: path.to_owned(),
         why,
     };
-    if let Some(SplitMode(LlamaSplitMode::Row | LlamaSplitMode::Tensor)) = options.split_mode {
+    if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
         return Err(no_fit(
             "llama.cpp fits no model that -sm row or tensor splits".to_owned(),
         ));

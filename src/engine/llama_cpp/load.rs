@@ -68,7 +68,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     if options.offloads_all(n_layers) {
         options.no_op_offload = false;
     }
-    if matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
+    if options.split_mode == Some(SplitMode::None) {
         let main = usize::try_from(options.main_gpu.unwrap_or_default());
         let main = main.ok().and_then(|i| gpus.get(i)).copied();
         gpus = main.into_iter().collect();
@@ -111,10 +111,16 @@ impl Params {
             // Any negative number; `fit` wants the default one.
             GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
         };
-        if let Some(SplitMode(mode)) = options.split_mode
+        if let Some(mode) = options.split_mode
             && !gpus.is_empty()
         {
-            raw.split_mode = mode.into();
+            raw.split_mode = match mode {
+                SplitMode::None => LlamaSplitMode::None,
+                SplitMode::Layer => LlamaSplitMode::Layer,
+                SplitMode::Row => LlamaSplitMode::Row,
+                SplitMode::Tensor => LlamaSplitMode::Tensor,
+            }
+            .into();
         }
         if let Some(main_gpu) = options.main_gpu {
             check_main_gpu(main_gpu, gpus)?;
@@ -181,7 +187,7 @@ impl Params {
         }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
         // llama.cpp asks for it only where one device holds all.
-        if !matches!(options.split_mode, Some(SplitMode(LlamaSplitMode::None))) {
+        if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
         options.n_gpu_layers = GpuLayers::Count(match n_gpus {

@@ -77,12 +77,6 @@ impl Engine for LlamaCpp {
         Ok(devices.map(device::Device::describe).collect())
     }
 
-    fn can_offload(&self) -> Result<bool, EngineError> {
-        // llama.cpp says yes wherever its RPC backend is there, even without a server.
-        self.backend()?;
-        Ok(device::Device::all().iter().any(|device| device.is_gpu()))
-    }
-
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
         inspect(path).map(|header| header.identity(path))
     }
@@ -119,23 +113,6 @@ fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
         });
     }
     Ok(header)
-}
-
-/// Refuses a window of `n_tokens` tokens if a model has learned fewer positions, on which llama.cpp
-/// would abort.
-fn check_positions(
-    n_positions: Option<u64>,
-    n_tokens: u64,
-    path: &Path,
-) -> Result<(), EngineError> {
-    match n_positions {
-        Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
-            path: path.to_owned(),
-            n_positions,
-            n_tokens,
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// What a GGUF without tensors holds.

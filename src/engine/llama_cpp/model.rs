@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{ModelIdentity, States, TokenizerIdentity};
+use kl_formats::States;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -13,26 +13,24 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 
 use super::context::Contexts;
 use super::device::Device;
-use super::load::{Loaded, load};
+use super::load::load;
 use super::probe::Found;
 use super::rpc;
 use super::tap::Tap;
-use super::{LlamaCppDecoder, LlamaCppHead, check_positions, inspect};
+use super::{LlamaCppDecoder, LlamaCppHead, inspect};
 use crate::engine::gguf::{GgufSummary, TensorPlace};
 use crate::engine::{
-    ContextOptions, EngineError, GpuLayers, Model, ModelOptions, OutputHead, TensorOverride,
-    Tokens, last_log_errors,
+    ContextOptions, EngineError, GpuLayers, Model, ModelFacts, ModelOptions, OutputHead,
+    TensorOverride, Tokens, last_log_errors,
 };
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
     _backend: &'b LlamaBackend,
     pub(super) inner: LlamaModel,
-    pub(super) path: PathBuf,
-    pub(super) header: GgufSummary,
-    /// How it was loaded.
-    pub(super) options: ModelOptions,
-    n_layers: u32,
+    pub(super) facts: ModelFacts,
+    /// Files that it is split into.
+    pub(super) n_parts: u16,
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
@@ -57,12 +55,7 @@ impl<'b> LlamaCppModel<'b> {
         // Errors that an earlier model left in the log are not this one's.
         let _ = last_log_errors();
 
-        let Loaded {
-            model: inner,
-            options,
-            gpus,
-            n_layers,
-        } = load(path, options)?;
+        let loaded = load(path, options)?;
         let stamp = |metadata: Option<fs::Metadata>| {
             metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
         };
@@ -73,18 +66,58 @@ impl<'b> LlamaCppModel<'b> {
         }
         Ok(Self {
             _backend: backend,
-            inner,
-            path: path.to_owned(),
-            header,
-            options,
-            n_layers,
-            gpus,
+            n_parts: header.split.map_or(1, |(_, n_parts)| n_parts),
+            facts: facts(path, header, &loaded.model, loaded.options, loaded.n_layers),
+            inner: loaded.model,
+            gpus: loaded.gpus,
             turn: Mutex::new(()),
             contexts: Contexts::default(),
             found: OnceLock::new(),
             head_place: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
+    }
+}
+
+/// States what a model is. Its sizes are llama.cpp's: bytes and parameters of the tensors, from which
+/// it computes its BPW.
+fn facts(
+    path: &Path,
+    header: GgufSummary,
+    model: &LlamaModel,
+    options: ModelOptions,
+    n_layers: u32,
+) -> ModelFacts {
+    let vocab = model.vocab();
+    let n_vocab = model.n_vocab().max(0) as u32;
+    let mut identity = header.identity(path);
+    identity.size_bytes = Some(model.size());
+    identity.n_params = Some(model.n_params());
+    let text = |token: LlamaToken| match token.0 < 0 {
+        true => String::new(),
+        false => String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned(),
+    };
+    let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
+    ModelFacts {
+        path: path.to_owned(),
+        identity,
+        tokenizer: header.tokenizer,
+        lacks_pre_tokenizer: header.lacks_pre_tokenizer,
+        n_vocab,
+        n_used_vocab: n_vocab.saturating_sub(header.n_padding),
+        n_ctx_train: Some(model.n_ctx_train()).filter(|&n| n > 0),
+        n_positions: header.n_positions,
+        has_attention: !model.is_recurrent(),
+        can_decode_together: !model.is_recurrent() && !model.is_hybrid(),
+        bos_token: u32::try_from(vocab.bos().0).ok(),
+        add_bos: vocab.should_add_bos(),
+        bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
+        chat_template: model.meta_val_str("tokenizer.chat_template").ok(),
+        is_offloaded: options.n_gpu_layers == GpuLayers::Count(n_layers)
+            && !options.all_overrides().iter().any(on_cpu)
+            && !options.no_kv_offload,
+        options,
+        n_layers,
     }
 }
 
@@ -102,13 +135,13 @@ impl Tokens for LlamaCppModel<'_> {
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let vocab = self.inner.vocab();
         let piece = || vocab.token_to_piece(LlamaToken(token as i32), true, None);
-        (token < self.n_vocab()).then(piece)
+        (token < self.facts.n_vocab).then(piece)
     }
 
     fn is_special(&self, token: u32) -> bool {
         let special = LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined;
         let attributes = || self.inner.vocab().attr(LlamaToken(token as i32));
-        token < self.n_vocab() && attributes().intersects(special)
+        token < self.facts.n_vocab && attributes().intersects(special)
     }
 }
 
@@ -122,64 +155,8 @@ impl Model for LlamaCppModel<'_> {
     where
         Self: 'm;
 
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Sizes are llama.cpp's: bytes and parameters of the tensors, from which it computes its BPW.
-    fn identity(&self) -> ModelIdentity {
-        let mut identity = self.header.identity(&self.path);
-        identity.size_bytes = Some(self.inner.size());
-        identity.n_params = Some(self.inner.n_params());
-        identity
-    }
-
-    fn tokenizer(&self) -> Option<&TokenizerIdentity> {
-        self.header.tokenizer.as_ref()
-    }
-
-    fn n_vocab(&self) -> u32 {
-        self.inner.n_vocab().max(0) as u32
-    }
-
-    fn n_used_vocab(&self) -> u32 {
-        self.n_vocab().saturating_sub(self.header.n_padding)
-    }
-
-    fn n_ctx_train(&self) -> Option<u32> {
-        Some(self.inner.n_ctx_train()).filter(|&n| n > 0)
-    }
-
-    fn has_attention(&self) -> bool {
-        !self.inner.is_recurrent()
-    }
-
-    fn lacks_pre_tokenizer(&self) -> bool {
-        self.header.lacks_pre_tokenizer
-    }
-
-    fn check_window(&self, n_tokens: u32) -> Result<(), EngineError> {
-        check_positions(self.header.n_positions, n_tokens.into(), &self.path)
-    }
-
-    fn bos(&self) -> Option<u32> {
-        let wants_bos = self.inner.vocab().should_add_bos();
-        self.bos_token().filter(|_| wants_bos)
-    }
-
-    fn bos_token(&self) -> Option<u32> {
-        let LlamaToken(bos) = self.inner.vocab().bos();
-        u32::try_from(bos).ok()
-    }
-
-    fn bos_and_eos_text(&self) -> (String, String) {
-        let vocab = self.inner.vocab();
-        let text = |LlamaToken(id)| u32::try_from(id).map_or(String::new(), |id| self.text(&[id]));
-        (text(vocab.bos()), text(vocab.eos()))
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        self.inner.meta_val_str("tokenizer.chat_template").ok()
+    fn facts(&self) -> &ModelFacts {
+        &self.facts
     }
 
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
@@ -192,41 +169,15 @@ impl Model for LlamaCppModel<'_> {
         Ok(tokens.into_iter().map(|LlamaToken(id)| id as u32).collect())
     }
 
-    fn options(&self) -> &ModelOptions {
-        &self.options
-    }
-
-    fn n_layers(&self) -> u32 {
-        self.n_layers
-    }
-
-    fn can_decode_together(&self) -> bool {
-        !self.inner.is_recurrent() && !self.inner.is_hybrid()
-    }
-
-    fn is_offloaded(&self) -> bool {
-        let options = &self.options;
-        let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
-        options.n_gpu_layers == GpuLayers::Count(self.n_layers)
-            && !options.all_overrides().iter().any(on_cpu)
-            && !options.no_kv_offload
-    }
-
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
         let tap = match options.states {
-            true => Some(Tap::new(self.found()?, self.n_vocab() as usize)),
+            true => Some(Tap::new(self.found()?, self.facts.n_vocab as usize)),
             false => None,
         };
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
-        Ok(LlamaCppDecoder::new(
-            self.context(options, tap.clone())?,
-            options,
-            self.n_vocab() as usize,
-            tap,
-            self.header.n_positions,
-            &self.path,
-            self.turn(),
-        ))
+        let context = self.context(options, tap.clone())?;
+        let (facts, turn) = (&self.facts, self.turn());
+        Ok(LlamaCppDecoder::new(context, options, facts, tap, turn))
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {

@@ -13,7 +13,7 @@ use super::node::ModelTensor;
 use super::placement::Placement;
 use super::probe::{Found, Probe};
 use crate::engine::gguf::{TensorPlace, find_tensor};
-use crate::engine::{ContextOptions, EngineError, Model as _, OutputHead, last_log_errors};
+use crate::engine::{ContextOptions, EngineError, OutputHead, last_log_errors};
 
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
 const PROBE_N_CTX: u32 = 256;
@@ -23,9 +23,14 @@ const PROBE_N_BATCH: u32 = 32;
 
 impl LlamaCppModel<'_> {
     fn no_states(&self, what: &str) -> EngineError {
-        let architecture = self.header.architecture.as_deref().unwrap_or("unknown");
+        let architecture = self
+            .facts
+            .identity
+            .architecture
+            .as_deref()
+            .unwrap_or("unknown");
         EngineError::Head {
-            path: self.path.clone(),
+            path: self.facts.path.clone(),
             what: format!("{what} (architecture {architecture})"),
         }
     }
@@ -47,10 +52,10 @@ impl LlamaCppModel<'_> {
             threads: 1,
             ..ContextOptions::default()
         };
-        let probe = Arc::new(Mutex::new(Probe::new(self.n_vocab())));
+        let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
         let mut context = self.context(&options, Some(probe.clone()))?;
         let mut batch = Batch::default();
-        batch.push(0, self.bos_token().unwrap_or_default(), 0, true);
+        batch.push(0, self.facts.bos_token.unwrap_or_default(), 0, true);
         {
             let _turn = self.turn().lock().unwrap_or_else(PoisonError::into_inner);
             context
@@ -70,17 +75,17 @@ impl LlamaCppModel<'_> {
         options: &ContextOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Result<Context<'_>, EngineError> {
-        let n_vocab = self.n_vocab() as usize;
+        let n_vocab = self.facts.n_vocab as usize;
         let context = Context::new(
             &self.inner,
             &self.contexts,
             n_vocab,
             options,
-            &self.options,
+            &self.facts.options,
             watch,
         );
         context.ok_or_else(|| EngineError::Context {
-            path: self.path.clone(),
+            path: self.facts.path.clone(),
             n_ctx: options.n_ctx,
             reason: last_log_errors(),
         })
@@ -92,9 +97,8 @@ impl LlamaCppModel<'_> {
             return Ok(place);
         }
         let found = self.found()?;
-        let n_parts = self.header.split.map_or(1, |(_, n_parts)| n_parts);
-        let shape = [u64::from(found.n_embd), u64::from(self.n_vocab())];
-        let place = find_tensor(&self.path, n_parts, &found.name)?
+        let shape = [u64::from(found.n_embd), u64::from(self.facts.n_vocab)];
+        let place = find_tensor(&self.facts.path, self.n_parts, &found.name)?
             .filter(|place| place.type_id == found.type_id && place.shape == shape)
             .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))?;
         Ok(self.head_place.get_or_init(|| place))
@@ -161,12 +165,16 @@ impl LlamaCppModel<'_> {
         let weight = self.found().ok().and_then(|found| found.weight);
         let home = match weight {
             Some(weight) => weight.memory().and_then(gpu_of),
-            None => self.gpus.first().copied().filter(|_| self.is_offloaded()),
+            None => self
+                .gpus
+                .first()
+                .copied()
+                .filter(|_| self.facts.is_offloaded),
         };
         Placement {
             gpus: self.gpus.clone(),
             home: home.filter(|device| device.is_gpu()),
-            no_op_offload: self.options.no_op_offload,
+            no_op_offload: self.facts.options.no_op_offload,
         }
     }
 }

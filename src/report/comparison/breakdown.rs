@@ -116,7 +116,7 @@ fn tables_of(models: &[ComparedModel]) -> Vec<BreakdownTable> {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
     use crate::stats::Estimate;
 
     #[test]

@@ -165,7 +165,7 @@ fn same_top_end(model: &ComparedModel, end: fn(&crate::stats::Estimate) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     /// Excel, LibreOffice and Google Sheets run what looks like a formula.
     #[test]

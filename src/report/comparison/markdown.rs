@@ -207,7 +207,7 @@ fn code(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     #[test]
     fn markdown_of_the_comparison() {

@@ -10,8 +10,6 @@ mod model_card;
 mod names;
 mod only;
 mod pair;
-#[cfg(test)]
-pub mod sample;
 mod set_up;
 mod text;
 mod words;
@@ -242,6 +240,7 @@ impl NotCompared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::sample;
     use crate::stats::PairedDifference;
 
     /// What the table marks as equal to the best, no other line calls different.

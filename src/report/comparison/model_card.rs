@@ -122,7 +122,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     /// With names that YAML and Markdown must not take for their own, and a tiny number.
     fn awkward() -> Comparison {

@@ -83,13 +83,12 @@ fn reference(of: &ComparedReference) -> ReferenceInfo {
         }),
         log_probabilities: false,
         values: Values::Logits,
-        is_base_file: false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::report::comparison::sample;
+    use crate::report::tests::sample;
 
     /// The largest KLD is the largest finite one, and infinite ones are listed before it.
     #[test]

@@ -68,7 +68,7 @@ fn list(mut names: Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     fn said(comparison: &Comparison) -> Option<String> {
         verdict(comparison, &Names::of(comparison), usize::MAX)

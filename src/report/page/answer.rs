@@ -140,7 +140,7 @@ fn may_be_chance(comparison: &Comparison, a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::comparison::sample;
+    use crate::report::tests::sample;
 
     #[test]
     fn the_answer_of_the_sample() {

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::html;
-use crate::report::comparison::{ComparedModel, Comparison, WorstToken, sample};
+use crate::report::comparison::{ComparedModel, Comparison, WorstToken};
+use crate::report::tests::sample;
 use crate::stats::{Bin, Estimate};
 
 /// A comparison of `n` models, sizes and KLDs of an 8B model's quants, whose curves have as many

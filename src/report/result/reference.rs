@@ -53,9 +53,6 @@ pub struct ReferenceInfo {
     /// What the rows hold, which the text report explains.
     #[serde(skip)]
     pub values: Values,
-    /// Whether the rows are as llama-perplexity stored them.
-    #[serde(skip)]
-    pub is_base_file: bool,
 }
 
 /// The prompts that a reference's windows hold.
@@ -96,7 +93,6 @@ impl ReferenceInfo {
             prompts: about.prompts.as_ref().map(PromptsInfo::new),
             log_probabilities: about.holds_log_probabilities(),
             values: about.values,
-            is_base_file: about.is_base_file,
         }
     }
 }

@@ -243,7 +243,6 @@ pub fn reference() -> ReferenceInfo {
         prompts: None,
         log_probabilities: false,
         values: Values::Logits,
-        is_base_file: false,
     }
 }
 
@@ -311,8 +310,10 @@ pub fn foreign_reference(path: &str, kind: &str) -> ReferenceInfo {
         seed: None,
         stride: None,
         log_probabilities: true,
-        values: Values::LogProbabilities,
-        is_base_file: kind == "llama.cpp",
+        values: match kind {
+            "llama.cpp" => Values::FlooredLogProbabilities,
+            _ => Values::LogProbabilities,
+        },
         ..reference()
     }
 }

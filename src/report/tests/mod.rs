@@ -4,6 +4,8 @@
 //! read the difference before you commit it.
 
 pub mod made_up;
+pub mod sample;
+pub mod schema;
 mod undefined;
 
 use insta::assert_snapshot;

@@ -3,10 +3,10 @@
 use kl_formats::TokenRecord;
 use serde_json::json;
 
-use super::made_up;
+use super::{made_up, sample};
 use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
-    PairKind, sample,
+    PairKind,
 };
 use crate::report::{ModelReport, page, text_report};
 use crate::stats::{
@@ -180,7 +180,7 @@ fn no_output_shows_a_number_that_is_none() {
         );
         let json = of.json().unwrap();
         check(case, "the JSON", &json);
-        crate::report::schema::check::<Comparison>(&json);
+        crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
         if let Some(paired) = PairedComparison::of(a, b, Confidence::default(), RULE, 10) {
             let models = (
@@ -197,7 +197,7 @@ fn no_output_shows_a_number_that_is_none() {
             check(case, "the pair", &in_depth.text());
             let json = in_depth.json().unwrap();
             check(case, "the JSON of the pair", &json);
-            crate::report::schema::check::<InDepth>(&json);
+            crate::report::tests::schema::check::<InDepth>(&json);
         }
         for of_model in &records {
             let report = ModelReport {

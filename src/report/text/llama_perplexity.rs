@@ -17,7 +17,7 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
     out.wide("Mean PPL(base)                ", s.mean_ppl_base);
     out.line(&format!(
         "Cor(ln(PPL(Q)), ln(PPL(base))): {:>6}%",
-        fixed(100.0 * s.cor_ln_ppl, 2)
+        fixed(100.0 * s.cor_ln_ppl.unwrap_or(f64::NAN), 2)
     ));
     out.wide("Mean ln(PPL(Q)/PPL(base))     ", s.mean_ln_ppl_ratio);
     out.wide("Mean PPL(Q)/PPL(base)         ", s.mean_ppl_ratio);
@@ -133,7 +133,7 @@ mod tests {
         LlamaPerplexity {
             mean_ppl_q: take!(with_error 1.0),
             mean_ppl_base: take!(with_error 1.0),
-            cor_ln_ppl: take!(plain 100.0),
+            cor_ln_ppl: Some(take!(plain 100.0)),
             mean_ln_ppl_ratio: take!(with_error 1.0),
             mean_ppl_ratio: take!(with_error 1.0),
             mean_ppl_difference: take!(with_error 1.0),
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_undefined_reads_as_such() {
         let mut undefined = statistics(&[1.0; 43]);
-        undefined.cor_ln_ppl = f64::NAN;
+        undefined.cor_ln_ppl = None;
         undefined.mean_ppl_q.value = f64::INFINITY;
         let block = llama_perplexity_block(&undefined);
         assert!(block.contains("ln(PPL(base))):      -%\n"), "{block}");

@@ -240,12 +240,9 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
 
 /// How the numbers of llama-perplexity's block differ from those above.
 fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
-    if reference.is_base_file {
+    if reference.values == Values::FlooredLogProbabilities {
         "the KLD above renormalises the entries that the base records, while this one uses them as \
          stored and skips ln p <= -16"
-    } else if reference.values == Values::FlooredLogProbabilities {
-        "from the entries that a base file records, renormalised, at the positions above that have \
-         a next token"
     } else {
         "from true log-probabilities, at the positions above that have a next token"
     }

@@ -3,7 +3,6 @@ mod damage;
 mod large;
 mod possible;
 mod texts;
-mod versions;
 
 use std::path::Path;
 
@@ -80,11 +79,7 @@ fn write(records: &[TokenRecord]) -> Vec<u8> {
 
 fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
     let mut reader = SidecarReader::open(path)?;
-    let expected = match reader.header().version {
-        SIDECAR_VERSION => texts(),
-        _ => TokenTexts::default(),
-    };
-    assert_eq!(reader.texts()?, expected);
+    assert_eq!(reader.texts()?, texts());
     Ok((reader.header().clone(), reader.read_all()?))
 }
 

@@ -42,8 +42,8 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
     };
     for other in [on_cpu, read, cpu_only, without_experts] {
         let model = ENGINE.load(&path, &other).unwrap();
-        assert!(!model.is_offloaded());
-        assert_eq!(model.options().n_gpu_layers, GpuLayers::Count(0));
+        assert!(!model.facts().is_offloaded);
+        assert_eq!(model.facts().options.n_gpu_layers, GpuLayers::Count(0));
         let rows = plain_rows(&model, &options(64, 64), &window);
         for (row, expected) in rows.iter().zip(&expected) {
             assert_eq!(bits(row), bits(expected), "{other:?}");
@@ -87,7 +87,7 @@ fn automatic_layers_are_a_number_once_a_model_is_loaded() {
         ..ModelOptions::default()
     };
     let model = ENGINE.load(&fixture("tiny-f16.gguf"), &options).unwrap();
-    assert_eq!(model.options().n_gpu_layers, GpuLayers::Count(0));
+    assert_eq!(model.facts().options.n_gpu_layers, GpuLayers::Count(0));
     // Three layers, and the output layer.
-    assert_eq!(model.n_layers(), 4);
+    assert_eq!(model.facts().n_layers, 4);
 }

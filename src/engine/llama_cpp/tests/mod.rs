@@ -45,7 +45,7 @@ fn load(path: &Path) -> LlamaCppModel<'static> {
 }
 
 fn window(model: &impl Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
-    let n_vocab = model.n_vocab();
+    let n_vocab = model.facts().n_vocab;
     let token = |i: u32| i.wrapping_mul(2_654_435_761) % n_vocab;
     WindowSpec {
         window: 0,
@@ -111,7 +111,7 @@ fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec)
 #[track_caller]
 fn check(model: &impl Model, head: &mut impl Head, batch: (u32, u32), window: &WindowSpec) {
     let options = options(batch.0, batch.1);
-    let n_vocab = model.n_vocab() as usize;
+    let n_vocab = model.facts().n_vocab as usize;
     let expected = plain_rows(model, &options, window);
     assert_eq!(expected.len(), window.n_rows as usize);
     let head_of = model.output_head().unwrap();

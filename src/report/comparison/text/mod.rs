@@ -165,7 +165,7 @@ pub fn lines(titles: Vec<String>, rows: Vec<Vec<String>>, right: usize) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::comparison::sample::comparison;
+    use crate::report::tests::sample::comparison;
 
     /// As `ls` shows it, not the tensors alone.
     #[test]

@@ -16,8 +16,8 @@ use schemars::transform::{Transform, transform_subschemas};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
 
-use super::comparison::{Comparison, InDepth};
-use super::{Info, Report, Warning};
+use crate::report::comparison::{Comparison, InDepth};
+use crate::report::{Info, Report, Warning};
 
 /// A kind of document.
 struct Document {

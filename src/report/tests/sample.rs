@@ -3,9 +3,15 @@
 use kl_formats::{BackendIdentity, TokenRecord};
 use serde_json::json;
 
-use super::*;
-use crate::report::tests::made_up;
-use crate::stats::{Breakdown, ClusterKind, ClusterRule, Clustering, PairedDifference, Summary};
+use super::{made_up, schema};
+use crate::report::Warning;
+use crate::report::comparison::{
+    ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
+    PairKind, WorstText, WorstToken, WorstTop,
+};
+use crate::stats::{
+    Breakdown, ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Summary,
+};
 
 const WINDOWS: u32 = 12;
 const ROWS: u32 = 80;
@@ -240,7 +246,7 @@ fn worst(kld: f64, before: &str, has_next: bool) -> WorstToken {
 #[test]
 fn the_json_is_as_its_schema_states() {
     let json = comparison().json().unwrap();
-    crate::report::schema::check::<Comparison>(&json);
+    schema::check::<Comparison>(&json);
     assert!(json.ends_with("}\n"));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value["models"][0]["ccdf"][0], json!([0.0, 1.0]));

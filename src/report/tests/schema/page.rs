@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Document, documents, is_current, path};
 
 /// The line of the page from which on it is made.
-const MARK: &str = "<!-- From here on, src/report/schema makes this page. -->\n";
+const MARK: &str = "<!-- From here on, src/report/tests/schema makes this page. -->\n";
 
 #[test]
 fn the_page_has_every_key() {
