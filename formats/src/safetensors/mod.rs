@@ -4,16 +4,15 @@
 //! Every offset in a file follows from its header, so a [`SafetensorsReader`] reads any rows of any
 //! window, from any threads. The format itself: <https://github.com/huggingface/safetensors>.
 
-mod about;
-mod folder;
 mod header;
 mod reader;
 
 #[cfg(test)]
 mod tests;
 
-pub use folder::is_window;
-pub use reader::SafetensorsReader;
+pub(crate) use reader::SafetensorsReader;
+
+use std::path::Path;
 
 use crate::reference::Kind;
 use crate::reference::format::Format;
@@ -33,6 +32,11 @@ const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
 pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.is_folder,
-    open: |path| SafetensorsReader::open(path).map(about::reference),
+    open: |path| SafetensorsReader::open(path).map(SafetensorsReader::into_reference),
     write: None,
 };
+
+/// Returns true if a file of a folder is a window's, by its name.
+pub fn is_window(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "safetensors")
+}
