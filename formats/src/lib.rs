@@ -176,7 +176,7 @@ pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
 pub use identity::{
-    BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex, part_of_name,
+    BackendIdentity, ModelIdentity, Provenance, TextIdentity, TokenizerIdentity, hex, part_of_name,
 };
 pub use native::{Header, NativeReader};
 pub use prompt::{Messages, Prompt, PromptContent};

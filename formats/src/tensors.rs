@@ -206,22 +206,19 @@ pub(crate) fn about(
 ) -> About {
     let n_ctx = windows.iter().map(|window| window.n_rows).max();
     let matrix = first.map(|first| first.matrix);
-    About {
+    let n_vocab = matrix.map_or(0, |matrix| matrix.n_vocab);
+    let mut about = About {
         encoding: matrix.map_or(Float::F32, |matrix| matrix.float).name(),
         values: match log_probabilities {
             true => Values::LogProbabilities,
             false => Values::Logits,
         },
-        first_scored: Some(0),
         holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
         is_decodable: false,
-        ..About::new(
-            kind,
-            path,
-            n_ctx.unwrap_or(0),
-            matrix.map_or(0, |matrix| matrix.n_vocab),
-        )
-    }
+        ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
+    };
+    about.first_scored = Some(0);
+    about
 }
 
 /// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if

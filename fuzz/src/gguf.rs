@@ -8,7 +8,7 @@ use super::readers::Target;
 #[path = "../../src/engine/gguf/mod.rs"]
 pub mod reader;
 
-/// All keys are kept, to find those that occur twice: the shortest has 13 bytes in the file.
+/// Keys, numbers and tensors are kept: the shortest pair has 13 bytes in the file.
 /// `tests/gguf_corpus.rs` has the same limits.
 pub const GGUF: Target<reader::GgufError> = Target {
     name: "gguf",

@@ -5,8 +5,8 @@ use std::env;
 use super::{printable, settings::default_threads};
 use crate::commands::Doctor;
 use crate::engine::{Device, DeviceKind};
+use crate::report::layout::hanging;
 use crate::report::number::{bytes, count_of};
-use crate::report::wrap::hanging;
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 13;
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::commands::{Disk, Limit, System};
     use crate::engine::{Engine, FakeEngine};
-    use crate::report::wrap::WIDTH;
+    use crate::report::layout::WIDTH;
 
     #[test]
     fn everything_is_listed_within_80_columns() {

@@ -1,9 +1,8 @@
-//! What to write instead of a flag that `kl` does not have: llama.cpp's tools have it, or it is
-//! misspelt.
+//! Advice on flags that `kl` does not have: llama.cpp's tools have them, or they are misspelt.
 
 use std::ffi::OsString;
 
-use super::short_flags::SHORT_FLAGS;
+use super::short_flags;
 
 /// Flags of llama-perplexity, and kl's words for them.
 const OF_LLAMA_PERPLEXITY: [(&[&str], &str); 12] = [
@@ -59,21 +58,35 @@ const SIMILAR: f64 = 0.7;
 
 /// Hints for the flags of a command line that are llama-perplexity's, all at once.
 pub fn of_other_tools(args: &[OsString]) -> Option<String> {
-    let mut hints: Vec<_> = flags(args).filter_map(of_llama_perplexity).collect();
+    let hint = |flag| {
+        Some(format!(
+            "instead of {flag}: {}",
+            words(&OF_LLAMA_PERPLEXITY, flag)?
+        ))
+    };
+    let mut hints: Vec<_> = flags(args).filter_map(hint).collect();
     hints.dedup();
     (!hints.is_empty()).then(|| hints.join("; "))
 }
 
 /// A hint for a flag that this command does not have, but another one.
 pub fn of_other_commands(flag: &str) -> Option<String> {
-    let mut known = OF_OTHER_COMMANDS.iter();
-    let (_, words) = known.find(|(flags, _)| flags.contains(&flag))?;
-    Some((*words).to_owned())
+    words(&OF_OTHER_COMMANDS, flag).map(str::to_owned)
 }
 
-/// A hint for a flag of one dash that is misspelt.
+/// A hint for a flag of one dash that is misspelt, such as `-nlg`, which clap reads as `-n lg`.
 pub fn of_misspelt(args: &[OsString]) -> Option<String> {
-    flags(args).find_map(misspelt)
+    let known = short_flags::known();
+    let likeness = |known: &str, flag| strsim::normalized_damerau_levenshtein(known, flag);
+    flags(args).find_map(|flag| {
+        let word = flag.strip_prefix('-')?;
+        if word.len() < 2 || !word.chars().all(|c| c.is_ascii_lowercase()) {
+            return None;
+        }
+        let known = known.iter();
+        let closest = known.max_by(|a, b| likeness(a, flag).total_cmp(&likeness(b, flag)))?;
+        (likeness(closest, flag) >= SIMILAR).then(|| format!("a similar flag exists: '{closest}'"))
+    })
 }
 
 fn flags(args: &[OsString]) -> impl Iterator<Item = &str> {
@@ -82,24 +95,11 @@ fn flags(args: &[OsString]) -> impl Iterator<Item = &str> {
     flags.filter(|arg| arg.starts_with('-'))
 }
 
-fn of_llama_perplexity(flag: &str) -> Option<String> {
-    let mut known = OF_LLAMA_PERPLEXITY.iter();
+/// The words of a table for a flag.
+fn words(table: &[(&[&str], &'static str)], flag: &str) -> Option<&'static str> {
+    let mut known = table.iter();
     let (_, words) = known.find(|(flags, _)| flags.contains(&flag))?;
-    Some(format!("instead of {flag}: {words}"))
-}
-
-/// A flag such as `-nlg`, which clap reads as `-n lg`.
-fn misspelt(flag: &str) -> Option<String> {
-    let is_single_dash = flag.len() > 2 && !flag.starts_with("--");
-    let is_word = flag.chars().skip(1).all(|c| c.is_ascii_lowercase());
-    if !is_single_dash || !is_word {
-        return None;
-    }
-    let likeness = |known: &str| strsim::normalized_damerau_levenshtein(known, flag);
-    let (known, _) = SHORT_FLAGS
-        .iter()
-        .max_by(|(a, _), (b, _)| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(known) >= SIMILAR).then(|| format!("a similar flag exists: '{known}'"))
+    Some(words)
 }
 
 #[cfg(test)]

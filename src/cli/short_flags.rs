@@ -1,40 +1,9 @@
-//! llama.cpp's single-dash long flags, which clap does not know, become the `--long` forms before
-//! clap sees them.
+//! llama.cpp's flags of one dash and several letters, which clap does not know, become aliases of
+//! flags with two dashes before clap sees them.
 
 use std::ffi::OsString;
 
-/// llama.cpp's spelling, and the long flag that it stands for.
-pub const SHORT_FLAGS: [(&str, &str); 14] = [
-    ("-ngl", "--n-gpu-layers"),
-    ("-ub", "--n-ubatch"),
-    ("-fa", "--flash-attn"),
-    ("-ctk", "--cache-type-k"),
-    ("-ctv", "--cache-type-v"),
-    ("-sm", "--split-mode"),
-    ("-ts", "--tensor-split"),
-    ("-mg", "--main-gpu"),
-    ("-dev", "--device"),
-    ("-ot", "--override-tensor"),
-    ("-cmoe", "--cpu-moe"),
-    ("-ncmoe", "--n-cpu-moe"),
-    ("-nkvo", "--no-kv-offload"),
-    ("-np", "--parallel"),
-];
-
-/// Other spellings from kl.py and llama.cpp: with underscores, or another name for the same flag.
-const ALIASES: [(&str, &str); 11] = [
-    ("--text_path", "--text-path"),
-    ("--write_path", "--write-path"),
-    ("--read_path", "--read-path"),
-    ("--n_ctx", "--n-ctx"),
-    ("--n_batch", "--n-batch"),
-    ("--n_tokens", "--n-tokens"),
-    ("--n_gpu_layers", "--n-gpu-layers"),
-    ("--ctx-size", "--n-ctx"),
-    ("--batch-size", "--n-batch"),
-    ("--ubatch-size", "--n-ubatch"),
-    ("--gpu-layers", "--n-gpu-layers"),
-];
+use super::args;
 
 /// llama.cpp's flags that `kl` does not have, and that clap would read as flags of one letter: `-h -f`.
 /// In their long form they are refused.
@@ -47,46 +16,55 @@ const NOT_HERE: [(&str, &str); 6] = [
     ("-tb", "--threads-batch"),
 ];
 
-/// Replaces every flag of the tables with its long form, in `-ngl=9` and `-ngl9` as well as in
-/// `-ngl 9`. What follows `--` stays as it is.
+/// The spellings with one dash, as `-ngl`: the aliases that are one word.
+pub fn known() -> Vec<String> {
+    let command = args::command();
+    let aliases = command
+        .get_arguments()
+        .filter_map(clap::Arg::get_all_aliases);
+    let words = aliases
+        .flatten()
+        .filter(|alias| alias.chars().all(char::is_alphabetic));
+    words.map(|alias| format!("-{alias}")).collect()
+}
+
+/// Gives every such flag a second dash, in `-ngl=9` and `-ngl9` as well as in `-ngl 9`. What follows
+/// `--` stays as it is.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let known = known();
     let mut literal = false;
     args.into_iter()
         .map(|arg| {
             literal |= arg == "--";
-            if literal { arg } else { long_form(arg) }
+            let long = arg.to_str().filter(|_| !literal);
+            long.and_then(|arg| long_form(arg, &known))
+                .map_or(arg, Into::into)
         })
         .collect()
 }
 
-fn long_form(arg: OsString) -> OsString {
-    let Some(text) = arg.to_str() else { return arg };
-    let (flag, value) = match text.split_once('=') {
-        Some((flag, value)) => (flag, Some(value)),
-        None => (text, None),
-    };
-    let mut table = SHORT_FLAGS.iter().chain(&ALIASES).chain(&NOT_HERE);
-    match (table.find(|(short, _)| *short == flag), value) {
-        (Some((_, long)), Some(value)) => format!("{long}={value}").into(),
-        (Some((_, long)), None) => (*long).into(),
-        (None, _) => with_number(text).map_or(arg, Into::into),
+fn long_form(arg: &str, known: &[String]) -> Option<String> {
+    let flag = arg.split('=').next().unwrap_or(arg);
+    if let Some((_, long)) = NOT_HERE.iter().find(|(short, _)| *short == flag) {
+        return Some(format!("{long}{}", arg.strip_prefix(flag)?));
     }
-}
-
-/// The long form of a flag that a number follows without a space, as in `-ngl99`.
-fn with_number(text: &str) -> Option<String> {
-    let flag = text.trim_end_matches(|c: char| c.is_ascii_digit());
-    let number = text
-        .strip_prefix(flag)
-        .filter(|number| !number.is_empty())?;
-    let (_, long) = SHORT_FLAGS.iter().find(|(short, _)| *short == flag)?;
-    Some(format!("{long}={number}"))
+    // A number may follow without a space, as in `-ngl99`.
+    let word = flag.trim_end_matches(|c: char| c.is_ascii_digit());
+    if !known.iter().any(|known| known == word) {
+        return None;
+    }
+    let value = arg.strip_prefix(word)?;
+    let between = if value.is_empty() || value.starts_with('=') {
+        ""
+    } else {
+        "="
+    };
+    Some(format!("-{word}{between}{value}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args;
     use crate::engine::GpuLayers;
 
     fn expanded(args: &[&str]) -> Vec<String> {
@@ -97,34 +75,17 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_leads_to_an_existing_flag() {
-        let command = args::command();
-        for (short, long) in SHORT_FLAGS.iter().chain(&ALIASES) {
-            let name = long.strip_prefix("--").unwrap();
-            assert!(
-                command
-                    .get_arguments()
-                    .any(|arg| arg.get_long() == Some(name)),
-                "{short} leads to {long}, which is not a flag"
-            );
-        }
-    }
-
-    #[test]
-    fn flags_of_llama_cpp_become_long_ones() {
-        assert_eq!(
-            expanded(&["kl", "-ngl", "99"]),
-            ["kl", "--n-gpu-layers", "99"]
-        );
-        assert_eq!(expanded(&["-ngl=99"]), ["--n-gpu-layers=99"]);
-        assert_eq!(
-            expanded(&["-ngl99", "-c4096"]),
-            ["--n-gpu-layers=99", "-c4096"]
-        );
+    fn flags_of_llama_cpp_get_a_second_dash() {
+        assert_eq!(known().len(), 14);
+        assert_eq!(expanded(&["kl", "-ngl", "99"]), ["kl", "--ngl", "99"]);
+        assert_eq!(expanded(&["-ngl=99"]), ["--ngl=99"]);
+        assert_eq!(expanded(&["-ngl99", "-c4096"]), ["--ngl=99", "-c4096"]);
         assert_eq!(
             expanded(&["-n", "9", "-m", "a-ngl"]),
             ["-n", "9", "-m", "a-ngl"]
         );
+        assert_eq!(expanded(&["-ub512x"]), ["-ub512x"]);
+        assert_eq!(expanded(&["-hf=a/b"]), ["--hf-repo=a/b"]);
         assert_eq!(expanded(&["--", "-ngl"]), ["--", "-ngl"]);
     }
 

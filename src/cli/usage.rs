@@ -65,7 +65,7 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     format!("{message}{hint} ({called} --help shows the flags)")
 }
 
-/// Whether a flag, or its value, is what clap did not understand.
+/// True if clap did not understand a flag, or its value.
 fn is_of_flag(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -73,33 +73,30 @@ fn is_of_flag(error: &Error) -> bool {
     )
 }
 
-/// What to do about an error where clap's tip, if it has one, would lead astray.
+/// Advice on an error where clap's tip, if it has one, would lead astray.
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
+    let named = |kind| error.get(kind).map(ToString::to_string);
+    let flag = named(ContextKind::InvalidArg);
     match error.kind() {
-        _ if is_of_flag(error) => hints::of_other_tools(args).or_else(|| {
-            let unknown = error.kind() == ErrorKind::UnknownArgument;
-            let flag = error.get(ContextKind::InvalidArg).filter(|_| unknown)?;
-            hints::of_other_commands(&flag.to_string())
-        }),
-        ErrorKind::ArgumentConflict
-            if error.get(ContextKind::InvalidArg) == error.get(ContextKind::PriorArg) =>
-        {
+        ErrorKind::UnknownArgument => {
+            hints::of_other_tools(args).or_else(|| hints::of_other_commands(&flag?))
+        }
+        ErrorKind::ValueValidation => hints::of_other_tools(args),
+        ErrorKind::ArgumentConflict if flag == named(ContextKind::PriorArg) => {
             Some("give it once".to_owned())
         }
         ErrorKind::ArgumentConflict => {
-            // Which of the two clap names first depends on the command line.
-            let names: Vec<_> = [ContextKind::InvalidArg, ContextKind::PriorArg]
-                .into_iter()
-                .filter_map(|kind| error.get(kind))
-                .map(ToString::to_string)
-                .collect();
-            let input = |name: &&String| {
-                let inputs = ["--text-path", "--prompts-file", "--score", "--stride"];
-                inputs.iter().any(|flag| name.contains(flag))
-            };
-            let of_input = names.iter().find(input)?.split(' ').next()?;
-            let reads = names.iter().any(|name| name.contains("--read-path"));
-            reads.then(|| format!("a reference holds its own text and windows: omit {of_input}"))
+            // The order of the two depends on the command line.
+            let both = [flag?, named(ContextKind::PriorArg)?];
+            let mut names = both.iter().filter_map(|name| name.split(' ').next());
+            if !names.clone().any(|name| name == "--read-path") {
+                return None;
+            }
+            let inputs = ["--text-path", "--prompts-file", "--score", "--stride"];
+            let input = names.find(|name| inputs.contains(name))?;
+            Some(format!(
+                "a reference holds its own text and windows: omit {input}"
+            ))
         }
         _ => None,
     }
@@ -107,8 +104,7 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
 
 /// A message of clap's without the words of Rust's parsers.
 fn plain_words(message: &str) -> String {
-    let mut message = message.to_owned();
-    for (theirs, ours) in [
+    const WORDS: [(&str, &str); 4] = [
         ("invalid digit found in string", "expected a whole number"),
         (
             "cannot parse integer from empty string",
@@ -122,9 +118,11 @@ fn plain_words(message: &str) -> String {
             "number too small to fit in target type",
             "the number is too small",
         ),
-    ] {
-        message = message.replace(theirs, ours);
-    }
+    ];
+    let message = message.to_owned();
+    let message = WORDS.iter().fold(message, |message, (theirs, ours)| {
+        message.replace(theirs, ours)
+    });
     let simple = in_range(&message).or_else(|| one_of(&message));
     simple.unwrap_or(message)
 }

@@ -39,10 +39,8 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
     for path in paths {
         match gguf::read(&path) {
             Ok(header) if header.tokenizer.is_none() => {
-                let what = header
-                    .architecture
-                    .unwrap_or_else(|| "no architecture".to_owned());
-                found.skipped.push((path, what));
+                let what = header.architecture().unwrap_or("no architecture");
+                found.skipped.push((path, what.to_owned()));
             }
             _ => found.models.push(path),
         }

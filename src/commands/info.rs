@@ -1,15 +1,15 @@
 //! Describes a reference, a sidecar or a model, and checks whether it is whole.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use kl_formats::{About, Found, Reference, SidecarReader};
+use anyhow::{Result, bail};
+use kl_formats::{About, Found, GgmlType, Reference, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
 use super::settings::InfoSettings;
 use super::verify::{verify_reference, verify_sidecar};
-use crate::engine::gguf;
+use crate::engine::gguf::{self, Gguf};
 use crate::report::{GgufInfo, GroupInfo, Info, PromptsInfo, TensorTypeInfo};
 
 /// Describes the file, and then reads it whole if the settings ask for it. The observer gets the
@@ -47,67 +47,48 @@ pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
 fn of_sidecar(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
     let (header, n_records) = (sidecar.header().clone(), sidecar.n_records());
-    let metadata =
-        fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let groups = header.groups.into_iter().map(|name| GroupInfo {
+        name,
+        n_windows: None,
+    });
     Ok(Info {
         kind: "sidecar".to_owned(),
-        file_bytes: metadata.len(),
-        writer: Some(header.writer),
         label: header.label,
-        model: header.model,
-        model_path: Some(header.model_path),
+        file_bytes: sidecar.file_bytes(),
         reference: Some(header.reference),
-        n_ctx: header.n_ctx,
-        n_vocab: header.n_vocab,
         n_vocab_compared: header.n_vocab_compared,
-        first_scored: Some(header.first_scored),
         n_rows: Some(n_records),
-        groups: header
-            .groups
-            .into_iter()
-            .map(|name| GroupInfo {
-                name,
-                n_windows: None,
-            })
-            .collect(),
         until: header.until,
-        shard: header.shard,
-        backend: header.backend,
-        ..Info::default()
+        groups: groups.collect(),
+        ..Info::of(header.provenance)
     })
 }
 
 fn of_model(path: &Path) -> Result<Info> {
-    let contents = gguf::contents(path)?;
-    let (summary, types) = (contents.summary, contents.types);
-    let mut model = summary.identity(path);
+    let header = gguf::read(path)?;
+    let types = tensor_types(&header);
+    let mut model = header.identity();
     model.size_bytes = types.iter().map(|of_type| of_type.bytes).sum();
     model.n_params = Some(types.iter().map(|of_type| of_type.n_params).sum());
-    let tokenizer = summary.tokenizer;
+    let number = |n: Option<i128>| n.and_then(|n| u32::try_from(n).ok());
+    let token = |name: &str| number(header.number(&format!("tokenizer.ggml.{name}")));
+    let tokenizer = header.tokenizer.clone();
     Ok(Info {
         kind: "model".to_owned(),
-        file_bytes: summary.file_bytes,
-        n_ctx: contents.context_length.unwrap_or(0),
+        file_bytes: header.file_bytes,
+        n_ctx: number(header.own_number("context_length")).unwrap_or(0),
         n_vocab: tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens),
-        add_bos: contents.add_bos,
+        add_bos: token("add_bos_token").map(|n| n != 0),
         gguf: Some(GgufInfo {
             bpw: model.bits_per_weight(),
-            kind: summary.kind,
-            n_files: summary.split.map_or(1, |(_, n)| n.max(1)),
-            file_type: contents.file_type,
-            types: types
-                .into_iter()
-                .map(|of_type| TensorTypeInfo {
-                    name: of_type.name,
-                    n_tensors: of_type.n_tensors,
-                    n_params: of_type.n_params,
-                    bytes: of_type.bytes,
-                })
-                .collect(),
-            pre_tokenizer: contents.pre_tokenizer,
-            bos: contents.bos,
-            eos: contents.eos,
-            chat_template_bytes: contents.chat_template_bytes,
+            kind: header.text("general.type").map(str::to_owned),
+            n_files: header.files.len() as u16,
+            file_type: header.file_type(),
+            types,
+            pre_tokenizer: header.pre_tokenizer().map(str::to_owned),
+            bos: token("bos_token_id"),
+            eos: token("eos_token_id"),
+            chat_template_bytes: header.text_bytes("tokenizer.chat_template"),
         }),
         model: Some(model),
         tokenizer,
@@ -115,38 +96,46 @@ fn of_model(path: &Path) -> Result<Info> {
     })
 }
 
+/// Counts the tensors of each type; the type with the most parameters first.
+fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
+    let mut types = BTreeMap::new();
+    for tensor in &header.tensors {
+        let id = tensor.type_id;
+        let ggml = GgmlType::of(id);
+        let of_type = types.entry(id).or_insert_with(|| TensorTypeInfo {
+            name: ggml.map_or_else(|| format!("type {id}"), |ggml| ggml.name.to_owned()),
+            n_tensors: 0,
+            n_params: 0,
+            bytes: ggml.map(|_| 0),
+        });
+        of_type.n_tensors += 1;
+        of_type.n_params = of_type.n_params.saturating_add(tensor.n_params());
+        of_type.bytes = of_type
+            .bytes
+            .map(|bytes| bytes.saturating_add(tensor.bytes));
+    }
+    let mut types: Vec<_> = types.into_values().collect();
+    types.sort_by_key(|of_type| std::cmp::Reverse(of_type.n_params));
+    types
+}
+
 fn of_reference(about: &About) -> Info {
-    let log_probabilities = Some(about.holds_log_probabilities());
     let about = about.clone();
     Info {
         kind: about.kind.to_string(),
         file_bytes: about.file_bytes,
+        n_windows: about.n_windows,
+        n_rows: about.n_rows,
+        encoding: Some(about.encoding.to_string()),
+        log_probabilities: Some(about.holds_log_probabilities()),
+        states: about.states,
+        holds_tokens: about.holds_tokens,
         groups: about
             .groups
             .as_ref()
             .map_or_else(Vec::new, GroupInfo::of_each),
         prompts: about.prompts.as_ref().map(PromptsInfo::new),
-        writer: about.writer,
-        model: about.model,
-        model_path: about.model_path,
-        tokenizer: about.tokenizer,
-        text: about.text,
-        text_path: about.text_path,
-        n_ctx: about.n_ctx,
-        n_vocab: about.n_vocab,
-        add_bos: about.add_bos,
-        first_scored: about.first_scored,
-        n_windows: about.n_windows,
-        n_rows: about.n_rows,
-        encoding: Some(about.encoding.to_string()),
-        states: about.states,
-        log_probabilities,
-        holds_tokens: about.holds_tokens,
-        shard: about.shard,
-        seed: about.seed,
-        stride: about.stride,
-        backend: about.backend,
         others: about.others.into_iter().collect(),
-        ..Info::default()
+        ..Info::of(about.provenance)
     }
 }

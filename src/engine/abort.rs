@@ -1,8 +1,9 @@
 //! ggml's fatal errors: it ends the process on those, and this decides what is said first.
 
 use std::ffi::{CStr, c_char};
-use std::sync::OnceLock;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
@@ -13,6 +14,9 @@ type Handler = fn(&str) -> !;
 
 static HANDLER: OnceLock<Handler> = OnceLock::new();
 
+/// The model that is being loaded.
+static LOADING: Mutex<Option<String>> = Mutex::new(None);
+
 /// Hands each fatal error of ggml to `handler`, on the thread where it occurs: any of this program's
 /// or of ggml's own, in the middle of its work. So `handler` must end the process without running
 /// destructors. Other threads still run meanwhile.
@@ -22,6 +26,15 @@ pub fn on_abort(handler: Handler) {
         // SAFETY: the callback may be called on any thread, and does not unwind.
         unsafe { sys::ggml_set_abort_callback(Some(aborted)) };
     }
+}
+
+/// Runs `load`, during which a fatal error is the fault of the model at `path`.
+pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
+    let set = |path| *LOADING.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    set(Some(path.display().to_string()));
+    let loaded = load();
+    set(None);
+    loaded
 }
 
 /// Called by ggml, which calls abort() as soon as this returns.
@@ -36,12 +49,14 @@ unsafe extern "C" fn aborted(message: *const c_char) {
     // SAFETY: the message is a string that lives until this returns.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
     if let Some(handler) = HANDLER.get() {
-        handler(&explain(&message, rpc::suspects));
+        let loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        handler(&explain(&message, loading.as_deref(), rpc::suspects));
     }
 }
 
-/// Says in one line what went wrong and what to do. `suspects`: the servers that may be the cause.
-fn explain(message: &str, suspects: impl FnOnce() -> Vec<String>) -> String {
+/// Says in one line what went wrong and what to do. `loading`: the model that is being loaded.
+/// `suspects`: the servers that may be the cause.
+fn explain(message: &str, loading: Option<&str>, suspects: impl FnOnce() -> Vec<String>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     // It starts with the path of a source file, as it was on the machine that compiled it.
     let (path, rest) = line.split_once(": ").unwrap_or(("", &line));
@@ -50,12 +65,15 @@ fn explain(message: &str, suspects: impl FnOnce() -> Vec<String>) -> String {
         "" => rest.to_owned(),
         place => format!("{place}: {rest}"),
     };
-    match place.starts_with("ggml-rpc") {
-        true => format!(
+    match loading {
+        _ if place.starts_with("ggml-rpc") => format!(
             "the connection to a server is lost ({what}): see whether {} still runs, start it again if not, and repeat the call with --resume",
             suspects().join(" or ")
         ),
-        false => format!(
+        Some(path) => format!(
+            "{path}: llama.cpp cannot load the model ({what}): download or convert it again; if other models fail too, try without --device and --n-gpu-layers"
+        ),
+        None => format!(
             "llama.cpp cannot continue ({what}): repeat the call with --resume; if it fails again, try without --device, --n-gpu-layers and --flash-attn"
         ),
     }
@@ -68,16 +86,26 @@ mod tests {
     #[test]
     fn a_fatal_error_is_one_line_without_the_folders_of_another_machine() {
         let message = "/home/someone/ggml/src/ggml.c:42: GGML_ASSERT(a ==\n b) failed\n";
-        let line = explain(message, || panic!("no server is to blame"));
+        let line = explain(message, None, || panic!("no server is to blame"));
         let start = "llama.cpp cannot continue (ggml.c:42: GGML_ASSERT(a == b) failed): ";
         assert!(line.starts_with(start), "{line}");
-        assert!(explain("", Vec::new).starts_with("llama.cpp cannot continue ()"));
+        assert!(explain("", None, Vec::new).starts_with("llama.cpp cannot continue ()"));
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_loaded_is_named() {
+        let message = "/src/llama-model.cpp:1330: GGML_ASSERT(hparams.n_layer_all > 0) failed";
+        let line = explain(message, Some("m.gguf"), || panic!("no server is to blame"));
+        let start = "m.gguf: llama.cpp cannot load the model (llama-model.cpp:1330: GGML_ASSERT(";
+        assert!(line.starts_with(start), "{line}");
     }
 
     #[test]
     fn a_lost_server_is_named() {
         let message = r"C:\src\ggml-rpc\ggml-rpc.cpp:573: Remote RPC server crashed";
-        let line = explain(message, || vec!["a:1".to_owned(), "b:2".to_owned()]);
+        let line = explain(message, Some("m.gguf"), || {
+            vec!["a:1".to_owned(), "b:2".to_owned()]
+        });
         let what = "is lost (ggml-rpc.cpp:573: Remote RPC server crashed): see whether a:1 or b:2 ";
         assert!(line.contains(what), "{line}");
     }

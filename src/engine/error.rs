@@ -10,23 +10,13 @@ pub enum EngineError {
     /// The file's header could not be read, or shows that the file is not a whole GGUF.
     #[error(transparent)]
     Header(#[from] GgufError),
-    /// The model does not predict the next token.
-    #[error("{path}: {what}, which predicts no next token: give a causal language model", path = .path.display())]
-    NotCausal {
-        /// The model's file.
-        path: PathBuf,
-        /// What it is instead.
-        what: String,
-    },
-    /// The file holds something that belongs to a model.
-    #[error("{path}: {what}, not a model: give the model that it belongs to{advice}", path = .path.display())]
-    NotAModel {
+    /// The file holds something else than a causal language model.
+    #[error("{path}: {what}", path = .path.display())]
+    Unsuitable {
         /// The file.
         path: PathBuf,
-        /// What it holds.
-        what: &'static str,
-        /// What else to do.
-        advice: &'static str,
+        /// What it holds, and what to do.
+        what: String,
     },
     /// The model has learned a vector for each position, and a window is longer.
     #[error("{path}: has {n_positions} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n_positions} tokens or less (--n-ctx {n_positions})", path = .path.display())]

@@ -21,6 +21,7 @@ mod model_options;
 mod options;
 
 pub use abort::on_abort;
+use abort::while_loading;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 #[cfg(test)]

@@ -13,6 +13,18 @@ pub fn kld(value: f64) -> String {
 /// What stands for a number that is not defined: one divided by 0, or too large.
 pub const UNDEFINED: &str = "-";
 
+/// A KL divergence in nats in a table, to three significant digits.
+#[must_use]
+pub fn short_kld(value: f64) -> String {
+    significant(value, 3)
+}
+
+/// A value, or a dash for one that is missing.
+#[must_use]
+pub fn or_undefined<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| UNDEFINED.to_owned(), show)
+}
+
 /// A number, if it is one.
 fn if_finite(value: f64, show: impl FnOnce(f64) -> String) -> String {
     match value.is_finite() {
@@ -24,11 +36,9 @@ fn if_finite(value: f64, show: impl FnOnce(f64) -> String) -> String {
 /// A number to `digits` significant digits, without an exponent where it reads well.
 #[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
-    if_finite(value, |value| finite_significant(value, digits))
-}
-
-fn finite_significant(value: f64, digits: usize) -> String {
-    if value == 0.0 {
+    if !value.is_finite() {
+        return UNDEFINED.to_owned();
+    } else if value == 0.0 {
         return "0".to_owned();
     }
     // Rounded first, so that 9.9999999 counts as 10.
@@ -67,6 +77,12 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
 #[must_use]
 pub fn percent(share: f64) -> String {
     if_finite(share, |share| format!("{:.2} %", 100.0 * share))
+}
+
+/// A share as a percentage with one decimal: `98.8 %`.
+#[must_use]
+pub fn percent_1(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
 }
 
 /// A change of a share as a percentage with three decimals and its sign: `-0.022 %`.

@@ -1,9 +1,9 @@
 //! One model of several, in one line of a terminal.
 
 use super::comparison::Names;
+use super::layout::WIDTH;
 use super::number::{count_of, duration, ends, significant};
 use super::result::ModelReport;
-use super::wrap::WIDTH;
 
 /// The narrowest that a name is cut to: for an interval beside it, and at all.
 const MIN_BESIDE_INTERVAL: usize = 20;

@@ -11,13 +11,11 @@ use crate::session::Session;
 use crate::session::program;
 
 /// Lines, and what completes their end: all of it, in a folder with the files of [`folder`].
-const COMPLETED: [(&str, &str); 6] = [
+const COMPLETED: [(&str, &str); 4] = [
     ("kl -m b", "b.gguf"),
     ("kl -m a.gguf -r ", "a.gguf a@ref.kls b.gguf quants ref.gz"),
-    ("kl -m a.gguf --cache-type-k q", "q4_0 q4_1 q5_0 q5_1 q8_0"),
-    ("kl -m a.gguf -r r --vocab ", "common same tokenizer"),
     (
-        "kl -m a.gguf -ngl 99 --ref-",
+        "kl -m a.gguf --threads 9 --ref-",
         "--ref-device --ref-model --ref-ngl",
     ),
     ("kl convert a b --format kl", "kl kl.py"),

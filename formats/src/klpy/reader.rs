@@ -80,20 +80,20 @@ impl KlPyReader {
             values,
             others,
         } = self.header.clone();
-        let about = About {
+        let mut about = About {
             file_bytes: self.file_bytes,
             n_ctx_is_padded: true,
             n_windows,
-            first_scored: Some(0),
-            model_path: model,
-            text_path,
             values,
-            backend: Some(backend()),
             numbers_are_of_the_text: false,
             others,
             checks: Checks::Gzip,
             ..About::new(KIND, self.name.path(), n_ctx, n_vocab)
         };
+        about.first_scored = Some(0);
+        about.model_path = model;
+        about.text_path = text_path;
+        about.backend = Some(backend());
         Reference::new(about, None, Rows::Stream(Box::new(self)))
     }
 

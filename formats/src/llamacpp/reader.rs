@@ -56,18 +56,18 @@ impl LlamaCppReader {
     /// The open file as a reference.
     pub(super) fn into_reference(self) -> Reference {
         let header = self.header;
-        let about = About {
+        let mut about = About {
             file_bytes: self.source.len,
             encoding: "u16",
             values: match header.is_floored {
                 true => Values::FlooredLogProbabilities,
                 false => Values::LogProbabilities,
             },
-            first_scored: Some(header.first_scored()),
             hides_bos: true,
             checks: Checks::LengthAndTokens,
             ..About::new(KIND, self.source.name.path(), header.n_ctx, header.n_vocab)
         };
+        about.first_scored = Some(header.first_scored());
         let windows = (0..header.n_windows).map(|window| WindowEntry {
             window,
             n_tokens: header.n_ctx,

@@ -92,9 +92,8 @@ impl NpzReader {
         });
         let windows: Vec<WindowEntry> = windows.collect();
         let first = self.windows.first().map(|arrays| &arrays.window);
-        let about = About {
+        let mut about = About {
             file_bytes: self.file_bytes,
-            model_path: self.model.clone(),
             checks: Checks::Zip,
             ..about(
                 (KIND, self.name.path()),
@@ -103,6 +102,7 @@ impl NpzReader {
                 self.log_probabilities,
             )
         };
+        about.model_path = self.model.clone();
         Reference::new(about, Some(windows), Rows::Stream(Box::new(self)))
     }
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Kind, MAX_N_CTX};
 
-use super::values::{EncodingChoice, device, file, input, model, n_tokens, written_kind};
-use super::{
-    ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, InputArgs, REFERENCE, ResultArgs,
+use super::values::{
+    EncodingChoice, device, file, input, input_or_stdin, model, n_tokens, written_kind,
 };
+use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, REFERENCE, ResultArgs};
 use crate::commands::settings::{RelativeWidth, Vocabulary};
 use crate::engine::GpuLayers;
-use crate::input::Part;
+use crate::input::{Part, ScoreFrom};
 
 /// Every flag of the classic calls.
 #[derive(clap::Args, Debug)]
@@ -21,7 +21,10 @@ pub struct Args {
     ///
     /// Each model is loaded after the one before it is freed. A folder stands for all of its GGUFs
     /// in the order of their names, of split ones the first part; not with -w.
-    #[arg(short, long, value_name = "PATH", help_heading = INPUT, value_parser = model(), required_unless_present = "list_devices")]
+    #[arg(
+        short, long, value_name = "PATH", help_heading = INPUT, value_parser = model(),
+        required_unless_present = "list_devices"
+    )]
     pub model: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -36,14 +39,15 @@ pub struct Args {
     /// reference's window.
     #[arg(
         short = 'c', long, value_name = "N", help_heading = INPUT,
-        value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX))
+        value_parser = value_parser!(u32).range(2..=i64::from(MAX_N_CTX)),
+        aliases = ["ctx-size", "n_ctx"]
     )]
     pub n_ctx: Option<u32>,
 
     /// Stop after N scored tokens, from windows in a seeded random order; -1: all
     #[arg(
-        short = 'n', long, value_name = "N", help_heading = INPUT, hide_short_help = true,
-        default_value = "-1", value_parser = n_tokens
+        short = 'n', long, value_name = "N", help_heading = INPUT, default_value = "-1",
+        value_parser = n_tokens, alias = "n_tokens"
     )]
     pub n_tokens: i64,
 
@@ -51,10 +55,7 @@ pub struct Args {
     ///
     /// Each part may run on another machine; kl merge joins what they write. The sidecar of a part
     /// is MODEL@REFERENCE.I-of-N.kls.
-    #[arg(
-        long, value_name = "I/N", help_heading = INPUT, hide_short_help = true,
-        conflicts_with = "until"
-    )]
+    #[arg(long, value_name = "I/N", help_heading = INPUT, conflicts_with = "until")]
     pub shard: Option<Part>,
 
     #[command(flatten)]
@@ -73,23 +74,86 @@ pub struct Args {
     ///
     /// With -w, writing continues after the last whole window. Else models that are done are
     /// skipped.
-    #[arg(
-        long, help_heading = GENERAL, hide_short_help = true,
-        conflicts_with_all = ["force", "no_sidecar"]
-    )]
+    #[arg(long, help_heading = GENERAL, conflicts_with_all = ["force", "no_sidecar"])]
     pub resume: bool,
 
     /// Overwrite existing output files
-    #[arg(long, help_heading = GENERAL, hide_short_help = true)]
+    #[arg(long, help_heading = GENERAL)]
     pub force: bool,
 
     /// Show what kl runs on, as kl doctor does, and llama.cpp's log
-    #[arg(short, long, help_heading = GENERAL, hide_short_help = true)]
+    #[arg(short, long, help_heading = GENERAL)]
     pub verbose: bool,
 
     /// Print only results, warnings and errors
-    #[arg(short, long, help_heading = GENERAL, hide_short_help = true)]
+    #[arg(short, long, help_heading = GENERAL)]
     pub quiet: bool,
+}
+
+/// The flags for a text or prompts, and the windows of them.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = INPUT)]
+pub struct InputArgs {
+    /// Text to run the reference model over; '-' reads stdin
+    ///
+    /// As NAME=PATH it may repeat: windows of several texts, whose groups of these names are
+    /// reported apart. No window holds parts of two texts. A file that is named so is a path.
+    #[arg(short, long, value_name = "PATH", value_parser = input_or_stdin())]
+    pub text_path: Vec<PathBuf>,
+
+    /// Prompts to run it over, instead of a text; '-' reads stdin
+    ///
+    /// One prompt per line, or JSONL with "prompt" or "messages" in each line, and if you like
+    /// "group".
+    #[arg(
+        long, value_name = "PATH", value_parser = input_or_stdin(),
+        conflicts_with_all = ["text_path", "stride"]
+    )]
+    pub prompts_file: Option<PathBuf>,
+
+    /// With --prompts-file, tokenize prompts as they are, without a chat template
+    #[arg(long)]
+    pub no_chat_template: bool,
+
+    /// With --prompts-file, use this chat template (Jinja) instead of the model's own
+    #[arg(long, value_name = "PATH", value_parser = input(), conflicts_with = "no_chat_template")]
+    pub chat_template_file: Option<PathBuf>,
+
+    /// With --prompts-file, generate N tokens after each prompt, greedily, and score those
+    ///
+    /// The reference model generates them. With --score all, the prompt's own tokens are scored too.
+    #[arg(
+        long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_N_CTX))
+    )]
+    pub generate: Option<u32>,
+
+    /// Tokens from one window's start to the next's [default: no overlap]
+    ///
+    /// With a stride shorter than a window, windows overlap, and more of the text is scored with a
+    /// long context.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub stride: Option<u32>,
+
+    /// Use only the first N windows, or prompts [default: all]
+    ///
+    /// With several texts, the first N windows of each.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub max_windows: Option<u32>,
+
+    /// First position of each window that is scored
+    ///
+    /// [default: the first that has seen text: 1 after a BOS, else 0]
+    ///
+    /// - all:  every position, that of the BOS too
+    /// - half: the second half of the window, as llama-perplexity does
+    /// - new:  with --stride, only what no earlier window has scored
+    /// - N:    from position N on
+    #[arg(long, value_name = "all|half|new|N", verbatim_doc_comment)]
+    pub score: Option<ScoreFrom>,
+
+    /// Parse special tokens in the text; in a chat template's output they always are
+    #[arg(long)]
+    pub parse_special: bool,
 }
 
 /// The flags for writing a reference.
@@ -97,22 +161,15 @@ pub struct Args {
 #[command(next_help_heading = REFERENCE)]
 pub struct WriteArgs {
     /// Reference to write
-    #[arg(short, long, value_name = "PATH", value_parser = file())]
+    #[arg(short, long, value_name = "PATH", value_parser = file(), alias = "write_path")]
     pub write_path: Option<PathBuf>,
 
     /// Format of the reference to write
-    #[arg(
-        long, value_name = "FORMAT", hide_short_help = true,
-        value_parser = written_kind(), default_value = "kl"
-    )]
+    #[arg(long, value_name = "FORMAT", value_parser = written_kind(), default_value = "kl")]
     pub format: Kind,
 
     /// How kl's own format stores rows of logits [default: u16]
-    #[arg(
-        long,
-        value_name = "u16|f32|hidden|hidden16|auto",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "u16|f32|hidden|hidden16|auto")]
     pub encoding: Option<EncodingChoice>,
 }
 
@@ -121,7 +178,10 @@ pub struct WriteArgs {
 #[command(next_help_heading = EVALUATION)]
 pub struct EvaluateArgs {
     /// Reference to evaluate against; its format is detected
-    #[arg(short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = input())]
+    #[arg(
+        short, long, value_name = "PATH", help_heading = REFERENCE, value_parser = input(),
+        alias = "read_path"
+    )]
     pub read_path: Option<PathBuf>,
 
     /// Model to evaluate against, without a file (GGUF)
@@ -130,8 +190,8 @@ pub struct EvaluateArgs {
     /// decodes each batch right after it. The numbers are those of -w with --encoding f32 and then
     /// -r.
     #[arg(
-        long, value_name = "PATH", help_heading = REFERENCE,
-        value_parser = input(), conflicts_with = "read_path"
+        long, value_name = "PATH", help_heading = REFERENCE, value_parser = input(),
+        conflicts_with = "read_path"
     )]
     pub ref_model: Option<PathBuf>,
 
@@ -139,28 +199,28 @@ pub struct EvaluateArgs {
     ///
     /// With auto, as many as fit beside all layers of the evaluated model.
     #[arg(
-        long, value_name = "N", help_heading = REFERENCE, hide_short_help = true,
-        requires = "ref_model", conflicts_with = "read_path"
+        long, value_name = "N", help_heading = REFERENCE, requires = "ref_model",
+        conflicts_with = "read_path"
     )]
     pub ref_ngl: Option<GpuLayers>,
 
     /// Devices for --ref-model, by name, comma-separated [default: --device]
     #[arg(
-        long, value_name = "NAMES", help_heading = REFERENCE, hide_short_help = true,
-        value_parser = device, value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
+        long, value_name = "NAMES", help_heading = REFERENCE, value_parser = device,
+        value_delimiter = ',', requires = "ref_model", conflicts_with = "read_path"
     )]
     pub ref_device: Vec<String>,
 
     /// Vocabulary entries to compare if the sizes differ [default: same]
     ///
     /// Probabilities are renormalised over the entries compared.
-    #[arg(long, value_name = "same|common|tokenizer", hide_short_help = true)]
+    #[arg(long, value_name = "same|common|tokenizer")]
     pub vocab: Option<Vocabulary>,
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%
     ///
     /// Windows come in a seeded random order, at least 30 clusters of them. Each model stops where
     /// its own interval is narrow enough.
-    #[arg(long, value_name = "REL", hide_short_help = true)]
+    #[arg(long, value_name = "REL")]
     pub until: Option<RelativeWidth>,
 }

@@ -1,9 +1,7 @@
 //! The flags as given; [`settings`](super::settings) checks what they mean together.
 
 mod classic;
-mod input;
 mod model;
-mod report;
 mod results;
 mod subcommands;
 mod values;
@@ -12,12 +10,10 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Args as _, CommandFactory as _, FromArgMatches as _, Id, Parser};
 
-pub use classic::{Args, EvaluateArgs, WriteArgs};
-pub use input::InputArgs;
+pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
 pub use model::{ContextArgs, DeviceArgs};
-pub use report::ReportArgs;
 pub use results::ResultArgs;
-pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs};
+pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
 pub use values::EncodingChoice;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
@@ -85,6 +81,19 @@ const MODEL: &str = "Model and devices";
 const DECODING: &str = "Decoding";
 const GENERAL: &str = "General";
 
+/// The flags of `kl -h`, by clap's names; `kl --help` shows all.
+const IN_SHORT_HELP: [&str; 9] = [
+    "model",
+    "text_path",
+    "n_ctx",
+    "write_path",
+    "read_path",
+    "ref_model",
+    "json",
+    "n_gpu_layers",
+    "help",
+];
+
 /// Parses a command line whose flags are clap's (see [`short_flags`](super::short_flags)).
 ///
 /// # Errors
@@ -100,7 +109,8 @@ pub fn command() -> clap::Command {
     let input = members(&command, InputArgs::group_id());
     let write = members(&command, WriteArgs::group_id());
     let mut evaluate = members(&command, EvaluateArgs::group_id());
-    evaluate.extend(members(&command, ResultArgs::group_id()));
+    let results = members(&command, ResultArgs::group_id());
+    evaluate.extend(results.iter().cloned());
     // With -w, --confidence has always been ignored.
     evaluate.retain(|id| id != "confidence");
     // One by one: of two groups that exclude each other, clap's error lists every member.
@@ -110,13 +120,20 @@ pub fn command() -> clap::Command {
         _ => arg,
     });
     command = command.mut_args(common);
-    command = command.mut_subcommands(|subcommand| subcommand.mut_args(common));
+    command = command.mut_subcommands(|subcommand| {
+        let is_compare = subcommand.get_name() == "compare";
+        let subcommand = subcommand.mut_args(common);
+        subcommand.mut_args(|arg| match is_compare && results.contains(arg.get_id()) {
+            true => in_short_help(arg),
+            false => arg,
+        })
+    });
     // clap adds its own flags and its command `help` when the command is built.
     command.build();
     command = command.mut_subcommand("help", |help| help.hide(true));
+    command = command.mut_args(in_short_help);
     command.mut_args(|arg| match arg.get_id().as_str() {
-        "help" => arg.help_heading(GENERAL),
-        "version" => arg.help_heading(GENERAL).hide_short_help(true),
+        "help" | "version" => arg.help_heading(GENERAL),
         _ => arg,
     })
 }
@@ -131,6 +148,12 @@ fn common(arg: Arg) -> Arg {
         _ if arg.is_positional() || is_path => arg,
         _ => arg.allow_negative_numbers(true),
     }
+}
+
+/// Hides a flag from `-h` unless it is listed for it.
+fn in_short_help(arg: Arg) -> Arg {
+    let is_listed = IN_SHORT_HELP.contains(&arg.get_id().as_str());
+    arg.hide_short_help(!is_listed)
 }
 
 fn members(command: &clap::Command, group: Option<Id>) -> Vec<Id> {

@@ -16,41 +16,25 @@ pub struct DeviceArgs {
     /// With auto, as many as fit beside the contexts, with 1 GiB of each device left free. llama.cpp
     /// splits a layer that does not fit whole.
     #[arg(
-        long, value_name = "N", default_value_t = GpuLayers::default()
+        long, value_name = "N", default_value_t = GpuLayers::default(),
+        aliases = ["ngl", "gpu-layers", "n_gpu_layers"]
     )]
     pub n_gpu_layers: GpuLayers,
 
     /// Servers (llama.cpp's ggml-rpc-server) whose devices compute too: RPC0, RPC1, ...
-    #[arg(
-        long,
-        value_name = "HOST:PORT,...",
-        hide_short_help = true,
-        value_parser = server,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "HOST:PORT,...", value_parser = server, value_delimiter = ',')]
     pub rpc: Vec<String>,
 
     /// Devices to offload to (-dev), by name, comma-separated; none: the CPU
-    #[arg(
-        long,
-        value_name = "NAMES",
-        hide_short_help = true,
-        value_parser = device,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAMES", value_parser = device, value_delimiter = ',', alias = "dev")]
     pub device: Vec<String>,
 
     /// List the devices with their memory, and exit
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub list_devices: bool,
 
     /// How to split a model across devices (-sm): none, layer, row or tensor
-    #[arg(
-        long,
-        value_name = "MODE",
-        hide_short_help = true,
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, alias = "sm")]
     pub split_mode: Option<SplitMode>,
 
     /// Share of the model for each device (-ts), as in 3,1
@@ -59,13 +43,13 @@ pub struct DeviceArgs {
     #[arg(
         long,
         value_name = "N0,N1,...",
-        hide_short_help = true,
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        alias = "ts"
     )]
     pub tensor_split: Option<TensorSplit>,
 
     /// Device that holds what is not split (-mg), counted from 0
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", alias = "mg")]
     pub main_gpu: Option<i32>,
 
     /// Tensors to keep on other devices (-ot), by regular expression; may repeat
@@ -75,37 +59,37 @@ pub struct DeviceArgs {
     #[arg(
         long,
         value_name = "PATTERN=DEVICE,...",
-        hide_short_help = true,
-        value_delimiter = ','
+        value_delimiter = ',',
+        alias = "ot"
     )]
     pub override_tensor: Vec<TensorOverride>,
 
     /// Keep the experts of all layers on the CPU (-cmoe)
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, alias = "cmoe")]
     pub cpu_moe: bool,
 
     /// Keep the experts of the first N layers on the CPU (-ncmoe)
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", alias = "ncmoe")]
     pub n_cpu_moe: Option<u32>,
 
     /// Keep attention and the KV cache on the CPU (-nkvo)
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, alias = "nkvo")]
     pub no_kv_offload: bool,
 
     /// Leave what lies in the CPU's memory to the CPU, large batches too
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub no_op_offload: bool,
 
     /// Map the model's file into memory, even where a device prefers to read it
-    #[arg(long, hide_short_help = true, overrides_with = "no_mmap")]
+    #[arg(long, overrides_with = "no_mmap")]
     pub mmap: bool,
 
     /// Read the model's file into memory instead of mapping it
-    #[arg(long, hide_short_help = true, overrides_with = "mmap")]
+    #[arg(long, overrides_with = "mmap")]
     pub no_mmap: bool,
 
     /// Keep the model in memory: the system must not swap it out
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub mlock: bool,
 }
 
@@ -117,11 +101,14 @@ pub struct ContextArgs {
     ///
     /// [default: equal calls of up to 512 tokens and 64 MiB of logits; with layers on a GPU 2048, as
     /// far as the logits fit in an eighth of the free memory; with -r, as the reference was written]
-    #[arg(short = 'b', long, value_name = "N", hide_short_help = true, value_parser = batch())]
+    #[arg(
+        short = 'b', long, value_name = "N", value_parser = batch(),
+        aliases = ["batch-size", "n_batch"]
+    )]
     pub n_batch: Option<u32>,
 
     /// Physical batch (-ub): tokens computed at once [default: --n-batch, with layers on a GPU 512]
-    #[arg(long, value_name = "N", hide_short_help = true, value_parser = batch())]
+    #[arg(long, value_name = "N", value_parser = batch(), aliases = ["ub", "ubatch-size"])]
     pub n_ubatch: Option<u32>,
 
     /// Most windows in a decode call (-np), each a sequence of its own
@@ -131,16 +118,12 @@ pub struct ContextArgs {
     ///
     /// [default: 1 on the CPU, with layers on a GPU as many as fit; with -r, as the reference was
     /// written]
-    #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..=64)
-    )]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=64), alias = "np")]
     pub parallel: Option<u32>,
 
     /// Threads to decode with [default: the physical cores that kl may use]
     #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..=i64::from(MAX_THREADS))
+        long, value_name = "N", value_parser = value_parser!(u32).range(1..=i64::from(MAX_THREADS))
     )]
     pub threads: Option<u32>,
 
@@ -148,22 +131,22 @@ pub struct ContextArgs {
     #[arg(
         long,
         value_name = "on|off|auto",
-        hide_short_help = true,
-        hide_possible_values = true
+        hide_possible_values = true,
+        alias = "fa"
     )]
     pub flash_attn: Option<FlashAttention>,
 
     /// Type of the KV cache's keys (-ctk); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_short_help = true, hide_possible_values = true,
-        default_value_t = CacheType::default(), value_parser = cache_type()
+        long, value_name = "TYPE", hide_possible_values = true,
+        default_value_t = CacheType::default(), value_parser = cache_type(), alias = "ctk"
     )]
     pub cache_type_k: CacheType,
 
     /// Type of the KV cache's values (-ctv); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_short_help = true, hide_possible_values = true,
-        default_value_t = CacheType::default(), value_parser = cache_type()
+        long, value_name = "TYPE", hide_possible_values = true,
+        default_value_t = CacheType::default(), value_parser = cache_type(), alias = "ctv"
     )]
     pub cache_type_v: CacheType,
 
@@ -173,10 +156,7 @@ pub struct ContextArgs {
     /// Reading kl.py's files and writing hidden states use 1.
     ///
     /// [default: 2 with all layers of a model on a GPU, else 1]
-    #[arg(
-        long, value_name = "1|2", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..=2)
-    )]
+    #[arg(long, value_name = "1|2", value_parser = value_parser!(u32).range(1..=2))]
     pub contexts: Option<u32>,
 }
 

@@ -15,25 +15,15 @@ use crate::stats::{ClusterRule, Confidence};
 #[command(next_help_heading = RESULTS)]
 pub struct ResultArgs {
     /// Confidence level of every interval
-    #[arg(long, value_name = "P", hide_short_help = true, default_value = "0.95")]
+    #[arg(long, value_name = "P", default_value = "0.95")]
     pub confidence: Confidence,
 
     /// What counts as one observation in the clustered intervals
-    #[arg(
-        long,
-        value_name = "window|block|auto",
-        hide_short_help = true,
-        default_value = "auto"
-    )]
+    #[arg(long, value_name = "window|block|auto", default_value = "auto")]
     pub cluster: ClusterRule,
 
     /// Statistics to report in addition to kl's own, comma-separated
-    #[arg(
-        long,
-        value_name = "KINDS",
-        hide_short_help = true,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub stats: Vec<Stats>,
 
     /// Write the result as JSON; '-' writes it to stdout
@@ -43,59 +33,53 @@ pub struct ResultArgs {
     pub json: Option<PathBuf>,
 
     /// Include every token's values in the JSON
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub json_tokens: bool,
 
     /// Show where the KLD comes from: confidence, position, special tokens
     ///
     /// A table for each: mean KLD by the probability of the reference's top token, by position in
     /// the window, and where the next token is a special one. The JSON always has them.
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub breakdown: bool,
 
     /// Print each model's whole report, not one line
     ///
     /// A run of several models prints a line for each, and a table at the end. --breakdown, --top-k
     /// and --stats print whole reports too, and so does kl report X.kls, from a sidecar.
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub full: bool,
 
     /// List the N tokens with the largest KLD, with their context
-    #[arg(
-        long, value_name = "N", hide_short_help = true,
-        value_parser = value_parser!(u32).range(1..)
-    )]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub top_k: Option<u32>,
 
     /// Exit with code 3 if the condition holds, as in 'kld.mean > 0.01'; may repeat
     ///
     /// A condition also fails if it cannot be checked, or if tokens are left out or have an
     /// infinite KLD.
-    #[arg(long, value_name = "CONDITION", hide_short_help = true)]
+    #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
 
     /// With --fail-if, accept that tokens are left out or have an infinite KLD
-    #[arg(long, hide_short_help = true, requires = "fail_if")]
+    #[arg(long, requires = "fail_if")]
     pub allow_excluded: bool,
 
     /// Name of this evaluation in reports [default: the file's name without .gguf]
     ///
     /// The per-token file gets it too: LABEL@REFERENCE.kls. So one model evaluated in two ways, as
     /// with another -ctk, is two rows.
-    #[arg(long, value_name = "LABEL", hide_short_help = true)]
+    #[arg(long, value_name = "LABEL")]
     pub label: Option<Label>,
 
     /// Per-token file to write [default: named after both sides, in the current folder]
     ///
     /// The default is MODEL@REFERENCE.kls, the files' names without their extensions. A finished one
     /// that is there is replaced by the same evaluation only, or with --force.
-    #[arg(
-        long, value_name = "PATH", hide_short_help = true,
-        value_parser = file(), conflicts_with = "no_sidecar"
-    )]
+    #[arg(long, value_name = "PATH", value_parser = file(), conflicts_with = "no_sidecar")]
     pub sidecar: Option<PathBuf>,
 
     /// Do not write a per-token file
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub no_sidecar: bool,
 }

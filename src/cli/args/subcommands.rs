@@ -1,12 +1,13 @@
-//! The flags of `kl info`, `kl convert`, `kl merge`, `kl compare` and `kl doctor`.
+//! The flags of `kl info`, `kl convert`, `kl merge`, `kl compare`, `kl report` and `kl doctor`.
 
 use std::path::PathBuf;
 
 use kl_formats::{Encoding, Kind};
 
-use super::ResultArgs;
 use super::values::{compare_vocab, file, input, n_tokens, row_encoding, server, written_kind};
+use super::{RESULTS, ResultArgs};
 use crate::commands::settings::{Bos, Vocabulary};
+use crate::stats::{ClusterRule, Confidence};
 
 /// Show what a file holds; with --verify, check every byte of it
 #[derive(clap::Args, Debug)]
@@ -106,10 +107,7 @@ pub struct CompareArgs {
     pub others: Vec<PathBuf>,
 
     /// Stop after N rows, skipping windows that only REF has; -1: all
-    #[arg(
-        short = 'n', long, value_name = "N", default_value = "-1",
-        value_parser = n_tokens
-    )]
+    #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = n_tokens)]
     pub n_tokens: i64,
 
     /// Vocabulary entries to compare if the sizes differ [default: same]
@@ -128,6 +126,61 @@ pub struct CompareArgs {
 
     #[command(flatten)]
     pub results: ResultArgs,
+}
+
+/// Compare evaluations: which is better, and is the difference real
+///
+/// Reads their sidecars, and needs no model and no reference. Evaluations against one reference are
+/// compared token by token; what was not measured alike is listed apart, with the reason.
+#[derive(clap::Args, Debug)]
+pub struct ReportArgs {
+    /// Sidecars (.kls) that kl -r or kl compare wrote, or folders of them
+    #[arg(value_name = "FILE", required = true, value_parser = input())]
+    pub paths: Vec<PathBuf>,
+
+    /// Compare two models in depth
+    #[arg(long, conflicts_with_all = ["breakdown", "markdown", "model_card", "csv", "html"])]
+    pub pair: bool,
+
+    /// Also print KLD by the reference's confidence, by position, by group and for special tokens
+    #[arg(long)]
+    pub breakdown: bool,
+
+    /// Confidence level of every interval
+    #[arg(long, value_name = "P", default_value = "0.95")]
+    pub confidence: Confidence,
+
+    /// What counts as one observation in the clustered intervals
+    #[arg(long, value_name = "window|block|auto", default_value = "auto")]
+    pub cluster: ClusterRule,
+
+    /// Print Markdown
+    #[arg(long, help_heading = RESULTS)]
+    pub markdown: bool,
+
+    /// Print the metadata and the table for a Hugging Face model card
+    #[arg(long, help_heading = RESULTS)]
+    pub model_card: bool,
+
+    /// Write the result as JSON; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub json: Option<PathBuf>,
+
+    /// Write a row per model as CSV; '-' writes it to stdout
+    #[arg(long, value_name = "PATH", help_heading = RESULTS)]
+    pub csv: Option<PathBuf>,
+
+    /// Write a page to read in a browser, in one file
+    #[arg(long, value_name = "PATH", help_heading = RESULTS, value_parser = file())]
+    pub html: Option<PathBuf>,
+
+    /// Overwrite existing output files that are not earlier reports
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print only results, warnings and errors
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// Show how kl was built and what it runs on, for reports of problems

@@ -1,12 +1,11 @@
 //! The man page: clap_mangen renders the flags, under the headings of `kl --help`; the rest of the
 //! page is here.
 
-use clap::{Arg, Command};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::cli::args;
-use crate::cli::short_flags::SHORT_FLAGS;
 
 /// Each release with its day.
 const CHANGELOG: &str = include_str!("../../../CHANGELOG.md");
@@ -15,7 +14,7 @@ const ABOUT: &str = "KL divergence of a quantized GGUF from its original";
 
 const DESCRIPTION: &str = include_str!("description.man");
 
-/// What follows the flags, but for the examples.
+/// The sections after the flags, but for the examples.
 const FILES: &str = include_str!("files.man");
 
 const EXIT_STATUS: &str = include_str!("exit_status.man");
@@ -23,33 +22,40 @@ const EXIT_STATUS: &str = include_str!("exit_status.man");
 /// The page kl(1) in roff.
 pub fn page() -> String {
     let command = args::command().about(ABOUT);
-    let subcommands: Vec<&Command> = command
-        .get_subcommands()
-        .filter(|subcommand| subcommand.get_name() != "help")
-        .collect();
+    let subcommands = command.get_subcommands();
+    let subcommands: Vec<_> = subcommands.filter(|one| one.get_name() != "help").collect();
+    // A call's meaning stands apart from it, after two spaces.
+    let classic = command.get_overridden_usage().map(ToString::to_string);
+    let classic = classic.iter().flat_map(|usage| usage.lines());
+    let calls = classic.filter_map(|line| line.trim().split("  ").next());
+    let calls = calls.filter(|call| call.contains("-m"));
+    let mut calls: Vec<_> = calls.map(|call| format!("{call} [OPTIONS]")).collect();
+    calls.extend(subcommands.iter().copied().map(usage));
 
-    let mut page = Roff::default();
-    let source = format!("kl {}", env!("CARGO_PKG_VERSION"));
-    page.control("TH", ["KL", "1", released(), &source, "User Commands"]);
+    let man = Man::new(command.clone().override_usage(calls.join("\n")))
+        .title("KL")
+        .date(released())
+        .source(format!("kl {}", env!("CARGO_PKG_VERSION")))
+        .manual("User Commands");
+    let mut top = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = man.render_title(&mut top);
     // Lines filled to both margins would put gaps into the lists.
-    page.control("ad", ["l"]);
-    page.control("SH", ["NAME"]);
-    page.text([roman(format!("kl - {ABOUT}"))]);
-    page.control("SH", ["SYNOPSIS"]);
-    synopsis(&mut page, &command, &subcommands);
-    let mut page = page.to_roff();
-
-    page.push_str(DESCRIPTION);
-    page.push_str(".SH OPTIONS\n");
-    page.push_str(&options(&command));
-    page.push_str(".SH COMMANDS\n");
-    for subcommand in subcommands {
-        page.push_str(&command_section(subcommand));
-    }
-    page.push_str(EXIT_STATUS);
-    page.push_str(&examples(&command));
-    page.push_str(FILES);
-    page
+    top.extend_from_slice(b".ad l\n");
+    let _ = man.render_name_section(&mut top);
+    let _ = man.render_synopsis_section(&mut top);
+    let sections = subcommands.iter().copied().map(command_section);
+    [
+        &*String::from_utf8_lossy(&top),
+        DESCRIPTION,
+        &options(&command),
+        ".SH COMMANDS\n",
+        &sections.collect::<String>(),
+        EXIT_STATUS,
+        &examples(&command),
+        FILES,
+    ]
+    .concat()
 }
 
 /// The day of this release, from a heading such as `## 0.1.0 - 2026-11-22`.
@@ -59,26 +65,6 @@ fn released() -> &'static str {
     lines
         .find_map(|line| line.strip_prefix(heading))
         .unwrap_or_default()
-}
-
-/// A line for each way to call the program.
-fn synopsis(page: &mut Roff, command: &Command, subcommands: &[&Command]) {
-    let classic = command.get_overridden_usage().map(ToString::to_string);
-    let mut calls: Vec<String> = Vec::new();
-    for line in classic.iter().flat_map(|usage| usage.lines()) {
-        // What a call does stands apart from it, after two spaces.
-        let call = line.trim().split("  ").next().unwrap_or_default();
-        if call.contains("-m") {
-            calls.push(format!("{call} [OPTIONS]"));
-        }
-    }
-    calls.extend(subcommands.iter().map(|subcommand| usage(subcommand)));
-    for (i, call) in calls.iter().enumerate() {
-        if i > 0 {
-            page.control("br", []);
-        }
-        page.text([bold("kl"), roman(call.strip_prefix("kl").unwrap_or(call))]);
-    }
 }
 
 fn usage(command: &Command) -> String {
@@ -91,40 +77,17 @@ fn options(command: &Command) -> String {
     // clap_mangen leaves out the help of what `-h` does not list.
     let command = command.clone().mut_args(|arg| arg.hide_short_help(false));
     let mut rendered = Vec::new();
-    // Writing to memory cannot fail.
-    let _ = Man::new(command.clone()).render_options_section(&mut rendered);
+    let _ = Man::new(command).render_options_section(&mut rendered);
     // The items of a list start on lines of their own.
-    let mut rendered = String::from_utf8_lossy(&rendered)
-        .replace("\n\\- ", "\n.br\n\\- ")
-        .replace("\n\n.br\n", "\n\n")
-        .replace("\n.sp\n.br\n", "\n.sp\n")
-        // A line that continues an item would break it.
-        .replace("\n  ", " ");
-    for heading in command.get_arguments().filter_map(Arg::get_help_heading) {
-        let upper = format!(".SH \"{}\"\n", heading.to_uppercase());
-        let one_word = upper.replace('"', "");
-        let heading = format!(".SS {heading}\n");
-        rendered = rendered
-            .replace(&upper, &heading)
-            .replace(&one_word, &heading);
-    }
-    for (short, long) in SHORT_FLAGS {
-        let bold = |flag: &str| format!("\\fB{}\\fR", flag.replace('-', "\\-"));
-        let header = format!(".TP\n{}", bold(long));
-        let both = format!(".TP\n{}, {}", bold(short), bold(long));
-        rendered = rendered.replace(&header, &both);
-        rendered = rendered.replace(&format!(" ({})", short.replace('-', "\\-")), "");
-    }
-    rendered
+    String::from_utf8_lossy(&rendered).replace("\n\\- ", "\n.br\n\\- ")
 }
 
 fn command_section(command: &Command) -> String {
     let mut section = Roff::default();
     section.control("SS", [usage(command).as_str()]);
     let about = command.get_long_about().or_else(|| command.get_about());
-    section.text([Inline::from(
-        about.map(ToString::to_string).unwrap_or_default(),
-    )]);
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    section.text([Inline::from(about)]);
     let options = options(command);
     let options = options.lines().filter(|line| !line.starts_with(".S"));
     let options: String = options.map(|line| format!("{line}\n")).collect();
@@ -149,6 +112,8 @@ fn examples(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Arg;
+
     use super::*;
 
     #[test]
@@ -171,12 +136,6 @@ mod tests {
                 assert!(page.contains(&flag), "{flag}");
             }
         }
-        for (short, _) in SHORT_FLAGS {
-            assert!(
-                page.contains(&format!("\\fB{}\\fR, ", short.replace('-', "\\-"))),
-                "{short}"
-            );
-        }
         let sections = page.lines().filter_map(|line| line.strip_prefix(".SH "));
         let sections: Vec<&str> = sections.collect();
         assert_eq!(
@@ -185,7 +144,13 @@ mod tests {
                 "NAME",
                 "SYNOPSIS",
                 "DESCRIPTION",
-                "OPTIONS",
+                "INPUT",
+                "REFERENCE",
+                "EVALUATION",
+                "RESULTS",
+                "\"MODEL AND DEVICES\"",
+                "DECODING",
+                "GENERAL",
                 "COMMANDS",
                 "\"EXIT STATUS\"",
                 "EXAMPLES",

@@ -5,27 +5,22 @@ mod man;
 
 use std::ffi::OsString;
 
+use clap::{Arg, Command, ValueEnum};
 use clap_complete::Shell;
 
 use super::args;
 
-/// What can be generated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kinds of files that can be generated, by the names that ripgrep has for them.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Man,
-    Completions(Shell),
+    CompleteBash,
+    CompleteZsh,
+    CompleteFish,
 }
 
-/// The names of what can be generated, as ripgrep has them.
-const KINDS: [(&str, Kind); 4] = [
-    ("man", Kind::Man),
-    ("complete-bash", Kind::Completions(Shell::Bash)),
-    ("complete-zsh", Kind::Completions(Shell::Zsh)),
-    ("complete-fish", Kind::Completions(Shell::Fish)),
-];
-
-/// What the call `kl --generate KIND` asks for; `None` for any other call. Beside other flags, and
-/// with a number, `--generate` is the flag of prompts.
+/// The kind that the call `kl --generate KIND` asks for; `None` for any other call. Beside other
+/// flags, and with a number, `--generate` is the flag of prompts.
 ///
 /// # Errors
 /// A kind that does not exist: what to write instead.
@@ -39,11 +34,10 @@ pub fn asked(args: &[OsString]) -> Option<Result<Kind, String>> {
     if name.parse::<i64>().is_ok() || name.starts_with('-') {
         return None;
     }
-    let found = KINDS.iter().find(|(known, _)| *known == name);
-    Some(found.map(|(_, kind)| *kind).ok_or_else(|| {
-        let names = KINDS.map(|(name, _)| name).join(", ");
+    Some(Kind::from_str(name, false).map_err(|_| {
         format!(
-            "--generate {name}: expected one of {names}; or, beside --prompts-file, a number of tokens"
+            "--generate {name}: expected one of man, complete-bash, complete-zsh, complete-fish; or, \
+             beside --prompts-file, a number of tokens"
         )
     }))
 }
@@ -52,11 +46,26 @@ pub fn asked(args: &[OsString]) -> Option<Result<Kind, String>> {
 pub fn text(kind: Kind) -> String {
     match kind {
         Kind::Man => man::page(),
-        Kind::Completions(shell) => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut args::command(), "kl", &mut script);
-            String::from_utf8_lossy(&script).into_owned()
-        }
+        Kind::CompleteBash => completions(Shell::Bash, args::command()),
+        Kind::CompleteZsh => completions(Shell::Zsh, args::command()),
+        Kind::CompleteFish => completions(Shell::Fish, args::command().mut_args(for_fish)),
+    }
+}
+
+fn completions(shell: Shell, mut command: Command) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "kl", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// A flag as fish can read it, which takes `n-ubatch` for a flag `n` that stands for `ubatch`.
+fn for_fish(arg: Arg) -> Arg {
+    let is_misread =
+        arg.get_short().is_none() && arg.get_long().is_some_and(|long| long.starts_with("n-"));
+    let mut aliases = arg.get_all_aliases().unwrap_or_default().into_iter();
+    match aliases.next().filter(|_| is_misread).map(str::to_owned) {
+        Some(alias) => arg.long(alias),
+        None => arg,
     }
 }
 
@@ -72,8 +81,8 @@ mod tests {
     #[test]
     fn only_a_call_of_its_own_generates() {
         assert_eq!(asked("kl --generate man"), Some(Ok(Kind::Man)));
-        let zsh = Kind::Completions(Shell::Zsh);
-        assert_eq!(asked("kl --generate=complete-zsh"), Some(Ok(zsh)));
+        let zsh = Some(Ok(Kind::CompleteZsh));
+        assert_eq!(asked("kl --generate=complete-zsh"), zsh);
         assert_eq!(asked("kl --generate 64"), None);
         assert_eq!(asked("kl --generate"), None);
         assert_eq!(asked("kl -m a --generate man"), None);

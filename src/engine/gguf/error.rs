@@ -4,6 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kl_formats::{Found, npz};
+
 /// Why a model's header cannot be read or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -86,3 +88,33 @@ impl GgufError {
 
 /// A result of reading a model's header.
 pub(super) type Result<T> = std::result::Result<T, GgufError>;
+
+/// Names what a file holds, and says what to do. The file's first bytes are not those of a GGUF.
+pub(super) fn instead_of_gguf(path: &Path) -> String {
+    let found = Found::look(path);
+    let what = match found {
+        Found::Gzip => "it is gzip".to_owned(),
+        Found::Zip => "it is a zip file, as PyTorch's models are".to_owned(),
+        Found::SafetensorsFile => "it is a safetensors file".to_owned(),
+        Found::Json => "it is JSON, perhaps an error message saved by a download".to_owned(),
+        Found::Unpacked => "it is a reference that was unpacked".to_owned(),
+        Found::Unknown => "its first bytes are not GGUF".to_owned(),
+        _ => found.to_string(),
+    };
+    let path = path.display();
+    let advice = match found {
+        Found::Sidecar => &format!("kl report {path} shows it"),
+        Found::Reference(kind) if kind == npz::KIND => "kl compare compares it with another",
+        Found::Reference(_) | Found::Unpacked => "give it to -r, and a model to -m",
+        Found::Gzip => "unpack it with gunzip",
+        Found::Packed(_) => "unpack it",
+        Found::Zip | Found::SafetensorsFile => "make a GGUF with llama.cpp's convert_hf_to_gguf.py",
+        Found::OldModel => "convert the original model again, or download it as GGUF",
+        Found::LfsPointer => "run 'git lfs pull' there",
+        Found::WebPage => "download the model again",
+        Found::Imatrix => "give the model that it was computed with",
+        Found::Text => "give a model in GGUF format (a text goes to -t)",
+        _ => "give a model in GGUF format",
+    };
+    format!("{what}; {advice}")
+}

@@ -21,173 +21,286 @@
     )
 )]
 
-mod contents;
 mod cursor;
 mod error;
-mod found;
-mod limits;
-mod metadata;
-mod place;
-mod sample;
-mod split;
-mod tensors;
-mod values;
-mod vocabulary;
-
+mod header;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
-use kl_formats::{ModelIdentity, TokenizerIdentity};
+use kl_formats::{ModelIdentity, TokenizerIdentity, hex};
+use sha2::{Digest, Sha256};
 
-use cursor::Cursor;
 pub use error::GgufError;
 use error::Result;
 
-/// The file's first bytes.
-const MAGIC: [u8; 4] = *b"GGUF";
-
-/// What a model's header states, as far as `kl` needs it before llama.cpp loads the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GgufSummary {
-    /// Bytes of the file; of a split model, of this part.
+/// What the header of a model's file states; of a split model, those of all its files.
+#[derive(Debug, Default)]
+pub struct Gguf {
+    /// Its files, the first part first.
+    pub files: Vec<PathBuf>,
+    /// Bytes of the files.
     pub file_bytes: u64,
-    /// `general.architecture`.
-    pub architecture: Option<String>,
-    /// `general.type`: `model`, or what the file holds instead, such as `adapter` or `mmproj`.
-    pub kind: Option<String>,
-    /// `general.name`.
-    pub name: Option<String>,
-    /// `<architecture>.attention.causal`: false for an encoder, which has no next token.
-    pub causal_attention: Option<bool>,
-    /// `<architecture>.pooling_type`: present in embedding models.
-    pub pooling_type: Option<u32>,
-    /// The tokenizer, if the file has a tokenizer model and a list of tokens. Of a split model,
-    /// only the first part has them: see [`GgufSummary::split`].
+    /// The tokenizer, if the file has a tokenizer model and a list of tokens.
     pub tokenizer: Option<TokenizerIdentity>,
-    /// Whether the tokenizer is a BPE without `tokenizer.ggml.pre`, which says how a text is split
-    /// before its pieces are merged: llama.cpp then splits it in a way that may not be the model's.
-    pub lacks_pre_tokenizer: bool,
-    /// How many positions have a learned vector (`position_embd.weight`); `None` where positions are
-    /// computed. llama.cpp aborts on a token beyond the last one.
-    pub n_positions: Option<u64>,
     /// Tokens at the vocabulary's end that are marked unused: they pad it to a round size.
     pub n_padding: u32,
-    /// `split.no` (from 0) and `split.count` of a part of a split model. Parts after the first have
-    /// few keys besides these two.
-    pub split: Option<(u16, u16)>,
-    /// Whether it holds tensors. The first part of a split model may have none.
-    pub has_tensors: bool,
-    /// SHA-256 (hex) of the file's bytes up to the end of the tensor infos: all keys and values,
-    /// and the names, shapes, types and offsets of all tensors, but not their data.
+    /// The tensors of all files.
+    pub tensors: Vec<Tensor>,
+    /// SHA-256 (hex) of the first file's bytes up to the end of the tensor infos: all keys and
+    /// values, and the names, shapes, types and offsets of its tensors, but not their data.
     pub metadata_sha256: String,
     /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
-    /// same header.
+    /// same header; of a split model, of the parts' own hashes (hex), one after the other.
     pub sample_sha256: String,
+    /// Numbers and strings of the first file by their keys.
+    pairs: HashMap<String, Value>,
 }
 
-impl GgufSummary {
-    /// The model in the file at `path`, as far as its header shows it.
-    pub fn identity(&self, path: &Path) -> ModelIdentity {
+/// A value of a key that is no list.
+#[derive(Debug)]
+enum Value {
+    /// An integer, or a bool as 0 or 1.
+    Number(i128),
+    Text(String),
+    /// A string that was not kept, by its bytes.
+    Long(u64),
+}
+
+/// A tensor's description, and where its data lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    pub name: String,
+    /// Elements in each dimension, the innermost first.
+    pub shape: Vec<u64>,
+    /// ggml's number of its type.
+    pub type_id: u32,
+    /// Index of the file that holds it.
+    file: usize,
+    /// First byte of its data in the file.
+    pub offset: u64,
+    /// Bytes of its data; 1 if its type is not known here.
+    pub bytes: u64,
+}
+
+/// Reads a model's header, and checks that its tensors lie within the file; of the first part of a
+/// split one, those of all parts.
+///
+/// # Errors
+/// [`GgufError::NotGguf`]; [`GgufError::Unsupported`] for a version or a byte order that is not
+/// read, a path that is not a regular file, and parts that do not have the names that llama.cpp looks
+/// for; [`GgufError::NotFirstPart`]; [`GgufError::Truncated`] if the header or a tensor reaches past
+/// the file's end; [`GgufError::Corrupt`]; [`GgufError::Io`].
+pub fn read(path: &Path) -> Result<Gguf> {
+    let mut model = header::read(path)?;
+    let split = |key: &str| model.number(key).and_then(|n| u16::try_from(n).ok());
+    let count = match split("split.no").zip(split("split.count")) {
+        Some((0, count @ 2..)) => count,
+        Some((part @ 1.., parts)) => {
+            let (path, part) = (path.to_owned(), part.saturating_add(1));
+            return Err(GgufError::NotFirstPart { path, part, parts });
+        }
+        _ => return Ok(model),
+    };
+    let mut hash = Sha256::new_with_prefix(&model.sample_sha256);
+    for number in 2..=count {
+        let part_path = part_path(path, number, count)?;
+        let part = header::read(&part_path).map_err(|error| match error {
+            GgufError::Io { path, cause, .. } if cause.kind() == io::ErrorKind::NotFound => {
+                let what = format!(
+                    "is missing: the model is split into {count} files, which must lie in one folder"
+                );
+                GgufError::Unsupported { path, what }
+            }
+            error => error,
+        })?;
+        let file = model.files.len();
+        let tensors = part.tensors.into_iter();
+        model
+            .tensors
+            .extend(tensors.map(|tensor| Tensor { file, ..tensor }));
+        model.files.push(part_path);
+        model.file_bytes = model.file_bytes.saturating_add(part.file_bytes);
+        hash.update(&part.sample_sha256);
+    }
+    model.sample_sha256 = hex(&hash.finalize());
+    Ok(model)
+}
+
+/// The path of a part, counted from 1, beside the first one: `llama_split_path` in llama.cpp's
+/// `llama.cpp`.
+fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
+    let name = first.file_name().and_then(|name| name.to_str());
+    let prefix = name.and_then(|name| name.strip_suffix(&format!("-00001-of-{count:05}.gguf")));
+    let prefix = prefix.ok_or_else(|| {
+        let what = format!(
+            "the first of {count} parts, whose name does not end in -00001-of-{count:05}.gguf: give it the name that llama.cpp looks for"
+        );
+        GgufError::unsupported(first, what)
+    })?;
+    Ok(first.with_file_name(format!("{prefix}-{number:05}-of-{count:05}.gguf")))
+}
+
+impl Gguf {
+    /// The model, as far as its header shows it.
+    #[must_use]
+    pub fn identity(&self) -> ModelIdentity {
+        let path = self.files.first().map_or(Path::new(""), PathBuf::as_path);
         let file_name = path.file_name().unwrap_or(path.as_os_str());
         let mut identity = ModelIdentity::named(file_name.to_string_lossy());
-        identity.name.clone_from(&self.name);
-        identity.architecture.clone_from(&self.architecture);
+        identity.name = self.text("general.name").map(str::to_owned);
+        identity.architecture = self.architecture().map(str::to_owned);
         identity.file_bytes = Some(self.file_bytes);
         identity.metadata_sha256 = Some(self.metadata_sha256.clone());
         identity.sample_sha256 = Some(self.sample_sha256.clone());
         identity
     }
-}
 
-/// Reads a model's header, and checks that its tensors lie within the file.
-///
-/// # Errors
-/// [`GgufError::NotGguf`]; [`GgufError::Unsupported`] for a version or a byte order that is not
-/// read, a model without a tokenizer, and a path that is not a regular file;
-/// [`GgufError::Truncated`] if the header or a tensor reaches past the file's end;
-/// [`GgufError::Corrupt`]; [`GgufError::Io`].
-pub fn read(path: &Path) -> Result<GgufSummary> {
-    /// One row for each position, in gpt2, starcoder and some mpt models.
-    const POSITIONS: &str = "position_embd.weight";
-    let mut n_positions = None;
-    let mut n_tensors = 0_u64;
-    let (cursor, found, _) = read_header(path, |info| {
-        n_tensors += 1;
-        if info.name == POSITIONS {
-            let row = info.shape.first().copied().unwrap_or(1);
-            n_positions = info.elements.checked_div(row);
+    /// `general.architecture`.
+    #[must_use]
+    pub fn architecture(&self) -> Option<&str> {
+        self.text("general.architecture")
+    }
+
+    /// The string of a key, unless it is longer than any name.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.pairs.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
         }
-    })?;
-    let number = |key: &str| found.numbers.get(key).copied();
-    let own = |what: &str| number(&format!("{}.{what}", found.architecture.as_deref()?));
-    let split = |key: &str| number(key).and_then(|n| u16::try_from(n).ok());
-    let lacks_pre_tokenizer = found.lacks_pre_tokenizer();
-    Ok(GgufSummary {
-        file_bytes: cursor.len,
-        causal_attention: own("attention.causal").map(|n| n != 0),
-        pooling_type: own("pooling_type").and_then(|n| n.try_into().ok()),
-        tokenizer: found
-            .tokenizer_model
-            .zip(found.tokens)
-            .map(|(model, tokens)| TokenizerIdentity {
-                model,
-                n_tokens: tokens.n_tokens,
-                sha256: tokens.sha256,
-            }),
-        lacks_pre_tokenizer,
-        n_positions,
-        n_padding: found.types.n_padding,
-        split: split("split.no").zip(split("split.count")),
-        metadata_sha256: cursor.sha256(),
-        sample_sha256: sample::sha256(path, cursor.len)?,
-        architecture: found.architecture,
-        name: found.name,
-        kind: found.kind,
-        has_tensors: n_tensors > 0,
-    })
-}
-
-pub use contents::{GgufContents, contents};
-pub use place::{TensorPlace, find_tensor};
-pub use split::read_whole;
-
-/// Reads everything before the tensors' data, and passes each tensor's info to `on_info`. Returns
-/// the pairs, and where the data starts.
-fn read_header(
-    path: &Path,
-    on_info: impl FnMut(&tensors::Info<'_>),
-) -> Result<(Cursor, metadata::Metadata, u64)> {
-    let mut cursor = Cursor::open(path)?;
-    read_start(&mut cursor)?;
-    let n_tensors = cursor.count("tensors", tensors::MIN_INFO_BYTES)?;
-    let n_pairs = cursor.count("key-value pairs", metadata::MIN_PAIR_BYTES)?;
-    let found = metadata::read(&mut cursor, n_pairs)?;
-    if let Some(fault) = limits::fault(&found) {
-        return Err(cursor.corrupt(fault));
     }
-    let start = tensors::read(&mut cursor, n_tensors, found.alignment, on_info)?;
-    Ok((cursor, found, start))
-}
 
-/// Reads magic and version.
-fn read_start(cursor: &mut Cursor) -> Result<()> {
-    let len = cursor.left();
-    if len < 4 {
-        return Err(cursor.not_gguf(format!("it has {len} bytes; give a model in GGUF format")));
-    }
-    if cursor.array::<4>()? != MAGIC {
-        return Err(cursor.not_gguf(found::in_words(cursor.path())));
-    }
-    match cursor.u32()? {
-        2 | 3 => Ok(()),
-        1 => Err(cursor.unsupported("GGUF version 1 is no longer read: convert the model again")),
-        version if (1..=0xffff).contains(&version.swap_bytes()) => {
-            Err(cursor.unsupported("a big-endian GGUF: convert it to little-endian"))
+    /// Bytes of the string of a key.
+    #[must_use]
+    pub fn text_bytes(&self, key: &str) -> Option<u64> {
+        match self.pairs.get(key)? {
+            Value::Text(text) => Some(text.len() as u64),
+            Value::Long(bytes) => Some(*bytes),
+            Value::Number(_) => None,
         }
-        version => Err(cursor.unsupported(format!(
-            "GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl"
-        ))),
+    }
+
+    /// The integer of a key, or its bool as 0 or 1.
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<i128> {
+        match self.pairs.get(key)? {
+            Value::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The same of `<architecture>.<what>`.
+    #[must_use]
+    pub fn own_number(&self, what: &str) -> Option<i128> {
+        self.number(&format!("{}.{what}", self.architecture()?))
+    }
+
+    /// `general.file_type` (`llama_ftype` in `llama.h`) by the name of llama-quantize; a number where
+    /// it is not known here.
+    #[must_use]
+    pub fn file_type(&self) -> Option<String> {
+        /// Added where the type was not recorded but guessed (`LLAMA_FTYPE_GUESSED`).
+        const GUESSED: i128 = 1024;
+        let number = self.number("general.file_type")?;
+        let mut known = FILE_TYPES.into_iter();
+        let known = known.find(|(known, _)| *known == number % GUESSED);
+        Some(known.map_or_else(|| number.to_string(), |(_, name)| name.to_owned()))
+    }
+
+    /// `tokenizer.ggml.pre`, which says how a text is split before its pieces are merged.
+    #[must_use]
+    pub fn pre_tokenizer(&self) -> Option<&str> {
+        let name = self.text("tokenizer.ggml.pre");
+        name.filter(|name| !name.is_empty())
+    }
+
+    /// Returns whether the tokenizer is a BPE and names no pre-tokenizer: llama.cpp then splits
+    /// texts in a way that may not be the model's (`llama_vocab::impl::load` in `llama-vocab.cpp`).
+    #[must_use]
+    pub fn lacks_pre_tokenizer(&self) -> bool {
+        /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
+        const BPE: [&str; 3] = ["gpt2", "hybriddna", "whitespace"];
+        let model = self.text("tokenizer.ggml.model");
+        model.is_some_and(|model| BPE.contains(&model)) && self.pre_tokenizer().is_none()
+    }
+
+    /// How many positions have a learned vector, in gpt2, starcoder and some mpt models; `None`
+    /// where positions are computed. llama.cpp aborts on a token beyond the last one.
+    #[must_use]
+    pub fn n_positions(&self) -> Option<u64> {
+        self.tensor("position_embd.weight")?.shape.get(1).copied()
+    }
+
+    /// Finds a tensor by its name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Opens the file that holds a tensor, to read the tensor's bytes.
+    ///
+    /// # Errors
+    /// [`GgufError::Io`].
+    pub fn open(&self, tensor: &Tensor) -> Result<impl Read + use<>> {
+        let path = self
+            .files
+            .get(tensor.file)
+            .map_or(Path::new(""), |path| path);
+        let (mut file, _) = cursor::open(path)?;
+        file.seek(SeekFrom::Start(tensor.offset))
+            .map_err(|cause| GgufError::io(path, "read", cause))?;
+        Ok(file.take(tensor.bytes))
     }
 }
+
+impl Tensor {
+    /// Elements.
+    #[must_use]
+    pub fn n_params(&self) -> u64 {
+        // The header's reader has refused a product past 2^64.
+        self.shape.iter().product()
+    }
+}
+
+/// The kinds of quantized files.
+const FILE_TYPES: [(i128, &str); 35] = [
+    (0, "F32"),
+    (1, "F16"),
+    (2, "Q4_0"),
+    (3, "Q4_1"),
+    (7, "Q8_0"),
+    (8, "Q5_0"),
+    (9, "Q5_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K_S"),
+    (12, "Q3_K_M"),
+    (13, "Q3_K_L"),
+    (14, "Q4_K_S"),
+    (15, "Q4_K_M"),
+    (16, "Q5_K_S"),
+    (17, "Q5_K_M"),
+    (18, "Q6_K"),
+    (19, "IQ2_XXS"),
+    (20, "IQ2_XS"),
+    (21, "Q2_K_S"),
+    (22, "IQ3_XS"),
+    (23, "IQ3_XXS"),
+    (24, "IQ1_S"),
+    (25, "IQ4_NL"),
+    (26, "IQ3_S"),
+    (27, "IQ3_M"),
+    (28, "IQ2_S"),
+    (29, "IQ2_M"),
+    (30, "IQ4_XS"),
+    (31, "IQ1_M"),
+    (32, "BF16"),
+    (36, "TQ1_0"),
+    (37, "TQ2_0"),
+    (38, "MXFP4_MOE"),
+    (39, "NVFP4"),
+    (40, "Q1_0"),
+];

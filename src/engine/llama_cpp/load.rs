@@ -14,6 +14,7 @@ use super::device::{BufferType, Device};
 use super::fit::fit;
 use crate::engine::{
     EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit, last_log_errors,
+    while_loading,
 };
 
 /// A model that llama.cpp has loaded, and what came of its options.
@@ -25,6 +26,8 @@ pub(super) struct Loaded {
     pub(super) gpus: Vec<Device>,
     /// Layers that can be offloaded, of which the output layer is one.
     pub(super) n_layers: u32,
+    /// The context length that the model was trained on; 0 if its file does not record it.
+    pub(super) n_ctx_train: i32,
 }
 
 /// Loads a GGUF.
@@ -44,7 +47,8 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     }
     // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
     // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-    let model = unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+    let model = while_loading(path, load);
     let model = NonNull::new(model).ok_or_else(|| EngineError::Load {
         path: path.to_owned(),
         reason: last_log_errors(),
@@ -57,6 +61,8 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
             + 1
     };
     let n_layers = u32::try_from(n_layers).unwrap_or(0);
+    // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
+    let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
     // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
     // pins, and frees the model when it is dropped.
     let model: LlamaModel = unsafe { std::mem::transmute(model) };
@@ -78,6 +84,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
         options,
         gpus,
         n_layers,
+        n_ctx_train,
     })
 }
 

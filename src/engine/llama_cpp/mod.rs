@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 use kl_formats::{ModelIdentity, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
-use super::gguf::{self, GgufSummary};
+use super::gguf::{self, Gguf};
 use super::{Device, Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
 use placement::Placement;
 
@@ -78,7 +78,7 @@ impl Engine for LlamaCpp {
     }
 
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
-        inspect(path).map(|header| header.identity(path))
+        inspect(path).map(|header| header.identity())
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
@@ -101,42 +101,15 @@ impl Engine for LlamaCpp {
 /// # Errors
 /// A file that is not a whole GGUF, a later part of a split one, or a model that predicts no next
 /// token.
-fn inspect(path: &Path) -> Result<GgufSummary, EngineError> {
-    let header = gguf::read_whole(path)?;
-    refuse_parts_of_models(path, &header)?;
-    refuse_not_causal(path, &header)?;
-    if !header.has_tensors && header.split.is_none() {
-        return Err(EngineError::NotAModel {
+fn inspect(path: &Path) -> Result<Gguf, EngineError> {
+    let header = gguf::read(path)?;
+    match unsuitable(&header) {
+        None => Ok(header),
+        Some(what) => Err(EngineError::Unsuitable {
             path: path.to_owned(),
-            what: VOCABULARY,
-            advice: "",
-        });
+            what,
+        }),
     }
-    Ok(header)
-}
-
-/// What a GGUF without tensors holds.
-const VOCABULARY: &str = "a vocabulary without tensors";
-
-/// Refuses what is a GGUF, and belongs to a model without being one.
-fn refuse_parts_of_models(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
-    let kind = header.kind.as_deref().unwrap_or_default();
-    let is_clip = header.architecture.as_deref() == Some("clip");
-    let (what, advice) = match kind {
-        "adapter" => (
-            "a LoRA adapter",
-            ", with the adapter merged into it (llama-export-lora)",
-        ),
-        "imatrix" => ("an importance matrix", ""),
-        _ if kind == "mmproj" || is_clip => ("the vision or audio part (mmproj)", ""),
-        "vocab" => (VOCABULARY, ""),
-        _ => return Ok(()),
-    };
-    Err(EngineError::NotAModel {
-        path: path.to_owned(),
-        what,
-        advice,
-    })
 }
 
 /// Architectures that see later tokens, or have no head, without a key in the file that says so: text
@@ -150,24 +123,44 @@ const NOT_CAUSAL: [&str; 6] = [
     "llama-embed",
 ];
 
-fn refuse_not_causal(path: &Path, header: &GgufSummary) -> Result<(), EngineError> {
-    let architecture = header.architecture.as_deref().unwrap_or_default();
+/// Says what a GGUF holds in place of a causal language model, and what to do. llama.cpp would decode
+/// some of these without an error, and name a tensor that is missing in the others.
+fn unsuitable(header: &Gguf) -> Option<String> {
+    let architecture = header.architecture().unwrap_or_default();
+    let (part, advice) = match header.text("general.type").unwrap_or_default() {
+        "adapter" => (
+            "a LoRA adapter",
+            ", with the adapter merged into it (llama-export-lora)",
+        ),
+        "imatrix" => ("an importance matrix", ""),
+        kind if kind == "mmproj" || architecture == "clip" => {
+            ("the vision or audio part (mmproj)", "")
+        }
+        kind if kind == "vocab" || header.tensors.is_empty() && header.tokenizer.is_some() => {
+            ("a vocabulary without tensors", "")
+        }
+        _ => ("", ""),
+    };
+    if !part.is_empty() {
+        let what = format!("{part}, not a model: give the model that it belongs to{advice}");
+        return Some(what);
+    }
+    let pooling = header.own_number("pooling_type");
     let what = if matches!(architecture, "t5" | "t5encoder") {
         format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if header.causal_attention == Some(false)
+    } else if header.own_number("attention.causal") == Some(0)
         || architecture.contains("bert")
         || NOT_CAUSAL.contains(&architecture)
     {
         format!("a model without causal attention ({architecture})")
-    } else if header.pooling_type.is_some_and(|pooling| pooling != 0) {
+    } else if pooling.is_some_and(|pooling| pooling != 0) {
         format!("an embedding model ({architecture} with pooling)")
     } else if header.tokenizer.is_none() {
         format!("a GGUF without a vocabulary ({architecture})")
     } else {
-        return Ok(());
+        return None;
     };
-    Err(EngineError::NotCausal {
-        path: path.to_owned(),
-        what,
-    })
+    Some(format!(
+        "{what}, which predicts no next token: give a causal language model"
+    ))
 }

@@ -13,12 +13,12 @@ use llama_cpp_2::token_type::LlamaTokenAttr;
 
 use super::context::Contexts;
 use super::device::Device;
-use super::load::load;
+use super::load::{Loaded, load};
 use super::probe::Found;
 use super::rpc;
 use super::tap::Tap;
 use super::{LlamaCppDecoder, LlamaCppHead, inspect};
-use crate::engine::gguf::{GgufSummary, TensorPlace};
+use crate::engine::gguf::Gguf;
 use crate::engine::{
     ContextOptions, EngineError, GpuLayers, Model, ModelFacts, ModelOptions, OutputHead,
     TensorOverride, Tokens, last_log_errors,
@@ -29,8 +29,7 @@ pub struct LlamaCppModel<'b> {
     _backend: &'b LlamaBackend,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
-    /// Files that it is split into.
-    pub(super) n_parts: u16,
+    pub(super) header: Gguf,
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
@@ -38,8 +37,7 @@ pub struct LlamaCppModel<'b> {
     pub(super) contexts: Contexts,
     /// Its output head, once it was looked for.
     pub(super) found: OnceLock<Found>,
-    /// Where the head's matrix lies in its file, and its SHA-256, once they were needed.
-    pub(super) head_place: OnceLock<TensorPlace>,
+    /// SHA-256 of the head's matrix, once it was needed.
     pub(super) head_sha256: OnceLock<String>,
 }
 
@@ -66,14 +64,13 @@ impl<'b> LlamaCppModel<'b> {
         }
         Ok(Self {
             _backend: backend,
-            n_parts: header.split.map_or(1, |(_, n_parts)| n_parts),
-            facts: facts(path, header, &loaded.model, loaded.options, loaded.n_layers),
+            facts: facts(path, &header, &loaded),
+            header,
             inner: loaded.model,
             gpus: loaded.gpus,
             turn: Mutex::new(()),
             contexts: Contexts::default(),
             found: OnceLock::new(),
-            head_place: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
     }
@@ -81,16 +78,11 @@ impl<'b> LlamaCppModel<'b> {
 
 /// States what a model is. Its sizes are llama.cpp's: bytes and parameters of the tensors, from which
 /// it computes its BPW.
-fn facts(
-    path: &Path,
-    header: GgufSummary,
-    model: &LlamaModel,
-    options: ModelOptions,
-    n_layers: u32,
-) -> ModelFacts {
+fn facts(path: &Path, header: &Gguf, loaded: &Loaded) -> ModelFacts {
+    let (model, options, n_layers) = (&loaded.model, &loaded.options, loaded.n_layers);
     let vocab = model.vocab();
     let n_vocab = model.n_vocab().max(0) as u32;
-    let mut identity = header.identity(path);
+    let mut identity = header.identity();
     identity.size_bytes = Some(model.size());
     identity.n_params = Some(model.n_params());
     let text = |token: LlamaToken| match token.0 < 0 {
@@ -101,12 +93,12 @@ fn facts(
     ModelFacts {
         path: path.to_owned(),
         identity,
-        tokenizer: header.tokenizer,
-        lacks_pre_tokenizer: header.lacks_pre_tokenizer,
+        tokenizer: header.tokenizer.clone(),
+        lacks_pre_tokenizer: header.lacks_pre_tokenizer(),
         n_vocab,
         n_used_vocab: n_vocab.saturating_sub(header.n_padding),
-        n_ctx_train: Some(model.n_ctx_train()).filter(|&n| n > 0),
-        n_positions: header.n_positions,
+        n_ctx_train: u32::try_from(loaded.n_ctx_train).ok().filter(|&n| n > 0),
+        n_positions: header.n_positions(),
         has_attention: !model.is_recurrent(),
         can_decode_together: !model.is_recurrent() && !model.is_hybrid(),
         bos_token: u32::try_from(vocab.bos().0).ok(),
@@ -116,7 +108,7 @@ fn facts(
         is_offloaded: options.n_gpu_layers == GpuLayers::Count(n_layers)
             && !options.all_overrides().iter().any(on_cpu)
             && !options.no_kv_offload,
-        options,
+        options: options.clone(),
         n_layers,
     }
 }
@@ -192,7 +184,7 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        Ok(Box::new(self.head_place()?.open()?))
+        Ok(Box::new(self.header.open(self.head_place()?)?))
     }
 
     fn head(

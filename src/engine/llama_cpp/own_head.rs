@@ -12,7 +12,7 @@ use super::device::{BufferType, Device};
 use super::node::ModelTensor;
 use super::placement::Placement;
 use super::probe::{Found, Probe};
-use crate::engine::gguf::{TensorPlace, find_tensor};
+use crate::engine::gguf::Tensor;
 use crate::engine::{ContextOptions, EngineError, OutputHead, last_log_errors};
 
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
@@ -92,26 +92,23 @@ impl LlamaCppModel<'_> {
     }
 
     /// Where the head's matrix lies in the model's file.
-    pub(super) fn head_place(&self) -> Result<&TensorPlace, EngineError> {
-        if let Some(place) = self.head_place.get() {
-            return Ok(place);
-        }
+    pub(super) fn head_place(&self) -> Result<&Tensor, EngineError> {
         let found = self.found()?;
         let shape = [u64::from(found.n_embd), u64::from(self.facts.n_vocab)];
-        let place = find_tensor(&self.facts.path, self.n_parts, &found.name)?
+        let place = self.header.tensor(&found.name);
+        place
             .filter(|place| place.type_id == found.type_id && place.shape == shape)
-            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))?;
-        Ok(self.head_place.get_or_init(|| place))
+            .ok_or_else(|| self.no_states(&format!("{} is not in the file", found.name)))
     }
 
     /// SHA-256 of the head's matrix as it stands in the file.
-    pub(super) fn head_sha256(&self, place: &TensorPlace) -> Result<&str, EngineError> {
+    pub(super) fn head_sha256(&self, place: &Tensor) -> Result<&str, EngineError> {
         if let Some(sha256) = self.head_sha256.get() {
             return Ok(sha256);
         }
         let mut hash = Hasher(Sha256::new());
-        io::copy(&mut place.open()?, &mut hash).map_err(|error| EngineError::Load {
-            path: place.path.clone(),
+        io::copy(&mut self.header.open(place)?, &mut hash).map_err(|error| EngineError::Load {
+            path: self.facts.path.clone(),
             reason: error.to_string(),
         })?;
         Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))

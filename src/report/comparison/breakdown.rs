@@ -1,10 +1,17 @@
 //! Where each model's KLD comes from, as tables.
 
 use super::names::Names;
-use super::text::{fitted, kld, lines};
+use super::text::fitted;
 use super::{ComparedModel, Comparison};
-use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
+use crate::report::layout::columns;
+use crate::report::number::{or_undefined, percent_1, short_kld};
 use crate::stats::{Bin, Breakdown};
+
+// What the tables sort tokens by.
+pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
+pub const BY_POSITION: &str = "by position in the window";
+pub const BY_GROUP: &str = "by group";
+pub const BY_KIND: &str = "by the kind of the next token";
 
 /// The bins of one table.
 type Bins = fn(&Breakdown) -> &[Bin];
@@ -20,16 +27,45 @@ const TABLES: [(&str, Bins); 4] = [
 /// The row of the mean of the groups' means.
 const MEAN_OF_GROUPS: &str = "mean of the groups";
 
-/// A table: what tokens are sorted by, the titles of its columns, and its rows.
-pub type BreakdownTable = (&'static str, Vec<String>, Vec<Vec<String>>);
+/// The titles of columns but the first, and rows: the text of the first column, and the other cells.
+pub type Cells = (Vec<String>, Vec<(String, Vec<String>)>);
+
+/// What tokens are sorted by, and a table of it with a row for each bin: its share of the tokens, and
+/// the mean KLD of each model. None are without bins.
+pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
+    let tables = TABLES.iter().filter_map(|(by, bins)| {
+        let mut with_bins = models.iter().filter(|of| !bins(&of.breakdown).is_empty());
+        let first = with_bins.next()?;
+        let rows = bins(&first.breakdown).iter().map(|bin| {
+            let share = bin.n_tokens as f64 / first.summary.n_tokens.max(1) as f64;
+            let cells = models.iter().map(|model| {
+                let mut bins = bins(&model.breakdown).iter();
+                let mean = bins.find(|of| of.label == bin.label).and_then(|of| of.kld);
+                or_undefined(mean, |mean| short_kld(mean.value))
+            });
+            let cells = [percent_1(share)].into_iter().chain(cells).collect();
+            (bin.label.clone(), cells)
+        });
+        let mut rows: Vec<(String, Vec<String>)> = rows.collect();
+        let means = models.iter().map(|model| model.summary.kld_macro);
+        if *by == BY_GROUP && means.clone().any(|mean| mean.is_some()) {
+            let cells = means.map(|mean| or_undefined(mean, |mean| short_kld(mean.value)));
+            let cells = [String::new()].into_iter().chain(cells).collect();
+            rows.push((MEAN_OF_GROUPS.to_owned(), cells));
+        }
+        let labels = models.iter().map(|model| model.label.clone());
+        let titles = ["share".to_owned()].into_iter().chain(labels).collect();
+        Some((*by, (titles, rows)))
+    });
+    tables.collect()
+}
+
+/// One of these titles, where a window is called `unit`.
+pub fn title(by: &str, unit: &str) -> String {
+    by.replace("window", unit)
+}
 
 impl Comparison {
-    /// The tables that have bins: a row for each bin, a column for each model. The second column is
-    /// the share of tokens in the bin.
-    pub(super) fn breakdowns(&self) -> Vec<BreakdownTable> {
-        tables_of(&self.models)
-    }
-
     /// The tables as text, a few models beside each other.
     #[must_use]
     pub fn breakdown_text(&self) -> String {
@@ -37,81 +73,25 @@ impl Comparison {
         const MODELS_BESIDE: usize = 5;
         let names = Names::of(self);
         let mut text = String::new();
-        for models in self.models.chunks(MODELS_BESIDE) {
-            for (by, titles, mut rows) in tables_of(models) {
-                shorten_bins(&mut rows);
-                let title = title(by, self.reference.unit());
-                text.push_str(&format!("\nMean KLD {title}, nats\n"));
-                text.push_str(&fitted(&names, |width| {
-                    let (own, labels) = titles.split_at(2);
-                    let labels = labels.iter().map(|label| names.short(label, width));
-                    let titles = own.iter().cloned().chain(labels).collect();
-                    let rows = rows.iter().cloned().map(indented).collect();
-                    lines(indented(titles), rows, 1)
-                }));
-            }
+        for (by, (titles, rows)) in self.models.chunks(MODELS_BESIDE).flat_map(tables) {
+            let bins: Vec<&str> = rows.iter().map(|(bin, _)| bin.as_str()).collect();
+            let bin_names = Names::of_whole_labels(&bins);
+            let title = title(by, self.reference.unit());
+            text.push_str(&format!("\nMean KLD {title}, nats\n"));
+            text.push_str(&fitted(&names, |width| {
+                let labels = titles.iter().skip(1).map(|label| names.short(label, width));
+                let titles = ["  tokens", "share"].map(str::to_owned);
+                let titles: Vec<String> = titles.into_iter().chain(labels).collect();
+                // As short as the longest that is not a group's.
+                let rows = rows.iter().map(|(bin, cells)| {
+                    let bin = format!("  {}", bin_names.short(bin, MEAN_OF_GROUPS.len()));
+                    [bin].into_iter().chain(cells.iter().cloned()).collect()
+                });
+                columns(titles, rows, 1, 1)
+            }));
         }
         text
     }
-}
-
-/// Makes the names of bins safe for a terminal, and as short as the longest that is not a group's.
-fn shorten_bins(rows: &mut [Vec<String>]) {
-    let bins: Vec<String> = rows.iter().filter_map(|row| row.first().cloned()).collect();
-    let names = Names::of_whole_labels(&bins.iter().map(String::as_str).collect::<Vec<_>>());
-    for bin in rows.iter_mut().filter_map(|row| row.first_mut()) {
-        *bin = names.short(bin, MEAN_OF_GROUPS.len());
-    }
-}
-
-/// A row, its first cell indented.
-fn indented(mut row: Vec<String>) -> Vec<String> {
-    if let Some(first) = row.first_mut() {
-        first.insert_str(0, "  ");
-    }
-    row
-}
-
-/// The row of the mean of the groups' means, if there is one.
-fn mean_of_groups(models: &[ComparedModel]) -> Option<Vec<String>> {
-    let means = models.iter().map(|model| model.summary.kld_macro);
-    if means.clone().all(|mean| mean.is_none()) {
-        return None;
-    }
-    let first = [MEAN_OF_GROUPS.to_owned(), String::new()];
-    let cells = means.map(|mean| mean.map_or_else(|| "-".to_owned(), |mean| kld(mean.value)));
-    Some(first.into_iter().chain(cells).collect())
-}
-
-/// The tables of some of the models.
-fn tables_of(models: &[ComparedModel]) -> Vec<BreakdownTable> {
-    let tables = TABLES.iter().filter_map(|(title, bins)| {
-        let first = models
-            .iter()
-            .find(|model| !bins(&model.breakdown).is_empty())?;
-        let titles = ["tokens".to_owned(), "share".to_owned()].into_iter();
-        let rows = bins(&first.breakdown).iter().map(|bin| {
-            let share = bin.n_tokens as f64 / first.summary.n_tokens.max(1) as f64;
-            let cells = models.iter().map(|model| {
-                let same = bins(&model.breakdown)
-                    .iter()
-                    .find(|of| of.label == bin.label);
-                let mean = same.and_then(|bin| bin.kld);
-                mean.map_or_else(|| "-".to_owned(), |mean| kld(mean.value))
-            });
-            [bin.label.clone(), format!("{:.1} %", 100.0 * share)]
-                .into_iter()
-                .chain(cells)
-                .collect()
-        });
-        let mut rows: Vec<Vec<String>> = rows.collect();
-        if *title == BY_GROUP {
-            rows.extend(mean_of_groups(models));
-        }
-        let labels = models.iter().map(|model| model.label.clone());
-        Some((*title, titles.chain(labels).collect(), rows))
-    });
-    tables.collect()
 }
 
 #[cfg(test)]

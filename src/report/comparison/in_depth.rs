@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use super::names::Names;
-use super::text::{clusters, fitted, kld, lines, p_value, signed};
+use super::text::{clusters, p_value, signed};
 use super::{ComparedModel, ComparedReference, Comparison, WorstText};
-use crate::report::number::{count, ends, percent, printable, short_percent};
+use crate::report::json::Versions;
+use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
+use crate::report::number::{count, ends, percent, printable, short_kld, short_percent};
 use crate::report::result::ModelInfo;
-use crate::report::versions::Versions;
 use crate::report::warning::Warning;
-use crate::report::wrap::{hanging, laid_out, wrapped};
 use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
 /// Two evaluations against one reference, compared token by token. Differences are a's less b's.
@@ -109,14 +109,6 @@ impl InDepth {
         }
     }
 
-    /// The comparison as JSON, which ends with a line feed.
-    ///
-    /// # Errors
-    /// If a value cannot be written as JSON.
-    pub fn json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
-
     /// The comparison as text for a terminal of 80 columns.
     #[must_use]
     pub fn text(&self) -> String {
@@ -126,77 +118,79 @@ impl InDepth {
         let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
         let (a, b) = (name(&self.a), name(&self.b));
         let level = short_percent(self.confidence.level());
-        let mut text = self.head(&a, &b, &names.prefix, &level);
-        text.push_str("\nMean KLD, nats\n");
-        for (name, model) in [(&a, &self.a), (&b, &self.b)] {
-            let mean = model.mean_kld.map(kld);
-            text.push_str(&line(name, &mean.unwrap_or_default()));
-        }
-        let difference = difference(&self.paired.difference, signed);
-        text.push_str(&line("difference", &difference));
-        text.push_str(&self.nearer_text(&a, &b));
-        text.push_str(&self.agreement_text(&a, &b));
-        text.push_str(&self.by_entropy_text(&names, &level));
-        text.push_str(&self.top_text(&a, &b));
-        text.push('\n');
-        text.push_str(&wrapped(&self.verdict(&a, &b)));
-        text
-    }
-
-    /// What is compared, and how.
-    fn head(&self, a: &str, b: &str, prefix: &str, level: &str) -> String {
         let against = self.reference.file_name.as_deref().map(printable);
         let against = against.unwrap_or_else(|| "one reference".to_owned());
-        let mut text = hanging("", 2, &format!("{a} and {b} against {against}"));
-        text.push_str(&line("tokens", &count(self.paired.n_tokens)));
+        let mut out = Sheet::new(true, 22, self.reference.unit());
+        out.text = hanging("", 2, &format!("{a} and {b} against {against}"));
+        out.line("tokens", &count(self.paired.n_tokens));
         if self.paired.n_left_out > 0 {
-            text.push_str(&line("left out", &count(self.paired.n_left_out)));
+            out.line("left out", &count(self.paired.n_left_out));
         }
-        let clusters = clusters(&self.paired.difference.clusters, self.reference.unit());
-        text.push_str(&line("intervals", &format!("at {level} %, {clusters}")));
-        if !prefix.is_empty() {
-            text.push_str(&line("models", &format!("{prefix}…")));
+        let clusters = clusters(&self.paired.difference.clusters, out.unit);
+        out.line("intervals", &format!("at {level} %, {clusters}"));
+        if !names.prefix.is_empty() {
+            out.line("models", &format!("{}…", names.prefix));
         }
-        text
+        out.title("Mean KLD, nats");
+        for (name, model) in [(&a, &self.a), (&b, &self.b)] {
+            let mean = model.mean_kld.map(short_kld);
+            out.line(name, &mean.unwrap_or_default());
+        }
+        out.line("difference", &difference(&self.paired.difference, signed));
+        self.tokens_won(&mut out, &a, &b);
+        if !self.paired.by_entropy.is_empty() {
+            out.title(&format!(
+                "Difference by the reference's entropy, nats ({level} %)"
+            ));
+            out.text.push_str(&self.by_entropy());
+        }
+        if !self.top.is_empty() {
+            out.title("Tokens on which they differ most: KLD, and top token");
+            for token in &self.top {
+                out.text.push_str(&token_text(token, &a, &b, out.unit));
+            }
+        }
+        out.text + "\n" + &wrapped(&self.verdict(&a, &b))
     }
 
-    fn nearer_text(&self, a: &str, b: &str) -> String {
+    /// How often each of the two is nearer to the reference, and has its top token.
+    fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str) {
         let (nearer, test) = (&self.paired.nearer, &self.paired.sign_test);
-        let mut text = "\nTokens on which a model is nearer to the reference\n".to_owned();
-        text.push_str(&line(a, &count(nearer.n_a)));
-        text.push_str(&line(b, &count(nearer.n_b)));
+        out.title("Tokens on which a model is nearer to the reference");
+        out.line(a, &count(nearer.n_a));
+        out.line(b, &count(nearer.n_b));
         if nearer.n_ties > 0 {
-            text.push_str(&line("neither", &count(nearer.n_ties)));
+            out.line("neither", &count(nearer.n_ties));
         }
-        if let Some(share) = &nearer.share_a {
-            let estimate = &share.estimate;
-            let ends = ends(estimate.lo, estimate.hi, percent);
-            let share = format!("{} {ends}", percent(estimate.value));
-            text.push_str(&line(&format!("share of {a}"), &share));
+        if let Some(share) = nearer.share_a.as_ref().map(|share| share.estimate) {
+            let (value, ends) = (percent(share.value), ends(share.lo, share.hi, percent));
+            out.line(&format!("share of {a}"), &format!("{value} {ends}"));
         }
         // Without the p-value of the JSON: it would stand beside an interval that may say otherwise.
         let won = format!("{} to {}", count(test.n_a), count(test.n_b));
-        text + &line("clusters won", &won)
-    }
-
-    fn agreement_text(&self, a: &str, b: &str) -> String {
+        out.line("clusters won", &won);
         let agreement = &self.paired.agreement;
         let points = |share: f64| format!("{:+.2} %", 100.0 * share);
-        let lines = [
-            (format!("only {a}"), count(agreement.n_only_a)),
-            (format!("only {b}"), count(agreement.n_only_b)),
-            ("both".to_owned(), count(agreement.n_both)),
-            ("neither".to_owned(), count(agreement.n_neither)),
-            (
-                "difference".to_owned(),
-                difference(&agreement.difference, points),
-            ),
-        ];
-        let lines = lines.iter().map(|(name, value)| line(name, value));
-        format!(
-            "\nSame top token as the reference\n{}",
-            lines.collect::<String>()
-        )
+        out.title("Same top token as the reference");
+        out.line(&format!("only {a}"), &count(agreement.n_only_a));
+        out.line(&format!("only {b}"), &count(agreement.n_only_b));
+        out.line("both", &count(agreement.n_both));
+        out.line("neither", &count(agreement.n_neither));
+        out.line("difference", &difference(&agreement.difference, points));
+    }
+
+    fn by_entropy(&self) -> String {
+        let titles = ["  entropy", "tokens", "difference", "interval"];
+        let rows = self.paired.by_entropy.iter().map(|bin| {
+            let difference = &bin.difference;
+            vec![
+                format!("  {} to {}", short_kld(bin.from), short_kld(bin.to)),
+                count(difference.n_tokens),
+                signed(difference.value),
+                ends(difference.lo, difference.hi, signed),
+            ]
+        });
+        columns(titles, rows, 1, 1)
     }
 
     /// Which of the two is nearer to the reference, in words.
@@ -205,75 +199,42 @@ impl InDepth {
             true => (a, b),
             false => (b, a),
         };
-        let level = short_percent(self.confidence.level());
-        let is_real = self
-            .paired
-            .difference
-            .p
-            .is_some_and(|p| p < self.confidence.outside());
-        match is_real {
-            true => format!("{nearer} is nearer to the reference than {farther}, at {level} %."),
+        let p = self.paired.difference.p;
+        match p.is_some_and(|p| p < self.confidence.outside()) {
+            true => {
+                let level = short_percent(self.confidence.level());
+                format!("{nearer} is nearer to the reference than {farther}, at {level} %.")
+            }
             false => format!(
                 "{nearer} has the lower mean KLD, but cannot be told from {farther} on this text."
             ),
         }
     }
+}
 
-    fn by_entropy_text(&self, names: &Names, level: &str) -> String {
-        if self.paired.by_entropy.is_empty() {
-            return String::new();
+/// A token with the text around it, and below it what the reference and the two models `a` and `b`
+/// make of it.
+fn token_text(of: &InDepthToken, a: &str, b: &str, unit: &str) -> String {
+    let (token, at) = (&of.token, &of.token.location);
+    let mut text = format!("  {unit} {}, position {}", at.window, at.position);
+    if let Some(around) = &of.text {
+        text += &format!(": {}", quoted_end(&around.before, BEFORE_WIDTH));
+        if let Some(next) = &around.next {
+            text += &format!(" {}", quoted_start(next, NEXT_WIDTH));
         }
-        let titles = ["  entropy", "tokens", "difference", "interval"];
-        let rows = self.paired.by_entropy.iter().map(|bin| {
-            let difference = &bin.difference;
-            vec![
-                format!("  {} to {}", kld(bin.from), kld(bin.to)),
-                count(difference.n_tokens),
-                signed(difference.value),
-                ends(difference.lo, difference.hi, signed),
-            ]
-        });
-        let rows: Vec<Vec<String>> = rows.collect();
-        let titles: Vec<String> = titles.map(str::to_owned).to_vec();
-        let table = fitted(names, |_| lines(titles.clone(), rows.clone(), 1));
-        format!("\nDifference by the reference's entropy, nats ({level} %)\n{table}")
     }
-
-    fn top_text(&self, a: &str, b: &str) -> String {
-        if self.top.is_empty() {
-            return String::new();
-        }
-        let mut text = "\nTokens on which they differ most: KLD, and top token\n".to_owned();
-        for token in &self.top {
-            let at = &token.token.location;
-            let shown = |text: &Option<String>, id: u32| match text {
-                Some(text) => quoted_start(text, TOKEN_WIDTH),
-                None => format!("<{id}>"),
-            };
-            let top_a = shown(&token.top_a_text, token.token.top_a);
-            let top_b = shown(&token.top_b_text, token.token.top_b);
-            let unit = self.reference.unit();
-            text.push_str(&format!("  {unit} {}, position {}", at.window, at.position));
-            if let Some(around) = &token.text {
-                let before = quoted_end(&around.before, BEFORE_WIDTH);
-                text.push_str(&format!(": {before}"));
-                if let Some(next) = &around.next {
-                    text.push_str(&format!(" {}", quoted_start(next, NEXT_WIDTH)));
-                }
-            }
-            text.push('\n');
-            let tops = [
-                format!(
-                    "reference {}",
-                    shown(&token.ref_top_text, token.token.ref_top)
-                ),
-                format!("{a} {} {top_a}", kld(token.token.kld_a)),
-                format!("{b} {} {top_b}", kld(token.token.kld_b)),
-            ];
-            text.push_str(&laid_out("    ", 4, "; ", tops.iter().map(String::as_str)));
-        }
-        text
-    }
+    let top = |text: &Option<String>, id: u32| match text {
+        Some(text) => quoted_start(text, TOKEN_WIDTH),
+        None => format!("<{id}>"),
+    };
+    let (kld_a, kld_b) = (short_kld(token.kld_a), short_kld(token.kld_b));
+    let tops = [
+        format!("reference {}", top(&of.ref_top_text, token.ref_top)),
+        format!("{a} {kld_a} {}", top(&of.top_a_text, token.top_a)),
+        format!("{b} {kld_b} {}", top(&of.top_b_text, token.top_b)),
+    ];
+    let tops = tops.iter().map(String::as_str);
+    text + "\n" + &laid_out("    ", 4, "; ", tops)
 }
 
 /// The start of a text, in quotes.
@@ -302,11 +263,6 @@ fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
     let mut texts = (0..=n).rev().map(|n| format!("{:?}", text(n)));
     let fits = |text: &String| text.chars().count() <= width;
     texts.find(fits).unwrap_or_default()
-}
-
-/// A name and its value.
-fn line(name: &str, value: &str) -> String {
-    format!("  {name:<22} {value}\n")
 }
 
 /// A difference with its interval and its p-value.

@@ -1,12 +1,15 @@
-//! A comparison as Markdown.
+//! A comparison as Markdown: the report, and the beginning of a Hugging Face model card, which is
+//! `model-index` metadata and a table.
 
 use std::fmt::Write as _;
 
+use super::breakdown::{self, Cells, title};
 use super::names::Names;
-use super::text::{self, kld, p_value, signed};
-use super::{ComparedModel, Comparison, PairKind, set_up, words};
-use crate::report::breakdown::title;
-use crate::report::number::{bytes, count_of, ends, fixed, percent, printable, short_percent};
+use super::text::{clusters, marks, p_value, signed};
+use super::{ComparedModel, Comparison, PairKind};
+use crate::report::number::{
+    bytes, count_of, ends, fixed, or_undefined, percent, printable, short_kld, short_percent,
+};
 
 /// The titles of the table of models.
 const TITLES: [&str; 10] = [
@@ -22,30 +25,27 @@ const TITLES: [&str; 10] = [
     "",
 ];
 
+/// The name of a text that the reference does not record.
+const UNNAMED_TEXT: &str = "text of the reference";
+
 impl Comparison {
     /// The table, the paired differences, and what was not compared; with `breakdown`, also where
     /// each model's KLD comes from.
     #[must_use]
     pub fn markdown(&self, breakdown: bool) -> String {
-        let mut out = String::new();
-        self.markdown_models(&mut out);
+        let mut out = self.markdown_models();
         self.markdown_differences(&mut out);
-        let differing = set_up::differing(self);
-        if !differing.is_empty() {
+        let set_up = self.set_up_table();
+        if !set_up.1.is_empty() {
             out.push_str("\nSet-up, where models differ:\n\n");
-            let titles = differing.iter().map(|(title, _)| *title);
-            let titles: Vec<&str> = std::iter::once("model").chain(titles).collect();
-            let rows = self.models.iter().enumerate().map(|(i, model)| {
-                let cells = differing.iter().filter_map(|(_, cells)| cells.get(i));
-                let cells = cells.map(|cell| escaped(cell));
-                std::iter::once(escaped(&model.label))
-                    .chain(cells)
-                    .collect()
-            });
-            table(&mut out, &titles, usize::MAX, rows);
+            cells_table(&mut out, "model", usize::MAX, &set_up);
         }
         if breakdown {
-            self.markdown_breakdown(&mut out);
+            for (by, cells) in breakdown::tables(&self.models) {
+                let title = title(by, self.reference.unit());
+                let _ = writeln!(out, "\nMean KLD {title}:\n");
+                cells_table(&mut out, "tokens", 1, &cells);
+            }
         }
         if !self.not_compared.is_empty() {
             out.push_str("\nNot compared:\n\n");
@@ -58,127 +58,113 @@ impl Comparison {
     }
 
     /// The table of models and what follows from it.
-    pub(super) fn markdown_models(&self, out: &mut String) {
-        let names = Names::whole(self);
-        let reference = self.reference.file_name.as_deref();
+    pub(super) fn markdown_models(&self) -> String {
+        let against = self.reference.file_name.as_deref();
+        let against = code(against.unwrap_or("one reference"));
         let level = short_percent(self.confidence.level());
-        let _ = writeln!(
-            out,
-            "KL divergence from {}, nats; intervals at {level} %{}\n",
-            code(reference.unwrap_or("one reference")),
-            self.models
-                .first()
-                .map(|model| format!(
-                    ", {}",
-                    text::clusters(&model.summary.clusters, self.reference.unit())
-                ))
-                .unwrap_or_default()
-        );
-        table(out, &TITLES, 1, self.models.iter().map(row));
+        let mut out = format!("KL divergence from {against}, nats; intervals at {level} %");
+        if let Some(first) = self.models.first() {
+            let clusters = clusters(&first.summary.clusters, self.reference.unit());
+            let _ = write!(out, ", {clusters}");
+        }
+        out.push_str("\n\n");
+        table(&mut out, &TITLES, 1, self.models.iter().map(row));
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(verdict) = words::verdict(self, &names, usize::MAX) {
+        if let Some(verdict) = self.verdict(&Names::whole(self), usize::MAX) {
             let _ = writeln!(out, "\n{}", escaped(&verdict));
         }
+        out
     }
 
     fn markdown_differences(&self, out: &mut String) {
-        let to_next = self.pairs.iter().filter(|pair| pair.kind == PairKind::Size);
-        let rows: Vec<Vec<String>> = to_next
-            .map(|pair| {
-                let difference = &pair.difference;
-                vec![
-                    escaped(&pair.a),
-                    escaped(&pair.b),
-                    signed(difference.value),
-                    ends(difference.lo, difference.hi, signed),
-                    self.p_of(pair).map(p_value).unwrap_or_default(),
-                    pair.share_a_nearer.map(percent).unwrap_or_default(),
-                ]
-            })
-            .collect();
-        if !rows.is_empty() {
-            out.push_str("\nEach model less the next in size, on the same tokens:\n\n");
-            let titles = [
-                "model",
-                "next in size",
-                "difference",
-                "interval",
-                "p",
-                "nearer",
-            ];
-            table(out, &titles, 2, rows.into_iter());
-            if let Some(why) = self.why_p_differs() {
-                let _ = writeln!(out, "\n{why}");
-            }
+        let mut to_next = self
+            .pairs
+            .iter()
+            .filter(|pair| pair.kind == PairKind::Size)
+            .peekable();
+        if to_next.peek().is_none() {
+            return;
         }
-    }
-
-    fn markdown_breakdown(&self, out: &mut String) {
-        for (by, columns, rows) in self.breakdowns() {
-            let title = title(by, self.reference.unit());
-            let _ = writeln!(out, "\nMean KLD {title}:\n");
-            let columns: Vec<String> = columns.iter().map(|column| escaped(column)).collect();
-            let titles: Vec<&str> = columns.iter().map(String::as_str).collect();
-            let rows = rows.into_iter().map(|mut row| {
-                // A group's name comes from a file.
-                if let Some(first) = row.first_mut() {
-                    *first = escaped(first);
-                }
-                row
-            });
-            table(out, &titles, 1, rows);
+        let rows = to_next.map(|pair| {
+            let [difference, interval, p] = self.difference_cells(pair);
+            let nearer = pair.share_a_nearer.map(percent).unwrap_or_default();
+            vec![
+                escaped(&pair.a),
+                escaped(&pair.b),
+                difference,
+                interval,
+                p,
+                nearer,
+            ]
+        });
+        out.push_str("\nEach model less the next in size, on the same tokens:\n\n");
+        let titles = [
+            "model",
+            "next in size",
+            "difference",
+            "interval",
+            "p",
+            "nearer",
+        ];
+        table(out, &titles, 2, rows);
+        if let Some(why) = self.why_p_differs() {
+            let _ = writeln!(out, "\n{why}");
         }
     }
 }
 
 fn row(model: &ComparedModel) -> Vec<String> {
-    let mean = model.mean_kld().map(|mean| {
-        let interval = ends(mean.clustered.lo, mean.clustered.hi, kld);
-        format!("{} {interval}", kld(mean.estimate.value))
-    });
-    let to_best = model.difference_to_best.as_ref().map(|to_best| {
-        let difference = &to_best.difference;
-        let interval = ends(difference.lo, difference.hi, signed);
-        format!("{} {interval}", signed(difference.value))
-    });
-    let p = model.difference_to_best.and_then(|to_best| to_best.p_holm);
-    let quantile = model.quantile(0.99).map(|q| kld(q.estimate.value));
-    let cells = [
-        model.model.shown_bytes().map(bytes),
-        model.model.bpw.map(|bpw| format!("{bpw:.2}")),
-        mean,
-        quantile,
-        model.same_top().map(percent),
-        model.ppl_ratio().map(|ratio| fixed(ratio, 4)),
-        to_best,
-        p.map(p_value),
-    ];
+    let with_ends =
+        |value, lo, hi, show: fn(f64) -> String| format!("{} {}", show(value), ends(lo, hi, show));
     let marks = if model.is_incomplete {
         format!("leaves out {}", count_of(model.n_left_out(), "token"))
     } else if model.is_noise_floor {
         "noise floor".to_owned()
     } else {
-        text::marks(model).trim().to_owned()
+        marks(model).trim().to_owned()
     };
-    let cells = cells
-        .into_iter()
-        .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-    let label = std::iter::once(escaped(&model.label));
-    label.chain(cells).chain([marks]).collect()
+    let to_best = model.difference_to_best;
+    vec![
+        escaped(&model.label),
+        or_undefined(model.model.shown_bytes(), bytes),
+        or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
+        or_undefined(model.mean_kld(), |mean| {
+            let ends = mean.clustered;
+            with_ends(mean.estimate.value, ends.lo, ends.hi, short_kld)
+        }),
+        or_undefined(model.quantile(0.99), short_kld),
+        or_undefined(model.same_top(), percent),
+        or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
+        or_undefined(to_best, |to_best| {
+            let of = to_best.difference;
+            with_ends(of.value, of.lo, of.hi, signed)
+        }),
+        or_undefined(to_best.and_then(|to_best| to_best.p_holm), p_value),
+        marks,
+    ]
+}
+
+/// A table of cells that may come from a file.
+fn cells_table(out: &mut String, first: &str, right: usize, (titles, rows): &Cells) {
+    let titles: Vec<String> = titles.iter().map(|title| escaped(title)).collect();
+    let titles = [first].into_iter().chain(titles.iter().map(String::as_str));
+    let rows = rows.iter().map(|(name, cells)| {
+        let cells = [name].into_iter().chain(cells);
+        cells.map(|cell| escaped(cell)).collect()
+    });
+    table(out, &Vec::from_iter(titles), right, rows);
 }
 
 /// A table whose columns from `right` on are aligned to the right.
 fn table(out: &mut String, titles: &[&str], right: usize, rows: impl Iterator<Item = Vec<String>>) {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let titles: Vec<String> = titles.iter().map(|&title| title.to_owned()).collect();
-    out.push_str(&line(&titles));
     let rules = (0..titles.len()).map(|i| if i < right { "---" } else { "---:" });
-    let rules: Vec<String> = rules.map(str::to_owned).collect();
-    out.push_str(&line(&rules));
+    for row in [titles.join(" | "), Vec::from_iter(rules).join(" | ")] {
+        let _ = writeln!(out, "| {row} |");
+    }
     for row in rows {
-        out.push_str(&line(&row));
+        let _ = writeln!(out, "| {} |", row.join(" | "));
     }
 }
 
@@ -205,8 +191,96 @@ fn code(text: &str) -> String {
     }
 }
 
+impl Comparison {
+    /// A model card: front matter with a `model-index`, and the table of models.
+    ///
+    /// The index has one entry, named after the reference's model, and a result for each model, whose
+    /// metrics are named after its label. `huggingface_hub` reads an index of several entries
+    /// without an error, but keeps only the last one's name for the metrics of all; and where it
+    /// writes a card again, it joins results of the same task and data set. Names of metrics survive
+    /// both. A metric without a value would not, and is left out; so is what is not ranked.
+    ///
+    /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
+    /// `huggingface_hub/repocard_data.py`, version 2.4.0.
+    #[must_use]
+    pub fn model_card(&self) -> String {
+        let ranked = self.models.iter().filter(|model| model.is_candidate());
+        let mut results = String::new();
+        for model in ranked {
+            self.result(&mut results, model);
+        }
+        if results.is_empty() {
+            return self.markdown_models();
+        }
+        let name = quoted(self.reference.model_name().unwrap_or("model"));
+        let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
+        index + &self.markdown_models()
+    }
+
+    /// Adds the numbers that a model has.
+    fn result(&self, out: &mut String, model: &ComparedModel) {
+        let mean = model.mean_kld().map(|mean| mean.estimate.value);
+        let quantile = "99 % quantile of the KL divergence (nats)";
+        let mut metrics = String::new();
+        for (kind, name, value) in [
+            ("kl_divergence", "Mean KL divergence (nats)", mean),
+            ("kl_divergence", quantile, model.quantile(0.99)),
+            ("top_token_agreement", "Same top token", model.same_top()),
+            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                let name = quoted(&format!("{name}, {}", model.label));
+                let value = number(value);
+                let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
+                let _ = writeln!(metrics, "      value: {value}");
+            }
+        }
+        if metrics.is_empty() {
+            return;
+        }
+        let text = self.reference.text.as_ref();
+        let name = text.and_then(|text| text.name.as_deref());
+        let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
+        let name = quoted(name.unwrap_or(UNNAMED_TEXT));
+        out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
+        let _ = writeln!(out, "      name: {name}");
+        if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
+            let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
+        }
+        let _ = write!(out, "    metrics:\n{metrics}");
+    }
+}
+
+/// A number that YAML 1.1 reads as one: it needs a point, and `1e-7` would be a string.
+fn number(value: f64) -> String {
+    let text = value.to_string();
+    match text.contains('.') {
+        true => text,
+        false => text + ".0",
+    }
+}
+
+/// A YAML string in double quotes. All but letters, digits and ASCII is escaped.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        let _ = match c {
+            '"' | '\\' => write!(out, "\\{c}"),
+            ' '..='~' => write!(out, "{c}"),
+            c if c.is_alphanumeric() => write!(out, "{c}"),
+            c if u32::from(c) <= 0xFFFF => write!(out, "\\u{:04X}", u32::from(c)),
+            c => write!(out, "\\U{:08X}", u32::from(c)),
+        };
+    }
+    out + "\""
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
     use crate::report::tests::sample::comparison;
 
     #[test]
@@ -226,5 +300,60 @@ mod tests {
         }
         let markdown = of.markdown(true);
         assert!(markdown.contains("| a\\|\\<b\\> | 1.2 % |"), "{markdown}");
+    }
+
+    /// With names that YAML and Markdown must not take for their own, and a tiny number.
+    fn awkward() -> Comparison {
+        let mut of = comparison();
+        of.models[2].label = "a: \"b\" # | \u{1b}--- 日本 \u{1F600}".to_owned();
+        if let Some(kld) = &mut of.models[1].summary.kld {
+            kld.mean.estimate.value = 1e-9;
+        }
+        of
+    }
+
+    #[test]
+    fn card_of_the_comparison() {
+        insta::assert_snapshot!(awkward().model_card());
+    }
+
+    #[test]
+    fn without_a_number_there_is_no_front_matter() {
+        let mut of = comparison();
+        of.models.truncate(1);
+        assert!(!of.model_card().contains("---\nmodel-index"));
+    }
+
+    /// Python's own reader of cards finds every model and metric.
+    ///
+    /// `KL_PYTHON` names a Python that has `huggingface_hub`; without one the test is skipped.
+    #[test]
+    fn huggingface_hub_reads_the_card() {
+        let python = std::env::var("KL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let import = ["-c", "import huggingface_hub"];
+        let found = Command::new(&python).args(import).output();
+        if !found.is_ok_and(|found| found.status.success()) {
+            eprintln!("skipped: {python} has no huggingface_hub");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (card, json) = (
+            folder.path().join("card.md"),
+            folder.path().join("report.json"),
+        );
+        let of = awkward();
+        std::fs::write(&card, of.model_card()).unwrap();
+        std::fs::write(&json, crate::report::json_text(&of).unwrap()).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check_model_card.py");
+        let run = Command::new(&python)
+            .arg(script)
+            .args([card, json])
+            .output();
+        let run = run.unwrap();
+        assert!(
+            run.status.success(),
+            "{}",
+            String::from_utf8_lossy(&run.stderr)
+        );
     }
 }

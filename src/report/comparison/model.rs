@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::worst::WorstToken;
 use crate::report::result::{ModelInfo, UntilInfo};
-use crate::stats::{Breakdown, ClusteredMean, PairedDifference, QuantileEstimate, Summary};
+use crate::stats::{Breakdown, ClusteredMean, PairedDifference, Summary};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
@@ -95,9 +95,9 @@ impl ComparedModel {
 
     /// A quantile of the KLD: `p` is one of those that are computed.
     #[must_use]
-    pub fn quantile(&self, p: f64) -> Option<&QuantileEstimate> {
-        let quantiles = &self.summary.kld.as_ref()?.quantiles;
-        quantiles.iter().find(|quantile| quantile.p == p)
+    pub fn quantile(&self, p: f64) -> Option<f64> {
+        let mut quantiles = self.summary.kld.as_ref()?.quantiles.iter();
+        Some(quantiles.find(|quantile| quantile.p == p)?.estimate.value)
     }
 
     /// The share of tokens with the same top token.

@@ -1,87 +1,68 @@
 //! One model's report, as printed.
 
-mod breakdown;
-mod divergence;
-mod kl_py;
 mod llama_perplexity;
-mod logit_metrics;
 mod prompts;
-mod sheet;
-mod states;
-
-use std::fmt::Write as _;
+mod sections;
 
 use kl_formats::{Values, klpy};
 
-use self::breakdown::{breakdown, groups};
-use self::divergence::divergence;
-use self::kl_py::kl_py_section;
 use self::llama_perplexity::llama_perplexity_block;
-use self::logit_metrics::logit_sections;
 use self::prompts::prompt_table;
-use self::sheet::Sheet;
-use self::states::states;
-use super::number::{
-    bytes, count, count_of, duration, fixed, kld, part, percent, printable, short_percent,
-    signed_percent, significant,
-};
+use super::layout::Sheet;
+use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
 use super::result::{
-    DivergentToken, Interrupted, ModelInfo, ModelReport, ReferenceInfo, TimingInfo, TopToken,
-    UntilInfo, notable_core_wait,
+    HereInfo, Interrupted, ModelInfo, ModelReport, ReferenceInfo, RowError, StatesInfo, UntilInfo,
 };
-use crate::stats::{Agreement, ClusterKind, DeltaP, Estimate, MIN_CLUSTERS, Perplexity, Summary};
+use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary};
+
+/// The width of the column of names.
+const NAME_WIDTH: usize = 34;
 
 /// The report of one model: its numbers with their intervals, a section for each subject.
 #[must_use]
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
-    let mut out = Sheet::new(summary.clusters.n > 1, reference.unit());
+    let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());
     heading(&mut out, report, reference);
-    let unit = reference.unit();
-    divergence(&mut out, summary, unit, report.max_at_text.as_deref());
-    groups(&mut out, &report.breakdown, summary);
-    if report.shows_breakdown {
-        breakdown(&mut out, &report.breakdown);
+    if summary.n_tokens > 0 {
+        sections::divergence(&mut out, summary, report.max_at_text.as_deref());
     }
+    sections::breakdown(&mut out, report);
     if let Some(agreement) = &summary.agreement {
-        agreements(&mut out, agreement);
+        sections::agreement(&mut out, agreement);
     }
     if let Some(perplexity) = &summary.perplexity {
-        perplexities(&mut out, perplexity);
+        sections::perplexity(&mut out, perplexity);
     }
     if let Some(delta_p) = &summary.delta_p {
-        delta_ps(&mut out, delta_p);
+        sections::delta_p(&mut out, delta_p);
     }
     if let Some(timing) = &report.timing {
-        times(&mut out, timing);
+        sections::time(&mut out, timing);
     }
     if let Some(logits) = &report.logits {
-        logit_sections(&mut out, logits);
+        sections::logits(&mut out, logits);
     }
-    if let Some(prompts) = &report.prompts
-        && !prompts.is_empty()
-    {
+    if let Some(prompts) = report.prompts.as_ref().filter(|of| !of.is_empty()) {
         out.title("Prompts");
-        out.block(&prompt_table(prompts));
+        out.text.push_str(&prompt_table(prompts));
     }
-    if let Some(top) = &report.top
-        && !top.is_empty()
-    {
-        largest(&mut out, top);
+    if let Some(top) = report.top.as_ref().filter(|top| !top.is_empty()) {
+        sections::largest(&mut out, top);
     }
     if let Some(reverse_kld) = &summary.reverse_kld
         && reference.kind == klpy::KIND.name()
     {
-        kl_py_section(&mut out, reverse_kld);
+        sections::kl_py(&mut out, reverse_kld);
     }
     if let Some(statistics) = &report.llama_perplexity {
         out.title(&format!(
             "As llama-perplexity prints it, ± one standard error; {}\n",
             llama_perplexity_differs(reference)
         ));
-        out.block(&llama_perplexity_block(statistics));
+        out.text.push_str(&llama_perplexity_block(statistics));
     }
-    out.into_text()
+    out.text
 }
 
 /// What was evaluated against what, and what the numbers below cover.
@@ -96,11 +77,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("PARTIAL", &partial(interrupted, reference.unit()));
     }
     if let Some(shard) = &report.shard {
-        let part = format!(
-            "{}: the numbers below cover only that part; kl merge joins the parts' sidecars",
-            part(shard)
-        );
-        out.line("PART", &part);
+        let part = part(shard);
+        let covers = "the numbers below cover only that part; kl merge joins the parts' sidecars";
+        out.line("PART", &format!("{part}: {covers}"));
     }
     out.line("model", &describe(&report.model));
     if report.is_noise_floor {
@@ -118,34 +97,23 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         0 => String::new(),
         n => format!("; {} left out: not finite", count(n)),
     };
-    out.line(
-        "tokens",
-        &format!(
-            "{} in {}{left_out}",
-            count(summary.n_tokens),
-            windows(summary.n_windows, reference),
-        ),
+    let (n_tokens, windows) = (
+        count(summary.n_tokens),
+        windows(summary.n_windows, reference),
     );
+    out.line("tokens", &format!("{n_tokens} in {windows}{left_out}"));
     if let Some(until) = &report.until {
         let is_over = report.interrupted.is_none();
         out.line("until", &until_line(until, summary, is_over, reference));
     }
     if report.n_resumed > 0 {
-        let resumed = count(report.n_resumed);
-        out.line(
-            "",
-            &format!("{resumed} of these measured by an earlier run"),
-        );
+        let n = count(report.n_resumed);
+        out.line("", &format!("{n} of these measured by an earlier run"));
     }
     if report.n_vocab_compared != reference.n_vocab {
-        out.line(
-            "vocabulary",
-            &format!(
-                "first {} of {} entries, renormalised",
-                count(report.n_vocab_compared.into()),
-                count(reference.n_vocab.into())
-            ),
-        );
+        let [first, of] = [report.n_vocab_compared, reference.n_vocab].map(|n| count(n.into()));
+        let text = format!("first {first} of {of} entries, renormalised");
+        out.line("vocabulary", &text);
     }
     if let Some(unknown) = &summary.unknown_p {
         let (mean, max) = (percent(unknown.mean), percent(unknown.max));
@@ -157,19 +125,52 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         out.line("", "± is half of an interval");
     }
     for missing in &report.not_available {
-        out.line(
-            "not available",
-            &format!("{}: {}", missing.what, missing.why),
-        );
+        let text = format!("{}: {}", missing.what, missing.why);
+        out.line("not available", &text);
     }
 }
 
+/// Where the rows were computed, how far they are from the model's own, and the encoding's own error
+/// if it has one.
+fn states(out: &mut Sheet, states: &StatesInfo) {
+    if let Some(here) = &states.here {
+        let of = format!(
+            "computed on {} from {} states",
+            here.device, states.state_type
+        );
+        out.line("reference rows", &of);
+        out.line("", &moved(here));
+    }
+    if states.error.max_kld > 0.0 {
+        out.line("error of the encoding", &nats(states.error));
+    }
+}
+
+/// How far the rows computed here are from the model's own.
+fn moved(here: &HereInfo) -> String {
+    match here.is_exact {
+        Some(true) => "to the bit as the model gave them".to_owned(),
+        Some(false) => format!("off by {}", nats(here.error)),
+        None => "not checked: it holds no row to check with".to_owned(),
+    }
+}
+
+fn nats(error: RowError) -> String {
+    let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
+    format!("{mean} nats, {max} at most")
+}
+
 fn partial(interrupted: &Interrupted, unit: &str) -> String {
-    let done = match interrupted.of {
-        Some(of) => format!("{} of {}", count(interrupted.n_windows), count_of(of, unit)),
-        None => count_of(interrupted.n_windows, unit),
-    };
+    let done = done_of(interrupted.n_windows, interrupted.of, unit);
     format!("interrupted after {done}: the numbers below cover only that part")
+}
+
+/// `3 of 9 windows`, or `3 windows` where their number is not known.
+fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
+    match of {
+        Some(of) => format!("{} of {}", count(n), count_of(of, unit)),
+        None => count_of(n, unit),
+    }
 }
 
 /// How near the mean's interval came to what `--until` asks for.
@@ -186,10 +187,7 @@ fn until_line(
         None => "the mean has no interval".to_owned(),
     };
     if until.reached {
-        let done = match until.of {
-            Some(of) => format!("{} of {}", count(summary.n_windows), count_of(of, unit)),
-            None => count_of(summary.n_windows, unit),
-        };
+        let done = done_of(summary.n_windows, until.of, unit);
         return format!("{known}: stopped at --until {target}% after {done}");
     }
     if !is_over {
@@ -252,131 +250,10 @@ fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
 fn describe(model: &ModelInfo) -> String {
     let mut text = printable(model.name.as_ref().unwrap_or(&model.path));
     if let Some(architecture) = &model.architecture {
-        let _ = write!(text, " ({})", printable(architecture));
+        text += &format!(" ({})", printable(architecture));
     }
     if let (Some(size), Some(bpw)) = (model.shown_bytes(), model.bpw) {
-        let _ = write!(text, ", {}, {bpw:.2} BPW", bytes(size));
+        text += &format!(", {}, {bpw:.2} BPW", bytes(size));
     }
     text
-}
-
-fn agreements(out: &mut Sheet, agreement: &Agreement) {
-    out.title("Agreement of top tokens");
-    for (name, share) in [
-        ("same top token", &agreement.ref_top1),
-        ("reference's top in model's top 5", &agreement.ref_top5),
-        ("reference's top in model's top 10", &agreement.ref_top10),
-        ("model's top in reference's top 5", &agreement.eval_top5),
-        ("model's top in reference's top 10", &agreement.eval_top10),
-    ] {
-        out.estimate(name, &share.estimate, percent);
-    }
-}
-
-fn perplexities(out: &mut Sheet, perplexity: &Perplexity) {
-    let six_digits = |x| significant(x, 6);
-    let six_decimals = |x| fixed(x, 6);
-    out.title("Perplexity");
-    let model = Estimate {
-        value: perplexity.evaluated,
-        lo: perplexity.eval_cluster_lo,
-        hi: perplexity.eval_cluster_hi,
-    };
-    out.estimate("model", &model, six_digits);
-    let reference = Estimate {
-        value: perplexity.reference,
-        lo: perplexity.ref_cluster_lo,
-        hi: perplexity.ref_cluster_hi,
-    };
-    out.estimate("reference", &reference, six_digits);
-    for (name, of) in [
-        ("ratio", &perplexity.ratio),
-        ("ln ratio", &perplexity.ln_ratio),
-    ] {
-        out.clustered(name, of.value, &of.clustered, six_decimals);
-    }
-    if perplexity.n_unknown > 0 {
-        let n = count(perplexity.n_unknown);
-        out.value_and(
-            "left out",
-            &n,
-            "tokens, whose probability is not in the base file",
-        );
-    }
-    if perplexity.n_infinite > 0 {
-        let n = count(perplexity.n_infinite);
-        out.value_and("left out", &n, "tokens that a model finds impossible");
-    }
-}
-
-fn delta_ps(out: &mut Sheet, delta_p: &DeltaP) {
-    out.title("Change in the actual token's probability");
-    let (mean, rms) = (&delta_p.mean, &delta_p.rms);
-    out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
-    let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-    out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
-    out.value_and(
-        "largest loss, largest gain",
-        &signed_percent(delta_p.min),
-        &signed_percent(delta_p.max),
-    );
-}
-
-fn times(out: &mut Sheet, timing: &TimingInfo) {
-    out.title("Time");
-    out.line(
-        "wall",
-        &format!(
-            "{}: load {}, decode {}, score {}, read {}, write {}",
-            duration(timing.wall_s),
-            duration(timing.load_s),
-            duration(timing.decode_s),
-            duration(timing.score_s),
-            duration(timing.read_s),
-            duration(timing.write_s)
-        ),
-    );
-    if let Some(device) = &timing.device {
-        out.line(
-            "device",
-            &format!(
-                "busy {} of the time, waited {} for the CPU, {} for the file",
-                percent(device.busy_share),
-                duration(device.waited_cpu_s),
-                duration(device.waited_file_s)
-            ),
-        );
-    }
-    out.line(
-        "speed",
-        &format!("{:.0} scored tokens/s", timing.tokens_per_s),
-    );
-    if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
-        let waited = duration(waited_s);
-        let text = format!("busy with other work: this run waited {waited} for one");
-        out.line("cores", &text);
-    }
-}
-
-/// Lists tokens, two lines each: texts are quoted and escaped, so that they fit whatever they hold.
-fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
-    out.title("Largest KL divergences, with the top tokens there");
-    for token in tokens {
-        let divergence = match token.kld.is_infinite() {
-            true => "infinite".to_owned(),
-            false => kld(token.kld),
-        };
-        let next = match &token.token_text {
-            Some(text) => format!("before {text:?}"),
-            None => format!("at the {}'s end", out.unit),
-        };
-        out.value_and(
-            &format!("{} {}, position {}", out.unit, token.window, token.position),
-            &divergence,
-            &format!("{:?} {next}", token.context),
-        );
-        let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
-        let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
-        out.value_and("", "", &format!("reference {reference}, model {model}"));
-    }
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::report::number::{count, kld, percent};
+use crate::report::number::{count, kld, or_undefined, percent};
 use crate::report::result::PromptReport;
 use crate::stats::MeanMax;
 
@@ -58,10 +58,10 @@ pub fn prompt_table(prompts: &[PromptReport]) -> String {
 
 fn cells(row: &PromptReport) -> Vec<String> {
     let stats = &row.stats;
-    let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), kld);
+    let show = |value| or_undefined(value, kld);
     let mean_and_max =
         |value: Option<MeanMax>| [show(value.map(|v| v.mean)), show(value.map(|v| v.max))];
-    let same_top = stats.ref_top1.map_or_else(|| "-".to_owned(), percent);
+    let same_top = or_undefined(stats.ref_top1, percent);
     let mut cells = vec![label(&row.prompt), count(stats.n_tokens)];
     cells.extend(mean_and_max(stats.kld));
     cells.push(same_top);

@@ -45,11 +45,15 @@ fn write(path: &Path, model: &[u8], small: &[u8]) -> u64 {
     len
 }
 
-fn bytes_of(path: &Path, n_parts: u16, name: &str) -> (TensorPlace, Vec<u8>) {
-    let place = find_tensor(path, n_parts, name).unwrap().unwrap();
+fn bytes_of<'h>(header: &'h Gguf, name: &str) -> (&'h Tensor, Vec<u8>) {
+    let tensor = header.tensor(name).unwrap();
     let mut bytes = Vec::new();
-    place.open().unwrap().read_to_end(&mut bytes).unwrap();
-    (place, bytes)
+    header
+        .open(tensor)
+        .unwrap()
+        .read_to_end(&mut bytes)
+        .unwrap();
+    (tensor, bytes)
 }
 
 #[test]
@@ -58,25 +62,22 @@ fn a_tensor_beyond_4_gib_is_found_and_read_where_it_is() {
     let path = folder.path().join("model.gguf");
     let header = model("output.weight", None);
     let len = write(&path, &header, &small(1));
-    let summary = read_whole(&path).unwrap();
+    let summary = read(&path).unwrap();
     assert_eq!(summary.file_bytes, len);
-    let (place, bytes) = bytes_of(&path, 1, "output.weight");
+    let (tensor, bytes) = bytes_of(&summary, "output.weight");
     assert_eq!(bytes, small(1));
-    assert_eq!(place.offset, header.len() as u64 + LARGE);
-    assert_eq!((place.bytes, &place.shape[..]), (128, &[16, 4][..]));
-    assert_eq!(
-        find_tensor(&path, 1, "large").unwrap().unwrap().bytes,
-        LARGE
-    );
+    assert_eq!(tensor.offset, header.len() as u64 + LARGE);
+    assert_eq!((tensor.bytes, &tensor.shape[..]), (128, &[16, 4][..]));
+    assert_eq!(summary.tensor("large").unwrap().bytes, LARGE);
     // The samples reach to the last byte.
     write(&path, &header, &small(2));
-    let other = read_whole(&path).unwrap();
+    let other = read(&path).unwrap();
     assert_eq!(other.metadata_sha256, summary.metadata_sha256);
     assert_ne!(other.sample_sha256, summary.sample_sha256);
     // A byte less, and the tensor is said to be cut off.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(len - 1).unwrap();
-    let error = read_whole(&path).unwrap_err();
+    let error = read(&path).unwrap_err();
     assert!(matches!(error, GgufError::Truncated { .. }), "{error}");
 }
 
@@ -90,16 +91,17 @@ fn each_part_of_a_split_model_may_be_longer_than_4_gib() {
         let header = model(&name, Some((n - 1, 3)));
         len += write(&part(n), &header, &small(n as u8));
     }
-    let summary = read_whole(&part(1)).unwrap();
+    let summary = read(&part(1)).unwrap();
     assert!(len > 3 << 32);
-    assert_eq!((summary.file_bytes, summary.split), (len, Some((0, 3))));
+    assert_eq!(summary.file_bytes, len);
     for n in 1..=3 {
-        let (place, bytes) = bytes_of(&part(1), 3, &format!("small{n}"));
-        assert_eq!((place.path, bytes), (part(n), small(n as u8)));
+        let (tensor, bytes) = bytes_of(&summary, &format!("small{n}"));
+        assert_eq!(summary.files[tensor.file], part(n));
+        assert_eq!(bytes, small(n as u8));
     }
     // Another last part, and it is another model.
     let header = model("small3", Some((2, 3)));
     write(&part(3), &header, &small(9));
-    let other = read_whole(&part(1)).unwrap();
+    let other = read(&part(1)).unwrap();
     assert_ne!(other.sample_sha256, summary.sample_sha256);
 }

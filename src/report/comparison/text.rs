@@ -1,0 +1,474 @@
+//! A comparison as text for a terminal of 80 columns.
+
+use super::breakdown::Cells;
+use super::names::Names;
+use super::{ComparedModel, ComparedPair, Comparison, PairKind, set_up};
+use crate::report::layout::{WIDTH, columns, hanging, wrapped};
+use crate::report::number::{
+    SizeUnit, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld,
+    short_percent,
+};
+use crate::report::warning::Warning;
+use crate::stats::{ClusterKind, Clustering};
+
+/// The widest that names are in a sentence.
+const NAME_IN_SENTENCE: usize = 60;
+
+/// The narrowest that names are cut to.
+const MIN_NAME: usize = 8;
+
+/// How many models a sentence names before it counts the others.
+const NAMED: usize = 4;
+
+/// The marks of a row, which the lines below the table explain.
+const ALIKE: &str = "≈";
+const PARETO: &str = "P";
+const NOISE: &str = "-";
+const INCOMPLETE: &str = "!";
+
+impl Comparison {
+    /// Everything that a terminal shows: the table, the paired differences, and what to know.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let names = Names::of(self);
+        let mut text = self.table() + &self.differences_text(&names);
+        let (titles, rows) = self.set_up_table();
+        if !rows.is_empty() {
+            text.push_str("\nSet-up, where models differ\n");
+            text.push_str(&fitted(&names, |width| {
+                let titles = ["  model"]
+                    .into_iter()
+                    .chain(titles.iter().map(String::as_str));
+                let rows = rows.iter().map(|(model, cells)| {
+                    let model = format!("  {}", names.short(model, width));
+                    let cells = cells.iter().map(|cell| printable(cell));
+                    [model].into_iter().chain(cells).collect()
+                });
+                columns(titles, rows, usize::MAX, 1)
+            }));
+        }
+        text + &self.not_compared_text()
+    }
+
+    /// The table of the models, and which is the best.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let names = Names::of(self);
+        let mut text = self.title(&names);
+        text.push('\n');
+        text.push_str(&self.models_text(&names));
+        text.push_str(&self.legend());
+        if let Some(verdict) = self.verdict(&names, NAME_IN_SENTENCE) {
+            text.push('\n');
+            text.push_str(&wrapped(&verdict));
+        }
+        let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
+        if let Some(warning) = self.warnings.iter().find(is_unpaired) {
+            text.push_str(&wrapped(&printable(&warning.to_string())));
+        }
+        text
+    }
+
+    fn title(&self, names: &Names) -> String {
+        let reference = &self.reference;
+        let name = |name: &Option<String>| name.as_deref().map(printable);
+        let against = name(&reference.file_name).unwrap_or_else(|| "one reference".to_owned());
+        let n_models = count_of(self.models.len() as u64, "model");
+        let mut text = hanging("", 2, &format!("{n_models} against {against}"));
+        let mut fact = |name: &str, value: &str| {
+            text.push_str(&hanging(&format!("  {name:<17}"), 19, value));
+        };
+        if let Some(model) = reference.model_name() {
+            fact("reference model", &printable(model));
+        }
+        if let Some(first) = self.models.first() {
+            let summary = &first.summary;
+            let of = reference.text.as_ref().and_then(|text| name(&text.name));
+            let most = if reference.prompts { "at most " } else { "" };
+            let tokens = format!(
+                "{}{} in {} of {most}{}",
+                count_of(summary.n_tokens + summary.n_excluded, "token"),
+                of.map(|text| format!(" of {text}")).unwrap_or_default(),
+                count_of(summary.n_windows, reference.unit()),
+                reference.n_ctx
+            );
+            fact("tokens", &tokens);
+            fact("intervals", &self.intervals(&summary.clusters));
+        }
+        if !names.prefix.is_empty() {
+            fact("models", &format!("{}…", names.prefix));
+        }
+        text
+    }
+
+    /// The level of intervals, what one observation is in them, and how many there are.
+    fn intervals(&self, of: &Clustering) -> String {
+        let level = short_percent(self.confidence.level());
+        format!("at {level} %, {}", clusters(of, self.reference.unit()))
+    }
+
+    /// A row for each model.
+    fn models_text(&self, names: &Names) -> String {
+        let sizes = self.models.iter();
+        let sizes = sizes.filter_map(|model| model.model.shown_bytes());
+        let unit = SizeUnit::for_sizes(sizes.max().unwrap_or(0));
+        let size = format!("size\n{}", unit.symbol);
+        let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
+        let titles = [
+            "",
+            "",
+            "\nmodel",
+            &size,
+            "\nBPW",
+            "mean\nKLD",
+            &interval,
+            "99 %\nKLD",
+            "same\ntop %",
+            "PPL\nratio",
+        ];
+        fitted(names, |width| {
+            let mut candidates = 0;
+            let rows = self.models.iter().map(|model| {
+                candidates += u64::from(model.is_candidate());
+                let rank = match model.is_candidate() {
+                    true => candidates.to_string(),
+                    false if model.is_incomplete => INCOMPLETE.to_owned(),
+                    false => NOISE.to_owned(),
+                };
+                let mean = model.mean_kld();
+                let interval =
+                    mean.map(|mean| ends(mean.clustered.lo, mean.clustered.hi, short_kld));
+                let size = model
+                    .model
+                    .shown_bytes()
+                    .map(|size| size as f64 / unit.bytes);
+                vec![
+                    rank,
+                    marks(model),
+                    names.short(&model.label, width),
+                    or_undefined(size, |size| format!("{size:.2}")),
+                    or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
+                    or_undefined(mean, |mean| short_kld(mean.estimate.value)),
+                    interval.unwrap_or_default(),
+                    or_undefined(model.quantile(0.99), short_kld),
+                    or_undefined(model.same_top(), |share| format!("{:.2}", 100.0 * share)),
+                    or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
+                ]
+            });
+            columns(titles, rows, 3, 1)
+        })
+    }
+
+    /// What the marks mean that occur.
+    fn legend(&self) -> String {
+        let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
+        let mut text = String::new();
+        let mut line = |mark: &str, what: &str| text.push_str(&format!("{mark} {what}\n"));
+        if marked(ALIKE) {
+            let what = "cannot be told from the best, by Holm's test on the same tokens";
+            line(ALIKE, what);
+        }
+        if marked(PARETO) {
+            line(
+                PARETO,
+                "on the Pareto front: no other is as small and as near",
+            );
+        }
+        if self.models.iter().any(|model| model.is_noise_floor) {
+            line(NOISE, "the noise floor: the reference's own model");
+        }
+        for model in self.models.iter().filter(|model| model.is_incomplete) {
+            let n = count_of(model.n_left_out(), "token");
+            let label = &model.label;
+            line(INCOMPLETE, &format!("not ranked: {label} leaves out {n}"));
+        }
+        text
+    }
+
+    /// The differences to the best model, and those to the next in size; empty without any.
+    fn differences_text(&self, names: &Names) -> String {
+        if self.pairs.is_empty() {
+            return String::new();
+        }
+        let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
+        let titles = ["", "\ndifference", &interval, "\np", "first is\nnearer"];
+        let rank = |pair: &&ComparedPair| self.models.iter().position(|m| m.label == pair.a);
+        let mut text =
+            "\nPaired differences in mean KLD, nats: the first model less the second\n".to_owned();
+        text.push_str(&fitted(names, |width| {
+            let name = |label: &str| names.short(label, width);
+            let mut rows = Vec::new();
+            for (kind, title) in [
+                (PairKind::Best, "to the best, Holm's p"),
+                (PairKind::Size, "to the next in size"),
+            ] {
+                let of_kind = self.pairs.iter().filter(|pair| pair.kind == kind);
+                let mut pairs: Vec<&ComparedPair> = of_kind.collect();
+                pairs.sort_by_key(rank);
+                if !pairs.is_empty() {
+                    rows.push(vec![title.to_owned()]);
+                }
+                rows.extend(pairs.into_iter().map(|pair| {
+                    let [difference, interval, p] = self.difference_cells(pair);
+                    let pair_name = format!("  {} - {}", name(&pair.a), name(&pair.b));
+                    let nearer = pair.share_a_nearer.map(percent_1);
+                    vec![
+                        pair_name,
+                        difference,
+                        interval,
+                        p,
+                        nearer.unwrap_or_default(),
+                    ]
+                }));
+            }
+            columns(titles, rows, 1, 1)
+        }));
+        if let Some(why) = self.why_p_differs() {
+            text.push_str(&wrapped(&why));
+        }
+        text
+    }
+
+    /// A pair's difference, its interval and its p-value.
+    pub(super) fn difference_cells(&self, pair: &ComparedPair) -> [String; 3] {
+        let difference = &pair.difference;
+        [
+            signed(difference.value),
+            ends(difference.lo, difference.hi, signed),
+            self.p_of(pair).map(p_value).unwrap_or_default(),
+        ]
+    }
+
+    /// A table of what differs between the models' set-ups: a row for each model, none if all were
+    /// run alike.
+    pub(super) fn set_up_table(&self) -> Cells {
+        let differing = set_up::differing(self);
+        let titles = differing.iter().map(|(title, _)| (*title).to_owned());
+        let rows = self.models.iter().enumerate().map(|(i, model)| {
+            let cells = differing.iter().filter_map(|(_, cells)| cells.get(i));
+            (model.label.clone(), cells.cloned().collect())
+        });
+        let rows = rows.filter(|_| !differing.is_empty()).collect();
+        (titles.collect(), rows)
+    }
+
+    /// The files that are not among the models; empty if all are.
+    pub(super) fn not_compared_text(&self) -> String {
+        let mut text = String::new();
+        if !self.not_compared.is_empty() {
+            text.push_str("\nNot compared\n");
+        }
+        for (why, files) in self.not_compared_by_reason() {
+            for file in files {
+                text.push_str(&format!("  {}\n", printable(file)));
+            }
+            text.push_str(&hanging("    ", 4, &printable(why)));
+        }
+        text
+    }
+
+    /// Which model is the best, and whether that is real; `None` for fewer than two candidates.
+    /// Names are at most `width` characters wide.
+    pub(super) fn verdict(&self, names: &Names, width: usize) -> Option<String> {
+        let best = self.best()?;
+        let name = |model: &ComparedModel| names.short(&model.label, width);
+        let is_other = |model: &&ComparedModel| model.is_candidate() && model.label != best.label;
+        let mut others = self.models.iter().filter(is_other).peekable();
+        others.peek()?;
+        let leads = format!("{} has the lowest mean KLD", name(best));
+        if others.all(|model| model.difference_to_best.is_none()) {
+            return Some(format!(
+                "{leads}; whether that is more than chance, only paired differences can show."
+            ));
+        }
+        let alike: Vec<String> = self.near_best().map(name).collect();
+        let level = short_percent(self.confidence.level());
+        if alike.is_empty() {
+            return Some(format!(
+                "{leads}, and every other model is farther from the reference, at {level} %."
+            ));
+        }
+        let n_alike = alike.len();
+        let mut text = format!(
+            "{leads}; {} cannot be told from it on this text.",
+            list(alike)
+        );
+        let smallest = self.smallest_near_best();
+        let smallest = smallest.and_then(|model| Some((model, model.model.shown_bytes()?)));
+        if let Some((smallest, size)) = smallest {
+            let size = bytes(size);
+            text.push_str(&match n_alike {
+                1 => format!(" It is smaller: {size}."),
+                _ => format!(" The smallest of these is {}: {size}.", name(smallest)),
+            });
+        }
+        Some(text)
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
+fn list(mut names: Vec<String>) -> String {
+    if names.len() > NAMED {
+        let n_others = names.len() - (NAMED - 1);
+        names.truncate(NAMED - 1);
+        names.push(format!("{n_others} others"));
+    }
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The marks of a model.
+pub fn marks(model: &ComparedModel) -> String {
+    let is_alike = model.indistinguishable_from_best && model.difference_to_best.is_some();
+    let mark = |is: bool, mark: &'static str| if is { mark } else { " " };
+    format!("{}{}", mark(is_alike, ALIKE), mark(model.pareto, PARETO))
+}
+
+/// A difference of KLDs, with its sign.
+pub fn signed(value: f64) -> String {
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", short_kld(value))
+}
+
+/// A p-value to three decimals; small ones by a bound.
+pub fn p_value(p: f64) -> String {
+    match p < 0.001 {
+        true => "< 0.001".to_owned(),
+        false => format!("{p:.3}"),
+    }
+}
+
+/// What an observation is in the intervals, and how many there are. `unit`: what a window is called.
+pub fn clusters(clusters: &Clustering, unit: &str) -> String {
+    let kind = match clusters.kind {
+        ClusterKind::Window => unit.to_owned(),
+        ClusterKind::Block => format!("block of {} {unit}s", clusters.windows_per_block),
+    };
+    format!("by {kind} ({})", count_of(clusters.n, "cluster"))
+}
+
+/// The text that `draw` makes with names of at most a width: the widest that fits.
+pub fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
+    let mut width = names.width();
+    loop {
+        let text = draw(width);
+        let fits = text.lines().all(|line| line.chars().count() <= WIDTH);
+        if fits || width <= MIN_NAME {
+            return text;
+        }
+        width -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample::comparison;
+
+    /// As `ls` shows it, not the tensors alone.
+    #[test]
+    fn the_size_is_the_files() {
+        let mut of = comparison();
+        for model in &mut of.models {
+            model.model.file_bytes = model.model.size_bytes.map(|size| 2 * size);
+        }
+        of.models[4].model.file_bytes = None;
+        let (text, markdown) = (of.text(), of.markdown(false));
+        let page = crate::report::page::html(&of).unwrap();
+        for (label, size) in [("4_K_M", "2.38"), ("q2_K", "0.81")] {
+            let mut lines = text.lines();
+            let row = lines.find(|line| line.contains(label) && line.contains('['));
+            assert!(row.unwrap().contains(&format!(" {size} ")), "{text}");
+        }
+        assert!(
+            text.replace('\n', " ").contains("smaller: 2.19 MiB"),
+            "{text}"
+        );
+        for (label, size) in [
+            ("tiny-q4\\_K\\_M", "2.38 MiB"),
+            ("tiny-q2\\_K", "830.08 KiB"),
+        ] {
+            let row = markdown.lines().find(|line| line.contains(label)).unwrap();
+            assert!(row.contains(size), "{row}");
+            assert!(page.contains(size), "{size}");
+        }
+    }
+
+    #[test]
+    fn long_names_and_reasons_fit_the_terminal() {
+        let mut of = comparison();
+        let long = |label: &str| format!("{}-{label}\u{202e}", "long".repeat(30));
+        for model in &mut of.models {
+            model.label = long(&model.label);
+            // Without what all begin with, names are short again.
+            if model.label.contains("other") {
+                model.label = "x".repeat(90);
+            }
+        }
+        for pair in &mut of.pairs {
+            (pair.a, pair.b) = (long(&pair.a), long(&pair.b));
+        }
+        of.pairs.retain(|pair| !pair.a.contains("other"));
+        of.not_compared[0].why = "a reason of some words, ".repeat(10);
+        if let Some(text) = &mut of.reference.text {
+            text.name = Some("wiki.txt, code.txt, ".repeat(10));
+        }
+        let text = of.text();
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        assert!(!text.contains('\u{202e}'), "{text}");
+        assert!(text.contains("\n                   wiki.txt, "), "{text}");
+        assert!(text.contains("\n    a reason of some words"), "{text}");
+    }
+
+    fn said(comparison: &Comparison) -> Option<String> {
+        comparison.verdict(&Names::of(comparison), usize::MAX)
+    }
+
+    #[test]
+    fn the_sentence_says_what_is_real() {
+        let mut of = comparison();
+        let text = "tiny-q4_K_M has the lowest mean KLD; tiny-iq4_xs cannot be told from it on \
+                    this text. It is smaller: 1.10 MiB.";
+        assert_eq!(said(&of).unwrap(), text);
+        of.models[2].indistinguishable_from_best = false;
+        let text = "tiny-q4_K_M has the lowest mean KLD, and every other model is farther from \
+                    the reference, at 95 %.";
+        assert_eq!(said(&of).unwrap(), text);
+        for model in &mut of.models[2..] {
+            model.indistinguishable_from_best = true;
+        }
+        let text = said(&of).unwrap();
+        assert!(
+            text.contains("tiny-iq4_xs, tiny-q4_0, tiny-q2_K and other.npz cannot"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("The smallest of these is tiny-q2_K: 830.08 KiB."),
+            "{text}"
+        );
+        for model in &mut of.models {
+            model.difference_to_best = None;
+        }
+        assert!(
+            said(&of)
+                .unwrap()
+                .ends_with("only paired differences can show.")
+        );
+        of.models.truncate(2);
+        assert_eq!(said(&of), None);
+    }
+
+    #[test]
+    fn long_lists_are_counted() {
+        let names = |n: usize| (0..n).map(|i| i.to_string()).collect();
+        assert_eq!(list(names(1)), "0");
+        assert_eq!(list(names(2)), "0 and 1");
+        assert_eq!(list(names(4)), "0, 1, 2 and 3");
+        assert_eq!(list(names(6)), "0, 1, 2 and 3 others");
+    }
+}

@@ -1,0 +1,175 @@
+//! Text in lines that fit a terminal, in columns, and in lines of a name and a value.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Row, Table, presets};
+
+use super::number::{ends, kld, quantile_name};
+use crate::stats::{ClusteredInterval, ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
+
+/// The widest line, in columns.
+pub const WIDTH: usize = 80;
+
+/// Text in lines of at most 80 columns.
+pub fn wrapped(text: &str) -> String {
+    hanging("", 0, text)
+}
+
+/// Text in lines of at most 80 columns: the first begins with `start`, the others are indented. A
+/// longer word stays whole, so that a path can be copied.
+pub fn hanging(start: &str, indent: usize, text: &str) -> String {
+    laid_out(start, indent, " ", text.split_whitespace())
+}
+
+/// Pieces as [`hanging`] lays out words, with `joint` between two on one line.
+pub fn laid_out<'p>(
+    start: &str,
+    indent: usize,
+    joint: &str,
+    pieces: impl Iterator<Item = &'p str>,
+) -> String {
+    let mut text = start.to_owned();
+    let mut column = start.chars().count();
+    for (i, piece) in pieces.enumerate() {
+        let width = piece.chars().count();
+        if i > 0 {
+            let width_of_joint = joint.chars().count();
+            if column + width_of_joint + width > WIDTH {
+                text.push_str(joint.trim_end());
+                text.push('\n');
+                text.push_str(&" ".repeat(indent));
+                column = indent;
+            } else {
+                text.push_str(joint);
+                column += width_of_joint;
+            }
+        }
+        text.push_str(piece);
+        column += width;
+    }
+    text.push('\n');
+    text
+}
+
+/// Rows of cells below their titles, which may have two lines. Columns from `right` on are aligned
+/// to the right, and `gap` spaces are between two.
+pub fn columns(
+    titles: impl Into<Row>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+    right: usize,
+    gap: u16,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(titles);
+    table.add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, gap));
+        if index >= right {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
+}
+
+/// Titles, and below them lines of a name and a value.
+pub struct Sheet {
+    /// The text so far.
+    pub text: String,
+    has_intervals: bool,
+    /// The width of the column of names.
+    name_width: usize,
+    /// What a window is called.
+    pub unit: &'static str,
+}
+
+impl Sheet {
+    /// A sheet without lines. Values come without their intervals unless it has them.
+    pub fn new(has_intervals: bool, name_width: usize, unit: &'static str) -> Self {
+        Self {
+            text: String::new(),
+            has_intervals,
+            name_width,
+            unit,
+        }
+    }
+
+    /// Begins a section, after an empty line unless it is the first.
+    pub fn title(&mut self, title: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.text.push_str(title);
+        self.text.push('\n');
+    }
+
+    /// A line of words.
+    pub fn line(&mut self, name: &str, text: &str) {
+        let width = self.name_width;
+        let _ = writeln!(self.text, "  {name:<width$} {text}");
+    }
+
+    /// A line with a value, in the column of values, and what follows it.
+    pub fn value(&mut self, name: &str, value: &str, rest: &str) {
+        let gap = if rest.is_empty() { "" } else { "  " };
+        self.line(name, &format!("{value:>12}{gap}{rest}"));
+    }
+
+    /// A value and its interval, or the one end that it has.
+    pub fn estimate(&mut self, name: &str, estimate: &Estimate, show: impl Fn(f64) -> String) {
+        let ends = match self.has_intervals {
+            true => ends(estimate.lo, estimate.hi, &show),
+            false => String::new(),
+        };
+        self.value(name, &show(estimate.value), &ends);
+    }
+
+    /// A value and its clustered interval.
+    pub fn clustered(
+        &mut self,
+        name: &str,
+        value: f64,
+        interval: &ClusteredInterval,
+        show: impl Fn(f64) -> String,
+    ) {
+        let (lo, hi) = (interval.lo, interval.hi);
+        self.estimate(name, &Estimate { value, lo, hi }, show);
+    }
+
+    /// The mean of a divergence.
+    pub fn mean(&mut self, name: &str, mean: &ClusteredMean) {
+        self.clustered(name, mean.estimate.value, &mean.clustered, kld);
+    }
+
+    /// The quantiles of a divergence, a line each.
+    pub fn quantiles(&mut self, quantiles: &[QuantileEstimate]) {
+        for quantile in quantiles {
+            self.estimate(&quantile_name(quantile.p), &quantile.estimate, kld);
+        }
+    }
+
+    /// The maximum of a divergence and where it is; `before`: the text of the token after it.
+    pub fn maximum(&mut self, max: f64, at: &TokenLocation, before: Option<&str>) {
+        let before = before.map(|text| format!(", before {text:?}"));
+        let at = self.position(at.window, at.position) + &before.unwrap_or_default();
+        self.value("maximum", &kld(max), &at);
+    }
+
+    /// A position in a window, in words.
+    pub fn position(&self, window: u32, position: u32) -> String {
+        format!("{} {window}, position {position}", self.unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_word_stays_whole() {
+        let path = "a/".repeat(50);
+        let text = hanging("  - ", 4, &format!("in {path} there"));
+        assert_eq!(text, format!("  - in\n    {path}\n    there\n"));
+    }
+}

@@ -1,0 +1,276 @@
+//! The sections of a report, in the order in which they are printed.
+
+use crate::report::comparison::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
+use crate::report::layout::{Sheet, columns};
+use crate::report::number::{
+    count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, short_kld,
+    signed_percent, significant,
+};
+use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
+use crate::stats::{
+    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, Perplexity, Summary,
+};
+
+/// The most characters of a group's name.
+const LABEL_CHARS: usize = 16;
+
+/// The quantiles that kl.py prints.
+const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
+
+/// The KL divergence: its mean, what the mean rests on, and its tail. `max_at_text` is the text of
+/// the token after the largest divergence.
+pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>) {
+    out.title("KL divergence, nats");
+    if let Some(of) = &summary.kld {
+        mean(out, of, summary);
+        if let Some(std) = of.std {
+            out.value("standard deviation", &kld(std), "");
+        }
+        out.quantiles(&of.quantiles);
+        out.maximum(of.max, &of.max_at, max_at_text);
+        out.value("minimum", &kld(of.min), "");
+    }
+    infinite(out, "infinite", summary.n_infinite());
+    if let Some(reverse) = &summary.reverse_kld {
+        out.mean("reverse KLD, mean", &reverse.mean);
+        infinite(out, "reverse KLD, infinite", reverse.n_infinite);
+    }
+}
+
+/// The mean, and below it how far to trust it.
+fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
+    let mean = &distribution.mean;
+    out.mean("mean", mean);
+    if let (Some(n), Some(deff)) = (mean.clustered.n_effective, mean.clustered.design_effect) {
+        let effect = format!("design effect {}", significant(deff, 3));
+        out.value("  effective tokens", &count(n as u64), &effect);
+    }
+    let needed = distribution.windows_for_5_percent;
+    if let Some((needed, here)) = needed.zip(mean.relative_half_width()) {
+        let here = format!("these {}: ± {}", count(summary.n_windows), percent(here));
+        let name = format!("  {}s for ± 5 %", out.unit);
+        out.value(&name, &format!("about {}", count(needed)), &here);
+    }
+    let tail = &distribution.tail;
+    if let Some(share) = tail.top_1_percent {
+        let top_0_1 = tail.top_0_1_percent.map(percent);
+        let top_0_1 = top_0_1.map_or(String::new(), |share| format!("top 0.1 %: {share}"));
+        let name = "  share of the top 1 % of tokens";
+        out.value(name, &percent(share), &top_0_1);
+    }
+    if let Some(rest) = tail.mean_without_max {
+        out.value("  without the largest token", &kld(rest), "");
+    }
+}
+
+/// Tokens that one model finds impossible where the other does not.
+fn infinite(out: &mut Sheet, name: &str, n: u64) {
+    if n > 0 {
+        out.value(name, &count(n), "tokens, left out of the numbers above");
+    }
+}
+
+/// A table for each way to divide the tokens: that of groups always, the others if asked for.
+pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
+    let of = &report.breakdown;
+    bins(out, BY_GROUP, &of.by_group);
+    if let Some(mean) = &report.summary.kld_macro {
+        out.estimate("mean of the groups' means", mean, short_kld);
+    }
+    if report.shows_breakdown {
+        bins(out, BY_CONFIDENCE, &of.by_confidence);
+        bins(out, BY_POSITION, &of.by_position);
+        bins(out, BY_KIND, &of.special);
+    }
+}
+
+fn bins(out: &mut Sheet, by: &str, bins: &[Bin]) {
+    if bins.is_empty() {
+        return;
+    }
+    let rows = bins.iter().map(|bin| {
+        let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
+        vec![
+            format!("  {}", label(&bin.label)),
+            count(bin.n_tokens),
+            or_undefined(bin.kld, |kld| short_kld(kld.value)),
+            interval.unwrap_or_default(),
+            or_undefined(bin.share_of_kld, percent),
+            or_undefined(bin.agreement, percent),
+        ]
+    });
+    let titles = ["", "tokens", "mean KLD", "interval", "of KLD", "same top"];
+    out.title(&format!("KL divergence {}", title(by, out.unit)));
+    let table = columns(titles, rows, 1, 2);
+    out.text.push_str(&table);
+}
+
+/// The beginning of a label, safe for a line on a terminal.
+fn label(label: &str) -> String {
+    let label = printable(label);
+    match label.char_indices().nth(LABEL_CHARS) {
+        Some(_) => label.chars().take(LABEL_CHARS - 1).chain(['…']).collect(),
+        None => label,
+    }
+}
+
+pub fn agreement(out: &mut Sheet, agreement: &Agreement) {
+    out.title("Agreement of top tokens");
+    for (name, share) in [
+        ("same top token", &agreement.ref_top1),
+        ("reference's top in model's top 5", &agreement.ref_top5),
+        ("reference's top in model's top 10", &agreement.ref_top10),
+        ("model's top in reference's top 5", &agreement.eval_top5),
+        ("model's top in reference's top 10", &agreement.eval_top10),
+    ] {
+        out.estimate(name, &share.estimate, percent);
+    }
+}
+
+pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
+    let six_digits = |x| significant(x, 6);
+    let six_decimals = |x| fixed(x, 6);
+    out.title("Perplexity");
+    for (name, value, lo, hi) in [
+        (
+            "model",
+            of.evaluated,
+            of.eval_cluster_lo,
+            of.eval_cluster_hi,
+        ),
+        (
+            "reference",
+            of.reference,
+            of.ref_cluster_lo,
+            of.ref_cluster_hi,
+        ),
+    ] {
+        out.estimate(name, &Estimate { value, lo, hi }, six_digits);
+    }
+    for (name, of) in [("ratio", &of.ratio), ("ln ratio", &of.ln_ratio)] {
+        out.clustered(name, of.value, &of.clustered, six_decimals);
+    }
+    for (n, why) in [
+        (
+            of.n_unknown,
+            "tokens, whose probability is not in the base file",
+        ),
+        (of.n_infinite, "tokens that a model finds impossible"),
+    ] {
+        if n > 0 {
+            out.value("left out", &count(n), why);
+        }
+    }
+}
+
+pub fn delta_p(out: &mut Sheet, delta_p: &DeltaP) {
+    out.title("Change in the actual token's probability");
+    let (mean, rms) = (&delta_p.mean, &delta_p.rms);
+    out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
+    let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
+    out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
+    let [loss, gain] = [delta_p.min, delta_p.max].map(signed_percent);
+    out.value("largest loss, largest gain", &loss, &gain);
+}
+
+pub fn time(out: &mut Sheet, timing: &TimingInfo) {
+    out.title("Time");
+    let parts = [
+        ("load", timing.load_s),
+        ("decode", timing.decode_s),
+        ("score", timing.score_s),
+        ("read", timing.read_s),
+        ("write", timing.write_s),
+    ];
+    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(seconds)));
+    let wall = duration(timing.wall_s);
+    out.line("wall", &format!("{wall}: {}", parts.join(", ")));
+    if let Some(device) = &timing.device {
+        let busy = percent(device.busy_share);
+        let [cpu, file] = [device.waited_cpu_s, device.waited_file_s].map(duration);
+        let text =
+            format!("busy {busy} of the time, waited {cpu} for the CPU, {file} for the file");
+        out.line("device", &text);
+    }
+    let speed = format!("{:.0} scored tokens/s", timing.tokens_per_s);
+    out.line("speed", &speed);
+    if let Some(waited_s) = notable_core_wait(timing.core_wait_s, timing.wall_s) {
+        let waited = duration(waited_s);
+        let text = format!("busy with other work: this run waited {waited} for one");
+        out.line("cores", &text);
+    }
+}
+
+/// The distances between logits, the Jensen-Shannon divergence and the smoothed KLD.
+pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
+    let of = summary.logits.as_ref();
+    if let (None, Some(why)) = (of, summary.logits_not_available) {
+        out.title("Differences of logits");
+        out.line("not available", &why.to_string());
+    }
+    let metrics = [
+        (
+            "Mean absolute difference of logits",
+            of.map(|of| &of.mean_abs_diff),
+        ),
+        (
+            "Largest absolute difference of logits",
+            of.map(|of| &of.max_abs_diff),
+        ),
+        (
+            "Cosine distance of logits",
+            of.map(|of| &of.cosine_distance),
+        ),
+        (
+            "Jensen-Shannon divergence, nats",
+            summary.jensen_shannon.as_ref(),
+        ),
+        (
+            "KL divergence smoothed with 1e-10, nats",
+            summary.smoothed_kld.as_ref(),
+        ),
+    ];
+    for (title, metric) in metrics {
+        let Some(metric) = metric else { continue };
+        out.title(title);
+        out.mean("mean", &metric.mean);
+        out.quantiles(&metric.quantiles);
+        out.maximum(metric.max, &metric.max_at, None);
+    }
+}
+
+/// The tokens with the largest KLD, two lines each. Texts are quoted and escaped, so that they fit
+/// whatever they hold.
+pub fn largest(out: &mut Sheet, tokens: &[DivergentToken]) {
+    out.title("Largest KL divergences, with the top tokens there");
+    for token in tokens {
+        let divergence = match token.kld.is_infinite() {
+            true => "infinite".to_owned(),
+            false => kld(token.kld),
+        };
+        let next = match &token.token_text {
+            Some(text) => format!("before {text:?}"),
+            None => format!("at the {}'s end", out.unit),
+        };
+        let at = out.position(token.window, token.position);
+        out.value(&at, &divergence, &format!("{:?} {next}", token.context));
+        let top = |top: &TopToken| format!("{:?} {}", top.text, percent(top.p));
+        let (reference, model) = (top(&token.ref_top), top(&token.eval_top));
+        out.value("", "", &format!("reference {reference}, model {model}"));
+    }
+}
+
+/// The divergence as kl.py prints it, to be laid beside its output: its intervals treat tokens as
+/// independent, the Bayesian one of the mean, and Maritz and Jarrett's of the quantiles.
+pub fn kl_py(out: &mut Sheet, reverse_kld: &Distribution) {
+    out.title("As kl.py computes it: KL(model ‖ reference), tokens as independent");
+    let mean = &reverse_kld.mean.estimate;
+    out.value("mean", &kld(mean.value), &ends(mean.lo, mean.hi, kld));
+    let quantiles = reverse_kld.quantiles.iter();
+    for quantile in quantiles.filter(|quantile| KL_PY_QUANTILES.contains(&quantile.p)) {
+        let ends = ends(quantile.mj_lo, quantile.mj_hi, kld);
+        let value = kld(quantile.estimate.value);
+        out.value(&quantile_name(quantile.p), &value, &ends);
+    }
+    out.value("maximum", &kld(reverse_kld.max), "");
+}
