@@ -110,7 +110,10 @@ fn windows_come_in_the_order_of_their_numbers() {
         assert_eq!(read(&mut reader).unwrap(), expected);
         let about = reader.into_reference().about().clone();
         assert_eq!((about.n_windows, about.n_vocab), (Some(12), 5));
-        assert_eq!((about.holds_tokens, &about.model_path), (Some(false), &None));
+        assert_eq!(
+            (about.holds_tokens, &about.model_path),
+            (Some(false), &None)
+        );
         assert_eq!((about.values, about.encoding), (Values::Logits, "f32"));
     }
 }

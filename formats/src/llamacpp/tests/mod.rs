@@ -29,7 +29,7 @@ fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<Samp
         ..LlamaCppHeader::default()
     };
     let n_rows = header.rows_per_window();
-    let mut logits = logits.chunks((n_rows * n_vocab).max(1) as usize);
+    let mut logits = logits.chunks(n_rows.saturating_mul(n_vocab).max(1) as usize);
     (0..)
         .zip(tokens.chunks(n_ctx.max(1) as usize))
         .map(|(window, tokens)| SampleWindow {
