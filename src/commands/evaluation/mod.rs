@@ -33,7 +33,7 @@ use crate::report::{
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{
-    Breakdown, ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean,
+    ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean, Statistics,
     Summary,
 };
 use measures::Measured;
@@ -311,7 +311,9 @@ impl Evaluation<'_> {
     ) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
-        let summary = Summary::from_records(records, confidence, clusters);
+        let Statistics {
+            summary, breakdown, ..
+        } = Statistics::of_records(records, groups, confidence, clusters);
         self.warn_of(&summary);
         let text = |tokens: &[u32]| match self.tokens {
             Some(vocabulary) => vocabulary.text(tokens),
@@ -347,7 +349,7 @@ impl Evaluation<'_> {
             until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
-            breakdown: Breakdown::of(records, groups, confidence, clusters),
+            breakdown,
             shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self

@@ -153,7 +153,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = None;
         settings.run.force = true;
-        let Source::Text(text) = &mut settings.input else {
+        let Source::Texts(text) = &mut settings.input else {
             panic!("a text is cut into windows")
         };
         text.windowing.n_ctx = n_ctx;
@@ -399,7 +399,7 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
                 settings = folder.auto_settings(name);
             }
             // A trial of several windows, whose first are not those of every part.
-            if let Source::Text(text) = &mut settings.input {
+            if let Source::Texts(text) = &mut settings.input {
                 text.windowing.n_ctx = 24;
             }
             settings.run.max_rows = max_rows;
