@@ -20,9 +20,10 @@ use super::head::readable;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{is_same_model, open_again, refuse_folder, warn_of_overlap};
+use super::reference::{
+    check_vocabulary, is_same_model, open_again, refuse_folder, warn_of_overlap,
+};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
-use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{Contexts, DeviceClock, Readable, ReferenceRows, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};

@@ -13,6 +13,7 @@ pub mod number;
 mod one_line;
 pub mod page;
 mod result;
+pub mod set_up;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;

@@ -14,9 +14,10 @@ use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, Wind
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
 use super::head::readable;
 use super::observer::{Observer, Watch};
-use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
+use super::reference::{
+    check_vocabularies, is_same_model, open_again, read_windows, warn_of_overlap,
+};
 use super::settings::CompareSettings;
-use super::vocabulary::check_vocabularies;
 use crate::engine::Engine;
 use crate::pipeline::{ReferenceRows, Sources, Stored};
 use crate::report::{NotAvailable, ReferenceInfo, Report};

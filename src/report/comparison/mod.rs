@@ -9,7 +9,6 @@ mod model;
 mod names;
 mod only;
 mod pair;
-mod set_up;
 mod text;
 mod worst;
 
