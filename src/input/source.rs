@@ -27,13 +27,22 @@ impl Source {
         }
     }
 
+    /// How texts are cut; `None` for prompts.
+    #[must_use]
+    pub fn windowing(&self) -> Option<&Windowing> {
+        match self {
+            Self::Text(text) => Some(&text.windowing),
+            Self::Texts(grouped) => Some(&grouped.windowing),
+            Self::Prompts(_) => None,
+        }
+    }
+
     /// The most tokens in a window; `None`: as many as the longest prompt has.
     #[must_use]
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
-            Self::Text(text) => Some(text.windowing.n_ctx),
-            Self::Texts(grouped) => Some(grouped.windowing.n_ctx),
             Self::Prompts(prompts) => prompts.n_ctx,
+            _ => self.windowing().map(|windowing| windowing.n_ctx),
         }
     }
 }
