@@ -1,10 +1,80 @@
-//! Which model, text and backend a file comes from: this distinguishes two runs.
+//! Where rows come from: the model, the text and the backend, by which two runs are told apart.
 //!
 //! `None` means that the file does not record it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Calls;
+use crate::{Calls, Shard};
+
+/// The model that computed rows, the text that its windows are cut from, and how. What is known of an
+/// open reference ([`crate::About`]) and the headers of `kl`'s own files ([`crate::Header`],
+/// [`crate::SidecarHeader`]) each embed one, and give access to its fields as to their own.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Provenance {
+    /// The program that wrote the file, with its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<String>,
+    /// The model that computed the rows; in a sidecar the evaluated one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelIdentity>,
+    /// The model's path, as it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_path: Option<String>,
+    /// The model's tokenizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// Most tokens in a window; most rows where there may be no tokens.
+    pub n_ctx: u32,
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Whether each window starts with an inserted BOS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_bos: Option<bool>,
+    /// First scored position of a full window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_scored: Option<u32>,
+    /// The text that the windows are cut from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextIdentity>,
+    /// Where the windows are cut from several texts: each of them, in the order of their windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<TextIdentity>,
+    /// The text's path, as it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_path: Option<String>,
+    /// How the rows were computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendIdentity>,
+    /// Seed of the windows' order; `None` where they are in the order of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Tokens of text from the start of a window to that of the next, where windows overlap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stride: Option<u32>,
+    /// Which part of a whole the file holds; `None` for a whole one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+}
+
+/// Lets the fields of a struct's `provenance` be used as its own.
+macro_rules! deref_to_provenance {
+    ($of:ty) => {
+        impl std::ops::Deref for $of {
+            type Target = crate::Provenance;
+
+            fn deref(&self) -> &crate::Provenance {
+                &self.provenance
+            }
+        }
+
+        impl std::ops::DerefMut for $of {
+            fn deref_mut(&mut self) -> &mut crate::Provenance {
+                &mut self.provenance
+            }
+        }
+    };
+}
+pub(crate) use deref_to_provenance;
 
 /// A model file.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]

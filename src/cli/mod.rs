@@ -117,7 +117,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     on_abort(stop::abort);
     on_wait(stop::say_server);
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
-    let engine = LlamaCpp::default();
+    let engine = LlamaCpp::of_one_command();
     if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }

@@ -10,7 +10,7 @@ use super::terminal::Terminal;
 use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
 use crate::report::comparison::{CSV_START, Comparison};
-use crate::report::page;
+use crate::report::{json_text, page};
 
 /// Compares the evaluations that the flags name, prints the comparison in a form, and writes others.
 ///
@@ -51,12 +51,12 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
 
 fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
     Ok(match (reported, form) {
-        (Reported::Pair(pair), Form::Json) => pair.json()?,
+        (Reported::Pair(pair), Form::Json) => json_text(pair)?,
         (Reported::Pair(pair), _) => pair.text(),
         (Reported::Comparison(comparison), Form::Text) => plain(comparison, breakdown),
         (Reported::Comparison(comparison), Form::Markdown) => comparison.markdown(breakdown),
         (Reported::Comparison(comparison), Form::ModelCard) => comparison.model_card(),
-        (Reported::Comparison(comparison), Form::Json) => comparison.json()?,
+        (Reported::Comparison(comparison), Form::Json) => json_text(comparison)?,
         (Reported::Comparison(comparison), Form::Csv) => comparison.csv(),
         (Reported::Comparison(comparison), Form::Page) => page::html(comparison)?,
     })

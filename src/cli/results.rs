@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::commands::one_line;
 use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::{self, Report};
+use crate::report::Report;
 
 /// The results of a run, printed and saved as they come.
 pub struct Results<'s> {
@@ -185,5 +185,7 @@ pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
 }
 
 fn report_json(report: &Report) -> Result<String> {
-    report::json_text(report).context("the result cannot be written as JSON")
+    report
+        .json()
+        .context("the result cannot be written as JSON")
 }

@@ -345,3 +345,26 @@ fn pages_to_look_at() {
         write(format!("{n}.html"), many(n));
     }
 }
+
+#[test]
+fn names_are_joined_and_escaped() {
+    let names = |n: usize| super::emphasised(&vec!["a<b".to_owned(); n]);
+    assert_eq!(names(1), "<strong>a&lt;b</strong>");
+    assert_eq!(
+        names(2),
+        "<strong>a&lt;b</strong> and <strong>a&lt;b</strong>"
+    );
+    assert!(names(8).ends_with(" and <strong>a&lt;b</strong>"));
+    assert!(names(9).ends_with("</strong> and 2 more"));
+}
+
+#[test]
+fn tokens_stay_on_a_line() {
+    assert_eq!(super::token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
+}
+
+#[test]
+fn small_p_values_are_cut() {
+    assert_eq!(super::p_value(1e-9), "< 0.001");
+    assert_eq!(super::p_value(0.0123), "0.012");
+}

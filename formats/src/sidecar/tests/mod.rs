@@ -19,15 +19,16 @@ fn header(n_records: u64) -> SidecarHeader {
         kind: Some("kl.py".into()),
         ..Default::default()
     };
-    SidecarHeader {
-        writer: "kl test".into(),
-        model: Some(model()),
-        model_path: "a/m.gguf".into(),
+    let mut header = SidecarHeader {
         label: Some("m, q8 cache".into()),
         groups: vec!["wiki".into(), "code".into()],
         stored: true,
         ..SidecarHeader::new(reference, 8, 5, Some(n_records))
-    }
+    };
+    header.writer = Some("kl test".into());
+    header.model = Some(model());
+    header.model_path = Some("a/m.gguf".into());
+    header
 }
 
 fn record(i: u32) -> TokenRecord {
