@@ -1,5 +1,6 @@
 //! Rows computed from hidden states against llama.cpp's own rows.
 
+mod ggml_types;
 mod head;
 mod load;
 
@@ -27,6 +28,7 @@ const THREADS: u32 = 1;
 
 static ENGINE: LlamaCpp = LlamaCpp {
     started: OnceLock::new(),
+    ends_with_the_process: false,
 };
 
 fn fixture(name: &str) -> PathBuf {
