@@ -1,5 +1,6 @@
 //! Why a model could not be used: each message is one line that states what, where and what to do.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::gguf::GgufError;
@@ -29,6 +30,9 @@ pub enum EngineError {
     /// The head of stored hidden states cannot be used.
     #[error("the output head cannot be used: {0}")]
     StoredHead(String),
+    /// The head of stored hidden states cannot be read.
+    #[error("the head of its hidden states cannot be read: {0}")]
+    ReadHead(io::Error),
     /// A device, a server, a flag or a text cannot be used, with whatever model: what is wrong, and
     /// what to do.
     #[error("{0}")]

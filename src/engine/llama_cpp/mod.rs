@@ -39,17 +39,16 @@ use placement::Placement;
 #[derive(Default)]
 pub struct LlamaCpp {
     started: OnceLock<Result<LlamaBackend, String>>,
-    /// True in a program that ends once the last model is dropped.
-    ends_with_the_process: bool,
+    /// Set if the process ends with the last model, which then is left to the system.
+    ends_process: bool,
 }
 
 impl LlamaCpp {
-    /// The engine of a program that runs one command and ends: it leaves the memory of the last model
-    /// to the system.
+    /// The engine of a program that runs one command and ends.
     #[must_use]
-    pub fn of_a_program() -> Self {
+    pub fn of_one_command() -> Self {
         Self {
-            ends_with_the_process: true,
+            ends_process: true,
             ..Self::default()
         }
     }

@@ -1,7 +1,7 @@
 //! A model that llama.cpp has loaded.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -191,8 +191,11 @@ impl Model for LlamaCppModel<'_> {
         Ok(head)
     }
 
-    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        Ok(Box::new(self.header.open(self.head_place()?)?))
+    fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
+        let tensor = self.header.open(self.head_place()?)?;
+        let values = self.found()?.values.iter().flatten();
+        let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        Ok(Box::new(tensor.chain(Cursor::new(values))))
     }
 
     fn head(
@@ -209,7 +212,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if self.engine.ends_with_the_process && self.gpus.is_empty() {
+        if self.engine.ends_process && self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }

@@ -137,7 +137,6 @@ impl LlamaCppModel<'_> {
                 sha256: String::new(),
             },
             then: found.then.clone(),
-            values: found.values.clone(),
         })
     }
 
