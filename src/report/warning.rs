@@ -6,7 +6,6 @@ use serde::ser::SerializeStruct;
 use thiserror::Error;
 
 use super::number::{count_of, kld, part, percent};
-use super::result::DeviceInfo;
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -289,17 +288,6 @@ pub enum DeviceWait {
 }
 
 impl Warning {
-    /// The warning that a run which left its device waiting deserves, if any: for the CPU to do
-    /// `work`, or for the `file`.
-    #[must_use]
-    pub fn of_device(device: &DeviceInfo, work: DeviceWait, file: DeviceWait) -> Option<Self> {
-        let busy_share = device.busy_share;
-        let wait = if device.waited_for_file() { file } else { work };
-        device
-            .has_waited()
-            .then_some(Self::DeviceWaited { busy_share, wait })
-    }
-
     /// The warning that a file whose rows are stored so deserves, if any.
     #[must_use]
     pub fn of_forms(forms: RowForms) -> Option<Self> {
@@ -313,6 +301,16 @@ impl Warning {
         matches!(
             self,
             Self::FarApart { .. } | Self::Identical { .. } | Self::MeasuredAnew(_)
+        )
+    }
+
+    /// Set if it is about the reference, so that the first model's is enough: the others would repeat
+    /// it with other digits.
+    #[must_use]
+    pub fn is_about_reference(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownProbability(_) | Self::UnknownTokens(_) | Self::HighPerplexity { .. }
         )
     }
 

@@ -71,7 +71,11 @@ fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
     let lengths = || specs.iter().map(|spec| spec.tokens.len());
     assert_eq!(header.n_ctx as usize, lengths().max().unwrap());
     assert_eq!(
-        (header.add_bos, header.chat_template.clone(), header.generated),
+        (
+            header.add_bos,
+            header.chat_template.clone(),
+            header.generated
+        ),
         (Some(true), None, None)
     );
     let text = header.provenance.text.unwrap();

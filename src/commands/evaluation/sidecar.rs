@@ -11,11 +11,11 @@ use kl_formats::{
 };
 
 use super::finished::Finished;
-use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
+use crate::stats::Until;
 
 /// A sidecar, whose file is created before the model is loaded.
 pub struct SidecarFile {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, anyhow};
 use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
-use super::models::one_line;
 use super::sidecar::{Earlier, SidecarFile};
+use crate::commands::observer::one_line;
 use crate::pipeline::ReferenceRows;
 
 /// The records of an evaluation so far, those of an earlier run first.

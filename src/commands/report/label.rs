@@ -1,16 +1,8 @@
 //! What each row is called.
 
-use kl_formats::{BackendIdentity, SidecarHeader};
+use kl_formats::BackendIdentity;
 
-use crate::report::ModelInfo;
 use crate::report::comparison::ComparedModel;
-
-/// What a row is called before it is compared with others: the label that its sidecar records, or
-/// that of its model.
-pub fn name_of(header: &SidecarHeader, model: &ModelInfo) -> String {
-    let label = header.label.as_deref();
-    label.unwrap_or_else(|| model.default_label()).to_owned()
-}
 
 /// What can distinguish rows of one name, the most telling first.
 const DISTINCTIONS: [fn(&BackendIdentity) -> Option<String>; 4] =

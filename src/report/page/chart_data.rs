@@ -3,8 +3,8 @@
 use serde::{Serialize, Serializer};
 
 use super::answer::Answer;
-use crate::report::comparison::{ComparedModel, Comparison, Point};
-use crate::stats::Bin;
+use crate::report::comparison::{ComparedModel, Comparison};
+use crate::stats::{Bin, Point};
 
 /// How many models are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;
