@@ -90,7 +90,54 @@ impl TokenRecord {
         if !checksum::matches(crc_of(fields, i, header_crc), stated) {
             return None;
         }
-        options().deserialize(fields).ok()
+        fields.first_chunk().map(Self::from_fields)
+    }
+
+    /// The record of these fields. Reports read millions: this takes a third of bincode's time.
+    fn from_fields(fields: &[u8; FIELD_BYTES]) -> Self {
+        let (words, _) = fields.as_chunks();
+        let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+        let mut word = || words.next().unwrap_or_default();
+        let [
+            window,
+            position,
+            token,
+            flags,
+            ref_top,
+            eval_top,
+            ref_top_rank,
+            eval_top_rank,
+        ] = std::array::from_fn(|_| word());
+        let mut number = || f64::from_bits(u64::from(word()) | u64::from(word()) << 32);
+        let [
+            kld,
+            reverse_kld,
+            ref_nll,
+            eval_nll,
+            ref_entropy,
+            ref_top_p,
+            eval_top_p,
+            ref_unknown_p,
+        ] = std::array::from_fn(|_| number());
+        Self {
+            window,
+            position,
+            token,
+            flags,
+            ref_top,
+            eval_top,
+            ref_top_rank,
+            eval_top_rank,
+            kld,
+            reverse_kld,
+            ref_nll,
+            eval_nll,
+            ref_entropy,
+            ref_top_p,
+            eval_top_p,
+            ref_unknown_p,
+            group: word(),
+        }
     }
 }
 
@@ -103,9 +150,12 @@ fn options() -> impl Options {
 /// CRC-32 of the header's checksum, the record's index (u64) and its fields. So a record that was
 /// moved, or that belongs to another file, is found too.
 fn crc_of(fields: &[u8], i: u64, header_crc: u32) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&header_crc.to_le_bytes());
-    crc.update(&i.to_le_bytes());
-    crc.update(fields);
-    crc.finalize()
+    let mut bytes = [0; 4 + 8 + FIELD_BYTES];
+    let parts = [&header_crc.to_le_bytes()[..], &i.to_le_bytes(), fields];
+    let parts = parts.into_iter().flatten();
+    bytes
+        .iter_mut()
+        .zip(parts)
+        .for_each(|(to, from)| *to = *from);
+    crc32fast::hash(&bytes)
 }

@@ -4,7 +4,6 @@ mod finished;
 mod measures;
 mod models;
 mod sidecar;
-mod token_context;
 mod token_log;
 
 pub use finished::{Known, ScoredTokens};
@@ -35,8 +34,7 @@ use crate::report::{
 use crate::score::{Kernel, RowPair};
 use crate::stats::{MostDivergent, PromptStats, RunningMean, Statistics, Until};
 use measures::Measured;
-use token_context::{in_context, texts_of};
-use token_log::TokenLog;
+use token_log::{TokenLog, in_context, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -191,7 +189,7 @@ impl Evaluation<'_> {
         rows: &mut ReferenceRows<'_>,
         until: Option<Until>,
     ) -> Result<TokenLog> {
-        let Some(sidecar) = sidecar else {
+        let Some(mut sidecar) = sidecar else {
             return Ok(TokenLog::without_sidecar());
         };
         if let Some(finished) = sidecar.finished() {
