@@ -1,6 +1,5 @@
 //! What a native file records about itself.
 
-use super::states::StatesReader;
 use super::{KIND, NativeReader};
 use crate::reference::{About, Checks, Prompts, Reference, Rows};
 
@@ -11,7 +10,7 @@ impl NativeReader {
         let about = about(&self);
         let rows = match self.header().states.clone() {
             None => Rows::Blocks(Box::new(self)),
-            Some(states) => Rows::States(Box::new(StatesReader::new(self, states))),
+            Some(states) => Rows::States(Box::new(self), states),
         };
         Reference::new(about, Some(windows), rows)
     }

@@ -6,17 +6,19 @@
 
 mod answer;
 mod chart_data;
-mod filters;
 mod set_up;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
-use serde::Serialize;
+use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, context};
 use thiserror::Error;
 
 use super::comparison::{ComparedModel, Comparison};
+use super::number;
 use answer::Answer;
 use chart_data::ChartData;
 use set_up::SetUpTable;
@@ -33,6 +35,11 @@ const SCRIPTS: [&str; 5] = [
     include_str!("charts.js"),
     include_str!("page.js"),
 ];
+
+const MISSING: &str = "–";
+
+/// More names than this are cut short.
+const MAX_NAMES: usize = 8;
 
 /// Why a page could not be made.
 #[derive(Error, Debug)]
@@ -73,8 +80,8 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
         // Labels are unique.
-        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<Value>(),
-        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<Value>(),
+        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
+        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
@@ -83,7 +90,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         set_up => Value::from(Serde(SetUpTable::of(models, reference.prompts))),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
-        data => Value::from_safe_string(json_in_script(&data)?),
+        data => Value::from_safe_string(data.json()?),
         licences => Value::from_safe_string(LICENCES.to_owned()),
         scripts => SCRIPTS.map(|script| Value::from_safe_string(script.to_owned())),
     };
@@ -91,11 +98,90 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     // What a comparison lacks is shown as a dash.
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-    filters::add_to(&mut environment);
+    add_filters(&mut environment);
     Ok(environment.template_from_str(TEMPLATE)?.render(values)?)
 }
 
-/// JSON for a script element, which ends at the first `</script`, wherever it is.
-fn json_in_script(value: &impl Serialize) -> serde_json::Result<String> {
-    Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
+/// Adds the filters by which the template shows values: a dash for what is missing.
+fn add_filters(environment: &mut Environment) {
+    let numbers: [(&str, fn(f64) -> String); 6] = [
+        ("kld", |x| number::significant(x, 4)),
+        ("percent", number::percent),
+        ("short_percent", |x| {
+            format!("{} %", number::short_percent(x))
+        }),
+        ("quantile_name", number::quantile_name),
+        ("ratio", |x| number::significant(x, 3)),
+        ("p_value", p_value),
+    ];
+    for (name, shown) in numbers {
+        environment.add_filter(name, move |x: Option<f64>| finite(x, shown));
+    }
+    environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
+        finite(x, |x| number::fixed(x, decimals))
+    });
+    environment.add_filter("sort_key", |x: Option<f64>| {
+        let x = x.filter(|x| x.is_finite());
+        x.map(|x| x.to_string()).unwrap_or_default()
+    });
+    environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
+    environment.add_filter("count", |x: Option<u64>| show(x, number::count));
+    environment.add_filter("count_of", |n: u64, thing: String| {
+        number::count_of(n, &thing)
+    });
+    environment.add_filter("capitalised", |text: String| capitalised(&text));
+    environment.add_filter("token", |text: String| token(&text));
+    environment.add_filter("names", |names: Vec<String>| {
+        Value::from_safe_string(emphasised(&names))
+    });
+}
+
+fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| MISSING.to_owned(), show)
+}
+
+/// A number that is not finite is as good as missing.
+fn finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
+    show(value.filter(|value| value.is_finite()), shown)
+}
+
+fn p_value(p: f64) -> String {
+    match p < 1e-3 {
+        true => "< 0.001".to_owned(),
+        false => number::significant(p, 2),
+    }
+}
+
+/// A token's text on one line, with its line feeds and tabs made visible.
+fn token(text: &str) -> String {
+    number::printable(&text.replace('\n', "↵").replace('\t', "⇥"))
+}
+
+/// The text with its first letter as a capital.
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    let first = rest.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(rest.by_ref()).collect()
+}
+
+/// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.
+fn emphasised(names: &[String]) -> String {
+    let shown = match names.len() > MAX_NAMES {
+        true => MAX_NAMES - 1,
+        false => names.len(),
+    };
+    let mut html = String::new();
+    for (i, name) in names.iter().take(shown).enumerate() {
+        let joint = match i {
+            0 => "",
+            _ if i + 1 == names.len() => " and ",
+            _ => ", ",
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(html, "{joint}<strong>{}</strong>", HtmlEscape(name));
+    }
+    if shown < names.len() {
+        let _ = write!(html, " and {} more", names.len() - shown);
+    }
+    html
 }

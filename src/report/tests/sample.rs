@@ -4,11 +4,11 @@ use kl_formats::{BackendIdentity, TokenRecord};
 use serde_json::json;
 
 use super::{made_up, schema};
-use crate::report::Warning;
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
     PairKind, WorstText, WorstToken, WorstTop,
 };
+use crate::report::{Warning, json_text};
 use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference};
 
 const WINDOWS: u32 = 12;
@@ -235,7 +235,7 @@ fn worst(kld: f64, before: &str, has_next: bool) -> WorstToken {
 
 #[test]
 fn the_json_is_as_its_schema_states() {
-    let json = comparison().json().unwrap();
+    let json = json_text(&comparison()).unwrap();
     schema::check::<Comparison>(&json);
     assert!(json.ends_with("}\n"));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();

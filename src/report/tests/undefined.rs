@@ -8,7 +8,7 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
     PairKind,
 };
-use crate::report::{ModelReport, ModelResult, page, text_report};
+use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
     ClusterRule, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Statistics,
 };
@@ -176,7 +176,7 @@ fn no_output_shows_a_number_that_is_none() {
             is_drawn && has_0,
             "{case}"
         );
-        let json = of.json().unwrap();
+        let json = json_text(&of).unwrap();
         check(case, "the JSON", &json);
         crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
@@ -193,7 +193,7 @@ fn no_output_shows_a_number_that_is_none() {
                 top_b_text: None,
             });
             check(case, "the pair", &in_depth.text());
-            let json = in_depth.json().unwrap();
+            let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
             crate::report::tests::schema::check::<InDepth>(&json);
         }
