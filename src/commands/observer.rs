@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use anyhow::Error;
+
 use crate::pipeline;
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
@@ -213,6 +215,11 @@ impl Drop for Phase<'_> {
     fn drop(&mut self) {
         self.watch.event(&Event::End);
     }
+}
+
+/// An error and its causes, in one line.
+pub fn one_line(error: &Error) -> String {
+    format!("{error:#}").replace('\n', " ")
 }
 
 #[cfg(test)]

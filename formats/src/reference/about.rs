@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Kind;
-use crate::identity::deref_to_provenance;
+use crate::provenance::deref_to_provenance;
 use crate::{Groups, Prompt, Provenance, States};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this

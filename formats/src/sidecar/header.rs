@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::identity::deref_to_provenance;
+use crate::provenance::deref_to_provenance;
 use crate::reference::{About, Reference, fingerprint};
 use crate::{
     BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Provenance, TextIdentity, WindowSpec,
