@@ -20,9 +20,7 @@ use super::head::open_rows;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{
-    check_vocabulary, is_same_model, open_again, refuse_folder, warn_of_overlap,
-};
+use super::reference::{check_vocabulary, open_again, refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{DeviceClock, Sources, to_share};
@@ -351,7 +349,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             reference: info,
             settings: &settings.results,
             watch,
-            is_reference_model: is_same_model(about.model.as_ref(), Some(&identity)),
             model: identity,
             n_vocab_compared: n_compared,
             backend: Some(backend),
