@@ -5,7 +5,6 @@
 //! [`crate::Writer::native`] writes a file with a [`Header`] of your own, [`crate::Writer::resume`]
 //! resumes one that was cut off.
 
-mod about;
 mod blocks;
 mod head;
 mod head_writer;
@@ -15,7 +14,6 @@ mod member;
 mod members;
 mod merge;
 mod reader;
-mod states;
 mod walk;
 mod writer;
 

@@ -8,10 +8,10 @@ use super::head::HeadMembers;
 use super::index;
 use super::member::{self, END_BYTES, MemberHead, Tag};
 use super::members::{member_at, open_header, unpack_at};
-use super::{Header, walk};
+use super::{Header, KIND, walk};
 use crate::WindowEntry;
 use crate::error::{Error, Named, Result};
-use crate::reference::ReadBlocks;
+use crate::reference::{About, Checks, Prompts, ReadBlocks, Reference, Rows};
 use crate::source::Source;
 use crate::window::PlacedWindow;
 
@@ -230,5 +230,38 @@ impl NativeReader {
     /// Names the window in an error that does not.
     pub(super) fn in_window(&self, i: usize, error: crate::Error) -> crate::Error {
         error.in_window(self.number(i))
+    }
+
+    /// The open file as a reference, of rows or of hidden states.
+    pub fn into_reference(self) -> Reference {
+        let windows = self.windows().copied().collect();
+        let about = about(&self);
+        let rows = match self.header().states.clone() {
+            None => Rows::Blocks(Box::new(self)),
+            Some(states) => Rows::States(Box::new(self), states),
+        };
+        Reference::new(about, Some(windows), rows)
+    }
+}
+
+/// What is known of an open file.
+fn about(reader: &NativeReader) -> About {
+    let header = reader.header();
+    About {
+        provenance: header.provenance.clone(),
+        file_bytes: reader.file_bytes(),
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows),
+        encoding: header.encoding.name(),
+        states: header.states.clone(),
+        values: header.values(),
+        groups: header.groups(),
+        prompts: header.prompts.clone().map(|list| Prompts {
+            list,
+            chat_template: header.chat_template.clone(),
+            generated: header.generated,
+        }),
+        checks: Checks::Checksums,
+        ..About::new(KIND, reader.path(), header.n_ctx, header.n_vocab)
     }
 }

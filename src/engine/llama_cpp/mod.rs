@@ -11,6 +11,7 @@ mod matrix;
 mod model;
 mod node;
 mod own_head;
+mod params;
 mod placement;
 mod probe;
 pub(super) mod rpc;
@@ -38,14 +39,27 @@ use placement::Placement;
 #[derive(Default)]
 pub struct LlamaCpp {
     started: OnceLock<Result<LlamaBackend, String>>,
+    /// Set if the process ends with the last model, which then is left to the system.
+    ends_process: bool,
 }
 
 impl LlamaCpp {
+    /// The engine of a program that runs one command and ends.
+    #[must_use]
+    pub fn of_one_command() -> Self {
+        Self {
+            ends_process: true,
+            ..Self::default()
+        }
+    }
+
     fn backend(&self) -> Result<&LlamaBackend, EngineError> {
         self.started
             .get_or_init(backends::start)
             .as_ref()
-            .map_err(|error| EngineError::Backend(error.clone()))
+            .map_err(|error| {
+                EngineError::Setup(format!("llama.cpp's backends cannot be used: {error}"))
+            })
     }
 }
 
@@ -82,7 +96,8 @@ impl Engine for LlamaCpp {
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
-        LlamaCppModel::load(self.backend()?, path, options)
+        self.backend()?;
+        LlamaCppModel::load(self, path, options)
     }
 
     fn head(
@@ -105,10 +120,7 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     let header = gguf::read(path)?;
     match unsuitable(&header) {
         None => Ok(header),
-        Some(what) => Err(EngineError::Unsuitable {
-            path: path.to_owned(),
-            what,
-        }),
+        Some(what) => Err(EngineError::model(path, what)),
     }
 }
 

@@ -1,23 +1,22 @@
 //! A model that llama.cpp has loaded.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kl_formats::States;
-use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use super::context::Contexts;
+use super::context::{Batch, Contexts};
 use super::device::Device;
 use super::load::{Loaded, load};
 use super::probe::Found;
 use super::rpc;
 use super::tap::Tap;
-use super::{LlamaCppDecoder, LlamaCppHead, inspect};
+use super::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
     ContextOptions, EngineError, GpuLayers, Model, ModelFacts, ModelOptions, OutputHead,
@@ -26,7 +25,7 @@ use crate::engine::{
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
-    _backend: &'b LlamaBackend,
+    engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
     pub(super) header: Gguf,
@@ -44,7 +43,7 @@ pub struct LlamaCppModel<'b> {
 impl<'b> LlamaCppModel<'b> {
     /// Loads a GGUF, after [`inspect`] has refused what llama.cpp would abort on.
     pub(super) fn load(
-        backend: &'b LlamaBackend,
+        engine: &'b LlamaCpp,
         path: &Path,
         options: &ModelOptions,
     ) -> Result<Self, EngineError> {
@@ -58,12 +57,11 @@ impl<'b> LlamaCppModel<'b> {
             metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
         };
         if stamp(fs::metadata(path).ok()) != stamp(before) {
-            return Err(EngineError::Changed {
-                path: path.to_owned(),
-            });
+            let what = "changed while it was loaded: wait until it is complete, and try again";
+            return Err(EngineError::model(path, what));
         }
         Ok(Self {
-            _backend: backend,
+            engine,
             facts: facts(path, &header, &loaded),
             header,
             inner: loaded.model,
@@ -154,7 +152,11 @@ impl Model for LlamaCppModel<'_> {
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
         // llama.cpp counts the bytes of a text in 31 bits.
         if i32::try_from(text.len()).is_err() {
-            return Err(EngineError::TextTooLong { bytes: text.len() });
+            return Err(EngineError::Setup(format!(
+                "the text has {} bytes, but llama.cpp tokenizes at most {} at once: split the file",
+                text.len(),
+                i32::MAX
+            )));
         }
         let vocab = self.inner.vocab();
         let tokens = vocab.tokenize(text.as_bytes(), false, parse_special);
@@ -167,9 +169,15 @@ impl Model for LlamaCppModel<'_> {
             false => None,
         };
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
-        let context = self.context(options, tap.clone())?;
-        let (facts, turn) = (&self.facts, self.turn());
-        Ok(LlamaCppDecoder::new(context, options, facts, tap, turn))
+        Ok(LlamaCppDecoder {
+            context: self.context(options, tap.clone())?,
+            batch: Batch::default(),
+            calls: options.calls(),
+            n_seq: options.n_seq.max(1) as usize,
+            facts: &self.facts,
+            tap,
+            turn: self.turn(),
+        })
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
@@ -183,8 +191,11 @@ impl Model for LlamaCppModel<'_> {
         Ok(head)
     }
 
-    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        Ok(Box::new(self.header.open(self.head_place()?)?))
+    fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
+        let tensor = self.header.open(self.head_place()?)?;
+        let values = self.found()?.values.iter().flatten();
+        let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        Ok(Box::new(tensor.chain(Cursor::new(values))))
     }
 
     fn head(
@@ -201,7 +212,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if self.gpus.is_empty() {
+        if self.engine.ends_process && self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }
