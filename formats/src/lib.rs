@@ -137,11 +137,10 @@ mod ggml;
 mod groups;
 mod gzip;
 mod header_lines;
-mod identity;
 mod prompt;
+mod provenance;
 mod python_literal;
 mod row;
-mod shard;
 mod source;
 mod states;
 mod tensors;
@@ -175,21 +174,17 @@ pub use error::{Error, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
-pub use identity::{
-    BackendIdentity, ModelIdentity, Provenance, TextIdentity, TokenizerIdentity, hex, part_of_name,
-};
-pub use klpy::{KlPyHeader, KlPyReader};
-pub use llamacpp::{LlamaCppHeader, LlamaCppReader};
 pub use native::{Header, NativeReader};
-pub use npz::NpzReader;
 pub use prompt::{Messages, Prompt, PromptContent};
+pub use provenance::{
+    BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
+    part_of_name,
+};
 pub use reference::{
     About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
     Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
-pub use safetensors::SafetensorsReader;
-pub use shard::Shard;
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts, is_sidecar,
@@ -198,8 +193,7 @@ pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
 pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};
 pub use writing::{
-    Member, Piece, PieceMemory, Target, TargetError, WindowEncoder, WindowFormat, Writer,
-    rows_per_piece,
+    Piece, Target, TargetError, WindowEncoder, WindowFormat, Writer, rows_per_piece,
 };
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.

@@ -19,9 +19,8 @@ use super::evaluation::{
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{is_same_model, open_again, open_rows, refuse_folder, warn_of_overlap};
+use super::reference::{check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
-use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -349,7 +348,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             reference: info,
             settings: &settings.results,
             watch,
-            is_reference_model: is_same_model(about.model.as_ref(), Some(&identity)),
             model: identity,
             n_vocab_compared: n_compared,
             backend: Some(backend),

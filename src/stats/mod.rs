@@ -49,6 +49,7 @@ pub mod summary;
 pub mod tail;
 pub mod text_length;
 pub mod unknown;
+mod until;
 mod window_means;
 
 pub use breakdown::{Bin, Breakdown};
@@ -81,3 +82,4 @@ pub use strata::Cluster;
 pub use summary::{Agreement, Statistics, Summary};
 pub use tail::Tail;
 pub use unknown::UnknownP;
+pub use until::{Until, UntilInfo};

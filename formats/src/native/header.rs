@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::identity::deref_to_provenance;
+use crate::provenance::deref_to_provenance;
 use crate::reference::{About, Values};
 use crate::row::RowLayout;
 use crate::window::{longest, n_rows};

@@ -13,9 +13,8 @@ use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, Wind
 
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
 use super::observer::{Observer, Watch};
-use super::reference::{is_same_model, open_again, open_rows, read_windows, warn_of_overlap};
+use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
-use super::vocabulary::check_vocabularies;
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
@@ -120,7 +119,6 @@ impl<E: Engine + Sync> FileRun<'_, E> {
             reference: self.info,
             settings: &settings.results,
             watch,
-            is_reference_model: is_same_model(about.model.as_ref(), other_about.model.as_ref()),
             model: identity(&other_about),
             n_vocab_compared: n_compared,
             backend: other_about.backend.clone(),

@@ -294,7 +294,7 @@ fn write_missing<M: Model + Sync>(
     }
     let device = timing.device.map(DeviceInfo::from);
     if let Some(device) = &device
-        && let Some(waited) = Warning::of_device(device, DeviceWait::Encoding, DeviceWait::Writing)
+        && let Some(waited) = device.warning(DeviceWait::Encoding, DeviceWait::Writing)
     {
         watch.warn(waited);
     }

@@ -10,6 +10,7 @@ mod set_up;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use minijinja::value::Serde;
@@ -79,8 +80,8 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
         // Labels are unique.
-        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<Value>(),
-        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<Value>(),
+        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
+        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),

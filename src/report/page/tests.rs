@@ -144,7 +144,11 @@ fn embedded(page: &str) -> Value {
 fn every_model_has_its_row() {
     let page = html(&many(12)).unwrap();
     for model in many(12).models {
-        let row = format!(r#"<th scope="row">{}</th>"#, model.label);
+        let size = model.model.shown_bytes().unwrap();
+        let row = format!(
+            "<th scope=\"row\">{}</th>\n<td data-value=\"{size}\">",
+            model.label
+        );
         assert!(page.contains(&row), "{row}");
     }
     let data = embedded(&page);

@@ -15,7 +15,7 @@ use super::json::Versions;
 use super::warning::Warning;
 
 pub use divergent::{DivergentToken, TokenContext, TopToken};
-pub use model::{Interrupted, ModelInfo, ModelReport, NotAvailable, UntilInfo, without_part};
+pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
 pub use prompts::PromptReport;
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
 pub use states::{HeadInfo, StatesInfo};

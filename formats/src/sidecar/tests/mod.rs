@@ -8,7 +8,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::trailer::Trailer;
+use super::end::Trailer;
 use super::*;
 use crate::common::model;
 use crate::testing::*;
@@ -66,7 +66,7 @@ const END_BYTES: usize = 23 + TRAILER_BYTES;
 fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
     let section = texts().to_bytes();
     let trailer = Trailer::new(n_records, &section);
-    [section, trailer::to_bytes(&trailer, header_crc)].concat()
+    [section, trailer.to_bytes(header_crc)].concat()
 }
 
 fn write(records: &[TokenRecord]) -> Vec<u8> {
