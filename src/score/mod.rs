@@ -108,36 +108,24 @@
 //! has not been timed.
 
 mod exp;
-mod floor;
 mod kernel;
 mod llama_perplexity;
 mod ln;
 pub mod logit_metrics;
 mod pair;
 mod passes;
-mod portable;
 mod recomputed;
+mod rows;
 mod token_score;
-mod vector;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod fixed_point;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]
 mod tests;
 
-pub use floor::floor;
 pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
-pub use pair::RowPair;
+pub use pair::{RowPair, floor};
 pub use recomputed::Recomputed;
 pub use token_score::TokenScore;

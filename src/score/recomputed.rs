@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn compare(rows: &[&[f32]], again: &[f32]) -> Recomputed {
-        Recomputed::compare(Kernel::Portable, rows, again)
+        Recomputed::compare(Kernel::detect(), rows, again)
     }
 
     #[test]
