@@ -36,7 +36,7 @@
 //!
 //! # Passes
 //!
-//! Everything is f64, in vectors. Both passes read chunks of 1,024 entries, decoded on the stack. The first one
+//! Everything is f64. Both passes read chunks of 1,024 entries, decoded on the stack. The first one
 //! sums the differences, the norms, and the softmax's normalisers relative to the largest logit so
 //! far; the second one sums the rest:
 //!
@@ -69,9 +69,8 @@
 //!
 //! # Speed
 //!
-//! A pair of 128,256 entries takes 1.0 to 1.5 ms on one busy core (AMD EPYC, `target-cpu=native`),
-//! about three times as long as scoring it with the portable kernel: five exponentials and two
-//! logarithms an entry instead of two exponentials.
+//! A pair of 128,256 entries takes 0.9 ms on one core of a Zen 4 with AVX-512, seven times as long as
+//! scoring it: five exponentials and two logarithms an entry instead of two exponentials.
 
 use std::f64::consts::LN_2;
 
