@@ -42,7 +42,7 @@ fn write(
     let mut model = ModelIdentity::named(format!("model-{file:03}.gguf"));
     model.size_bytes = Some(1_000_000_000 + 37_000_000 * u64::from(file));
     model.n_params = Some(8_000_000_000);
-    header.model_path = format!("model-{file:03}.gguf");
+    header.model_path = Some(format!("model-{file:03}.gguf"));
     header.model = Some(model);
     let path = folder.join(format!("model-{file:03}@ref.kls"));
     let mut writer = SidecarWriter::create(BufWriter::new(File::create(&path)?), &path, &header)?;

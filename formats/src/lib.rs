@@ -72,12 +72,12 @@
 //! # writer.write_window(&windows[0], [[0.5, 1.5], [2.0, 0.0]])?;
 //! # writer.finish()?;
 //! let reference = Reference::open(path)?;
-//! if let Rows::States(reader) = reference.rows() {
+//! if let Rows::States(file, _) = reference.rows() {
 //!     let mut head = Vec::new();
-//!     std::io::Read::read_to_end(&mut reader.head(), &mut head)?;
-//!     let window = reader.window(0)?;
+//!     std::io::Read::read_to_end(&mut file.head(), &mut head)?;
+//!     let window = file.window(0)?;
 //!     let mut states = Vec::new();
-//!     reader.read(0, 0..window.n_rows, &mut states)?; // n_rows x n_embd numbers
+//!     file.read_states(0, 0..window.n_rows, &mut None, &mut states)?; // n_rows x n_embd numbers
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -137,11 +137,10 @@ mod ggml;
 mod groups;
 mod gzip;
 mod header_lines;
-mod identity;
 mod prompt;
+mod provenance;
 mod python_literal;
 mod row;
-mod shard;
 mod source;
 mod states;
 mod tensors;
@@ -175,21 +174,22 @@ pub use error::{Error, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
-pub use identity::{
-    BackendIdentity, ModelIdentity, TextIdentity, TokenizerIdentity, hex, part_of_name,
-};
 pub use klpy::{KlPyHeader, KlPyReader};
 pub use llamacpp::{LlamaCppHeader, LlamaCppReader};
 pub use native::{Header, NativeReader};
 pub use npz::NpzReader;
 pub use prompt::{Messages, Prompt, PromptContent};
+pub use provenance::{
+    BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
+    part_of_name,
+};
 pub use reference::{
-    About, Checks, Kind, Prompts, ReadBlocks, ReadStates, ReadStream, Reference, Rows, UnknownKind,
-    Values, Windows, sniff,
+    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
+    Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use safetensors::SafetensorsReader;
-pub use shard::Shard;
+
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts, is_sidecar,

@@ -147,8 +147,8 @@ fn read_native(reader: NativeReader) -> Result<()> {
     let windows: Vec<WindowEntry> = reader.windows().copied().collect();
     match reader.into_reference().into_rows() {
         Rows::Blocks(blocks) => read_blocks(&*blocks, &windows),
-        Rows::States(states) => read_states(&*states, &windows),
-        Rows::Stream(_) => panic!("a native file that is a stream"),
+        Rows::States(file, states) => read_states(&file, &states, &windows),
+        Rows::Stream(_) | Rows::Windows(_) => panic!("a native file without blocks"),
     }
 }
 
@@ -173,8 +173,7 @@ fn read_blocks(reader: &dyn ReadBlocks, windows: &[WindowEntry]) -> Result<()> {
 }
 
 /// The head, the check rows, and every window's states, group by group; the first of each twice.
-fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
-    let states = reader.states();
+fn read_states(reader: &NativeReader, states: &States, windows: &[WindowEntry]) -> Result<()> {
     let mut head = Vec::new();
     if let Err(error) = reader.head().read_to_end(&mut head) {
         return Err(error.downcast::<Error>().expect("an error of this crate"));
@@ -184,7 +183,8 @@ fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
     assert_eq!(rows.len(), states.check.rows.len());
     for (i, entry) in windows.iter().enumerate() {
         assert_eq!(reader.window(i)?.entry(), *entry);
-        reader.prefetch(i);
+        (0..reader.n_blocks(i)).for_each(|b| reader.prefetch(i, b));
+        let mut last = None;
         let n_embd = states.n_embd as usize;
         let (mut group, mut first, mut n_rows) = (Vec::new(), Vec::new(), 0);
         for rows in states.groups(entry) {
@@ -192,8 +192,8 @@ fn read_states(reader: &dyn ReadStates, windows: &[WindowEntry]) -> Result<()> {
             n_rows = rows.end;
             group.clear();
             first.clear();
-            reader.read(i, rows.clone(), &mut group)?;
-            reader.read(i, rows.start..rows.start + 1, &mut first)?;
+            reader.read_states(i, rows.clone(), &mut last, &mut group)?;
+            reader.read_states(i, rows.start..rows.start + 1, &mut last, &mut first)?;
             assert_eq!(group.len(), rows.len() * n_embd);
             let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
             assert!(first.len() == n_embd && first.iter().zip(&group).all(is_same));
@@ -286,8 +286,9 @@ fn reference(path: &Path) -> Result<()> {
     let listed = reference.windows().map(<[WindowEntry]>::to_vec);
     match (reference.into_rows(), listed) {
         (Rows::Blocks(blocks), Some(windows)) => read_blocks(&*blocks, &windows),
-        (Rows::States(states), Some(windows)) => read_states(&*states, &windows),
-        (Rows::Blocks(_) | Rows::States(_), None) => panic!("no list of windows"),
+        (Rows::States(file, states), Some(windows)) => read_states(&file, &states, &windows),
+        (Rows::Windows(_), _) => panic!("a file without rows"),
+        (Rows::Blocks(_) | Rows::States(..), None) => panic!("no list of windows"),
         (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
     }
 }

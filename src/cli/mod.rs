@@ -115,7 +115,7 @@ fn run(command: &Command) -> Result<Outcome> {
     on_abort(abort::die);
     on_wait(stop::say_server);
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
-    let engine = LlamaCpp::default();
+    let engine = LlamaCpp::of_one_command();
     if is_verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }

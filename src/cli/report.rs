@@ -14,7 +14,7 @@ use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
 use crate::report::comparison::{CSV_START, Comparison};
-use crate::report::page;
+use crate::report::{json_text, page};
 
 /// What a page has near its start: its generator.
 const PAGE_MARK: &str = "content=\"kl ";
@@ -41,17 +41,17 @@ pub fn show_report(settings: &ReportSettings, outputs: &ReportOutputs) -> Result
     match &reported {
         Reported::Pair(pair) => {
             write(outputs.json.as_deref(), json, outputs.quiet, || {
-                Ok(pair.json()?)
+                Ok(json_text(&pair)?)
             })?;
             results.print_text(&match outputs.shown {
-                Shown::Json => pair.json()?,
+                Shown::Json => json_text(&pair)?,
                 _ => pair.text(),
             });
         }
         Reported::Comparison(comparison) => {
             results.print_text(&shown(comparison, outputs)?);
             write(outputs.json.as_deref(), json, outputs.quiet, || {
-                Ok(comparison.json()?)
+                Ok(json_text(&comparison)?)
             })?;
             write(outputs.csv.as_deref(), csv, outputs.quiet, || {
                 Ok(comparison.csv())
@@ -77,7 +77,7 @@ fn shown(comparison: &Comparison, outputs: &ReportOutputs) -> Result<String> {
         Shown::Text => comparison.text(),
         Shown::Markdown => comparison.markdown(outputs.breakdown),
         Shown::ModelCard => comparison.model_card(),
-        Shown::Json => comparison.json()?,
+        Shown::Json => json_text(&comparison)?,
         Shown::Csv => comparison.csv(),
     })
 }

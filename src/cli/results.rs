@@ -11,7 +11,7 @@ use super::print_result;
 use crate::commands::one_line;
 use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::{self, ModelReport, ReferenceInfo, Report, text_report};
+use crate::report::{ModelReport, ReferenceInfo, Report, text_report};
 
 /// The results of a run, printed and saved as they come.
 pub struct Results<'s> {
@@ -186,5 +186,7 @@ fn write_json(path: &Path, replace: bool, report: &Report) -> Result<()> {
 }
 
 fn report_json(report: &Report) -> Result<String> {
-    report::json_text(report).context("the result cannot be written as JSON")
+    report
+        .json()
+        .context("the result cannot be written as JSON")
 }

@@ -6,6 +6,22 @@ use kl_formats::{BackendIdentity, Calls};
 use super::observer::Watch;
 use crate::engine::FlashAttention;
 use crate::report::Warning;
+use crate::report::set_up::setting;
+
+/// The settings whose values are compared as they are: their names in a set-up and in a warning, and
+/// the flags that set them.
+const OF_ALL: [(&str, &str, &str); 3] = [
+    ("llama.cpp", "llama.cpp", ""),
+    ("devices", "the set of devices", ""),
+    ("threads", "the number of threads", "--threads"),
+];
+
+/// Those that a model without attention does not have.
+const OF_ATTENTION: [(&str, &str, &str); 3] = [
+    ("flash attention", "flash attention", "--flash-attn"),
+    ("K cache", "the type of cached keys", "--cache-type-k"),
+    ("V cache", "the type of cached values", "--cache-type-v"),
+];
 
 /// What two runs are compared by.
 #[derive(Debug, Clone, Copy)]
@@ -56,41 +72,14 @@ impl Run<'_> {
 
     /// The settings that differ and change results.
     pub fn differences(self) -> Vec<Difference> {
-        /// A setting as text, if it is known.
-        type Setting = fn(&BackendIdentity) -> Option<String>;
-        let everywhere: [(&str, Setting, &str); 3] = [
-            ("llama.cpp", |b| b.llama_cpp.clone(), ""),
-            (
-                "the set of devices",
-                |b| b.devices.as_ref().map(|devices| devices.join(", ")),
-                "",
-            ),
-            (
-                "the number of threads",
-                |b| b.threads.map(|n| n.to_string()),
-                "--threads",
-            ),
-        ];
-        let of_attention: [(&str, Setting, &str); 3] = [
-            ("flash attention", |b| b.flash_attn.clone(), "--flash-attn"),
-            (
-                "the type of cached keys",
-                |b| b.type_k.clone(),
-                "--cache-type-k",
-            ),
-            (
-                "the type of cached values",
-                |b| b.type_v.clone(),
-                "--cache-type-v",
-            ),
-        ];
-        let settings = everywhere.iter().chain(match self.has_attention {
-            true => of_attention.as_slice(),
+        let of_attention = match self.has_attention {
+            true => OF_ATTENTION.as_slice(),
             false => &[],
-        });
-        let differ = settings.filter_map(|&(what, setting, flag)| {
-            let (here, there) = (setting(self.here)?, setting(self.there)?);
-            let is_same_attention = what == "flash attention"
+        };
+        let settings = OF_ALL.iter().chain(of_attention);
+        let differ = settings.filter_map(|&(name, what, flag)| {
+            let (here, there) = (setting(self.here, name)?, setting(self.there, name)?);
+            let is_same_attention = name == "flash attention"
                 && flash_attention(self.here) == flash_attention(self.there);
             (here != there && !is_same_attention).then(|| Difference {
                 what,

@@ -16,15 +16,16 @@ use super::differences;
 use super::evaluation::{
     Evaluated, Evaluation, Known, Measures, ScoredTokens, SidecarFile, evaluate_each,
 };
-use super::head::readable;
+use super::head::open_rows;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{is_same_model, open_again, refuse_folder, warn_of_overlap};
+use super::reference::{
+    check_vocabulary, is_same_model, open_again, refuse_folder, warn_of_overlap,
+};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
-use super::vocabulary::check_vocabulary;
 use crate::engine::{Engine, Model, Room};
-use crate::pipeline::{Contexts, DeviceClock, Readable, ReferenceRows, Sources, to_share};
+use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
 
 /// Evaluates every model.
@@ -335,22 +336,15 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             run.warn(watch);
         }
         reference.set_bos(model.facts().bos());
-        let contexts = Contexts::default();
         let device = DeviceClock::default();
-        let reference = match self.against {
-            Against::File { .. } => {
-                let head = |states: &States, section: &mut dyn Read| {
-                    model.head(states, section, run.threads)
-                };
-                readable(reference, head, watch)?
-            }
-            Against::Model(_) => Readable::computed_by(reference, &contexts),
-        };
-        let computes_reference = match reference.here() {
+        let head =
+            |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
+        let rows = open_rows(reference, head, watch)?;
+        let computes_reference = match &rows.here {
             Some(here) => here.is_on_device(),
             None => self.against.is_offloaded(),
         };
-        let reference = reference.timed_by(computes_reference.then(|| device.clone()));
+        let rows = rows.timed_by(computes_reference.then(|| device.clone()));
 
         let evaluation = Evaluation {
             path,
@@ -379,16 +373,16 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             loaded: started.elapsed(),
         };
         let rows = match (self.shard, settings.until) {
-            (Some(shard), _) => ReferenceRows::part(reference, run.max_rows, shard),
-            (None, Some(_)) => ReferenceRows::sampled(reference, run.max_rows),
-            (None, None) => ReferenceRows::new(reference, run.max_rows),
+            (Some(shard), _) => rows.part(run.max_rows, shard),
+            (None, Some(_)) => rows.sampled(run.max_rows),
+            (None, None) => rows.limited(run.max_rows),
         };
         let rows = rows.cut_to(n_compared);
-        let against = &self.against;
+        let (against, contexts) = (&self.against, rows.contexts.clone());
         let make = || {
             let decoder = model.decoder(&options)?;
             if let Against::Model(reference) = against {
-                reference.add_context(&contexts)?;
+                contexts.give(Box::new(reference.decoder()?));
             }
             Ok(decoder)
         };
@@ -404,7 +398,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 n_windows: options.n_seq as usize,
             },
         )?;
-        drop(evaluation);
+        drop((evaluation, contexts));
         if is_last {
             model.drop_last();
         }

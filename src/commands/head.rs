@@ -1,5 +1,4 @@
-//! References of hidden states: prepares what computes their rows, and judges whether it computes
-//! the right ones.
+//! References of hidden states: judges whether this run computes the rows that their model gave.
 
 use std::io::Read;
 
@@ -7,7 +6,7 @@ use kl_formats::{Reference, States};
 
 use super::observer::Watch;
 use crate::engine::{EngineError, Head};
-use crate::pipeline::{Error, Readable};
+use crate::pipeline::{Error, ReferenceRows};
 use crate::report::Warning;
 
 /// The KLD, in nats, from which a row that was computed on another backend than its writer's is
@@ -19,14 +18,14 @@ const DOUBTFUL_KLD: f64 = 1e-3;
 ///
 /// # Errors
 /// Those of `make` and of the file, and rows that are not those of the model that wrote it.
-pub fn readable<'h, H: Head + 'h>(
+pub fn open_rows<'h, H: Head + 'h>(
     reference: Reference,
     make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
     watch: &Watch<'_>,
-) -> Result<Readable<'h>, Error> {
+) -> Result<ReferenceRows<'h>, Error> {
     let path = reference.path().display().to_string();
-    let readable = Readable::open(reference, make)?;
-    if let Some(here) = readable.here()
+    let rows = ReferenceRows::open(reference, make)?;
+    if let Some(here) = &rows.here
         && here.moved.max_kld >= DOUBTFUL_KLD
     {
         watch.warn(Warning::RowsMoved {
@@ -36,5 +35,5 @@ pub fn readable<'h, H: Head + 'h>(
             max_kld: here.moved.max_kld,
         });
     }
-    Ok(readable)
+    Ok(rows)
 }

@@ -1,10 +1,9 @@
 //! Describes a reference, a sidecar or a model, and checks whether it is whole.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kl_formats::{About, Found, GgmlType, Reference, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
@@ -48,33 +47,20 @@ pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
 fn of_sidecar(path: &Path) -> Result<Info> {
     let sidecar = SidecarReader::open(path)?;
     let (header, n_records) = (sidecar.header().clone(), sidecar.n_records());
-    let metadata =
-        fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let groups = header.groups.into_iter().map(|name| GroupInfo {
+        name,
+        n_windows: None,
+    });
     Ok(Info {
         kind: "sidecar".to_owned(),
-        file_bytes: metadata.len(),
-        writer: Some(header.writer),
         label: header.label,
-        model: header.model,
-        model_path: Some(header.model_path),
+        file_bytes: sidecar.file_bytes(),
         reference: Some(header.reference),
-        n_ctx: header.n_ctx,
-        n_vocab: header.n_vocab,
         n_vocab_compared: header.n_vocab_compared,
-        first_scored: Some(header.first_scored),
         n_rows: Some(n_records),
-        groups: header
-            .groups
-            .into_iter()
-            .map(|name| GroupInfo {
-                name,
-                n_windows: None,
-            })
-            .collect(),
         until: header.until,
-        shard: header.shard,
-        backend: header.backend,
-        ..Info::default()
+        groups: groups.collect(),
+        ..Info::of(header.provenance)
     })
 }
 
@@ -134,37 +120,22 @@ fn tensor_types(header: &Gguf) -> Vec<TensorTypeInfo> {
 }
 
 fn of_reference(about: &About) -> Info {
-    let log_probabilities = Some(about.holds_log_probabilities());
     let about = about.clone();
     Info {
         kind: about.kind.to_string(),
         file_bytes: about.file_bytes,
+        n_windows: about.n_windows,
+        n_rows: about.n_rows,
+        encoding: Some(about.encoding.to_string()),
+        log_probabilities: Some(about.holds_log_probabilities()),
+        states: about.states,
+        holds_tokens: about.holds_tokens,
         groups: about
             .groups
             .as_ref()
             .map_or_else(Vec::new, GroupInfo::of_each),
         prompts: about.prompts.as_ref().map(PromptsInfo::new),
-        writer: about.writer,
-        model: about.model,
-        model_path: about.model_path,
-        tokenizer: about.tokenizer,
-        text: about.text,
-        text_path: about.text_path,
-        n_ctx: about.n_ctx,
-        n_vocab: about.n_vocab,
-        add_bos: about.add_bos,
-        first_scored: about.first_scored,
-        n_windows: about.n_windows,
-        n_rows: about.n_rows,
-        encoding: Some(about.encoding.to_string()),
-        states: about.states,
-        log_probabilities,
-        holds_tokens: about.holds_tokens,
-        shard: about.shard,
-        seed: about.seed,
-        stride: about.stride,
-        backend: about.backend,
         others: about.others.into_iter().collect(),
-        ..Info::default()
+        ..Info::of(about.provenance)
     }
 }

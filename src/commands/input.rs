@@ -20,9 +20,9 @@ use crate::report::number::{count, count_of};
 /// What is wrong with the files, or that the observer asks to stop.
 pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     let raw = RawInput::read(source)?;
-    for (name, invalid) in raw.invalid_utf8() {
+    for invalid in raw.invalid_utf8() {
         watch.warn(Warning::NotUtf8 {
-            name,
+            name: invalid.name.clone(),
             n: invalid.n,
             first: invalid.first,
         });

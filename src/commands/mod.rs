@@ -40,7 +40,6 @@ mod report;
 mod resume;
 pub mod settings;
 mod verify;
-mod vocabulary;
 mod write;
 
 pub use compare::compare;

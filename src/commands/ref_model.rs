@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kl_formats::{About, Kind, Reference, ReferenceSummary, Shard, WindowSpec};
+use kl_formats::{About, Kind, Reference, ReferenceSummary, Rows, Shard, WindowSpec};
 
 use super::calls::Decoding;
 use super::context::{
@@ -15,7 +15,6 @@ use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
 use crate::engine::{Beside, ContextOptions, Engine, EngineError, GpuLayers, Model, Room};
 use crate::input::{Part, Selection};
-use crate::pipeline::{Contexts, reference_of_windows};
 use crate::report::number::{bytes, count};
 
 /// The kind of reference that a model is.
@@ -147,7 +146,9 @@ impl<M: Model> RefModel<M> {
 
     /// Its windows, whose rows contexts of the model compute.
     pub fn windows(&self) -> Reference {
-        reference_of_windows(self.about.clone(), self.windows.clone())
+        let entries = self.windows.iter().map(WindowSpec::entry).collect();
+        let rows = Rows::Windows(self.windows.clone());
+        Reference::new(self.about.clone(), Some(entries), rows)
     }
 
     /// Whether an accelerator computes all layers.
@@ -155,16 +156,12 @@ impl<M: Model> RefModel<M> {
         self.model.facts().is_offloaded
     }
 
-    /// Adds one more context to `contexts`.
+    /// Creates one more context.
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn add_context<'m>(
-        &'m self,
-        contexts: &Contexts<M::Decoder<'m>>,
-    ) -> Result<(), EngineError> {
-        contexts.add(self.model.decoder(&self.options)?);
-        Ok(())
+    pub fn decoder(&self) -> Result<M::Decoder<'_>, EngineError> {
+        self.model.decoder(&self.options)
     }
 
     /// Drops the model right before the process ends.

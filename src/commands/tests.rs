@@ -24,7 +24,7 @@ use super::settings::{
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
-use crate::input::{ScoreFrom, Source, TextSource, Windowing};
+use crate::input::{NamedText, ScoreFrom, Source, TextSource, Windowing};
 use crate::report::Report;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -120,8 +120,11 @@ impl Folder {
     fn write_settings(&self, name: &str) -> WriteSettings {
         WriteSettings {
             model: self.path("f16"),
-            input: Source::Text(TextSource {
-                path: self.path("text"),
+            input: Source::Texts(TextSource {
+                texts: vec![NamedText {
+                    group: None,
+                    path: self.path("text"),
+                }],
                 windowing: Windowing {
                     n_ctx: 64,
                     stride: None,
@@ -347,7 +350,7 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
 /// Settings of an evaluation of 100 windows that stops long before its end.
 fn until_settings(folder: &Folder) -> EvaluateSettings {
     let mut settings = folder.write_settings("ref");
-    let Source::Text(text) = &mut settings.input else {
+    let Source::Texts(text) = &mut settings.input else {
         unreachable!("a text");
     };
     text.windowing.n_ctx = 9;

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kl_formats::{Checks, ReadStream, Reference, RowLayout, Rows, rows_per_piece, sidecar};
+use kl_formats::{
+    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, rows_per_piece, sidecar,
+};
 use rayon::prelude::*;
 
 use super::observer::Watch;
@@ -30,11 +32,12 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
     };
     let (n_windows, n_rows) = match reference.into_rows() {
         Rows::Blocks(rows) => verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?,
-        Rows::States(rows) => {
+        Rows::States(rows, _) => {
             rows.verify_head()?;
             verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?
         }
         Rows::Stream(rows) => verify_stream(rows, n_vocab, step)?,
+        Rows::Windows(windows) => (windows.len() as u64, 0),
     };
     Ok(Verified {
         n_windows,

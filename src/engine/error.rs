@@ -1,5 +1,6 @@
 //! Why a model could not be used: each message is one line that states what, where and what to do.
 
+use std::io;
 use std::path::PathBuf;
 
 use super::gguf::GgufError;
@@ -84,6 +85,9 @@ pub enum EngineError {
     /// The head of stored hidden states cannot be used.
     #[error("the output head cannot be used: {0}")]
     StoredHead(String),
+    /// The head of stored hidden states cannot be read.
+    #[error("the head of its hidden states cannot be read: {0}")]
+    ReadHead(io::Error),
     /// No token could be generated: the row's logits are not finite.
     #[error("{path}: cannot generate a token after prompt {window}, position {position}: the logits are not finite: leave out the prompt, or use another model", path = .path.display())]
     NoTopToken {

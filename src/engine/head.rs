@@ -15,17 +15,6 @@ pub struct OutputHead {
     pub tensor: HeadTensor,
     /// What follows the product, in order.
     pub then: Vec<HeadStep>,
-    /// The values of each step that has some, in order: n_vocab of them, or one.
-    pub values: Vec<Vec<f32>>,
-}
-
-impl OutputHead {
-    /// The values of all steps, as files hold them after the matrix: f32, little-endian.
-    #[must_use]
-    pub fn value_bytes(&self) -> Vec<u8> {
-        let values = self.values.iter().flatten();
-        values.flat_map(|value| value.to_le_bytes()).collect()
-    }
 }
 
 /// Computes rows of logits from hidden states: one product, then the steps.

@@ -238,11 +238,12 @@ pub trait Model: Tokens {
     /// Those of [`output_head`](Self::output_head), or a file that cannot be read.
     fn hashed_head(&self) -> Result<OutputHead, EngineError>;
 
-    /// Reads the head's matrix as it stands in the model's file.
+    /// Reads the head's matrix as it stands in the model's file, then the values of the steps that
+    /// follow the product, f32.
     ///
     /// # Errors
-    /// A file that cannot be opened.
-    fn read_head_tensor(&self, head: &OutputHead) -> Result<Box<dyn Read>, EngineError>;
+    /// Those of [`output_head`](Self::output_head), or a file that cannot be opened.
+    fn read_head(&self) -> Result<Box<dyn Read>, EngineError>;
 
     /// Prepares the head of stored states on the device that computes this model's own. `section`
     /// gives its matrix, then the values of its steps; where the matrix is this model's own too, the
@@ -290,7 +291,9 @@ pub trait LogitSource {
         &mut self,
         window: &WindowSpec,
         sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E>;
+    ) -> Result<(), E>
+    where
+        Self: Sized;
 
     /// Runs several windows as [`decode`](Self::decode) runs one, in fewer calls if the source can:
     /// `sink` is given the index of the window that the rows belong to, and all rows of one before
@@ -302,7 +305,10 @@ pub trait LogitSource {
         &mut self,
         windows: &[&WindowSpec],
         mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<(), E>
+    where
+        Self: Sized,
+    {
         for (i, window) in windows.iter().enumerate() {
             self.decode(window, |rows| sink(i, rows))?;
         }
@@ -337,7 +343,9 @@ pub trait Decoder: LogitSource<Error = EngineError> {
         window: &WindowSpec,
         wants_rows: impl Fn(Range<usize>) -> bool,
         sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
-    ) -> Result<(), E>;
+    ) -> Result<(), E>
+    where
+        Self: Sized;
 
     /// Appends `n` tokens to `tokens`, which holds at least one: each is the most probable next
     /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
@@ -351,7 +359,9 @@ pub trait Decoder: LogitSource<Error = EngineError> {
         tokens: &mut Vec<u32>,
         n: u32,
         on_token: impl FnMut() -> Result<(), E>,
-    ) -> Result<(), E>;
+    ) -> Result<(), E>
+    where
+        Self: Sized;
 }
 
 /// Runs a window step by step: see [`LogitSource::decode`].

@@ -17,26 +17,20 @@
 )]
 
 pub mod chat_template;
-mod grouped;
-mod part;
 mod prepared;
 mod prompt_file;
 mod prompts;
-mod raw;
-mod single;
 mod source;
 mod text;
+mod texts;
 mod windows;
 
-pub use part::Part;
-pub use prepared::PreparedInput;
+pub use prepared::{PreparedInput, RawInput, Selection};
 pub use prompts::{Generation, GenerationStep};
-pub use raw::{RawInput, Selection};
 pub use source::{
-    GROUP_NAMES, GroupedSource, NamedText, PromptSource, Source, TemplateChoice, TextSource,
-    is_group_name,
+    GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
 };
 pub use text::InvalidUtf8;
 pub use windows::{
-    DEFAULT_SEED, Plan, ScoreFrom, Windowing, longest_window, n_rows, n_tokens, shuffled,
+    DEFAULT_SEED, Part, Plan, ScoreFrom, Windowing, longest_window, n_rows, n_tokens, shuffled,
 };

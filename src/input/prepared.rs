@@ -1,12 +1,97 @@
-//! Input that is ready to decode.
+//! Input that is ready to decode, and what was read for it before the model is loaded, so that a bad
+//! file fails at once.
 
 use std::borrow::Cow;
 
+use anyhow::Result;
 use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec};
 
-use super::{Plan, Windowing};
+use super::prompts::{Generation, RawPrompts};
+use super::text::{InvalidUtf8, Text};
+use super::{Part, Plan, Source, TextSource, Windowing, texts};
+use crate::engine::Model;
+
+/// The windows of an input that are wanted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Selection {
+    /// The most scored positions in all.
+    pub max_rows: Option<u64>,
+    /// Which part of those windows; `None`: all.
+    pub part: Option<Part>,
+    /// How many rows of the [first windows of all parts](super::Plan::first) are wanted too.
+    pub n_first_rows: u64,
+}
+
+/// Texts or prompts that were read, not yet tokenized.
+pub enum RawInput<'s> {
+    /// One text or several.
+    Texts(&'s TextSource, Vec<Text>),
+    /// Prompts.
+    Prompts(RawPrompts<'s>),
+}
+
+impl<'s> RawInput<'s> {
+    /// Reads the files that `source` names, and its chat template if that is a file too.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is empty or too long, or holds no prompts.
+    pub fn read(source: &'s Source) -> Result<Self> {
+        Ok(match source {
+            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source)?),
+            Source::Texts(source) => Self::Texts(source, texts::read(source)?),
+        })
+    }
+
+    /// The bytes that are not UTF-8, by file.
+    #[must_use]
+    pub fn invalid_utf8(&self) -> Vec<&InvalidUtf8> {
+        match self {
+            Self::Texts(_, texts) => {
+                let invalid = texts.iter().filter_map(|text| text.invalid_utf8.as_ref());
+                invalid.collect()
+            }
+            Self::Prompts(raw) => raw.file.invalid_utf8.iter().collect(),
+        }
+    }
+
+    /// Returns whether prompts stay as they are because `model` has no chat template.
+    #[must_use]
+    pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
+        match self {
+            Self::Texts(..) => false,
+            Self::Prompts(raw) => raw.lacks_chat_template(model),
+        }
+    }
+
+    /// Tokenizes the input, cuts it into windows, and keeps those that are selected.
+    ///
+    /// `in_chunks`: cut as llama-perplexity cuts a text, for its base file. `generation` runs the
+    /// model where prompts are to be continued.
+    ///
+    /// # Errors
+    /// If nothing is left to score, or the model or its chat template refuses the input; errors of
+    /// `generation`.
+    pub fn prepare<M: Model>(
+        self,
+        model: &M,
+        in_chunks: bool,
+        selection: &Selection,
+        generation: Generation<'_>,
+    ) -> Result<PreparedInput> {
+        let mut input = match self {
+            Self::Prompts(raw) => return raw.prepare(model, selection, generation),
+            Self::Texts(source, texts) if in_chunks => texts::in_chunks(source, texts, model)?,
+            Self::Texts(source, texts) => {
+                texts::in_windows(source, texts, model, selection.max_rows)?
+            }
+        };
+        input.shard = input.plan.keep(selection.part)?;
+        Ok(input)
+    }
+}
 
 /// The windows to decode, and what a header records of where they come from.
+#[derive(Default)]
 pub struct PreparedInput {
     /// The windows, in the order in which they are decoded.
     pub plan: Plan,
@@ -51,21 +136,14 @@ impl PreparedInput {
         text: TextIdentity,
     ) -> Self {
         Self {
-            shard: None,
             n_ctx: windowing.n_ctx,
             longest_window: plan.longest_window(),
             first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
             stride: windowing.stride,
             add_bos: bos.is_some(),
             text,
-            texts: Vec::new(),
-            groups: None,
-            text_tokens: Vec::new(),
-            n_left_out: 0,
             plan,
-            prompts: None,
-            chat_template: None,
-            generated: None,
+            ..Self::default()
         }
     }
 

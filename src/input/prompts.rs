@@ -3,23 +3,19 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec};
+use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec};
 
 use super::chat_template::ChatTemplate;
-use super::prompt_file::{self, PromptLine};
-use super::text::InvalidUtf8;
+use super::prompt_file::{self, PromptFile, PromptLine};
 use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
-use crate::engine::{ContextOptions, Decoder as _, EngineError, Model};
+use crate::engine::{ContextOptions, Decoder as _, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
     source: &'s PromptSource,
-    lines: Vec<PromptLine>,
-    identity: TextIdentity,
-    pub(super) invalid_utf8: Option<InvalidUtf8>,
+    pub(super) file: PromptFile,
     /// The chat template of a file.
     template: Option<String>,
 }
@@ -50,21 +46,13 @@ pub enum GenerationStep {
     Done,
 }
 
-/// What turns prompts into texts.
-#[allow(clippy::large_enum_variant)] // one per run
-enum Template {
-    Chat(ChatTemplate),
-    /// None: texts are used as they are. Messages cannot be; this is the advice to give.
-    None(&'static str),
-}
-
 /// A prompt and its tokens.
 struct TokenizedPrompt {
     content: PromptContent,
     /// Its tokens, with the BOS if one was inserted.
     tokens: Vec<u32>,
     has_inserted_bos: bool,
-    /// Whether the first token is a BOS, whether inserted or written by a chat template.
+    /// True if the first token is a BOS, inserted or written by a chat template.
     begins_with_bos: bool,
 }
 
@@ -81,19 +69,12 @@ impl<'s> RawPrompts<'s> {
         };
         Ok(Self {
             source,
-            lines: file.lines,
-            identity: file.identity,
-            invalid_utf8: file.invalid_utf8,
+            file,
             template,
         })
     }
 
-    /// The file that they were read from.
-    pub fn path(&self) -> &Path {
-        &self.source.path
-    }
-
-    /// Whether the prompts stay as they are because `model` has no chat template.
+    /// Returns whether the prompts stay as they are because `model` has no chat template.
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
         self.source.template == TemplateChoice::OfModel && model.facts().chat_template.is_none()
     }
@@ -106,13 +87,15 @@ impl<'s> RawPrompts<'s> {
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
-        let groups = self.groups();
-        let mut prompts = Vec::with_capacity(self.lines.len());
-        for line in std::mem::take(&mut self.lines) {
+        let lines = std::mem::take(&mut self.file.lines);
+        let groups = lines.iter().map(|line| line.group.as_deref());
+        let groups = groups.collect::<Option<Vec<_>>>().map(Groups::of_each);
+        let mut prompts = Vec::with_capacity(lines.len());
+        for line in lines {
             (generation.on_step)(GenerationStep::Prompt)?;
-            prompts.push(self.tokenize(line, &template, model)?);
+            prompts.push(self.tokenize(line, template.as_ref(), model)?);
         }
-        self.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
+        self.file.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
         let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
         let source = self.source;
         let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
@@ -147,57 +130,33 @@ impl<'s> RawPrompts<'s> {
             n_ctx: source.n_ctx.unwrap_or(longest_of_all),
             longest_window,
             first_scored: first_scored.unwrap_or(0),
-            stride: None,
             add_bos,
-            text: self.identity,
-            texts: Vec::new(),
+            text: self.file.identity,
             groups,
-            text_tokens: Vec::new(),
-            n_left_out: 0,
             plan,
             prompts: Some(prompts),
-            chat_template: match template {
-                Template::Chat(template) => Some(template.sha256().to_owned()),
-                Template::None(_) => None,
-            },
+            chat_template: template.map(|template| template.sha256().to_owned()),
             generated: source.generate,
+            ..PreparedInput::default()
         })
     }
 
-    /// Which group each prompt belongs to, if the file names groups.
-    fn groups(&self) -> Option<Groups> {
-        let names: Option<Vec<&str>> = self
-            .lines
-            .iter()
-            .map(|line| line.group.as_deref())
-            .collect();
-        names.map(Groups::of_each)
-    }
-
-    /// Compiles the template that is applied to each prompt.
-    fn template<M: Model>(&self, model: &M) -> Result<Template> {
-        let (source, path) = match (&self.source.template, &self.template) {
-            (TemplateChoice::File(path), Some(source)) => (source.clone(), path.as_path()),
-            (TemplateChoice::OfModel, _) => match &model.facts().chat_template {
-                Some(source) => (source.clone(), &*model.facts().path),
-                None => {
-                    return Ok(Template::None(
-                        "the model has none: give one with --chat-template-file",
-                    ));
-                }
-            },
-            (TemplateChoice::None | TemplateChoice::File(_), _) => {
-                return Ok(Template::None("leave --no-chat-template out"));
-            }
+    /// Compiles the template that is applied to each prompt, if there is one.
+    fn template<M: Model>(&self, model: &M) -> Result<Option<ChatTemplate>> {
+        let facts = model.facts();
+        let (source, path) = match (&self.source.template, &self.template, &facts.chat_template) {
+            (TemplateChoice::File(path), Some(source), _) => (source, path),
+            (TemplateChoice::OfModel, _, Some(source)) => (source, &facts.path),
+            _ => return Ok(None),
         };
-        let (bos, eos) = model.facts().bos_and_eos_text.clone();
-        let template = ChatTemplate::new(&source, bos, eos).map_err(|error| {
+        let (bos, eos) = facts.bos_and_eos_text.clone();
+        let template = ChatTemplate::new(source, bos, eos).map_err(|error| {
             anyhow!(
                 "{}: its chat template cannot be used: {error}; choose another with --chat-template-file, or use --no-chat-template",
                 path.display()
             )
         })?;
-        Ok(Template::Chat(template))
+        Ok(Some(template))
     }
 
     /// An error about one prompt, in one line with the file and its line.
@@ -214,20 +173,24 @@ impl<'s> RawPrompts<'s> {
     fn tokenize<M: Model>(
         &self,
         line: PromptLine,
-        template: &Template,
+        template: Option<&ChatTemplate>,
         model: &M,
     ) -> Result<TokenizedPrompt> {
         let mut tokens = match (template, &line.content) {
-            (Template::Chat(template), content) => {
+            (Some(template), content) => {
                 let text = template.apply(&messages(content)?).map_err(|error| {
                     self.fault(&line, format!("the chat template refuses it: {error}"))
                 })?;
                 model.tokenize(&text, true)?
             }
-            (Template::None(_), PromptContent::Text(text)) => {
-                model.tokenize(text, self.source.parse_special)?
-            }
-            (Template::None(advice), PromptContent::Messages(_)) => {
+            (None, PromptContent::Text(text)) => model.tokenize(text, self.source.parse_special)?,
+            (None, PromptContent::Messages(_)) => {
+                let advice = match self.source.template {
+                    TemplateChoice::OfModel => {
+                        "the model has none: give one with --chat-template-file"
+                    }
+                    _ => "leave --no-chat-template out",
+                };
                 bail!(self.fault(&line, format!("messages need a chat template: {advice}")))
             }
         };
@@ -344,19 +307,10 @@ fn generate<M: Model>(
             let n_prompt = window.tokens.len().saturating_sub(n as usize);
             window.tokens.truncate(n_prompt);
             decoder.extend(window.window, &mut window.tokens, n, || {
-                (generation.on_step)(GenerationStep::Token).map_err(Stopped::Caller)
+                (generation.on_step)(GenerationStep::Token)
             })?;
         }
         (generation.on_step)(GenerationStep::Done)?;
     }
     Ok(())
-}
-
-/// Why a prompt was not continued to its end.
-#[derive(Debug, thiserror::Error)]
-enum Stopped {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Caller(anyhow::Error),
 }

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::{ScoreFrom, Windowing};
 
-/// A text or a file of prompts, and how it becomes windows.
+/// Texts or a file of prompts, and how they become windows.
 #[derive(Debug)]
 pub enum Source {
-    /// A text, cut into windows.
-    Text(TextSource),
-    /// Several texts, each under the name of its group.
-    Texts(GroupedSource),
+    /// One text, or several that each have a group, cut into windows.
+    Texts(TextSource),
     /// Prompts, one window each.
     Prompts(PromptSource),
 }
@@ -21,8 +19,7 @@ impl Source {
     #[must_use]
     pub fn paths(&self) -> Vec<&Path> {
         match self {
-            Self::Text(text) => vec![&text.path],
-            Self::Texts(grouped) => grouped.texts.iter().map(|text| &*text.path).collect(),
+            Self::Texts(source) => source.texts.iter().map(|text| &*text.path).collect(),
             Self::Prompts(prompts) => vec![&prompts.path],
         }
     }
@@ -31,8 +28,7 @@ impl Source {
     #[must_use]
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
-            Self::Text(text) => Some(text.windowing.n_ctx),
-            Self::Texts(grouped) => Some(grouped.windowing.n_ctx),
+            Self::Texts(source) => Some(source.windowing.n_ctx),
             Self::Prompts(prompts) => prompts.n_ctx,
         }
     }
@@ -41,35 +37,25 @@ impl Source {
 /// The files, each after the name of its group if it has one.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => write!(f, "{}", text.path.display()),
-            Self::Prompts(prompts) => write!(f, "{}", prompts.path.display()),
-            Self::Texts(grouped) => {
-                for (index, text) in grouped.texts.iter().enumerate() {
-                    let comma = if index > 0 { ", " } else { "" };
-                    write!(f, "{comma}{}={}", text.group, text.path.display())?;
-                }
-                Ok(())
+        let texts = match self {
+            Self::Prompts(prompts) => return write!(f, "{}", prompts.path.display()),
+            Self::Texts(source) => &source.texts,
+        };
+        for (index, text) in texts.iter().enumerate() {
+            f.write_str(if index > 0 { ", " } else { "" })?;
+            if let Some(group) = &text.group {
+                write!(f, "{group}=")?;
             }
+            write!(f, "{}", text.path.display())?;
         }
+        Ok(())
     }
 }
 
-/// How a text becomes windows.
+/// How texts become windows.
 #[derive(Debug)]
 pub struct TextSource {
-    /// The file, or `-`.
-    pub path: PathBuf,
-    /// How it is cut.
-    pub windowing: Windowing,
-    /// Whether special tokens in the text are read as such.
-    pub parse_special: bool,
-}
-
-/// How texts of several groups become windows.
-#[derive(Debug)]
-pub struct GroupedSource {
-    /// The texts, of which several may be of one group.
+    /// The texts, of which several may be of one group: one without a group, or each with one.
     pub texts: Vec<NamedText>,
     /// How each is cut.
     pub windowing: Windowing,
@@ -77,13 +63,20 @@ pub struct GroupedSource {
     pub parse_special: bool,
 }
 
-/// One text of several.
+/// A text, and perhaps its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedText {
     /// The name of its group.
-    pub group: String,
+    pub group: Option<String>,
     /// The file, or `-`.
     pub path: PathBuf,
+}
+
+impl NamedText {
+    /// The name of its group; empty without one.
+    pub(super) fn group(&self) -> &str {
+        self.group.as_deref().unwrap_or_default()
+    }
 }
 
 /// What a group's name has to be.

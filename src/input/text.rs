@@ -19,8 +19,10 @@ pub struct Text {
 }
 
 /// Bytes of a text that are not UTF-8, and were read as U+FFFD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidUtf8 {
+    /// The file, as given.
+    pub name: String,
     /// How many.
     pub n: usize,
     /// The offset of the first.
@@ -76,6 +78,7 @@ pub fn read(path: &Path) -> Result<Text> {
         let bytes = error.as_bytes();
         let chunks = bytes.utf8_chunks();
         invalid_utf8 = Some(InvalidUtf8 {
+            name: path.display().to_string(),
             n: chunks.map(|chunk| chunk.invalid().len()).sum(),
             first: error.utf8_error().valid_up_to(),
         });

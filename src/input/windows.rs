@@ -5,12 +5,11 @@
 //! logits at position `i` predicts the token at `i + 1`.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kl_formats::{Shard, WindowSpec};
-
-use super::Part;
 
 /// The seed of the order in which windows are chosen where not all are wanted.
 pub const DEFAULT_SEED: u64 = 123;
@@ -75,20 +74,84 @@ pub struct Windowing {
 }
 
 impl Windowing {
-    /// Tokens of text in a window.
-    fn text_per_window(&self, bos: Option<u32>) -> usize {
+    /// Tokens of text in a window, and so the longest stride that leaves none out.
+    #[must_use]
+    pub fn text_per_window(&self, bos: Option<u32>) -> usize {
         self.n_ctx as usize - usize::from(bos.is_some())
     }
+}
 
-    /// The longest stride that leaves no token of the text out.
-    #[must_use]
-    pub fn longest_stride(&self, bos: Option<u32>) -> u32 {
-        self.text_per_window(bos) as u32
+/// One part of all windows, where several machines share the work: `index`, `index + count`, `index + 2 * count`, ...
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    index: u32,
+    count: u32,
+}
+
+impl Part {
+    /// This part of a whole with so many windows and rows.
+    ///
+    /// # Errors
+    /// If there are fewer windows than parts: one would be empty.
+    pub fn of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
+        let Self { index, count } = self;
+        if n_windows < count as usize {
+            bail!(
+                "--shard {self}: there are only {n_windows} windows: use at most {n_windows} parts"
+            );
+        }
+        Ok(Shard {
+            index,
+            count,
+            n_windows: u32::try_from(n_windows)?,
+            n_rows,
+        })
+    }
+
+    /// Keeps those of `windows`, all there are in their order, that belong to this part.
+    pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
+        let from = windows.into_iter().skip(self.index as usize);
+        from.step_by(self.count as usize).collect()
+    }
+
+    /// `1-of-3`.
+    pub fn in_a_file_name(self) -> String {
+        format!("{}-of-{}", self.index, self.count)
+    }
+}
+
+impl From<Shard> for Part {
+    fn from(shard: Shard) -> Self {
+        Self {
+            index: shard.index,
+            count: shard.count.max(1),
+        }
+    }
+}
+
+/// `1/3`, as `--shard` takes it.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+impl FromStr for Part {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers = text
+            .split_once('/')
+            .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        match numbers {
+            Some((index, count)) if index < count => Ok(Self { index, count }),
+            _ => Err("expected I/N, as 0/3 for the first of three parts: I from 0 to N-1"),
+        }
     }
 }
 
 /// The windows of one text, in the order in which they are decoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Windows with at least one scored position.
     pub windows: Vec<WindowSpec>,
@@ -109,7 +172,7 @@ impl Plan {
     /// it.
     #[must_use]
     pub fn cut(tokens: &[u32], windowing: &Windowing, bos: Option<u32>) -> Self {
-        let length = windowing.text_per_window(bos);
+        let (n_ctx, length) = (windowing.n_ctx, windowing.text_per_window(bos));
         assert!(length > 0, "a window must hold text");
         let stride = windowing.stride.map_or(length, |stride| stride as usize);
         assert!(stride > 0, "windows must move on");
@@ -118,42 +181,24 @@ impl Plan {
             0 => 0,
             n => n.saturating_sub(length).div_ceil(stride) + 1,
         };
-        let n_windows = windowing
-            .max_windows
-            .map_or(n_windows, |max| n_windows.min(max as usize));
-
-        let mut windows = Vec::new();
-        let mut n_unscored = 0;
-        for window in 0..n_windows {
+        let max = windowing.max_windows.map_or(usize::MAX, |max| max as usize);
+        let windows = (0..n_windows.min(max)).map(|window| {
             let text = tokens.get(window * stride..).unwrap_or_default();
             let text = text.get(..length).unwrap_or(text);
             let tokens: Vec<u32> = bos.iter().chain(text).copied().collect();
             let first_scored = match windowing.score {
                 // The tokens before it were the end of the previous window.
-                ScoreFrom::New if window > 0 => {
-                    windowing.n_ctx - (stride as u32).min(windowing.n_ctx)
-                }
-                score => score.first(windowing.n_ctx, bos.is_some()),
+                ScoreFrom::New if window > 0 => n_ctx - (stride as u32).min(n_ctx),
+                score => score.first(n_ctx, bos.is_some()),
             };
-            let n_rows = (tokens.len() as u32).saturating_sub(first_scored);
-            if n_rows == 0 {
-                n_unscored += 1;
-                continue;
-            }
-            windows.push(WindowSpec {
+            WindowSpec {
                 window: window as u32,
+                n_rows: (tokens.len() as u32).saturating_sub(first_scored),
                 tokens,
                 first_scored,
-                n_rows,
-            });
-        }
-
-        Self {
-            windows,
-            whole: None,
-            seed: None,
-            n_unscored,
-        }
+            }
+        });
+        Self::of(windows.collect())
     }
 
     /// Makes a plan of these windows, without those that have no scored position.
@@ -164,8 +209,7 @@ impl Plan {
         Self {
             n_unscored: n_given - windows.len(),
             windows,
-            whole: None,
-            seed: None,
+            ..Self::default()
         }
     }
 
@@ -183,11 +227,19 @@ impl Plan {
     /// a seeded random order, the last one cut short.
     #[must_use]
     pub fn limited(mut self, max_rows: Option<u64>) -> Self {
-        if let Some(max_rows) = max_rows.filter(|&max| max < self.n_rows()) {
-            let order = shuffled(self.windows.len(), DEFAULT_SEED);
-            self.seed = Some(DEFAULT_SEED);
-            self.take_rows(&order, max_rows);
+        let Some(mut left) = max_rows.filter(|&max| max < self.n_rows()) else {
+            return self;
+        };
+        let all = std::mem::take(&mut self.windows);
+        for index in shuffled(all.len(), DEFAULT_SEED) {
+            if let Some(window) = all.get(index).filter(|_| left > 0) {
+                let mut window = window.clone();
+                cut_rows(&mut window, left);
+                left -= u64::from(window.n_rows);
+                self.windows.push(window);
+            }
         }
+        self.seed = Some(DEFAULT_SEED);
         self
     }
 
@@ -243,8 +295,7 @@ impl Plan {
         }
     }
 
-    /// Cuts windows as llama-perplexity does: `text` (after the BOS that `with_bos` puts before
-    /// it) in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
+    /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
     /// scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
     /// whole chunk are left out.
     #[must_use]
@@ -260,12 +311,7 @@ impl Plan {
             }
         };
         let chunks = text.chunks_exact(n_ctx.max(1) as usize);
-        Self {
-            windows: chunks.enumerate().map(window).collect(),
-            whole: None,
-            seed: None,
-            n_unscored: 0,
-        }
+        Self::of(chunks.enumerate().map(window).collect())
     }
 
     /// Scored rows of all windows.
@@ -285,27 +331,6 @@ impl Plan {
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)
-    }
-
-    /// Tokens of all windows, BOS included.
-    #[must_use]
-    pub fn n_tokens(&self) -> u64 {
-        n_tokens(&self.windows)
-    }
-
-    fn take_rows(&mut self, order: &[usize], max_rows: u64) {
-        let mut left = max_rows;
-        let mut taken = Vec::new();
-        for window in order.iter().filter_map(|&index| self.windows.get(index)) {
-            if left == 0 {
-                break;
-            }
-            let mut window = window.clone();
-            cut_rows(&mut window, left);
-            left -= u64::from(window.n_rows);
-            taken.push(window);
-        }
-        self.windows = taken;
     }
 }
 
@@ -337,13 +362,6 @@ pub fn n_tokens(windows: &[WindowSpec]) -> u64 {
 pub fn longest_window(windows: &[WindowSpec]) -> u32 {
     let lengths = windows.iter().map(|window| window.tokens.len() as u32);
     lengths.max().unwrap_or(0)
-}
-
-/// Returns a text's tokens as llama-perplexity uses them: with one BOS before all of them, where
-/// the model wants one.
-#[must_use]
-pub fn with_bos(tokens: &[u32], bos: Option<u32>) -> Vec<u32> {
-    bos.iter().chain(tokens).copied().collect()
 }
 
 /// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
@@ -410,7 +428,7 @@ mod tests {
             [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
         );
         assert_eq!(plan.n_rows(), 10);
-        assert_eq!(plan.n_tokens(), 10);
+        assert_eq!(n_tokens(&plan.windows), 10);
         assert_eq!(plan.seed, None);
     }
 
@@ -532,7 +550,7 @@ mod tests {
 
     #[test]
     fn chunks_are_llama_perplexitys() {
-        let stream = with_bos(&text(9), Some(1));
+        let stream = [&[1][..], &text(9)].concat();
         let plan = Plan::chunks(&stream, 4, Some(1));
         let tokens: Vec<_> = plan.windows.iter().map(|w| w.tokens.clone()).collect();
         assert_eq!(
@@ -545,7 +563,7 @@ mod tests {
                 .iter()
                 .all(|w| (w.first_scored, w.n_rows) == (2, 1))
         );
-        let plan = Plan::chunks(&with_bos(&text(8), None), 4, None);
+        let plan = Plan::chunks(&text(8), 4, None);
         assert_eq!(plan.windows[1].tokens, [104, 105, 106, 107]);
     }
 
@@ -584,5 +602,25 @@ mod tests {
         }
         assert!("none".parse::<ScoreFrom>().is_err());
         assert!("-1".parse::<ScoreFrom>().is_err());
+    }
+
+    #[test]
+    fn parts_count_from_0_and_share_all_windows() {
+        let windows = || vec!['a', 'b', 'c', 'd', 'e'];
+        let part = |text: &str| text.parse::<Part>().unwrap();
+        assert_eq!(part("0/2").keep(windows()), ['a', 'c', 'e']);
+        assert_eq!(part("1/2").keep(windows()), ['b', 'd']);
+        assert_eq!(part("0/1").keep(windows()), windows());
+        for wrong in ["", "1", "2/2", "1/0", "0/0", "-1/2", "1/2/3", "a/b", "0/"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_part_is_empty() {
+        let part: Part = "0/6".parse().unwrap();
+        assert_eq!(part.of(6, 60).unwrap().n_own_windows(), 1);
+        let refused = part.of(5, 50).unwrap_err().to_string();
+        assert!(refused.contains("at most 5 parts"), "{refused}");
     }
 }

@@ -1,84 +1,98 @@
-//! Rows of the reference that are computed, not read: they come a batch at a time, and the evaluated
-//! model's may come in batches of another size.
+//! Rows of the reference that are computed, not read, while the evaluated model's come: they come a
+//! batch at a time, and the model's may come in batches of another size.
+//!
+//! Of hidden states, a batch is one product of the head with the states that the writer's llama.cpp
+//! multiplied together, so that the rows are its own to the bit. States are read just before they are
+//! used: a window's are a thousandth of its rows. A second model decodes each batch right after the
+//! evaluated one, so that both batches of rows are scored where they are.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use kl_formats::Row;
+use kl_formats::{ReadBlocks as _, Row, RowBlock, WindowSpec};
 use rayon::prelude::*;
 
-use super::{Error, rows_per_task};
-
-/// What computes the rows of a window, batch after batch.
-pub(super) trait Batches {
-    /// Computes the batch that holds the row after the next `skip` ones, and hands `use_rows` its
-    /// rows from that one on, where they were computed: they are gone when this returns.
-    ///
-    /// # Errors
-    /// Why they cannot be computed, or that the window has no such row.
-    fn next(&mut self, skip: usize, use_rows: &mut dyn FnMut(&[&[f32]])) -> Result<(), Error>;
-}
+use super::device_clock::DeviceClock;
+use super::reference_rows::ReferenceRows;
+use super::source::Source;
+use super::{Error, locked, rows_per_task};
+use crate::engine::Decoder;
 
 /// The rows of an open window, and how far they are used.
-pub(super) struct Computed<'r> {
-    batches: Box<dyn Batches + 'r>,
-    n_vocab: usize,
-    /// Rows to leave out of the batches to come.
-    skipped: usize,
-    /// The rows of the last batch that have not been used, one after another.
+pub(super) struct Computed<'r, 'h> {
+    of: &'r ReferenceRows<'h>,
+    /// The index of the window in the reference.
+    window: usize,
+    /// The row of the window that is used next.
+    next: usize,
+    /// Rows of the window that have been computed, or left out.
+    end: usize,
+    /// Logits of the rows from `next` to `end`, at the end of those of the last batch.
     left: Vec<f32>,
-    /// Logits of `left` that have been used since.
-    used: usize,
+    /// Of hidden states: the piece of the file that was read last, and the states of the last product.
+    piece: Option<RowBlock>,
+    states: Vec<f32>,
+    /// Of a second model: a context, given back in the end, and where its next decode call starts;
+    /// `None` after the last.
+    context: Option<Box<dyn Decoder + Send + 'h>>,
+    start: Option<usize>,
 }
 
-impl<'r> Computed<'r> {
-    /// The rows of a window, of `n_vocab` logits each.
-    pub(super) fn new(batches: impl Batches + 'r, n_vocab: usize) -> Self {
+impl<'r, 'h> Computed<'r, 'h> {
+    pub(super) fn new(
+        of: &'r ReferenceRows<'h>,
+        window: usize,
+        context: Option<Box<dyn Decoder + Send + 'h>>,
+    ) -> Self {
         Self {
-            batches: Box::new(batches),
-            n_vocab,
-            skipped: 0,
+            of,
+            window,
+            next: 0,
+            end: 0,
             left: Vec::new(),
-            used: 0,
+            piece: None,
+            states: Vec::new(),
+            context,
+            start: Some(0),
         }
     }
 
-    /// Leaves out rows. A batch of which no row is used is not computed.
+    /// Leaves out rows. A product of which no row is used is not computed.
     pub(super) fn skip(&mut self, n: usize) {
-        let of_left = n.min((self.left.len() - self.used) / self.n_vocab.max(1));
-        self.used += of_left * self.n_vocab;
-        self.skipped += n - of_left;
+        self.next += n;
     }
 
     /// Hands `use_rows` the next rows, at most `n` and all of one batch, and returns how many.
     pub(super) fn some(
         &mut self,
         n: usize,
+        spec: &WindowSpec,
         in_reading: &mut Duration,
         mut use_rows: impl FnMut(&[&[f32]]),
     ) -> Result<usize, Error> {
-        let n_vocab = self.n_vocab.max(1);
-        if self.used < self.left.len() {
-            let left = self.left[self.used..].chunks_exact(n_vocab);
+        let n_vocab = self.of.n_vocab.max(1);
+        if self.next < self.end {
+            let first = self.left.len() - (self.end - self.next) * n_vocab;
+            let left = self.left[first..].chunks_exact(n_vocab);
             let rows: Vec<&[f32]> = left.take(n).collect();
             use_rows(&rows);
-            self.used += rows.len() * n_vocab;
+            self.next += rows.len();
             return Ok(rows.len());
         }
-        self.left.clear();
-        self.used = 0;
         let started = Instant::now();
         let (mut in_use, mut n_used) = (Duration::ZERO, 0);
-        let left = &mut self.left;
-        self.batches
-            .next(mem::take(&mut self.skipped), &mut |rows| {
-                let started = Instant::now();
-                let (now, later) = rows.split_at(n.min(rows.len()));
-                use_rows(now);
-                n_used = now.len();
-                in_use = started.elapsed();
-                later.iter().for_each(|row| left.extend_from_slice(row));
-            })?;
+        let mut left = mem::take(&mut self.left);
+        left.clear();
+        self.compute(spec, &mut |rows| {
+            let started = Instant::now();
+            let (now, later) = rows.split_at(n.min(rows.len()));
+            use_rows(now);
+            n_used = now.len();
+            in_use = started.elapsed();
+            later.iter().for_each(|row| left.extend_from_slice(row));
+        })?;
+        self.left = left;
+        self.next += n_used;
         *in_reading += started.elapsed().saturating_sub(in_use);
         Ok(n_used)
     }
@@ -87,72 +101,70 @@ impl<'r> Computed<'r> {
     pub(super) fn map<T: Send>(
         &mut self,
         n: usize,
+        spec: &WindowSpec,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
         let mut made = Vec::with_capacity(n);
-        let min_len = rows_per_task(self.n_vocab);
+        let min_len = rows_per_task(self.of.n_vocab);
         while made.len() < n {
             let first = made.len();
-            self.some(n - first, in_reading, |rows| {
+            self.some(n - first, spec, in_reading, |rows| {
                 let rows = rows.par_iter().enumerate().with_min_len(min_len);
                 made.par_extend(rows.map(|(i, row)| of_row(first + i, Row::F32(row))));
             })?;
         }
         Ok(made)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Batches of rows 0, 1, 2, ..., of one logit each, as long as these.
-    struct Counting {
-        batches: Vec<usize>,
-        next: usize,
-        /// The first rows of the batches that were computed.
-        computed: Vec<usize>,
-    }
-
-    impl Batches for &mut Counting {
-        fn next(&mut self, skip: usize, use_rows: &mut dyn FnMut(&[&[f32]])) -> Result<(), Error> {
-            let wanted = self.next + skip;
-            loop {
-                let batch = self.next..self.next + self.batches.remove(0);
-                self.next = batch.end;
-                if batch.contains(&wanted) {
-                    self.computed.push(batch.start);
-                    let logits: Vec<f32> = (wanted..batch.end).map(|i| i as f32).collect();
-                    use_rows(&logits.chunks(1).collect::<Vec<_>>());
-                    return Ok(());
-                }
+    /// Computes the batch that holds the next row, and hands `use_rows` its rows from that one on,
+    /// where they were computed: they are gone when this returns. Meanwhile another source can decode.
+    fn compute(
+        &mut self,
+        spec: &WindowSpec,
+        use_rows: &mut dyn FnMut(&[&[f32]]),
+    ) -> Result<(), Error> {
+        let of = self.of;
+        let begin = || of.device.as_ref().map(DeviceClock::begin);
+        if let Source::States { file, states, head } = &of.source {
+            let mut groups = states.groups(&spec.entry());
+            let group = groups.find(|group| group.end as usize > self.next);
+            let group = group.ok_or_else(Error::too_few_rows)?;
+            let per_block = file.rows_per_block();
+            let n_read = group.end / per_block - group.start / per_block;
+            let skip = self.next - group.start as usize;
+            self.end = group.end as usize;
+            self.states.clear();
+            file.read_states(self.window, group, &mut self.piece, &mut self.states)?;
+            of.have_read(n_read as usize);
+            let mut head = locked(head);
+            let call = begin();
+            let logits = head.rows(&self.states)?;
+            drop(call);
+            let rows: Vec<&[f32]> = logits.chunks_exact(of.n_vocab).skip(skip).collect();
+            use_rows(&rows);
+            return Ok(());
+        }
+        let context = self.context.as_mut().ok_or(Error::WorkerLost)?;
+        while let Some(start) = self.start {
+            let call = begin();
+            let (next, rows) = context.step(spec, start)?;
+            drop(call);
+            let before = self.end;
+            (self.start, self.end) = (next, before + rows.len());
+            if self.end > self.next {
+                use_rows(&rows[self.next - before..]);
+                return Ok(());
             }
         }
+        Err(Error::too_few_rows())
     }
+}
 
-    #[test]
-    fn rows_are_used_in_any_number_and_no_batch_is_computed_in_vain() {
-        let mut batches = Counting {
-            batches: vec![3, 4, 1, 2, 5],
-            next: 0,
-            computed: Vec::new(),
-        };
-        let mut rows = Computed::new(&mut batches, 1);
-        let map = |rows: &mut Computed<'_>, n| {
-            let of_row = |i, row: Row<'_>| (i, row.get(0) as usize);
-            rows.map(n, of_row, &mut Duration::default()).unwrap()
-        };
-        assert_eq!(map(&mut rows, 2), [(0, 0), (1, 1)]);
-        assert_eq!(map(&mut rows, 0), []);
-        assert_eq!(map(&mut rows, 3), [(0, 2), (1, 3), (2, 4)]);
-        rows.skip(1);
-        assert_eq!(map(&mut rows, 1), [(0, 6)]);
-        // The whole next batch, and one row of that after it.
-        rows.skip(2);
-        assert_eq!(map(&mut rows, 2), [(0, 9), (1, 10)]);
-        rows.skip(4);
-        drop(rows);
-        assert_eq!(batches.computed, [0, 3, 8, 10]);
+impl Drop for Computed<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.take() {
+            self.of.contexts.give(context);
+        }
     }
 }

@@ -72,7 +72,8 @@ where
         (pair.next, kernel.score(&pair), measure(&pair))
     };
     let device = sources.device.clone();
-    let mut limit = Limit(reference.max_rows);
+    // The last window may bring more rows than are wanted.
+    let mut wanted = reference.max_rows;
     let timing = in_turn(
         sources,
         || reference.next_window(),
@@ -80,7 +81,9 @@ where
         |step| match step {
             Step::Rows(n) => on_step(Step::Rows(n)),
             Step::Window(mut scored) => {
-                limit.cut(&mut scored);
+                let n_rows = usize::try_from(wanted).unwrap_or(usize::MAX);
+                scored.rows.truncate(n_rows);
+                wanted -= scored.rows.len() as u64;
                 on_step(Step::Window(&scored))
             }
         },
@@ -91,20 +94,9 @@ where
     })
 }
 
-/// How many rows are still wanted: the last window may bring more.
-struct Limit(u64);
-
-impl Limit {
-    fn cut<M>(&mut self, scored: &mut ScoredWindow<M>) {
-        let n_rows = usize::try_from(self.0).unwrap_or(usize::MAX);
-        scored.rows.truncate(n_rows);
-        self.0 -= scored.rows.len() as u64;
-    }
-}
-
 fn evaluate_windows<S: LogitSource, M: Send>(
     source: &mut S,
-    mut windows: Vec<OpenWindow<'_>>,
+    mut windows: Vec<OpenWindow<'_, '_>>,
     score: impl Fn(RowPair<'_>) -> (Option<u32>, TokenScore, M) + Sync,
     progress: &mut Progress<'_>,
 ) -> Result<Vec<ScoredWindow<M>>, Error>
@@ -120,7 +112,7 @@ where
         rows: Vec::with_capacity(spec.n_rows as usize),
     };
     let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(empty).collect();
-    let in_reading = |windows: &[OpenWindow<'_>]| -> Duration {
+    let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
         windows.iter().map(|window| window.in_reading).sum()
     };
     let started = Instant::now();
@@ -135,7 +127,7 @@ where
         let sink_started = Instant::now();
         let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
         // Floors are those of whole rows, before `score` cuts them.
-        let ref_is_floored = window.is_floored;
+        let ref_is_floored = window.of.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
         let rows = window.map(evaluated.len(), |i, row| {
             let eval = evaluated[i];
@@ -169,16 +161,13 @@ where
 }
 
 fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
-    match spec
-        .tokens
-        .iter()
-        .position(|&token| token as usize >= n_vocab)
-    {
+    let mut tokens = spec.tokens.iter().enumerate();
+    match tokens.find(|&(_, &token)| token as usize >= n_vocab) {
         None => Ok(()),
-        Some(position) => Err(Error::TokenOutOfRange {
+        Some((position, &token)) => Err(Error::TokenOutOfRange {
             window: spec.window,
             position,
-            token: spec.tokens[position],
+            token,
             n_vocab,
         }),
     }

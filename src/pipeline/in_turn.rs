@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,14 @@ pub struct Sources<F> {
     pub device: Option<DeviceClock>,
     /// Windows that each takes at once, for a source that decodes several in a call.
     pub n_windows: usize,
+}
+
+impl<S: Send> Sources<fn() -> S> {
+    /// One source that is there already, whose rows the CPU computes.
+    pub fn ready(source: S) -> Sources<impl Fn() -> Result<S, Error> + Sync> {
+        let source = Mutex::new(Some(source));
+        Sources::one(move || locked(&source).take().ok_or(Error::WorkerLost))
+    }
 }
 
 impl<F> Sources<F> {
@@ -53,7 +60,7 @@ pub(super) fn in_turn<S, J, T: Send>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     next: impl Fn() -> Result<Option<J>, Error> + Sync,
     work: impl Fn(&mut S, Vec<J>, &mut Progress<'_>) -> Result<Vec<T>, Error> + Sync,
-    mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
+    on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     let Sources {
         n,
@@ -76,30 +83,17 @@ pub(super) fn in_turn<S, J, T: Send>(
         *numbered += jobs.len() as u64;
         Ok::<_, Error>((first, jobs))
     };
-    let failed = AtomicBool::new(false);
-    let has_enough = AtomicBool::new(false);
-    let on_step = |step| {
-        let done = on_step(step);
-        has_enough.fetch_or(matches!(done, Err(Error::Enough)), Ordering::Relaxed);
-        done
-    };
     // One source is created after the other: if memory is short, the first gets all that it needs.
     let making = Mutex::new(());
     let make = || {
         let _one = locked(&making);
         make()
     };
-    let run = |steps: SyncSender<Report<T>>| {
+    let run = |reports: SyncSender<Report<T>>| {
         let started = Instant::now();
-        let mut source = match make() {
-            Ok(source) => source,
-            Err(error) => return Ok(Err(error)),
-        };
+        let mut source = make()?;
         // If the caller has stopped, nobody listens, and the caller knows why.
-        let tell = |report| match failed.load(Ordering::Relaxed) {
-            false => steps.send(report).map_err(|_| Error::Interrupted),
-            true => Err(Error::Interrupted),
-        };
+        let tell = |report| reports.send(report).map_err(|_| Error::Interrupted);
         let mut progress = Progress {
             timing: Timing {
                 load: started.elapsed(),
@@ -108,8 +102,6 @@ pub(super) fn in_turn<S, J, T: Send>(
             device: device.as_ref(),
             on_rows: &|n| tell(Report::Rows(n)),
         };
-        // Sets `failed` if the work ends early, by a panic too.
-        let mut early = SetOnDrop(Some(&failed));
         let mut work_on = || -> Result<(), Error> {
             loop {
                 let (first, jobs) = next_jobs()?;
@@ -122,24 +114,22 @@ pub(super) fn in_turn<S, J, T: Send>(
                 }
             }
         };
-        match work_on() {
-            // Whatever happened at a job beyond the last one that counts.
-            Err(_) if has_enough.load(Ordering::Relaxed) => {}
-            done => done?,
+        if let Err(error) = work_on() {
+            let _ = tell(Report::Failed(error));
         }
-        early.0 = None;
         progress.timing.core_wait = core_wait();
-        Ok(Ok(progress.timing))
+        Ok(progress.timing)
     };
     let (reported, ended) = std::thread::scope(|scope| {
-        let (steps, reports) = sync_channel(2 * n);
+        let (sender, reports) = sync_channel(2 * n);
         let workers: Vec<_> = (0..n)
             .map(|_| {
-                let steps = steps.clone();
-                scope.spawn(|| run(steps))
+                let sender = sender.clone();
+                scope.spawn(|| run(sender))
             })
             .collect();
-        drop(steps);
+        drop(sender);
+        // The others stop once nobody receives their reports.
         let reported = in_order(reports, on_step);
         let ended = workers.into_iter().map(|worker| worker.join());
         (reported, ended.collect::<Vec<_>>())
@@ -149,17 +139,14 @@ pub(super) fn in_turn<S, J, T: Send>(
         reported => reported?,
     }
     let (mut timings, mut refusal) = (Vec::new(), None);
-    let mut failure = None;
     for ended in ended {
-        match ended.unwrap_or(Err(Error::WorkerLost)) {
-            Ok(Ok(timing)) => timings.push(timing),
-            Ok(Err(error)) => refusal = refusal.or(Some(error)),
-            Err(error) => failure = Some(cause(failure, error)),
+        match ended.map_err(|_| Error::WorkerLost)? {
+            Ok(timing) => timings.push(timing),
+            Err(error) => refusal = refusal.or(Some(error)),
         }
     }
-    match (failure, refusal) {
-        (Some(error), _) => Err(error),
-        (None, Some(error)) if timings.is_empty() => Err(error),
+    match refusal {
+        Some(error) if timings.is_empty() => Err(error),
         _ => Ok(Timing {
             refused: n - timings.len(),
             ..Timing::mean(&timings)
@@ -174,20 +161,6 @@ fn core_wait() -> Option<Duration> {
     let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let waited = times.split_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(waited))
-}
-
-/// Which of two threads' errors is the cause of the other: a thread stops because another has, or
-/// because the one that it works for is lost.
-fn cause(one: Option<Error>, other: Error) -> Error {
-    let rank = |error: &Error| match error {
-        Error::Interrupted => 0,
-        Error::WorkerLost => 1,
-        _ => 2,
-    };
-    match one {
-        Some(one) if rank(&one) >= rank(&other) => one,
-        _ => other,
-    }
 }
 
 /// What a thread notes as it works.
@@ -206,21 +179,11 @@ impl Progress<'_> {
     }
 }
 
-/// Marks that a thread has failed, unless it is cleared first.
-struct SetOnDrop<'f>(Option<&'f AtomicBool>);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(failed) = self.0 {
-            failed.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
 /// What a thread reports of its jobs, which are numbered in their order.
 enum Report<T> {
     Rows(usize),
     Done(u64, T),
+    Failed(Error),
 }
 
 /// Passes reports on to the caller, results in the order of the jobs.
@@ -234,6 +197,7 @@ fn in_order<T>(
         match report {
             Report::Rows(n) => on_step(Step::Rows(n))?,
             Report::Done(number, done) => drop(early.insert(number, done)),
+            Report::Failed(error) => return Err(error),
         }
         while let Some(done) = early.remove(&next) {
             next += 1;

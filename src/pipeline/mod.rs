@@ -5,42 +5,29 @@
 //! model decodes the next rows.
 
 mod computed;
-mod convert;
-mod decoded;
 mod device_clock;
 mod evaluate;
-mod in_place;
+mod file_rows;
 mod in_turn;
 mod open_window;
-mod order;
-mod ordered;
 mod parallel_writer;
-mod readable;
-mod recompute;
 mod reference_rows;
-mod second_model;
 mod source;
-mod spare;
 mod states;
-mod stored;
 mod stream;
 mod write;
-mod write_states;
 
-pub use convert::convert_reference;
 pub use device_clock::{DeviceClock, DeviceTime};
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
+pub use file_rows::FileRows;
 pub use in_turn::Sources;
-pub use readable::{Readable, RowsHere};
-pub use recompute::Recompute;
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
-pub use second_model::{Contexts, reference_of_windows};
-pub use stored::Stored;
+pub use source::RowsHere;
+pub use states::{RowCheck, StateWriting, write_states};
 pub use write::{Written, write_reference};
-pub use write_states::{StateWriting, write_states};
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::engine::EngineError;
@@ -115,6 +102,42 @@ pub enum Error {
     /// The caller has all that it needs: an evaluation ends there without an error.
     #[error("enough")]
     Enough,
+}
+
+impl Error {
+    fn too_few_rows() -> Self {
+        let found = "fewer rows than a window has".to_owned();
+        Self::Inconsistent { found }
+    }
+}
+
+/// Things to use again, shared between threads: memory above all, since a block of rows is a megabyte,
+/// and fresh memory from the system costs more than filling it.
+#[derive(Debug)]
+pub struct Pool<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Pool<T> {
+    /// Takes a thing out of the pool, unless it is empty.
+    pub fn take(&self) -> Option<T> {
+        locked(&self.0).pop()
+    }
+
+    /// Puts a thing into the pool.
+    pub fn give(&self, thing: T) {
+        locked(&self.0).push(thing);
+    }
+}
+
+impl<T> Default for Pool<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Clone for Pool<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 /// What a run reports to its caller, who may stop it with an error.

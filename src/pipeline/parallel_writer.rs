@@ -5,7 +5,8 @@
 //! one after the other, in the order in which the windows began.
 
 use std::io::Write;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,7 @@ use kl_formats::{
 };
 use rayon::prelude::*;
 
-use super::ordered::{Closed, Results, Submitter, ordered};
-use super::spare::Spare;
-use super::{Error, depth};
+use super::{Error, Pool, depth};
 
 /// Rows are handed to threads in groups of about this many bytes, since a row of a small
 /// vocabulary is encoded faster than a thread is woken.
@@ -27,26 +26,27 @@ const BYTES_PER_TASK: usize = 1 << 17;
 /// 248,320 entries in f32. A thread that has more waits.
 const BYTES_AHEAD: usize = 512 << 20;
 
-/// Where a window's rows go, several at a time, in order.
-pub(super) type Sink<'s> = &'s mut dyn FnMut(&[&[f32]]) -> Result<(), Error>;
+/// The pieces of a window: each is compressed on any core, and waited for in order. There is room for a
+/// bounded number of them.
+type Lane = Receiver<Receiver<Member>>;
 
 /// Writes windows in order.
 pub(super) struct ParallelWriter<W> {
     format: WindowFormat,
     /// The pieces of windows, in their order.
-    lanes: SyncSender<Results<Member>>,
+    lanes: SyncSender<Lane>,
     /// Pieces that a window may have under way.
     lane_depth: usize,
     thread: JoinHandle<Result<W, kl_formats::Error>>,
-    memory: Spare<PieceMemory>,
+    memory: Pool<PieceMemory>,
 }
 
 /// A window that is being written.
 pub(super) struct OpenOutput {
     layout: RowLayout,
     encoder: WindowEncoder,
-    lane: Submitter<Member>,
-    memory: Spare<PieceMemory>,
+    lane: SyncSender<Receiver<Member>>,
+    memory: Pool<PieceMemory>,
     /// How long writing has kept its caller waiting.
     pub(super) waited: Duration,
     /// How long encoding rows has taken.
@@ -58,11 +58,13 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// up to `n_windows` begun.
     pub(super) fn start(mut writer: Writer<W>, n_threads: usize, n_windows: usize) -> Self {
         let format = writer.window_format();
-        let (lanes, windows) = sync_channel::<Results<Member>>(n_threads * n_windows);
-        let memory = Spare::default();
+        let (lanes, windows) = sync_channel::<Lane>(n_threads * n_windows);
+        let memory = Pool::default();
         let written = memory.clone();
         let thread = std::thread::spawn(move || {
             for member in windows.into_iter().flatten() {
+                // One that is lost ends the file: its job panicked, and has printed so.
+                let Ok(member) = member.recv() else { break };
                 if let Some(memory) = writer.append(member)? {
                     written.give(memory);
                 }
@@ -88,7 +90,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// Begins the next window. Its rows are written once all windows before it are whole.
     pub(super) fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
         let (encoder, head) = self.format.encode(window)?;
-        let (lane, members) = ordered(self.lane_depth);
+        let (lane, members) = sync_channel(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
         self.lanes.send(members).map_err(|_| Error::WorkerLost)?;
@@ -146,10 +148,19 @@ impl OpenOutput {
     /// Sends a piece to be compressed and appended.
     fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();
-        let sent = self.lane.submit(move || piece.compress());
+        let (sender, member) = sync_channel(1);
+        let sent = self.lane.send(member);
         self.waited += started.elapsed();
         // If writing has failed, `ParallelWriter::finish` returns the cause.
-        sent.map_err(|Closed| Error::WorkerLost)
+        sent.map_err(|_| Error::WorkerLost)?;
+        rayon::spawn(move || {
+            // A panic, which is printed, must not end the process. Nobody waits for a member once
+            // writing has stopped.
+            if let Ok(member) = catch_unwind(AssertUnwindSafe(|| piece.compress())) {
+                let _ = sender.send(member);
+            }
+        });
+        Ok(())
     }
 }
 

@@ -1,25 +1,42 @@
 //! The reference's side of a run: which of its windows are read, in which order, and their rows.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::io::Read;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Reference, Shard, TokenRecord, Values, WindowSpec};
+use kl_formats::{ReadBlocks, Reference, RowBlock, Shard, States, TokenRecord, Values, WindowSpec};
 
-use super::open_window::OpenWindow;
-use super::readable::{Readable, RowsHere};
-use super::source::Source;
-use super::{Error, Timing, locked};
+use super::computed::Computed;
+use super::device_clock::DeviceClock;
+use super::open_window::{OpenWindow, StoredRows, WindowRows};
+use super::source::{RowsHere, Source};
+use super::{Error, Pool, Timing, locked};
+use crate::engine::{Decoder, EngineError, Head};
 use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
-/// The windows of a reference, to be evaluated one after the other.
+/// How many blocks the system is asked to fetch before they are read: 64 MiB, at 1 MiB each.
+const BLOCKS_AHEAD: usize = 64;
+
+/// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
+/// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
-    source: Source<'h>,
-    /// Whether the accelerator that is measured computes the rows.
-    is_on_device: bool,
-    n_vocab: usize,
+    pub(super) source: Source<'h>,
+    order: Mutex<Order>,
+    /// How many rows each window has, in the order of the file, if it has a list of them.
+    rows_per_window: Option<Vec<u32>>,
+    /// Whether the windows are in random order already, or in one that cannot be changed.
+    is_shuffled: bool,
+    /// Measures the accelerator that computes the rows, if one does.
+    pub(super) device: Option<DeviceClock>,
+    /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
+    /// has one window open at a time, and so needs one of them.
+    pub contexts: Pool<Box<dyn Decoder + Send + 'h>>,
+    /// Blocks whose memory can be used again.
+    pub(super) blocks: Pool<RowBlock>,
+    pub(super) n_vocab: usize,
     /// Whether the rows are log-probabilities with a floor.
-    is_floored: bool,
+    pub(super) is_floored: bool,
     /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
     wanted: Option<Mutex<HashMap<u32, WindowSpec>>>,
@@ -32,116 +49,184 @@ pub struct ReferenceRows<'h> {
     pub max_rows: u64,
     /// How many entries of each row are compared, from the first on, in the model's rows too.
     pub n_entries: usize,
-    /// Where the rows are computed; `None` where they are stored.
+    /// Where the rows of hidden states are computed.
     pub here: Option<RowsHere>,
 }
 
+/// The windows that are still to come, by their indices in the file.
+struct Order {
+    windows: VecDeque<usize>,
+    /// Those whose blocks the system has not been asked for, and the next block of the first.
+    not_asked: VecDeque<usize>,
+    next_block: u32,
+    /// Blocks asked for and not yet read.
+    ahead: usize,
+}
+
+impl Order {
+    fn new(windows: Vec<usize>) -> Mutex<Self> {
+        Mutex::new(Self {
+            not_asked: windows.clone().into(),
+            windows: windows.into(),
+            next_block: 0,
+            ahead: 0,
+        })
+    }
+
+    /// Counts `read` more blocks as read, and asks for the next ones, a bounded number ahead.
+    fn prefetch(&mut self, blocks: &dyn ReadBlocks, read: usize) {
+        self.ahead = self.ahead.saturating_sub(read);
+        while self.ahead < BLOCKS_AHEAD
+            && let Some(&window) = self.not_asked.front()
+        {
+            if self.next_block == blocks.n_blocks(window) {
+                self.not_asked.pop_front();
+                self.next_block = 0;
+            } else {
+                blocks.prefetch(window, self.next_block);
+                self.next_block += 1;
+                self.ahead += 1;
+            }
+        }
+    }
+}
+
 impl<'h> ReferenceRows<'h> {
-    /// Reads at most `max_rows` rows of `reference`.
+    /// Opens the rows of `reference`. Where it holds hidden states, `make` prepares the head that
+    /// makes rows of them, and a check shows whether it makes the right ones.
+    ///
+    /// # Errors
+    /// Those of `make` and of the file; [`Error::WrongRows`].
+    pub fn open<H: Head + 'h>(
+        reference: Reference,
+        make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+    ) -> Result<Self, Error> {
+        let about = reference.about();
+        let (n_vocab, values) = (about.n_vocab as usize, about.values);
+        let (n_windows, n_rows) = (about.n_windows.map(u64::from), about.n_rows);
+        let is_shuffled = reference.is_shuffled();
+        let rows_per_window = reference
+            .windows()
+            .is_some()
+            .then(|| rows_per_window(&reference));
+        let (source, here) = Source::open(reference, make)?;
+        let all = rows_per_window.as_ref().map_or(0, Vec::len);
+        Ok(Self {
+            source,
+            order: Order::new((0..all).collect()),
+            is_shuffled,
+            device: None,
+            contexts: Pool::default(),
+            blocks: Pool::default(),
+            n_vocab,
+            is_floored: values == Values::FlooredLogProbabilities,
+            wanted: None,
+            n_windows,
+            n_rows: n_rows.filter(|_| rows_per_window.is_some()),
+            rows_per_window,
+            max_rows: u64::MAX,
+            n_entries: usize::MAX,
+            here,
+        })
+    }
+
+    /// Measures how busy the accelerator is that computes the rows, if one does.
+    #[must_use]
+    pub fn timed_by(self, device: Option<DeviceClock>) -> Self {
+        Self { device, ..self }
+    }
+
+    /// Reads at most `max_rows` rows.
     ///
     /// Where only a part is wanted, files in text order are read in the seeded random order of
     /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's
     /// files, is random already.
     #[must_use]
-    pub fn new(readable: Readable<'h>, max_rows: Option<u64>) -> Self {
-        let max_rows = max_rows.unwrap_or(u64::MAX);
-        let reference = &readable.reference;
-        let rows = rows_per_window(reference);
-        let order = choose_windows(&rows, reference.is_shuffled(), max_rows);
-        Self::in_order(readable, &rows, order, max_rows)
+    pub fn limited(self, max_rows: Option<u64>) -> Self {
+        self.chosen(max_rows, choose_windows)
     }
 
     /// The same in the order of a sample, though all rows may be read: for a caller who may stop
     /// anywhere. A stream keeps its own order.
     #[must_use]
-    pub fn sampled(readable: Readable<'h>, max_rows: Option<u64>) -> Self {
-        let max_rows = max_rows.unwrap_or(u64::MAX);
-        let reference = &readable.reference;
-        let rows = rows_per_window(reference);
-        let order = sample(&rows, reference.is_shuffled(), max_rows);
-        Self::in_order(readable, &rows, order, max_rows)
+    pub fn sampled(self, max_rows: Option<u64>) -> Self {
+        self.chosen(max_rows, sample)
     }
 
-    /// Reads the windows of [`ReferenceRows::new`] that belong to one part of them. A stream cannot
+    fn chosen(self, max_rows: Option<u64>, choose: fn(&[u32], bool, u64) -> Vec<usize>) -> Self {
+        let max_rows = max_rows.unwrap_or(u64::MAX);
+        let order = choose(self.listed(), self.is_shuffled, max_rows);
+        self.in_order(order, max_rows)
+    }
+
+    /// Reads the windows of [`limited`](Self::limited) that belong to one part of them. A stream cannot
     /// be shared out: it is read whole.
     #[must_use]
-    pub fn part(readable: Readable<'h>, max_rows: Option<u64>, shard: Shard) -> Self {
-        let reference = &readable.reference;
-        let rows = rows_per_window(reference);
-        let all = windows_to_share(&rows, reference, max_rows);
-        let excess = count(&rows, &all)
-            .1
-            .unwrap_or(0)
-            .saturating_sub(shard.n_rows);
+    pub fn part(self, max_rows: Option<u64>, shard: Shard) -> Self {
+        let rows = self.listed();
+        let all = windows_to_share(rows, self.is_shuffled, max_rows);
+        let excess = count(rows, &all).saturating_sub(shard.n_rows);
         let last = all.last().copied();
         let order = Part::from(shard).keep(all);
-        let n_rows = count(&rows, &order).1.unwrap_or(0);
+        let n_rows = count(rows, &order);
         // Only the last window of all is cut short.
         let excess = if order.last().copied() == last {
             excess
         } else {
             0
         };
-        Self::in_order(readable, &rows, order, n_rows.saturating_sub(excess))
+        self.in_order(order, n_rows.saturating_sub(excess))
     }
 
-    fn in_order(readable: Readable<'h>, rows: &[u32], order: Vec<usize>, max_rows: u64) -> Self {
-        let reference = &readable.reference;
-        let (n_windows, n_rows) = match reference.windows() {
-            Some(_) => count(rows, &order),
-            None => {
-                let n_windows = reference.about().n_windows.map(u64::from);
-                (n_windows.filter(|_| max_rows == u64::MAX), None)
-            }
+    fn listed(&self) -> &[u32] {
+        self.rows_per_window.as_deref().unwrap_or_default()
+    }
+
+    fn in_order(self, order: Vec<usize>, max_rows: u64) -> Self {
+        let (n_windows, n_rows) = match &self.rows_per_window {
+            Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
+            None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
+        if let Source::Stream(stream) = &self.source {
+            locked(stream).limit(max_rows);
+        }
         Self {
+            order: Order::new(order),
             n_windows,
             n_rows,
             max_rows,
-            ..Self::of_windows(readable, order, max_rows)
+            ..self
         }
     }
 
-    /// The windows at these indices; of a stream, all up to the one that brings `max_rows`.
-    fn of_windows(readable: Readable<'h>, order: Vec<usize>, max_rows: u64) -> Self {
-        let about = readable.reference.about();
-        Self {
-            n_vocab: about.n_vocab as usize,
-            is_floored: about.values == Values::FlooredLogProbabilities,
-            wanted: None,
-            n_windows: None,
-            n_rows: None,
-            max_rows,
-            n_entries: usize::MAX,
-            here: readable.here().cloned(),
-            is_on_device: readable.device.is_some(),
-            source: Source::new(readable, order, max_rows),
-        }
-    }
-
-    /// Reads the windows of `reference` at these indices, in their order; of a stream, all windows
-    /// in its own order.
+    /// Reads only `windows`, whose numbers and rows are those of the file; `indices` are theirs in the
+    /// file, in the order in which they are read. A stream keeps its own order. Their tokens may come
+    /// from another file, if this one holds none.
     #[must_use]
-    pub fn at(readable: Readable<'h>, indices: Vec<usize>, max_rows: Option<u64>) -> Self {
-        Self {
-            max_rows: max_rows.unwrap_or(u64::MAX),
-            ..Self::of_windows(readable, indices, u64::MAX)
-        }
-    }
-
-    /// Hands out only these windows, whose numbers and rows are those of the file. Their tokens may
-    /// come from another file, if this one holds none.
-    #[must_use]
-    pub fn with_windows(self, windows: Vec<WindowSpec>) -> Self {
+    pub fn with_windows(
+        self,
+        indices: Vec<usize>,
+        windows: Vec<WindowSpec>,
+        max_rows: Option<u64>,
+    ) -> Self {
         let n_windows = windows.len() as u64;
         let n_rows = n_rows(&windows);
         let by_number = windows.into_iter().map(|spec| (spec.window, spec));
         Self {
+            order: Order::new(indices),
             n_windows: Some(n_windows),
             n_rows: Some(n_rows),
             wanted: Some(Mutex::new(by_number.collect())),
+            max_rows: max_rows.unwrap_or(u64::MAX),
             ..self
         }
+    }
+
+    /// Reads the windows at these indices, in their order; a stream keeps its own.
+    #[must_use]
+    pub fn at(self, indices: Vec<usize>) -> Self {
+        let order = Order::new(indices);
+        Self { order, ..self }
     }
 
     /// Compares only the first `n` entries of the rows: their softmax is a distribution again.
@@ -169,7 +254,7 @@ impl<'h> ReferenceRows<'h> {
     pub fn resume_after(&mut self, records: &[TokenRecord]) -> Result<usize, Error> {
         let mut n_kept = 0;
         let mut n_windows = 0;
-        while let Some(spec) = self.source.peek()? {
+        while let Some(spec) = self.peek()? {
             let n_rows = u64::from(spec.n_rows).min(self.max_rows - n_kept as u64) as usize;
             let measured = records.get(n_kept..).unwrap_or_default();
             let Some(measured) = measured.get(..n_rows).filter(|_| n_rows > 0) else {
@@ -196,26 +281,33 @@ impl<'h> ReferenceRows<'h> {
         Ok(n_kept)
     }
 
-    /// Whether the rows are log-probabilities with a floor.
-    pub(super) fn is_floored(&self) -> bool {
-        self.is_floored
-    }
-
     /// Leaves out the window that comes next.
     fn skip_window(&mut self) -> Result<(), Error> {
-        if !self.source.skip()
-            && let Some(mut window) = self.next_of_file()?
-        {
-            window.skip_rest()?;
+        if let Source::Stream(_) = &self.source {
+            return self.next_of_file().map(drop);
         }
+        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
+        order.windows.pop_front();
+        order.not_asked.pop_front();
         Ok(())
     }
 
-    /// How much of a run's time went into what keeps a device waiting: into work of the CPU, and into
-    /// reading the file.
+    /// The window that comes next.
+    fn peek(&self) -> Result<Option<WindowSpec>, Error> {
+        let next = locked(&self.order).windows.front().copied();
+        Ok(match (&self.source, next) {
+            (Source::Stream(stream), _) => locked(stream).peek()?,
+            (_, None) => None,
+            (Source::Blocks(blocks), Some(i)) => Some(blocks.window(i)?),
+            (Source::States { file, .. }, Some(i)) => Some(file.window(i)?),
+            (Source::Model(windows), Some(i)) => Some(windows[i].clone()),
+        })
+    }
+
+    /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
     pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
         let Timing { score, read, .. } = *timing;
-        match (self.source.is_computed(), self.is_on_device) {
+        match (self.source.is_computed(), self.device.is_some()) {
             (false, _) => (score, read),
             (true, false) => (score + read, Duration::ZERO),
             (true, true) => (score, Duration::ZERO),
@@ -224,11 +316,11 @@ impl<'h> ReferenceRows<'h> {
 
     /// Whether several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
-        self.source.can_share()
+        !matches!(self.source, Source::Stream(_))
     }
 
-    /// Opens the next window.
-    pub(super) fn next_window(&self) -> Result<Option<OpenWindow<'_>>, Error> {
+    /// Opens the next window. Rows of the one before that were not used are left out.
+    pub(super) fn next_window(&self) -> Result<Option<OpenWindow<'_, 'h>>, Error> {
         let Some(wanted) = &self.wanted else {
             return self.next_of_file();
         };
@@ -240,7 +332,6 @@ impl<'h> ReferenceRows<'h> {
                 window.spec = spec;
                 return Ok(Some(window));
             }
-            window.skip_rest()?;
         }
         match wanted.keys().next() {
             None => Ok(None),
@@ -250,39 +341,76 @@ impl<'h> ReferenceRows<'h> {
         }
     }
 
-    fn next_of_file(&self) -> Result<Option<OpenWindow<'_>>, Error> {
+    fn next_of_file(&self) -> Result<Option<OpenWindow<'_, 'h>>, Error> {
         let started = Instant::now();
-        let next = self.source.next_window()?;
-        Ok(next.map(|(spec, rows)| {
-            let in_reading = started.elapsed();
-            OpenWindow::new(spec, self.n_vocab, self.is_floored, rows, in_reading)
+        let next = {
+            let mut order = locked(&self.order);
+            if let Some(blocks) = self.source.blocks() {
+                order.prefetch(blocks, 0);
+            }
+            order.windows.pop_front()
+        };
+        let (spec, rows) = match (&self.source, next) {
+            (Source::Stream(stream), _) => {
+                let mut stream = locked(stream);
+                match stream.next_window()? {
+                    Some(spec) => (spec, WindowRows::Stream(stream)),
+                    None => return Ok(None),
+                }
+            }
+            (_, None) => return Ok(None),
+            (Source::Blocks(blocks), Some(i)) => {
+                let spec = blocks.window(i)?;
+                let rows = StoredRows::new(&**blocks, i, spec.n_rows);
+                (spec, WindowRows::Blocks(rows))
+            }
+            (Source::States { file, .. }, Some(i)) => {
+                let computed = Computed::new(self, i, None);
+                (file.window(i)?, WindowRows::Computed(computed))
+            }
+            (Source::Model(windows), Some(i)) => {
+                let computed = Computed::new(self, i, self.contexts.take());
+                (windows[i].clone(), WindowRows::Computed(computed))
+            }
+        };
+        Ok(Some(OpenWindow {
+            spec,
+            of: self,
+            rows,
+            in_reading: started.elapsed(),
         }))
+    }
+
+    /// Notes that so many more blocks were read: the disk can fetch others.
+    pub(super) fn have_read(&self, n_blocks: usize) {
+        if let Some(blocks) = self.source.blocks() {
+            locked(&self.order).prefetch(blocks, n_blocks);
+        }
     }
 }
 
-/// Counts the windows with rows, and the rows, that [`ReferenceRows::new`] reads: how many of them
+/// Counts the windows with rows, and the rows, that [`ReferenceRows::limited`] reads: how many of them
 /// there are to share out; `None` for a stream, which has no list of them.
 #[must_use]
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     reference.windows()?;
     let rows = rows_per_window(reference);
-    let order = windows_to_share(&rows, reference, max_rows);
-    let n_rows = count(&rows, &order).1?;
+    let order = windows_to_share(&rows, reference.is_shuffled(), max_rows);
+    let n_rows = count(&rows, &order);
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
 }
 
-/// The windows that [`ReferenceRows::new`] reads, without those that have no rows.
-fn windows_to_share(rows: &[u32], reference: &Reference, max_rows: Option<u64>) -> Vec<usize> {
+/// The windows that [`ReferenceRows::limited`] reads, without those that have no rows.
+fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> Vec<usize> {
     let max_rows = max_rows.unwrap_or(u64::MAX);
-    let mut order = choose_windows(rows, reference.is_shuffled(), max_rows);
+    let mut order = choose_windows(rows, is_shuffled, max_rows);
     order.retain(|&i| rows[i] > 0);
     order
 }
 
-/// How many windows `order` has, and how many rows those have.
-fn count(rows: &[u32], order: &[usize]) -> (Option<u64>, Option<u64>) {
-    let n_rows = order.iter().map(|&i| u64::from(rows[i])).sum();
-    (Some(order.len() as u64), Some(n_rows))
+/// How many rows the windows of `order` have.
+fn count(rows: &[u32], order: &[usize]) -> u64 {
+    order.iter().map(|&i| u64::from(rows[i])).sum()
 }
 
 /// How many rows each window has, in the order of the file; empty if the file has no list of them.

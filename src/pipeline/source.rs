@@ -1,137 +1,152 @@
-//! Where a reference's rows come from, one file for each way: blocks that can be read anywhere, a
-//! stream, hidden states of which rows are computed, a second model.
+//! Where the rows of a reference come from: stored, in blocks or a stream, or computed, from hidden
+//! states or by a second model.
 
-use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Mutex;
 
-use kl_formats::{Row, RowLayout, Rows, WindowSpec, rows_per_piece};
+use kl_formats::{NativeReader, ReadBlocks, Reference, Rows, States, WindowEntry, WindowSpec};
 
-use super::computed::Computed;
-use super::in_place::{BlockRows, InPlace};
-use super::readable::{ComputedBy, Readable};
-use super::second_model::ModelRows;
-use super::states::StateRows;
+use super::Error;
 use super::stream::Stream;
-use super::{Error, locked};
+use crate::engine::{EngineError, Head};
+use crate::score::{Kernel, Recomputed};
 
-/// Where the windows of a reference and their rows come from.
+/// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
+/// the kernels of other backends move a row by 1e-7 to 1e-4.
+const WRONG_KLD: f64 = 0.1;
+
+/// Where the rows of a reference come from.
 pub(super) enum Source<'h> {
-    InPlace(InPlace),
+    /// A file whose blocks of rows can be read in any order.
+    Blocks(Box<dyn ReadBlocks>),
+    /// A file that can only be read from its start.
     Stream(Mutex<Stream>),
-    States(StateRows<'h>),
-    Model(ModelRows<'h>),
+    /// A file of hidden states, and the head that makes rows of them: several windows use it in turn,
+    /// one product at a time.
+    States {
+        file: Box<NativeReader>,
+        states: States,
+        head: Mutex<Box<dyn Head + 'h>>,
+    },
+    /// A second model, which runs over these windows in contexts that the caller adds.
+    Model(Vec<WindowSpec>),
 }
 
-/// The rows of an open window.
-pub(super) enum RowSource<'r> {
-    InPlace(BlockRows<'r>),
-    /// An open window of a stream holds the stream.
-    Stream(MutexGuard<'r, Stream>),
-    Computed(Computed<'r>),
+/// Where the rows of hidden states are computed, and how far they are from those of the model that
+/// wrote them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowsHere {
+    /// The device: `CPU`, `CUDA0`.
+    pub device: String,
+    /// Whether the evaluated model's own head is the same, and so is in memory once.
+    pub shares_model_head: bool,
+    /// The model's own rows that the file holds, against the same rows computed here. None where
+    /// the file is a part without the window that they are of.
+    pub moved: Recomputed,
+}
+
+impl RowsHere {
+    /// Whether an accelerator computes them.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        self.device != "CPU"
+    }
 }
 
 impl<'h> Source<'h> {
-    /// The windows of `reference` at the indices of `order`, in that order; of a stream, all windows
-    /// up to the one that brings `max_rows`.
-    pub(super) fn new(reference: Readable<'h>, order: Vec<usize>, max_rows: u64) -> Self {
-        let Readable {
-            reference,
-            computed_by,
-            device,
-            ..
-        } = reference;
+    /// Opens the rows of a reference. Of hidden states, `make` prepares the head, which is checked.
+    pub(super) fn open<H: Head + 'h>(
+        reference: Reference,
+        make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+    ) -> Result<(Self, Option<RowsHere>), Error> {
         let n_vocab = reference.about().n_vocab;
-        match (reference.into_rows(), computed_by) {
-            (Rows::Blocks(windows), Some(ComputedBy::Model(contexts))) => Self::Model(
-                ModelRows::new(windows, contexts, device, n_vocab as usize, order),
-            ),
-            (Rows::Blocks(blocks), _) => Self::InPlace(InPlace::new(blocks, order)),
-            (Rows::Stream(stream), _) => {
-                let rows_per_block = rows_per_piece(RowLayout::F32, n_vocab) as usize;
-                Self::Stream(Mutex::new(Stream::start(stream, rows_per_block, max_rows)))
+        let windows = reference.windows().unwrap_or_default().to_vec();
+        let path = &reference.path().to_owned();
+        let stored = |source| Ok((source, None));
+        let (file, states) = match reference.into_rows() {
+            Rows::Blocks(blocks) => return stored(Self::Blocks(blocks)),
+            Rows::Stream(reader) => {
+                return stored(Self::Stream(Mutex::new(Stream::new(reader, n_vocab))));
             }
-            (Rows::States(rows), Some(ComputedBy::Head(head))) => {
-                Self::States(StateRows::new(rows, head, device, n_vocab as usize, order))
-            }
-            (Rows::States(_), _) => unreachable!("Readable::open prepares the head of states"),
+            Rows::Windows(windows) => return stored(Self::Model(windows)),
+            Rows::States(file, states) => (file, states),
+        };
+        let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
+            // The file's own error has its path.
+            EngineError::ReadHead(error) => match error.downcast::<kl_formats::Error>() {
+                Ok(fault) => Error::Format(fault),
+                Err(error) => head_error(path, EngineError::ReadHead(error)),
+            },
+            cause => head_error(path, cause),
+        })?;
+        let here = RowsHere {
+            moved: check(&file, &states, &windows, &mut head)?,
+            device: head.device().to_owned(),
+            shares_model_head: head.is_shared(),
+        };
+        if here.moved.max_kld >= WRONG_KLD {
+            return Err(Error::WrongRows {
+                path: path.to_owned(),
+                device: here.device,
+                max_kld: here.moved.max_kld,
+            });
         }
-    }
-
-    /// Whether several windows can be open at once.
-    pub(super) fn can_share(&self) -> bool {
-        !matches!(self, Self::Stream(_))
+        let head: Mutex<Box<dyn Head + 'h>> = Mutex::new(Box::new(head));
+        Ok((Self::States { file, states, head }, Some(here)))
     }
 
     /// Whether rows are computed, not read.
     pub(super) fn is_computed(&self) -> bool {
-        matches!(self, Self::States(_) | Self::Model(_))
+        matches!(self, Self::States { .. } | Self::Model(_))
     }
 
-    /// The window that comes next.
-    pub(super) fn peek(&mut self) -> Result<Option<WindowSpec>, Error> {
+    /// The file's blocks, of rows or of hidden states; `None` where it has none.
+    pub(super) fn blocks(&self) -> Option<&dyn ReadBlocks> {
         match self {
-            Self::InPlace(rows) => rows.peek(),
-            Self::Stream(stream) => locked(stream).peek(),
-            Self::States(rows) => rows.peek(),
-            Self::Model(rows) => rows.peek(),
+            Self::Blocks(blocks) => Some(&**blocks),
+            Self::States { file, .. } => Some(&**file),
+            Self::Stream(_) | Self::Model(_) => None,
         }
-    }
-
-    /// Leaves out the window that comes next, if that costs nothing: a stream must be read.
-    pub(super) fn skip(&mut self) -> bool {
-        match self {
-            Self::InPlace(rows) => rows.skip(),
-            Self::States(rows) => rows.skip(),
-            Self::Model(rows) => rows.skip(),
-            Self::Stream(_) => return false,
-        }
-        true
-    }
-
-    /// Opens the next window.
-    pub(super) fn next_window(&self) -> Result<Option<(WindowSpec, RowSource<'_>)>, Error> {
-        Ok(match self {
-            Self::InPlace(rows) => rows
-                .next_window()?
-                .map(|(spec, rows)| (spec, RowSource::InPlace(rows))),
-            Self::States(rows) => rows
-                .next_window()?
-                .map(|(spec, rows)| (spec, RowSource::Computed(rows))),
-            Self::Model(rows) => rows
-                .next_window()?
-                .map(|(spec, rows)| (spec, RowSource::Computed(rows))),
-            Self::Stream(stream) => {
-                let mut stream = locked(stream);
-                stream
-                    .next_window()?
-                    .map(|spec| (spec, RowSource::Stream(stream)))
-            }
-        })
     }
 }
 
-impl RowSource<'_> {
-    /// Skips rows, if that costs nothing: a stream must be read.
-    pub(super) fn skip(&mut self, n: usize) -> bool {
-        match self {
-            Self::InPlace(rows) => rows.skip(n),
-            Self::Computed(rows) => rows.skip(n),
-            Self::Stream(_) => return false,
-        }
-        true
-    }
+fn head_error(path: &Path, cause: EngineError) -> Error {
+    let path = path.to_owned();
+    Error::Head { path, cause }
+}
 
-    /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
-    pub(super) fn map<T: Send>(
-        &mut self,
-        n: usize,
-        of_row: impl Fn(usize, Row<'_>) -> T + Sync,
-        in_reading: &mut Duration,
-    ) -> Result<Vec<T>, Error> {
-        match self {
-            Self::InPlace(rows) => rows.map(n, of_row, in_reading),
-            Self::Stream(rows) => rows.map(n, of_row, in_reading),
-            Self::Computed(rows) => rows.map(n, of_row, in_reading),
+/// Computes the rows that the file also holds as the model gave them, each in its batch, and compares
+/// both.
+fn check(
+    file: &NativeReader,
+    states: &States,
+    windows: &[WindowEntry],
+    head: &mut impl Head,
+) -> Result<Recomputed, Error> {
+    let mut all = Recomputed::default();
+    let own = file.check_rows()?;
+    let (mut last, mut numbers) = (None, Vec::new());
+    for (i, window) in windows.iter().enumerate() {
+        for group in states.groups(window) {
+            let of_group = states.check.rows.iter().zip(&own).filter_map(|(row, own)| {
+                let index = row.position.checked_sub(window.first_scored)?;
+                let is_here = row.window == window.window && group.contains(&index);
+                is_here.then(|| ((index - group.start) as usize, own))
+            });
+            let of_group: Vec<_> = of_group.collect();
+            if of_group.is_empty() {
+                continue;
+            }
+            numbers.clear();
+            file.read_states(i, group, &mut last, &mut numbers)?;
+            let n_vocab = head.n_vocab();
+            let computed = head.rows(&numbers)?;
+            for (column, own) in of_group {
+                let again = &computed[column * n_vocab..][..n_vocab];
+                all += Recomputed::compare(Kernel::detect(), &[own], again);
+            }
         }
     }
+    Ok(all)
 }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use kl_formats::{ReadStream, Row, RowBlock, WindowSpec};
+use kl_formats::{ReadStream, Row, RowBlock, RowLayout, WindowSpec, rows_per_piece};
 use rayon::prelude::*;
 
-use super::{Error, depth};
+use super::{Error, depth, rows_per_task};
 
 /// A part of a reference, in the order in which they are read.
 #[derive(Debug)]
@@ -21,35 +21,47 @@ enum Event {
     End,
 }
 
-type Item = kl_formats::Result<Event>;
-
-/// The receiver is gone; its owner reports why.
-struct Closed;
-
 /// Blocks of rows, handed out a decode call's worth at a time.
 pub(super) struct Stream {
-    events: Receiver<Item>,
+    /// The reader, until the first window is wanted.
+    reader: Option<Box<dyn ReadStream>>,
+    rows_per_block: usize,
+    /// Windows are read up to the one that brings so many rows.
+    max_rows: u64,
+    events: Receiver<kl_formats::Result<Event>>,
     /// What was looked at and not handed out: a window, or the end.
     peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
-    /// Rows of the first block that have been used.
+    /// Rows of the window, from the first of `rows` on, that have been used or left out.
     used: usize,
 }
 
 impl Stream {
-    /// Starts reading, `rows_per_block` rows at a time, up to the window that brings `max_rows`.
-    pub(super) fn start(reader: Box<dyn ReadStream>, rows_per_block: usize, max_rows: u64) -> Self {
-        let (sender, events) = sync_channel(depth());
-        std::thread::spawn(move || send(reader, rows_per_block, max_rows, &sender));
+    /// A stream of all windows, whose rows have `n_vocab` entries.
+    pub(super) fn new(reader: Box<dyn ReadStream>, n_vocab: u32) -> Self {
         Self {
-            events,
+            reader: Some(reader),
+            rows_per_block: rows_per_piece(RowLayout::F32, n_vocab) as usize,
+            max_rows: u64::MAX,
+            events: sync_channel(0).1,
             peeked: None,
             rows: VecDeque::new(),
             used: 0,
         }
     }
 
+    /// Reads windows only up to the one that brings `max_rows` rows.
+    pub(super) fn limit(&mut self, max_rows: u64) {
+        self.max_rows = max_rows;
+    }
+
     fn next_event(&mut self) -> Result<Event, Error> {
+        if let Some(reader) = self.reader.take() {
+            let (sender, events) = sync_channel(depth());
+            let (rows_per_block, max_rows) = (self.rows_per_block, self.max_rows);
+            std::thread::spawn(move || send(reader, rows_per_block, max_rows, &sender));
+            self.events = events;
+        }
         Ok(self.events.recv().map_err(|_| Error::WorkerLost)??)
     }
 
@@ -60,17 +72,25 @@ impl Stream {
         Ok(next)
     }
 
+    /// Begins the next window. What is left of the one before is read, and dropped.
     pub(super) fn next_window(&mut self) -> Result<Option<WindowSpec>, Error> {
         if let Some(next) = self.peeked.take() {
             return Ok(next);
         }
-        match self.next_event()? {
-            Event::End => Ok(None),
-            Event::Window(window) => Ok(Some(window)),
-            Event::Rows(_) => Err(Error::Inconsistent {
-                found: "more rows than a window has".to_owned(),
-            }),
+        self.rows.clear();
+        self.used = 0;
+        loop {
+            match self.next_event()? {
+                Event::End => return Ok(None),
+                Event::Window(window) => return Ok(Some(window)),
+                Event::Rows(_) => {}
+            }
         }
+    }
+
+    /// Leaves out the next `n` rows.
+    pub(super) fn skip(&mut self, n: usize) {
+        self.used += n;
     }
 
     pub(super) fn map<T: Send>(
@@ -80,23 +100,21 @@ impl Stream {
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
-        let mut available: usize = self.rows.iter().map(RowBlock::n_rows).sum();
-        while available < self.used + n {
+        loop {
+            self.drop_used();
+            let available: usize = self.rows.iter().map(RowBlock::n_rows).sum();
+            if available >= self.used + n {
+                break;
+            }
             match self.next_event()? {
-                Event::Rows(block) => {
-                    available += block.n_rows();
-                    self.rows.push_back(block);
-                }
-                Event::Window(_) | Event::End => {
-                    let found = "fewer rows than a window has".to_owned();
-                    return Err(Error::Inconsistent { found });
-                }
+                Event::Rows(block) => self.rows.push_back(block),
+                Event::Window(_) | Event::End => return Err(Error::too_few_rows()),
             }
         }
         *in_reading += started.elapsed();
         let rows = self.rows.iter().flat_map(RowBlock::rows);
         let rows: Vec<Row<'_>> = rows.skip(self.used).take(n).collect();
-        let min_len = super::rows_per_task(rows.first().map_or(1, Row::len));
+        let min_len = rows_per_task(rows.first().map_or(1, Row::len));
         let made = rows
             .par_iter()
             .enumerate()
@@ -104,50 +122,47 @@ impl Stream {
             .map(|(i, &row)| of_row(i, row))
             .collect();
         self.used += n;
+        self.drop_used();
+        Ok(made)
+    }
+
+    fn drop_used(&mut self) {
         while let Some(block) = self.rows.front()
             && block.n_rows() <= self.used
         {
             self.used -= block.n_rows();
             self.rows.pop_front();
         }
-        Ok(made)
     }
 }
 
 /// Sends windows and rows, and the end or the error that comes first.
 fn send(
-    reader: Box<dyn ReadStream>,
-    rows_per_block: usize,
-    max_rows: u64,
-    sender: &SyncSender<Item>,
-) {
-    let give = |item| sender.send(item).map_err(|_| Closed);
-    // If that fails, nobody is left to hear of it.
-    let _ = match read(reader, rows_per_block, max_rows, |event| give(Ok(event))) {
-        Ok(sent) => sent,
-        Err(error) => give(Err(error)),
-    };
-}
-
-fn read(
     mut reader: Box<dyn ReadStream>,
     rows_per_block: usize,
     max_rows: u64,
-    give: impl Fn(Event) -> Result<(), Closed>,
-) -> kl_formats::Result<Result<(), Closed>> {
-    let mut left = max_rows;
-    while left > 0
-        && let Some(window) = reader.next_window()?
-    {
-        left = left.saturating_sub(u64::from(window.n_rows));
-        if give(Event::Window(window)).is_err() {
-            return Ok(Err(Closed));
+    sender: &SyncSender<kl_formats::Result<Event>>,
+) {
+    let (mut left, mut is_open) = (max_rows, false);
+    let mut next = || -> kl_formats::Result<Event> {
+        if is_open && let Some(block) = reader.next_rows(rows_per_block)? {
+            return Ok(Event::Rows(block));
         }
-        while let Some(block) = reader.next_rows(rows_per_block)? {
-            if give(Event::Rows(block)).is_err() {
-                return Ok(Err(Closed));
-            }
+        if left > 0
+            && let Some(window) = reader.next_window()?
+        {
+            left = left.saturating_sub(u64::from(window.n_rows));
+            is_open = true;
+            return Ok(Event::Window(window));
+        }
+        Ok(Event::End)
+    };
+    loop {
+        let event = next();
+        let is_last = matches!(event, Ok(Event::End) | Err(_));
+        // If the receiver is gone, its owner reports why.
+        if sender.send(event).is_err() || is_last {
+            return;
         }
     }
-    Ok(give(Event::End))
 }

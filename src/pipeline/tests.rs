@@ -75,10 +75,10 @@ fn write_klpy(path: &Path, plan: &Plan) {
 }
 
 /// Opens a reference that is to be read; a fake head makes rows of hidden states.
-fn open(path: &Path) -> Readable<'static> {
+fn open(path: &Path) -> ReferenceRows<'static> {
     let engine = FakeEngine::default();
     let reference = Reference::open(path).unwrap();
-    Readable::open(reference, |states, section| engine.head(states, section, 1)).unwrap()
+    ReferenceRows::open(reference, |states, section| engine.head(states, section, 1)).unwrap()
 }
 
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
@@ -93,7 +93,7 @@ fn read_with(
     max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = ReferenceRows::new(open(path), max_rows);
+    let blocks = open(path).limited(max_rows);
     evaluate(
         sources(n_sources, || Ok(fake(seed, n_batch))),
         &blocks,
@@ -198,7 +198,7 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
     write_native(&path, &plan, Encoding::F32, 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = ReferenceRows::new(open(&path), Some(20));
+        let rows = open(&path).limited(Some(20));
         let make = || Ok(fake(2, 3));
         let measure = |pair: &RowPair<'_>| (pair.next, Kernel::detect().score(pair));
         evaluate(
@@ -238,7 +238,7 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
             n if n < allowed => Ok(fake(2, 4)),
             _ => Err(Error::WorkerLost),
         };
-        let rows = ReferenceRows::new(open(&path), None);
+        let rows = open(&path);
         let done = evaluate(
             sources(2, make),
             &rows,
@@ -306,7 +306,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(open(&path), None);
+    let blocks = open(&path);
     let small = Fake {
         n_vocab: 5,
         n_batch: 4,
@@ -333,7 +333,7 @@ fn a_caller_can_stop_either_way() {
     let path = folder.path().join("r");
     let plan = plan(ScoreFrom::All);
     write_native(&path, &plan, Encoding::F32, 4, 4);
-    let blocks = ReferenceRows::new(open(&path), None);
+    let blocks = open(&path);
     let make = || Ok(fake(2, 4));
     let stopped = evaluate(
         sources(2, make),

@@ -1,4 +1,4 @@
-//! Writes a model's rows into a reference: encoded in place, compressed on all cores, appended in
+//! Writes rows into a reference, a model's or another file's: encoded in place, compressed on all cores, appended in
 //! order.
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use kl_formats::{RowForms, WindowSpec, Writer};
 
 use super::device_clock::DeviceClock;
 use super::in_turn::{Progress, Sources, in_turn};
-use super::parallel_writer::{OpenOutput, ParallelWriter, Sink};
+use super::parallel_writer::{OpenOutput, ParallelWriter};
 use super::{Error, Step, Timing, locked};
 use crate::engine::LogitSource;
 
@@ -61,11 +61,23 @@ where
             }
         },
     );
-    let done = done.map(|timing| Timing {
+    // The file ends also where its rows have failed: the windows that are whole are worth keeping.
+    let finishing = Instant::now();
+    let (timing, output) = match (done, writer.finish()) {
+        // Rows had nowhere to go, because writing had failed.
+        (Err(Error::WorkerLost), Err(cause)) => return Err(cause),
+        (done, output) => (done?, output?),
+    };
+    let timing = Timing {
         device: device.and_then(|device| device.time((timing.score, timing.write))),
+        write: timing.write + finishing.elapsed(),
         ..timing
-    });
-    finish(writer, done, forms)
+    };
+    Ok(Written {
+        output,
+        timing,
+        forms,
+    })
 }
 
 fn write_windows<'w, S: LogitSource>(
@@ -119,56 +131,4 @@ where
     timing.score += encoding;
     timing.write += waited;
     Ok(windows.into_iter().zip(forms).collect())
-}
-
-/// Does the same as [`write_reference`] with rows from anywhere: `rows_of` hands those of a window
-/// to the sink.
-pub(super) fn write_rows<W: Write + Send + 'static>(
-    mut rows_of: impl FnMut(&WindowSpec, Sink<'_>) -> Result<(), Error>,
-    windows: &[WindowSpec],
-    writer: Writer<W>,
-    mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<Written<W>, Error> {
-    let writer = ParallelWriter::start(writer, 1, 1);
-    let mut timing = Timing::default();
-    let mut forms = RowForms::default();
-    let mut write_all = || {
-        for window in windows {
-            let started = Instant::now();
-            let mut output = writer.begin(window)?;
-            rows_of(window, &mut |rows| {
-                output.push(rows)?;
-                on_step(Step::Rows(rows.len()))
-            })?;
-            let not_decoding = output.encoding + output.waited;
-            timing.decode += started.elapsed().saturating_sub(not_decoding);
-            timing.score += output.encoding;
-            timing.write += output.waited;
-            forms += output.finish()?;
-            on_step(Step::Window(window))?;
-        }
-        Ok(())
-    };
-    let done = write_all();
-    finish(writer, done.map(|()| timing), forms)
-}
-
-/// Ends the file, also where its rows have failed: the windows that are whole are worth keeping.
-fn finish<W: Write + Send + 'static>(
-    writer: ParallelWriter<W>,
-    done: Result<Timing, Error>,
-    forms: RowForms,
-) -> Result<Written<W>, Error> {
-    let finishing = Instant::now();
-    let (mut timing, output) = match (done, writer.finish()) {
-        // Rows had nowhere to go, because writing had failed.
-        (Err(Error::WorkerLost), Err(cause)) => return Err(cause),
-        (done, output) => (done?, output?),
-    };
-    timing.write += finishing.elapsed();
-    Ok(Written {
-        output,
-        timing,
-        forms,
-    })
 }

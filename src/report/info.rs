@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use kl_formats::{
-    BackendIdentity, Checks, Groups, HeadStep, ModelIdentity, ReferenceSummary, Shard, States,
-    TextIdentity, TokenizerIdentity,
+    BackendIdentity, Checks, Groups, HeadStep, ModelIdentity, Provenance, ReferenceSummary, Shard,
+    States, TextIdentity, TokenizerIdentity,
 };
 use serde::Serialize;
 
+use super::json::Versions;
 use super::layout::laid_out;
 use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
-use super::versions::Versions;
 use super::{PromptsInfo, RowError, Warning};
 
 /// What a file records: null where it does not.
@@ -95,6 +95,30 @@ pub struct Info {
     pub verified: Option<Verified>,
     /// What to know before you trust the file.
     pub warnings: Vec<Warning>,
+}
+
+impl Info {
+    /// The part of a description that is the provenance of the file's rows.
+    #[must_use]
+    pub fn of(provenance: Provenance) -> Self {
+        Self {
+            writer: provenance.writer,
+            model: provenance.model,
+            model_path: provenance.model_path,
+            tokenizer: provenance.tokenizer,
+            text: provenance.text,
+            text_path: provenance.text_path,
+            n_ctx: provenance.n_ctx,
+            n_vocab: provenance.n_vocab,
+            add_bos: provenance.add_bos,
+            first_scored: provenance.first_scored,
+            shard: provenance.shard,
+            seed: provenance.seed,
+            stride: provenance.stride,
+            backend: provenance.backend,
+            ..Self::default()
+        }
+    }
 }
 
 /// What a model's file records about it.

@@ -3,7 +3,6 @@
 //! Nothing here prints. [`Report`] and all that it holds serialize to the JSON: their fields are
 //! its keys.
 
-mod breakdown;
 pub mod comparison;
 mod condition;
 mod info;
@@ -14,15 +13,15 @@ pub mod number;
 mod one_line;
 pub mod page;
 mod result;
+pub mod set_up;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
-mod versions;
 mod warning;
 
 pub use condition::{Condition, ConditionError, judge};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
-pub use json::json_text;
+pub use json::{Versions, json_text};
 pub use one_line::one_line;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
@@ -31,5 +30,4 @@ pub use result::{
     without_part,
 };
 pub use text::text_report;
-pub use versions::Versions;
 pub use warning::{DeviceWait, UnfitText, Warning};

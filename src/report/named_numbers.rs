@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kl_formats::{ModelIdentity, Row, TokenRecord};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::number::short_percent;
@@ -11,8 +12,7 @@ use super::result::{ModelInfo, ModelReport, TimingInfo, UntilInfo};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
-    Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Summary,
-    TokenLocation,
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Statistics, TokenLocation,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -21,13 +21,13 @@ use crate::stats::{
 /// is `q` and its percentage, as in `kld.q99.9`; the 50 % quantile is also `median`.
 pub type NamedNumbers = BTreeMap<String, Option<f64>>;
 
-/// Names every number of a report.
-pub fn named_numbers(report: &ModelReport) -> NamedNumbers {
+/// Names every number of a model's JSON object.
+pub fn named_numbers(model: &impl Serialize) -> NamedNumbers {
     let mut numbers = NamedNumbers::new();
     // Without JSON there are no numbers, and every condition fails.
     collect(
         "",
-        &serde_json::to_value(report).unwrap_or_default(),
+        &serde_json::to_value(model).unwrap_or_default(),
         &mut numbers,
     );
     numbers
@@ -104,6 +104,8 @@ pub fn known_names() -> Vec<String> {
     identity.file_bytes = Some(0);
     // More tokens than llama-perplexity needs, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let measured = Statistics::of_records(&records, &[], confidence, rule);
     let report = ModelReport {
         label: String::new(),
         model: ModelInfo::new(Path::new(""), &identity),
@@ -111,8 +113,8 @@ pub fn known_names() -> Vec<String> {
         n_vocab_compared: 1,
         is_reference_model: false,
         is_noise_floor: false,
-        summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
-        breakdown: Breakdown::of(&[], &[], Confidence::default(), ClusterRule::default()),
+        summary: measured.summary,
+        breakdown: measured.breakdown,
         shows_breakdown: false,
         max_at_text: Some(String::new()),
         sidecar: Some(String::new()),

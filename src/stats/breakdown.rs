@@ -1,13 +1,14 @@
 //! Where a model's KLD comes from: by the reference's confidence, position, group, special tokens.
 
-use kl_formats::sidecar::TokenRecord;
+use std::iter::repeat_n;
+
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clusters};
-use super::clustered_mean::ClusteredMean;
+use super::clustered_error::Spread;
+use super::columns::Columns;
 use super::estimate::{Confidence, Estimate, finite};
-use super::exclusion::is_counted;
 use super::mean::Sum;
+use super::strata::Cluster;
 
 /// The edges of the bins by the reference's top-1 probability.
 const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
@@ -50,20 +51,20 @@ pub struct Bin {
 }
 
 impl Breakdown {
-    /// Sorts the counted ones among `records` into bins. `group_names[i]` is group `i`'s; empty
-    /// without groups.
-    pub fn of(
-        records: &[TokenRecord],
+    /// Sorts the counted tokens into bins, the `i`-th of which is in cluster `clusters[i]`.
+    /// `group_names[i]` is group `i`'s; empty without groups.
+    pub(super) fn of(
+        columns: &Columns,
+        clusters: &[Cluster],
         group_names: &[String],
         confidence: Confidence,
-        rule: ClusterRule,
     ) -> Self {
-        let counted: Vec<&TokenRecord> = records.iter().filter(|r| is_counted(r)).collect();
-        let klds = counted.iter().map(|record| record.kld);
+        let klds = columns.kld.iter().copied();
         let tokens = Tokens {
             sum: klds.filter(|kld| kld.is_finite()).collect::<Sum>().value(),
-            counted,
-            clusters: Clusters::of_records(records, rule),
+            same_top: columns.with(Columns::SAME_TOP),
+            columns,
+            clusters,
             confidence,
         };
         Self {
@@ -75,44 +76,62 @@ impl Breakdown {
     }
 }
 
+/// The bin of a reference's top probability.
+pub(super) fn confidence_bin(p: f64) -> u8 {
+    CONFIDENCE_EDGES.iter().filter(|edge| **edge <= p).count() as u8
+}
+
 /// The tokens that are sorted into bins.
-struct Tokens<'r> {
-    counted: Vec<&'r TokenRecord>,
+struct Tokens<'c> {
+    columns: &'c Columns,
+    clusters: &'c [Cluster],
+    same_top: Vec<bool>,
     /// The sum of all finite KLDs.
     sum: f64,
-    clusters: Clusters,
     confidence: Confidence,
 }
 
-impl<'r> Tokens<'r> {
+/// The tokens of a bin.
+#[derive(Clone, Default)]
+struct Inside {
+    n: usize,
+    n_same_top: usize,
+    /// The finite KLDs, and their clusters.
+    klds: Vec<f64>,
+    clusters: Vec<Cluster>,
+}
+
+impl Tokens<'_> {
     fn by_confidence(&self) -> Vec<Bin> {
-        if self.counted.is_empty() {
+        let bin_of = &self.columns.confidence_bin;
+        if bin_of.is_empty() {
             return Vec::new();
         }
         let percent = |p: f64| format!("{:.0}", 100.0 * p);
         let starts = std::iter::once(None).chain(CONFIDENCE_EDGES.map(Some));
         let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
         let edges = starts.zip(ends);
-        let bins = self.sorted(CONFIDENCE_EDGES.len() + 1, |record| {
-            Some(CONFIDENCE_EDGES.partition_point(|edge| *edge <= record.ref_top_p))
-        });
+        let bins = self.sorted(
+            CONFIDENCE_EDGES.len() + 1,
+            bin_of.iter().map(|bin| *bin as usize),
+        );
         let bins = edges.zip(bins).map(|((from, to), inside)| {
             let label = match (from, to) {
                 (Some(from), Some(to)) => format!("{} to {} %", percent(from), percent(to)),
                 (Some(from), None) => format!("{} % and above", percent(from)),
                 (None, to) => format!("below {} %", percent(to.unwrap_or(1.0))),
             };
-            self.bin(label, (from, to), inside)
+            self.bin(label, (from, to), &inside)
         });
         bins.collect()
     }
 
     fn by_position(&self) -> Vec<Bin> {
-        let powers = self.sorted(u32::BITS as usize + 1, |record| {
-            Some((u32::BITS - record.position.leading_zeros()) as usize)
-        });
+        let positions = self.columns.position.iter();
+        let power = |position: &u32| (u32::BITS - position.leading_zeros()) as usize;
+        let powers = self.sorted(u32::BITS as usize + 1, positions.map(power));
         let powers = (0_u32..).zip(powers);
-        let bins = powers.filter(|(_, inside)| !inside.is_empty());
+        let bins = powers.filter(|(_, inside)| inside.n > 0);
         let bins = bins.map(|(power, inside)| {
             let (from, to) = match power {
                 0 => (0, 1),
@@ -122,83 +141,88 @@ impl<'r> Tokens<'r> {
                 last if last == from => from.to_string(),
                 last => format!("{from}–{last}"),
             };
-            self.bin(label, (Some(from as f64), Some(to as f64)), inside)
+            self.bin(label, (Some(from as f64), Some(to as f64)), &inside)
         });
         bins.collect()
     }
 
     fn by_group(&self, names: &[String]) -> Vec<Bin> {
-        let bins = self.sorted(names.len(), |record| Some(record.group as usize));
-        let bins = names.iter().zip(bins);
-        bins.map(|(name, inside)| self.bin(name.clone(), (None, None), inside))
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let runs = self.columns.runs.iter();
+        let groups = runs.flat_map(|run| repeat_n(run.group as usize, run.n_counted));
+        let bins = names.iter().zip(self.sorted(names.len(), groups));
+        bins.map(|(name, inside)| self.bin(name.clone(), (None, None), &inside))
             .collect()
     }
 
     fn special(&self) -> Vec<Bin> {
-        if !self.counted.iter().any(|record| record.is_special()) {
+        let is_special = self.columns.with(Columns::SPECIAL);
+        if !is_special.contains(&true) {
             return Vec::new();
         }
-        let bins = self.sorted(2, |record| Some(usize::from(!record.is_special())));
+        let bins = self.sorted(2, is_special.iter().map(|is| usize::from(!is)));
         let bins = ["special tokens", "other tokens"].into_iter().zip(bins);
-        bins.map(|(label, inside)| self.bin(label.to_owned(), (None, None), inside))
+        bins.map(|(label, inside)| self.bin(label.to_owned(), (None, None), &inside))
             .collect()
     }
 
-    /// The tokens of each of `n` bins; a token without a bin is in none.
-    fn sorted(
-        &self,
-        n: usize,
-        bin_of: impl Fn(&TokenRecord) -> Option<usize>,
-    ) -> Vec<Vec<&'r TokenRecord>> {
-        let mut bins = vec![Vec::new(); n];
-        for &record in &self.counted {
-            if let Some(bin) = bin_of(record).and_then(|bin| bins.get_mut(bin)) {
-                bin.push(record);
+    /// The tokens of each of `n` bins; a token of a bin beyond these is in none.
+    fn sorted(&self, n: usize, bin_of: impl Iterator<Item = usize>) -> Vec<Inside> {
+        let mut bins = vec![Inside::default(); n];
+        let tokens = self.columns.kld.iter().zip(self.clusters);
+        for (bin, ((kld, cluster), same_top)) in bin_of.zip(tokens.zip(&self.same_top)) {
+            let Some(inside) = bins.get_mut(bin) else {
+                continue;
+            };
+            inside.n += 1;
+            inside.n_same_top += usize::from(*same_top);
+            if kld.is_finite() {
+                inside.klds.push(*kld);
+                inside.clusters.push(*cluster);
             }
         }
         bins
     }
 
-    fn bin(
-        &self,
-        label: String,
-        (from, to): (Option<f64>, Option<f64>),
-        mut inside: Vec<&TokenRecord>,
-    ) -> Bin {
-        let n_tokens = inside.len();
-        let same_top = inside.iter().filter(|r| r.ref_top == r.eval_top).count();
-        inside.retain(|record| record.kld.is_finite());
-        let klds: Vec<f64> = inside.iter().map(|record| record.kld).collect();
+    fn bin(&self, label: String, (from, to): (Option<f64>, Option<f64>), inside: &Inside) -> Bin {
+        let Inside { n, klds, .. } = inside;
         let sum = klds.iter().copied().collect::<Sum>().value();
-        let numbers = self.clusters.of_each(&inside);
-        let mean = ClusteredMean::of_non_negative(&numbers, &klds, self.confidence);
+        let mean = sum / klds.len() as f64;
+        let kld = (!klds.is_empty()).then(|| {
+            let spread = Spread::of(&inside.clusters, klds.iter().map(|x| x - mean));
+            let interval = spread.interval(mean, self.confidence).not_below_0();
+            Estimate {
+                value: mean,
+                lo: interval.lo,
+                hi: interval.hi,
+            }
+        });
         Bin {
             label,
             from,
             to,
-            n_tokens: n_tokens as u64,
-            n_infinite: (n_tokens - klds.len()) as u64,
-            kld: mean.map(|mean| Estimate {
-                value: mean.estimate.value,
-                lo: mean.clustered.lo,
-                hi: mean.clustered.hi,
-            }),
+            n_tokens: *n as u64,
+            n_infinite: (n - klds.len()) as u64,
+            kld,
             share_of_kld: finite(sum / self.sum),
-            agreement: finite(same_top as f64 / n_tokens as f64),
+            agreement: finite(inside.n_same_top as f64 / *n as f64),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Summary;
+    use kl_formats::TokenRecord;
+
     use super::super::oracle::records;
+    use super::super::{ClusterRule, Statistics, Summary};
     use super::*;
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
-        let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
-        Breakdown::of(records, &names, confidence, rule)
+        Statistics::of_records(records, &names, Confidence::default(), ClusterRule::Auto).breakdown
     }
 
     /// `tests/check_report_with_numpy.py` checks the numbers of real sidecars.

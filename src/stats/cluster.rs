@@ -102,11 +102,9 @@ impl Clusters {
     /// Puts the windows of the counted ones among `records` into clusters. Records may be in any
     /// order.
     pub fn of_records(records: &[TokenRecord], rule: ClusterRule) -> Self {
-        let mut means = WindowMeans::default();
-        for record in records.iter().filter(|record| is_counted(record)) {
-            means.push(record.window, record.group, record.kld);
-        }
-        Self::of_means(&means, rule)
+        let counted = records.iter().filter(|record| is_counted(record));
+        let tokens = counted.map(|record| (record.window, record.group, record.kld));
+        Self::of_means(&WindowMeans::of(tokens), rule)
     }
 
     /// Puts windows into clusters.
@@ -151,21 +149,6 @@ impl Clusters {
     /// How many windows there are.
     pub fn n_windows(&self) -> usize {
         self.windows.len()
-    }
-
-    /// Each record's cluster.
-    pub(super) fn of_each(&self, records: &[&TokenRecord]) -> Vec<Cluster> {
-        let mut last: Option<(u32, Cluster)> = None;
-        let of = records.iter().map(|record| match last {
-            // Adjacent records mostly share a window.
-            Some((window, cluster)) if window == record.window => cluster,
-            _ => {
-                let cluster = self.of_window(record.window);
-                last = Some((record.window, cluster));
-                cluster
-            }
-        });
-        of.collect()
     }
 
     /// A window's cluster.

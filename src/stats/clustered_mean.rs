@@ -44,14 +44,24 @@ impl ClusteredMean {
     ///
     /// Both slices have the same length. `None` without samples.
     pub fn of(clusters: &[Cluster], samples: &[f64], confidence: Confidence) -> Option<Self> {
-        debug_assert_eq!(clusters.len(), samples.len());
         let moments = Moments::of(samples)?;
+        Some(Self::of_moments(&moments, clusters, samples, confidence))
+    }
+
+    /// The same with the moments of the samples.
+    pub(super) fn of_moments(
+        moments: &Moments,
+        clusters: &[Cluster],
+        samples: &[f64],
+        confidence: Confidence,
+    ) -> Self {
+        debug_assert_eq!(clusters.len(), samples.len());
         let spread = Spread::of(clusters, samples.iter().map(|x| x - moments.mean));
-        Some(Self {
+        Self {
             estimate: moments.estimate(confidence),
             se: moments.standard_error().and_then(finite),
             clustered: spread.interval(moments.mean, confidence),
-        })
+        }
     }
 
     /// The same for samples that cannot be negative, and so have no mean below 0.
@@ -60,11 +70,15 @@ impl ClusteredMean {
         samples: &[f64],
         confidence: Confidence,
     ) -> Option<Self> {
-        let mean = Self::of(clusters, samples, confidence)?;
-        Some(Self {
-            clustered: mean.clustered.not_below_0(),
-            ..mean
-        })
+        Some(Self::of(clusters, samples, confidence)?.not_below_0())
+    }
+
+    /// The same mean, of samples that cannot be negative.
+    pub(super) fn not_below_0(self) -> Self {
+        Self {
+            clustered: self.clustered.not_below_0(),
+            ..self
+        }
     }
 
     /// Half the width of the clustered interval, over the mean; `None` for fewer than two clusters,

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, paired_difference};
+use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, PairedDifference};
 
 #[path = "../../examples/coverage/text.rs"]
 mod text;
@@ -68,10 +68,11 @@ fn paired_intervals_cover_no_difference() {
     };
     let holds_0 = |seed| {
         let klds = text.klds_of(60, seed, &[(&Q4_K_M[..], 0.86); 2]);
-        let groups = vec![0; klds.windows.len()];
-        let [a, b] = [&klds.of_models[0], &klds.of_models[1]];
+        let windows: Vec<_> = klds.windows.iter().map(|window| (*window, 0)).collect();
+        let both = klds.of_models[0].iter().zip(&klds.of_models[1]);
+        let differences: Vec<f64> = both.map(|(a, b)| a - b).collect();
         let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
-        let got = paired_difference(&klds.windows, &groups, a, b, confidence, rule).unwrap();
+        let got = PairedDifference::of(&windows, &differences, confidence, rule).unwrap();
         let holds = got.lo.unwrap() <= 0.0 && 0.0 <= got.hi.unwrap();
         assert_eq!(holds, got.p.unwrap() >= confidence.outside());
         holds

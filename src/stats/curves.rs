@@ -1,10 +1,10 @@
 //! Curves of one evaluation's KLDs, as few points.
 
-use kl_formats::sidecar::TokenRecord;
-
-use super::exclusion::is_counted;
 use super::mean::Sum;
 use super::window_means::WindowMeans;
+
+/// A point of a curve: `[x, y]` in the JSON.
+pub type Point = (f64, f64);
 
 /// The most points of a distribution: more would not show in a plot.
 const CCDF_POINTS: usize = 120;
@@ -17,20 +17,17 @@ const WINDOW_POINTS: usize = 200;
 ///
 /// The shares are spaced evenly in their logarithm, down to that of the largest KLD alone. Infinite
 /// KLDs count as large ones, and have no point.
-pub fn ccdf(records: &[TokenRecord]) -> Vec<(f64, f64)> {
-    let counted = records.iter().filter(|record| is_counted(record));
-    let mut klds: Vec<f64> = counted.map(|record| record.kld).collect();
-    klds.sort_unstable_by(f64::total_cmp);
-    let n = klds.len();
+///
+/// `sorted` are the finite KLDs of `n` counted tokens, and ascend.
+pub(super) fn ccdf(sorted: &[f64], n: usize) -> Vec<Point> {
     let last = (CCDF_POINTS - 1) as f64;
-    let mut points: Vec<(f64, f64)> = (0..CCDF_POINTS)
+    let mut points: Vec<Point> = (0..CCDF_POINTS)
         .rev()
         .filter_map(|i| {
             let n_largest = (n as f64).powf(i as f64 / last).round() as usize;
-            let kld = *klds.get(n.checked_sub(n_largest)?)?;
-            let n_below = klds.partition_point(|other| *other < kld);
-            kld.is_finite()
-                .then(|| (kld, (n - n_below) as f64 / n as f64))
+            let kld = *sorted.get(n.checked_sub(n_largest)?)?;
+            let n_below = sorted.partition_point(|other| *other < kld);
+            Some((kld, (n - n_below) as f64 / n as f64))
         })
         .collect();
     points.dedup();
@@ -39,11 +36,7 @@ pub fn ccdf(records: &[TokenRecord]) -> Vec<(f64, f64)> {
 
 /// The mean KLD along the text: points of the number of the first window, and the mean over the
 /// finite KLDs from it up to the next point, in nats. Each point is of equally many windows.
-pub fn by_window(records: &[TokenRecord]) -> Vec<(f64, f64)> {
-    let mut means = WindowMeans::default();
-    for record in records.iter().filter(|record| is_counted(record)) {
-        means.push(record.window, record.group, record.kld);
-    }
+pub(super) fn by_window(means: &WindowMeans) -> Vec<Point> {
     let windows: Vec<_> = means.totals().filter(|(_, total)| total.n > 0).collect();
     let per_point = windows.len().div_ceil(WINDOW_POINTS).max(1);
     let points = windows.chunks(per_point).map(|chunk| {
@@ -57,8 +50,23 @@ pub fn by_window(records: &[TokenRecord]) -> Vec<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use kl_formats::TokenRecord;
+
     use super::*;
     use crate::stats::oracle::records;
+    use crate::stats::{ClusterRule, Confidence, Statistics};
+
+    fn measured(records: &[TokenRecord]) -> Statistics {
+        Statistics::of_records(records, &[], Confidence::default(), ClusterRule::Window)
+    }
+
+    fn ccdf(records: &[TokenRecord]) -> Vec<Point> {
+        measured(records).ccdf
+    }
+
+    fn by_window(records: &[TokenRecord]) -> Vec<Point> {
+        measured(records).by_window
+    }
 
     fn of_klds(klds: impl IntoIterator<Item = f64>) -> Vec<TokenRecord> {
         let template = records()[1];

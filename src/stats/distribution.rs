@@ -1,13 +1,16 @@
 //! A divergence over all tokens: its mean, its spread and its tail.
 
+use std::borrow::Cow;
+
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::Clusters;
 use super::clustered_mean::ClusteredMean;
+use super::columns::Columns;
 use super::estimate::{Confidence, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
+use super::strata::Cluster;
 use super::tail::Tail;
 use super::text_length;
 
@@ -66,40 +69,53 @@ impl TokenLocation {
 }
 
 impl Distribution {
-    /// Summarises `divergence` over the counted `records`. `None` if it is finite for none of them.
+    /// Summarises a divergence of the counted tokens, `divergences[i]` of which is in cluster
+    /// `clusters[i]`. `None` if it is finite for none of them. Returns the finite ones in ascending
+    /// order too.
     pub(super) fn of(
-        records: &[&TokenRecord],
-        clusters: &Clusters,
-        divergence: impl Fn(&TokenRecord) -> f64,
+        columns: &Columns,
+        clusters: &[Cluster],
+        divergences: &[f64],
+        n_windows: u64,
         confidence: Confidence,
-    ) -> Option<Self> {
-        let n = records.len();
-        let mut records = records.to_vec();
-        records.retain(|record| divergence(record).is_finite());
-        let samples: Vec<f64> = records.iter().map(|record| divergence(record)).collect();
-        let numbers = clusters.of_each(&records);
-        let mean = ClusteredMean::of_non_negative(&numbers, &samples, confidence)?;
-        let max_at = records.iter().copied().max_by(|a, b| {
-            let location = |r: &TokenRecord| (r.window, r.position);
-            divergence(a)
-                .total_cmp(&divergence(b))
-                .then_with(|| location(b).cmp(&location(a)))
-        })?;
+    ) -> Option<(Self, Vec<f64>)> {
+        let (numbers, samples) = finite_of(clusters, divergences);
+        let moments = Moments::of(&samples)?;
+        let mean = ClusteredMean::of_moments(&moments, &numbers, &samples, confidence);
+        let mean = mean.not_below_0();
+        let at = |index: usize| {
+            let location = columns.location(index);
+            (location.window, location.position)
+        };
+        let indexed = divergences.iter().enumerate();
+        let indexed = indexed.filter(|(_, x)| x.is_finite());
+        let (max_index, max) =
+            indexed.max_by(|(i, a), (j, b)| a.total_cmp(b).then_with(|| at(*j).cmp(&at(*i))))?;
         let sorted = quantile::sorted(&samples);
-        Some(Self {
-            n_infinite: (n - samples.len()) as u64,
+        let distribution = Self {
+            n_infinite: (divergences.len() - samples.len()) as u64,
             mean,
-            std: Moments::of(&samples)?.std().and_then(finite),
+            std: moments.std().and_then(finite),
             min: *sorted.first()?,
-            max: divergence(max_at),
-            max_at: TokenLocation::of(max_at),
+            max: *max,
+            max_at: columns.location(max_index),
             quantiles: quantile::estimates(&numbers, &samples, &sorted, &QUANTILES, confidence),
             tail: Tail::of(&sorted),
-            windows_for_5_percent: text_length::windows_for(
-                0.05,
-                &mean,
-                clusters.n_windows() as u64,
-            ),
-        })
+            windows_for_5_percent: text_length::windows_for(0.05, &mean, n_windows),
+        };
+        Some((distribution, sorted))
     }
+}
+
+/// The finite ones of some values, and their clusters.
+pub(super) fn finite_of<'v>(
+    clusters: &'v [Cluster],
+    values: &'v [f64],
+) -> (Cow<'v, [Cluster]>, Cow<'v, [f64]>) {
+    if values.iter().all(|value| value.is_finite()) {
+        return (clusters.into(), values.into());
+    }
+    let both = clusters.iter().zip(values);
+    let (clusters, values): (Vec<_>, Vec<_>) = both.filter(|(_, value)| value.is_finite()).unzip();
+    (clusters.into(), values.into())
 }

@@ -47,10 +47,14 @@ impl ExclusionReason {
             (true, false) => Some(Self::Ref),
             (false, true) => Some(Self::Eval),
             (false, false) => {
+                /// No exponential of less overflows.
+                const MOST_NEGATIVE_NLL: f64 = -700.0;
                 let is_divergence = |x: f64| x > f64::NEG_INFINITY;
+                let may_overflow = |nll: f64| nll < MOST_NEGATIVE_NLL;
                 let is_right = is_divergence(record.kld)
                     && is_divergence(record.reverse_kld)
-                    && !delta_p(record).is_infinite();
+                    && !((may_overflow(record.ref_nll) || may_overflow(record.eval_nll))
+                        && delta_p(record).is_infinite());
                 (!is_right).then_some(Self::Score)
             }
         }

@@ -2,31 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kl_formats::sidecar::TokenRecord;
-
-use super::cluster::Clusters;
 use super::clustered_error::Spread;
+use super::columns::Columns;
 use super::estimate::{Confidence, Estimate};
 use super::mean::{Moments, Sum};
 use super::strata::Cluster;
 
-/// The mean of the groups' mean divergences with its clustered interval, over the tokens whose
-/// divergence is finite. A group that has none of these is not counted.
+/// The mean of the groups' mean KLDs with its clustered interval, over the tokens whose KLD is
+/// finite. A group that has none of these is not counted.
 ///
 /// The clustered variances of the groups' means add up, over the square of the number of groups. The
 /// variance of a group with a single cluster cannot be told, so there is no interval then. `None` for
 /// fewer than two groups.
 pub(super) fn macro_mean(
-    records: &[&TokenRecord],
-    clusters: &Clusters,
-    divergence: impl Fn(&TokenRecord) -> f64,
+    columns: &Columns,
+    clusters: &[Cluster],
     confidence: Confidence,
 ) -> Option<Estimate> {
+    let mut tokens = columns.kld.iter().zip(clusters);
     let mut groups = BTreeMap::<u32, Group>::new();
-    for record in records.iter().filter(|r| divergence(r).is_finite()) {
-        let group = groups.entry(record.group).or_default();
-        group.klds.push(divergence(record));
-        group.clusters.push(clusters.of_window(record.window));
+    for run in &columns.runs {
+        let tokens = tokens.by_ref().take(run.n_counted);
+        for (kld, cluster) in tokens.filter(|(kld, _)| kld.is_finite()) {
+            let group = groups.entry(run.group).or_default();
+            group.klds.push(*kld);
+            group.clusters.push(*cluster);
+        }
     }
     if groups.len() < 2 {
         return None;
@@ -63,6 +64,8 @@ struct Group {
 
 #[cfg(test)]
 mod tests {
+    use kl_formats::TokenRecord;
+
     use super::super::oracle::{assert_close, records};
     use super::super::{ClusterRule, RunningInterval, Summary};
     use super::*;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::cluster::ClusterRule;
 use super::estimate::Confidence;
-use super::paired::{PairedDifference, paired_difference};
+use super::paired::PairedDifference;
 
 /// How often each of two models has the reference's top token, on the same tokens.
 ///
@@ -31,17 +31,14 @@ impl McNemar {
     /// Compares whether each token's top token agrees, under either model. The slices are as long
     /// as each other; `None` without tokens.
     pub fn of(
-        windows: &[u32],
-        groups: &[u32],
+        windows: &[(u32, u32)],
         a: &[bool],
         b: &[bool],
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Option<Self> {
-        let share = |agrees: &[bool]| -> Vec<f64> {
-            agrees.iter().map(|is| f64::from(u8::from(*is))).collect()
-        };
-        let (of_a, of_b) = (share(a), share(b));
+        let share = |is: &bool| f64::from(u8::from(*is));
+        let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| share(a) - share(b)).collect();
         let count = |which: (bool, bool)| {
             let pairs = a.iter().copied().zip(b.iter().copied());
             pairs.filter(|pair| *pair == which).count() as u64
@@ -51,7 +48,7 @@ impl McNemar {
             n_only_a: count((true, false)),
             n_only_b: count((false, true)),
             n_neither: count((false, false)),
-            difference: paired_difference(windows, groups, &of_a, &of_b, confidence, rule)?,
+            difference: PairedDifference::of(windows, &differences, confidence, rule)?,
         })
     }
 }

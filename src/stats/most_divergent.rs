@@ -31,7 +31,7 @@ impl<T> MostDivergent<T> {
     /// Considers a record; `note` is called only if the record may be kept.
     pub fn push(&mut self, record: &TokenRecord, note: impl FnOnce() -> T) {
         let is_before = |last: &TokenRecord| order(record, last) == Ordering::Less;
-        if is_counted(record) && self.last.as_ref().is_none_or(is_before) {
+        if self.last.as_ref().is_none_or(is_before) && is_counted(record) {
             self.kept.push((*record, note()));
             if self.kept.len() >= self.n.saturating_mul(2) {
                 self.cut();

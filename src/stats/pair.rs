@@ -11,11 +11,10 @@ use super::estimate::Confidence;
 use super::exclusion::is_counted;
 use super::mcnemar::McNemar;
 use super::mean::Sum;
-use super::paired::{PairedDifference, paired_difference};
+use super::paired::{PairedDifference, clusters_of};
 use super::proportion::Share;
 use super::sign_test::SignTest;
 use super::strata::Cluster;
-use super::window_means::WindowMeans;
 
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
@@ -102,9 +101,9 @@ impl PairedComparison {
     ) -> Option<Self> {
         let pairs = Pairs::of(a, b);
         let n = pairs.0.len();
-        let difference = pairs.difference(confidence, rule)?;
-        let clusters = pairs.clusters(rule);
-        let (windows, groups) = (pairs.windows(), pairs.groups());
+        let (windows, differences) = (pairs.windows(), pairs.differences());
+        let difference = PairedDifference::of(&windows, &differences, confidence, rule)?;
+        let clusters = clusters_of(&windows, &differences, rule);
         let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
         let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
         let agrees_b = agree(|(_, b)| b.ref_top == b.eval_top);
@@ -114,7 +113,7 @@ impl PairedComparison {
             difference,
             nearer: pairs.nearer(&clusters, confidence),
             sign_test: pairs.sign_test(&clusters),
-            agreement: McNemar::of(&windows, &groups, &agrees_a, &agrees_b, confidence, rule)?,
+            agreement: McNemar::of(&windows, &agrees_a, &agrees_b, confidence, rule)?,
             by_entropy: pairs.by_entropy(confidence, rule),
             top: pairs.top(n_top),
         })
@@ -144,28 +143,13 @@ impl<'r> Pairs<'r> {
         Self(pairs.collect())
     }
 
-    fn windows(&self) -> Vec<u32> {
-        self.0.iter().map(|(a, _)| a.window).collect()
+    /// The window of each token, and its group.
+    fn windows(&self) -> Vec<(u32, u32)> {
+        self.0.iter().map(|(a, _)| (a.window, a.group)).collect()
     }
 
-    fn groups(&self) -> Vec<u32> {
-        self.0.iter().map(|(a, _)| a.group).collect()
-    }
-
-    fn difference(&self, confidence: Confidence, rule: ClusterRule) -> Option<PairedDifference> {
-        let klds = |of: fn(&Pair) -> f64| -> Vec<f64> { self.0.iter().map(of).collect() };
-        let (a, b) = (klds(|pair| pair.0.kld), klds(|pair| pair.1.kld));
-        let (windows, groups) = (self.windows(), self.groups());
-        paired_difference(&windows, &groups, &a, &b, confidence, rule)
-    }
-
-    /// The clusters of the differences.
-    fn clusters(&self, rule: ClusterRule) -> Clusters {
-        let mut means = WindowMeans::default();
-        for (a, b) in &self.0 {
-            means.push(a.window, a.group, a.kld - b.kld);
-        }
-        Clusters::of_means(&means, rule)
+    fn differences(&self) -> Vec<f64> {
+        self.0.iter().map(|(a, b)| a.kld - b.kld).collect()
     }
 
     fn nearer(&self, clusters: &Clusters, confidence: Confidence) -> Nearer {
@@ -207,7 +191,12 @@ impl<'r> Pairs<'r> {
             Some(EntropyBin {
                 from: part.first()?.0.ref_entropy,
                 to: part.last()?.0.ref_entropy,
-                difference: pairs.difference(confidence, rule)?,
+                difference: PairedDifference::of(
+                    &pairs.windows(),
+                    &pairs.differences(),
+                    confidence,
+                    rule,
+                )?,
             })
         });
         parts.flatten().collect()

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
-use super::mean::Moments;
+use super::mean::Sum;
 use super::strata::Cluster;
 use super::window_means::WindowMeans;
 
@@ -34,41 +34,59 @@ pub struct PairedDifference {
     pub clusters: Clustering,
 }
 
-/// Estimates the mean of `a[i] − b[i]` over tokens, the `i`-th of which is in window `windows[i]`
-/// of group `groups[i]`. All differences are finite, and all slices equally long; `None` without
-/// tokens.
-///
-/// The rule is applied to the windows' means of the differences themselves, not to those of either
-/// model: an article that is hard for both models makes neighbouring windows alike in each, and
-/// mostly not in the difference.
-pub fn paired_difference(
-    windows: &[u32],
-    groups: &[u32],
-    a: &[f64],
-    b: &[f64],
-    confidence: Confidence,
-    rule: ClusterRule,
-) -> Option<PairedDifference> {
-    debug_assert_eq!(windows.len(), groups.len());
-    let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
-    let mut means = WindowMeans::default();
-    for ((window, group), difference) in windows.iter().zip(groups).zip(&differences) {
-        means.push(*window, *group, *difference);
+impl PairedDifference {
+    /// Estimates the mean of finite differences, the `i`-th of which is of a token in the window
+    /// `windows[i].0` of group `windows[i].1`. Both slices are as long; `None` without tokens.
+    ///
+    /// The rule is applied to the windows' means of the differences themselves, not to those of
+    /// either model: an article that is hard for both models makes neighbouring windows alike in
+    /// each, and mostly not in the difference.
+    pub fn of(
+        windows: &[(u32, u32)],
+        differences: &[f64],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Option<Self> {
+        debug_assert_eq!(windows.len(), differences.len());
+        if differences.is_empty() {
+            return None;
+        }
+        let clusters = clusters_of(windows, differences, rule);
+        let sum: Sum = differences.iter().copied().collect();
+        let mean = sum.value() / differences.len() as f64;
+        let numbers = numbers_of(windows, &clusters);
+        let spread = Spread::of(&numbers, differences.iter().map(|x| x - mean));
+        let ends = spread.interval(mean, confidence).ends();
+        Some(Self {
+            value: mean,
+            lo: ends.map(|(lo, _)| lo),
+            hi: ends.map(|(_, hi)| hi),
+            se: spread.larger_se(),
+            p: ends.and_then(|_| spread.p_of_0(mean)),
+            n_tokens: differences.len() as u64,
+            clusters: clusters.clustering(),
+        })
     }
-    let clusters = Clusters::of_means(&means, rule);
-    let numbers: Vec<Cluster> = windows.iter().map(|w| clusters.of_window(*w)).collect();
-    let mean = Moments::of(&differences)?.mean;
-    let spread = Spread::of(&numbers, differences.iter().map(|x| x - mean));
-    let ends = spread.interval(mean, confidence).ends();
-    Some(PairedDifference {
-        value: mean,
-        lo: ends.map(|(lo, _)| lo),
-        hi: ends.map(|(_, hi)| hi),
-        se: spread.larger_se(),
-        p: ends.and_then(|_| spread.p_of_0(mean)),
-        n_tokens: differences.len() as u64,
-        clusters: clusters.clustering(),
-    })
+}
+
+/// The clusters of differences.
+pub(super) fn clusters_of(
+    windows: &[(u32, u32)],
+    differences: &[f64],
+    rule: ClusterRule,
+) -> Clusters {
+    let tokens = windows.iter().zip(differences);
+    let tokens = tokens.map(|((window, group), difference)| (*window, *group, *difference));
+    Clusters::of_means(&WindowMeans::of(tokens), rule)
+}
+
+/// The cluster of each window.
+pub(super) fn numbers_of(windows: &[(u32, u32)], clusters: &Clusters) -> Vec<Cluster> {
+    let mut numbers = Vec::with_capacity(windows.len());
+    for run in windows.chunk_by(|one, next| one.0 == next.0) {
+        numbers.resize(numbers.len() + run.len(), clusters.of_window(run[0].0));
+    }
+    numbers
 }
 
 #[cfg(test)]
@@ -80,12 +98,12 @@ mod tests {
     /// The records' two divergences, as if they were two models'.
     fn difference(rule: ClusterRule, groups: u32, half: f64, level: f64) -> PairedDifference {
         let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
-        let windows: Vec<u32> = records.iter().map(|r| r.window).collect();
-        let of_group: Vec<u32> = windows.iter().map(|window| window % groups).collect();
-        let a: Vec<f64> = records.iter().map(|r| half * r.reverse_kld).collect();
-        let b: Vec<f64> = records.iter().map(|r| r.kld).collect();
+        let windows = records.iter().map(|r| (r.window, r.window % groups));
+        let windows: Vec<(u32, u32)> = windows.collect();
+        let differences = records.iter().map(|r| half * r.reverse_kld - r.kld);
+        let differences: Vec<f64> = differences.collect();
         let confidence = Confidence::new(level).unwrap();
-        paired_difference(&windows, &of_group, &a, &b, confidence, rule).unwrap()
+        PairedDifference::of(&windows, &differences, confidence, rule).unwrap()
     }
 
     /// The p-values of `oracle.py` come from bisection on the confidence of scipy's intervals.
@@ -197,13 +215,12 @@ mod tests {
 
     #[test]
     fn equal_models_do_not_differ() {
-        let zeros = [0.0; 4];
-        let of = |a: &[f64], windows: &[u32]| {
+        let of = |differences: &[f64], windows: &[u32]| {
+            let windows: Vec<(u32, u32)> = windows.iter().map(|window| (*window, 0)).collect();
             let confidence = Confidence::default();
-            let rule = ClusterRule::Auto;
-            paired_difference(windows, &[0; 4], a, &zeros, confidence, rule).unwrap()
+            PairedDifference::of(&windows, differences, confidence, ClusterRule::Auto).unwrap()
         };
-        let none = of(&zeros, &[0, 0, 1, 1]);
+        let none = of(&[0.0; 4], &[0, 0, 1, 1]);
         assert_eq!(
             (none.value, none.lo, none.hi, none.p),
             (0.0, Some(0.0), Some(0.0), Some(1.0))
@@ -212,7 +229,7 @@ mod tests {
         assert_eq!((same.lo, same.p), (Some(1.0), Some(0.0)));
         let one_window = of(&[1.0, 2.0, 3.0, 4.0], &[7; 4]);
         assert_eq!((one_window.lo, one_window.p), (None, None));
-        let empty = paired_difference(&[], &[], &[], &[], Confidence::default(), ClusterRule::Auto);
+        let empty = PairedDifference::of(&[], &[], Confidence::default(), ClusterRule::Auto);
         assert_eq!(empty, None);
     }
 
@@ -226,8 +243,9 @@ mod tests {
         let b: Vec<f64> = windows.iter().map(|w| hard(w) + f64::from(w % 2)).collect();
         let confidence = Confidence::default();
         let of = |a: &[f64], b: &[f64]| {
-            let rule = ClusterRule::Auto;
-            let got = paired_difference(&windows, &[0; 100], a, b, confidence, rule);
+            let windows: Vec<(u32, u32)> = windows.iter().map(|window| (*window, 0)).collect();
+            let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+            let got = PairedDifference::of(&windows, &differences, confidence, ClusterRule::Auto);
             got.unwrap().clusters.kind
         };
         assert_eq!(of(&a, &b), ClusterKind::Window);

@@ -1,10 +1,12 @@
 //! Quantiles of a sample, with intervals between order statistics.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
-use super::strata::Cluster;
+use super::strata::{Cluster, Stratum};
 use super::{maritz_jarrett, order_statistics};
 
 /// A quantile of a sample, with its intervals.
@@ -40,16 +42,22 @@ pub fn estimates(
     ps: &[f64],
     confidence: Confidence,
 ) -> Vec<QuantileEstimate> {
+    let values: Option<Vec<f64>> = ps.iter().map(|p| linear(sorted, *p)).collect();
+    let Some(values) = values else {
+        return Vec::new();
+    };
+    let up_to = UpTo::of(clusters, samples, &values);
     let mut quantiles: Vec<QuantileEstimate> = ps
         .iter()
-        .filter_map(|&p| {
-            let value = linear(sorted, p)?;
-            let n_effective = n_effective(clusters, samples, value, confidence);
+        .zip(&values)
+        .enumerate()
+        .map(|(index, (&p, &value))| {
+            let n_effective = up_to.spread(index).n_for_share(confidence);
             let ranks = |n| order_statistics::ranks(sorted.len(), n, p, confidence);
             let (lo, hi) = n_effective.map_or((None, None), ranks);
             let at = |rank: usize| sorted.get(rank - 1).copied();
             let mj = maritz_jarrett::interval(sorted, p, confidence);
-            Some(QuantileEstimate {
+            QuantileEstimate {
                 p,
                 estimate: Estimate {
                     value,
@@ -59,7 +67,7 @@ pub fn estimates(
                 },
                 mj_lo: mj.map(|(lo, _)| lo),
                 mj_hi: mj.map(|(_, hi)| hi),
-            })
+            }
         })
         .collect();
     let mut highest = None;
@@ -77,16 +85,54 @@ pub fn estimates(
     quantiles
 }
 
-/// How many independent samples would determine the share of samples up to `value` as well.
-fn n_effective(
-    clusters: &[Cluster],
-    samples: &[f64],
-    value: f64,
-    confidence: Confidence,
-) -> Option<f64> {
-    let below = |x: &f64| if *x <= value { 1.0 } else { 0.0 };
-    let share = samples.iter().map(below).sum::<f64>() / samples.len() as f64;
-    Spread::of(clusters, samples.iter().map(|x| below(x) - share)).n_for_share(confidence)
+/// How many samples are up to each of some ascending values, by cluster.
+struct UpTo {
+    n_samples: f64,
+    /// How many samples each cluster has, and how many of them are up to each value.
+    clusters: BTreeMap<Cluster, (f64, Vec<f64>)>,
+}
+
+impl UpTo {
+    fn of(clusters: &[Cluster], samples: &[f64], values: &[f64]) -> Self {
+        let mut counts = BTreeMap::<Cluster, (f64, Vec<f64>)>::new();
+        let mut rest = samples;
+        for run in clusters.chunk_by(|one, next| one == next) {
+            let (inside, after) = rest.split_at(run.len());
+            rest = after;
+            let (n, up_to) = counts
+                .entry(run[0])
+                .or_insert_with(|| (0.0, vec![0.0; values.len()]));
+            *n += run.len() as f64;
+            for (up_to, value) in up_to.iter_mut().zip(values) {
+                *up_to += inside.iter().filter(|x| *x <= value).count() as f64;
+            }
+        }
+        Self {
+            n_samples: samples.len() as f64,
+            clusters: counts,
+        }
+    }
+
+    /// The spread of the share of samples up to the `index`-th value.
+    fn spread(&self, index: usize) -> Spread {
+        let counts = || {
+            let clusters = self.clusters.iter();
+            clusters.map(|(cluster, (n, up_to))| (cluster.stratum, *n, up_to[index]))
+        };
+        let share = counts().map(|(_, _, hits)| hits).sum::<f64>() / self.n_samples;
+        let mut strata = BTreeMap::<u32, Stratum>::new();
+        for (stratum, n, hits) in counts() {
+            let stratum = strata.entry(stratum).or_default();
+            let (hit, miss, misses) = (1.0 - share, -share, n - hits);
+            let total = |power: i32| hits * hit.powi(power) + misses * miss.powi(power);
+            stratum.powers.n += n;
+            stratum.powers.sum += total(1);
+            stratum.powers.squares += total(2);
+            stratum.powers.cubes += total(3);
+            stratum.clusters.push((n, hits - n * share));
+        }
+        Spread::of_strata(strata.into_values().collect())
+    }
 }
 
 /// The samples in ascending order.

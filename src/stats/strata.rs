@@ -60,19 +60,23 @@ impl Stratum {
     /// The strata of `residuals`, the `i`-th of which is in cluster `clusters[i]`.
     pub fn of_each(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Vec<Self> {
         let mut strata = BTreeMap::<u32, Sums>::new();
-        let mut rest = clusters.iter().zip(residuals).peekable();
+        let mut residuals = residuals.into_iter();
         // Adjacent samples mostly share a cluster: one look-up for each run of them.
-        while let Some(&(&cluster, _)) = rest.peek() {
-            let sums = strata.entry(cluster.stratum).or_default();
-            let total = sums.clusters.entry(cluster.number).or_default();
-            while let Some((_, residual)) = rest.next_if(|(c, _)| **c == cluster) {
-                sums.n += 1.0;
-                sums.sum.add(residual);
-                sums.squares.add(residual * residual);
-                sums.cubes.add(residual.powi(3));
-                total.0 += 1.0;
-                total.1.add(residual);
+        for run in clusters.chunk_by(|one, next| one == next) {
+            let Cluster { stratum, number } = run[0];
+            let sums = strata.entry(stratum).or_default();
+            let (n, total) = sums.clusters.entry(number).or_default();
+            let (mut sum, mut squares, mut cubes) = (sums.sum, sums.squares, sums.cubes);
+            let mut in_cluster = *total;
+            for residual in residuals.by_ref().take(run.len()) {
+                sum.add(residual);
+                squares.add(residual * residual);
+                cubes.add(residual.powi(3));
+                in_cluster.add(residual);
             }
+            (sums.sum, sums.squares, sums.cubes, *total) = (sum, squares, cubes, in_cluster);
+            sums.n += run.len() as f64;
+            *n += run.len() as f64;
         }
         strata.into_values().map(Sums::into_stratum).collect()
     }

@@ -3,18 +3,19 @@
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::breakdown::Breakdown;
 use super::cluster::{ClusterRule, Clustering, Clusters};
-use super::delta_p::{DeltaP, delta_p};
+use super::columns::Columns;
+use super::curves::{self, Point};
+use super::delta_p::DeltaP;
 use super::distribution::Distribution;
 use super::estimate::{Confidence, Estimate};
-use super::exclusion::{ExcludedToken, ExclusionReason};
+use super::exclusion::ExcludedToken;
 use super::macro_mean::macro_mean;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
+use super::strata::Cluster;
 use super::unknown::UnknownP;
-
-/// A broken model may give no finite row at all: list enough of them to look into, not all.
-const MAX_EXCLUDED_LISTED: usize = 100;
 
 /// The statistics of one evaluated model.
 ///
@@ -82,40 +83,7 @@ impl Summary {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        let clusters = Clusters::of_records(records, rule);
-        let mut counted = Vec::with_capacity(records.len());
-        let mut excluded = Vec::new();
-        for record in records {
-            match ExclusionReason::of(record) {
-                None => counted.push(record),
-                Some(which) if excluded.len() < MAX_EXCLUDED_LISTED => {
-                    excluded.push(ExcludedToken {
-                        window: record.window,
-                        position: record.position,
-                        which,
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-        let (perplexity, delta_p) = next_token(&counted, &clusters, confidence);
-        let divergence =
-            |of: fn(&TokenRecord) -> f64| Distribution::of(&counted, &clusters, of, confidence);
-        Self {
-            n_tokens: counted.len() as u64,
-            n_excluded: (records.len() - counted.len()) as u64,
-            n_windows: clusters.n_windows() as u64,
-            confidence,
-            clusters: clusters.clustering(),
-            kld: divergence(|r| r.kld),
-            kld_macro: macro_mean(&counted, &clusters, |r| r.kld, confidence),
-            reverse_kld: divergence(|r| r.reverse_kld),
-            agreement: Agreement::of(&counted, &clusters, confidence),
-            perplexity,
-            delta_p,
-            unknown_p: UnknownP::of(&counted),
-            excluded,
-        }
+        Statistics::of_records(records, &[], confidence, rule).summary
     }
 
     /// Counted tokens whose KLD is infinite.
@@ -126,50 +94,100 @@ impl Summary {
     }
 }
 
-impl Agreement {
-    fn of(counted: &[&TokenRecord], clusters: &Clusters, confidence: Confidence) -> Option<Self> {
-        let numbers = clusters.of_each(counted);
-        let share = |holds: fn(&TokenRecord) -> bool| {
-            let hits: Vec<bool> = counted.iter().map(|r| holds(r)).collect();
-            Share::of(&numbers, &hits, confidence)
+/// All that the records of an evaluation give, in one pass over them.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    pub summary: Summary,
+    pub breakdown: Breakdown,
+    /// See [`curves::ccdf`].
+    pub ccdf: Vec<Point>,
+    /// See [`curves::by_window`].
+    pub by_window: Vec<Point>,
+}
+
+impl Statistics {
+    /// Measures records in any order. `group_names[i]` is group `i`'s; empty without groups.
+    pub fn of_records(
+        records: &[TokenRecord],
+        group_names: &[String],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Self {
+        Self::of(&Columns::of(records), group_names, confidence, rule)
+    }
+
+    /// Measures the columns of records.
+    pub fn of(
+        columns: &Columns,
+        group_names: &[String],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Self {
+        let means = columns.window_means();
+        let clusters = Clusters::of_means(&means, rule);
+        let numbers = columns.clusters(&clusters);
+        let n_windows = clusters.n_windows() as u64;
+        let divergence =
+            |of: &[f64]| Distribution::of(columns, &numbers, of, n_windows, confidence);
+        let (kld, sorted) = divergence(&columns.kld).unzip();
+        let (perplexity, delta_p) = next_token(columns, &numbers, confidence);
+        let summary = Summary {
+            n_tokens: columns.n_counted() as u64,
+            n_excluded: columns.n_excluded() as u64,
+            n_windows,
+            confidence,
+            clusters: clusters.clustering(),
+            kld,
+            kld_macro: macro_mean(columns, &numbers, confidence),
+            reverse_kld: divergence(&columns.reverse_kld).map(|(of, _)| of),
+            agreement: Agreement::of(columns, &numbers, confidence),
+            perplexity,
+            delta_p,
+            unknown_p: columns.unknown_p.summary(),
+            excluded: columns.excluded.clone(),
         };
+        Self {
+            breakdown: Breakdown::of(columns, &numbers, group_names, confidence),
+            ccdf: curves::ccdf(&sorted.unwrap_or_default(), columns.n_counted()),
+            by_window: curves::by_window(&means),
+            summary,
+        }
+    }
+}
+
+impl Agreement {
+    fn of(columns: &Columns, numbers: &[Cluster], confidence: Confidence) -> Option<Self> {
+        let share = |bit: u8| Share::of(numbers, &columns.with(bit), confidence);
         Some(Self {
-            ref_top1: share(|r| r.ref_top == r.eval_top)?,
-            ref_top5: share(|r| r.ref_top_rank <= 5)?,
-            ref_top10: share(|r| r.ref_top_rank <= 10)?,
-            eval_top5: share(|r| r.eval_top_rank <= 5)?,
-            eval_top10: share(|r| r.eval_top_rank <= 10)?,
+            ref_top1: share(Columns::SAME_TOP)?,
+            ref_top5: share(Columns::REF_TOP_5)?,
+            ref_top10: share(Columns::REF_TOP_10)?,
+            eval_top5: share(Columns::EVAL_TOP_5)?,
+            eval_top10: share(Columns::EVAL_TOP_10)?,
         })
     }
 }
 
-/// The statistics of the actual next token, over the records that have one whose probability is
+/// The statistics of the actual next token, over the tokens that have one whose probability is
 /// known and not 0.
 fn next_token(
-    counted: &[&TokenRecord],
-    clusters: &Clusters,
+    columns: &Columns,
+    numbers: &[Cluster],
     confidence: Confidence,
 ) -> (Option<Perplexity>, Option<DeltaP>) {
-    let with_next = || counted.iter().filter(|r| r.next_token().is_some());
-    let is_unknown = |r: &TokenRecord| r.ref_nll.is_nan() || r.eval_nll.is_nan();
-    let n_unknown = with_next().filter(|r| is_unknown(r)).count();
-    let known: Vec<&TokenRecord> = with_next()
-        .filter(|r| r.ref_nll.is_finite() && r.eval_nll.is_finite())
-        .copied()
-        .collect();
-    let numbers = clusters.of_each(&known);
-    let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
-        known.iter().map(|record| value(record)).collect()
-    };
-    let (ref_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
-    let perplexity = Perplexity::of(&numbers, &ref_nll, &eval_nll, confidence);
+    let is_known = columns.with(Columns::KNOWN);
+    let known = numbers.iter().zip(is_known).filter(|(_, is)| *is);
+    let numbers: Vec<Cluster> = known.map(|(number, _)| *number).collect();
+    let perplexity = Perplexity::of(&numbers, &columns.ref_nll, &columns.eval_nll, confidence);
     let perplexity = perplexity.map(|perplexity| Perplexity {
-        n_infinite: (with_next().count() - known.len() - n_unknown) as u64,
-        n_unknown: n_unknown as u64,
+        n_infinite: columns.n_nll_infinite,
+        n_unknown: columns.n_nll_unknown,
         ..perplexity
     });
-    let changes = of_each(delta_p);
-    (perplexity, DeltaP::of(&numbers, &changes, confidence))
+    (
+        perplexity,
+        DeltaP::of(&numbers, &columns.delta_p, confidence),
+    )
 }
 
 #[cfg(test)]

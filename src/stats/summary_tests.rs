@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use super::super::columns::MAX_EXCLUDED_LISTED;
+use super::super::delta_p::delta_p;
+use super::super::exclusion::ExclusionReason;
 use super::super::oracle::{assert_close, records};
 use super::pinned::{BY_BLOCK, BY_WINDOW};
 use super::*;

@@ -1,6 +1,5 @@
 //! The weight of entries whose probability the reference does not record.
 
-use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::mean::Sum;
@@ -15,18 +14,29 @@ pub struct UnknownP {
     pub max: f64,
 }
 
-impl UnknownP {
-    /// Summarises the records; `None` if the reference knows every probability.
-    pub(super) fn of(records: &[&TokenRecord]) -> Option<Self> {
-        let known = |record: &&&TokenRecord| record.ref_unknown_p.is_finite();
-        let weights = || {
-            records
-                .iter()
-                .filter(known)
-                .map(|record| record.ref_unknown_p)
-        };
-        let max = weights().max_by(f64::total_cmp).filter(|max| *max > 0.0)?;
-        let mean = weights().collect::<Sum>().value() / weights().count() as f64;
-        Some(Self { mean, max })
+/// The weights of the counted tokens so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnknownWeights {
+    n: u64,
+    sum: Sum,
+    max: f64,
+}
+
+impl UnknownWeights {
+    /// Adds a token.
+    pub fn push(&mut self, weight: f64) {
+        if weight.is_finite() {
+            self.n += 1;
+            self.sum.add(weight);
+            self.max = self.max.max(weight);
+        }
+    }
+
+    /// Summarises the tokens; `None` if the reference knows every probability.
+    pub fn summary(&self) -> Option<UnknownP> {
+        (self.max > 0.0).then(|| UnknownP {
+            mean: self.sum.value() / self.n as f64,
+            max: self.max,
+        })
     }
 }

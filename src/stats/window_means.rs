@@ -17,15 +17,40 @@ pub(super) struct Total {
     pub sum: Sum,
 }
 
+impl Total {
+    fn push(&mut self, group: u32, value: f64) {
+        self.group = group;
+        if value.is_finite() {
+            self.n += 1;
+            self.sum.add(value);
+        }
+    }
+}
+
 impl WindowMeans {
+    /// The means of tokens, each with its window, its group and its value.
+    pub fn of(tokens: impl IntoIterator<Item = (u32, u32, f64)>) -> Self {
+        let mut means = Self::default();
+        // Adjacent tokens mostly share a window: one look-up for each run of them.
+        let mut open: Option<(u32, Total)> = None;
+        for (window, group, value) in tokens {
+            let mut total = match open {
+                Some((last, total)) if last == window => total,
+                _ => {
+                    means.0.extend(open);
+                    means.0.get(&window).copied().unwrap_or_default()
+                }
+            };
+            total.push(group, value);
+            open = Some((window, total));
+        }
+        means.0.extend(open);
+        means
+    }
+
     /// Adds a token. One whose value is not finite adds only its window.
     pub fn push(&mut self, window: u32, group: u32, value: f64) {
-        let total = self.0.entry(window).or_default();
-        total.group = group;
-        if value.is_finite() {
-            total.n += 1;
-            total.sum.add(value);
-        }
+        self.0.entry(window).or_default().push(group, value);
     }
 
     /// Each window's total, in the order of their numbers.

@@ -67,7 +67,7 @@ fn the_models_template_is_applied_and_its_bos_is_the_only_one() {
     let specs = session.specs("chat.gz");
     assert!(specs.iter().all(|spec| spec.first_scored == 1));
     let n_tokens: usize = tokens.iter().map(Vec::len).sum();
-    let text = header.text.unwrap();
+    let text = header.provenance.text.unwrap();
     assert_eq!(text.n_tokens, Some(n_tokens as u64));
     assert!(header.chat_template.is_some());
 

@@ -58,7 +58,7 @@ fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
     let session = Session::new();
     write(&session, "ref.gz", "@prompts");
     let (header, specs) = (session.header("ref.gz"), session.specs("ref.gz"));
-    let prompts = header.prompts.unwrap();
+    let prompts = header.prompts.clone().unwrap();
     let lines = lines();
     assert_eq!((specs.len(), lines.len()), (5, 5));
     for (i, (spec, prompt)) in specs.iter().zip(&prompts).enumerate() {
@@ -71,10 +71,14 @@ fn each_line_is_a_window_and_the_file_is_all_that_an_evaluation_needs() {
     let lengths = || specs.iter().map(|spec| spec.tokens.len());
     assert_eq!(header.n_ctx as usize, lengths().max().unwrap());
     assert_eq!(
-        (header.add_bos, header.chat_template, header.generated),
+        (
+            header.add_bos,
+            header.chat_template.clone(),
+            header.generated
+        ),
         (Some(true), None, None)
     );
-    let text = header.text.unwrap();
+    let text = header.provenance.text.unwrap();
     assert_eq!(text.name.as_deref(), Some("prompts.txt"));
     let own: usize = lengths().map(|length| length - 1).sum();
     assert_eq!(text.n_tokens, Some(own as u64));
@@ -192,7 +196,7 @@ fn generation_is_greedy() {
     let header = session.header("ref.gz");
     assert_eq!(header.generated, Some(5));
     let windows = session.windows("ref.gz");
-    let prompts = header.prompts.unwrap();
+    let prompts = header.prompts.clone().unwrap();
     for (window, prompt) in windows.iter().zip(&prompts) {
         let spec = &window.spec;
         assert_eq!(spec.tokens.len() as u32, prompt.n_tokens + 5);
@@ -203,7 +207,7 @@ fn generation_is_greedy() {
         }
     }
     let firsts = windows.iter().map(|window| window.spec.first_scored);
-    assert_eq!(Some(header.first_scored), firsts.min());
+    assert_eq!(header.first_scored, firsts.min());
     let itself = result(&session, "-m @f16 -r ref.gz");
     assert_eq!(itself["kld"]["max"], 0.0);
     assert_eq!(itself["n_tokens"], 25);
@@ -231,7 +235,7 @@ fn a_part_of_the_prompts_can_be_used() {
     write(&session, "n.gz", "@prompts -n 30 -c 99");
     let header = session.header("n.gz");
     assert_eq!((header.n_rows, header.n_ctx), (30, 99));
-    assert_eq!(header.prompts.unwrap().len(), 5);
+    assert_eq!(header.prompts.as_ref().unwrap().len(), 5);
     assert!(header.seed.is_some());
     let result = result(&session, "-m @q8 -r n.gz");
     let each = result["prompts"].as_array().unwrap();
@@ -246,7 +250,7 @@ fn a_part_of_the_prompts_can_be_used() {
     let late = "-m @f16 -w late.gz -q --no-chat-template --score 10 --prompts-file @prompts";
     session.ok(late).warns(&["1 prompt,", "too short"]);
     let header = session.header("late.gz");
-    assert_eq!((header.n_windows, header.first_scored), (4, 10));
+    assert_eq!((header.n_windows, header.first_scored), (4, Some(10)));
     let specs = session.specs("late.gz");
     assert!(specs.iter().all(|spec| spec.first_scored == 10));
 }
@@ -403,7 +407,7 @@ fn prompts_are_read_from_stdin() {
     let input = fs::File::open(fixture("prompts")).unwrap();
     let status = session.command(line).stdin(input).status().unwrap();
     assert!(status.success());
-    let text = session.header("ref.gz").text.unwrap();
+    let text = session.header("ref.gz").provenance.text.unwrap();
     assert_eq!(text.name.as_deref(), Some("-"));
     assert_eq!(session.specs("ref.gz").len(), 5);
 }

@@ -36,7 +36,7 @@ fn the_row_after_a_bos_is_scored_only_on_request() {
         firsts
     };
     assert_eq!(first_scored(""), [1]);
-    assert_eq!(session.header("ref.gz").first_scored, 1);
+    assert_eq!(session.header("ref.gz").first_scored, Some(1));
     session.ok("-m @q4 -r ref.gz -q");
     let records = session.records("tiny-q4_K_M@ref.kls");
     assert!(records.iter().all(|record| record.position > 0));

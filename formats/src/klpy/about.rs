@@ -20,22 +20,23 @@ fn about(reader: &KlPyReader) -> About {
         values,
         others,
     } = reader.header().clone();
-    About {
+    let mut about = About {
         file_bytes: reader.file_bytes(),
         n_ctx_is_padded: true,
         n_windows,
-        first_scored: Some(0),
-        model_path: model,
-        text_path,
         values,
-        // kl.py leaves flash attention off, llama-cpp-python's default.
-        backend: Some(BackendIdentity {
-            flash_attn: Some("off".to_owned()),
-            ..BackendIdentity::default()
-        }),
         numbers_are_of_the_text: false,
         others,
         checks: Checks::Gzip,
         ..About::new(KIND, reader.path(), n_ctx, n_vocab)
-    }
+    };
+    about.first_scored = Some(0);
+    about.model_path = model;
+    about.text_path = text_path;
+    // kl.py leaves flash attention off, llama-cpp-python's default.
+    about.backend = Some(BackendIdentity {
+        flash_attn: Some("off".to_owned()),
+        ..BackendIdentity::default()
+    });
+    about
 }

@@ -7,7 +7,7 @@ use crate::reference::{About, Checks, Reference, Rows, Values};
 /// An open file as a reference.
 pub(super) fn reference(reader: LlamaCppReader) -> Reference {
     let header = *reader.header();
-    let about = About {
+    let mut about = About {
         file_bytes: reader.file_bytes(),
         n_windows: Some(header.n_windows),
         n_rows: Some(header.n_rows()),
@@ -16,11 +16,11 @@ pub(super) fn reference(reader: LlamaCppReader) -> Reference {
             true => Values::FlooredLogProbabilities,
             false => Values::LogProbabilities,
         },
-        first_scored: Some(header.first_scored()),
         hides_bos: true,
         checks: Checks::LengthAndTokens,
         ..About::new(KIND, reader.path(), header.n_ctx, header.n_vocab)
     };
+    about.first_scored = Some(header.first_scored());
     let windows = (0..header.n_windows).map(|window| WindowEntry {
         window,
         n_tokens: header.n_ctx,

@@ -1,7 +1,6 @@
 //! What a native file records about itself.
 
-use super::states::StatesReader;
-use super::{Header, KIND, NativeReader};
+use super::{KIND, NativeReader};
 use crate::reference::{About, Checks, Prompts, Reference, Rows};
 
 impl NativeReader {
@@ -11,66 +10,29 @@ impl NativeReader {
         let about = about(&self);
         let rows = match self.header().states.clone() {
             None => Rows::Blocks(Box::new(self)),
-            Some(states) => Rows::States(Box::new(StatesReader::new(self, states))),
+            Some(states) => Rows::States(Box::new(self), states),
         };
         Reference::new(about, Some(windows), rows)
     }
 }
 
 fn about(reader: &NativeReader) -> About {
-    let Header {
-        format_version: _,
-        writer,
-        model,
-        tokenizer,
-        n_ctx,
-        n_vocab,
-        add_bos,
-        first_scored,
-        n_windows,
-        n_rows,
-        encoding,
-        states,
-        rows_per_piece: _,
-        text,
-        texts,
-        backend,
-        seed,
-        stride,
-        log_probabilities: _,
-        floored: _,
-        prompts,
-        chat_template,
-        groups: _,
-        window_groups: _,
-        generated,
-        shard,
-    } = reader.header().clone();
+    let header = reader.header();
     About {
+        provenance: header.provenance.clone(),
         file_bytes: reader.file_bytes(),
-        writer,
-        n_windows: Some(n_windows),
-        n_rows: Some(n_rows),
-        encoding: encoding.name(),
-        states,
-        values: reader.header().values(),
-        first_scored: Some(first_scored),
-        add_bos,
-        model,
-        tokenizer,
-        text,
-        texts,
-        backend,
-        seed,
-        stride,
-        groups: reader.header().groups(),
-        prompts: prompts.map(|list| Prompts {
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows),
+        encoding: header.encoding.name(),
+        states: header.states.clone(),
+        values: header.values(),
+        groups: header.groups(),
+        prompts: header.prompts.clone().map(|list| Prompts {
             list,
-            chat_template,
-            generated,
+            chat_template: header.chat_template.clone(),
+            generated: header.generated,
         }),
-        shard,
         checks: Checks::Checksums,
-        ..About::new(KIND, reader.path(), n_ctx, n_vocab)
+        ..About::new(KIND, reader.path(), header.n_ctx, header.n_vocab)
     }
 }

@@ -1,5 +1,7 @@
 //! Any window, any block of its rows, from any thread.
 
+use std::ops::Range;
+
 use super::NativeReader;
 use super::member::{self, HEAD_BYTES, MemberHead, Tag};
 use super::members::unpack_at;
@@ -116,6 +118,56 @@ impl NativeReader {
             true => Ok(block),
             false => Err(corrupt("a member does not hold the rows that it should")),
         }
+    }
+}
+
+impl NativeReader {
+    /// Appends the hidden states of `rows` to `out`: indices among the stored rows of the `i`-th
+    /// window, `n_embd` numbers for each. `last` keeps the piece that was read last, for the next rows
+    /// of the same window.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`];
+    /// [`crate::Error::Unsupported`] for a file of rows.
+    ///
+    /// # Panics
+    /// If there is no such window or row.
+    #[expect(clippy::panic, reason = "the caller's rows, as documented")]
+    pub fn read_states(
+        &self,
+        i: usize,
+        rows: Range<u32>,
+        last: &mut Option<RowBlock>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let unsupported = || self.name().unsupported("holds rows, not hidden states");
+        let states = self.header.states.as_ref().ok_or_else(unsupported)?;
+        let n_rows = self.entry(i).window.n_rows;
+        if rows.end > n_rows {
+            panic!("rows {rows:?} of {n_rows}");
+        }
+        let n_embd = states.n_embd as usize;
+        let mut next = rows.start;
+        while next < rows.end {
+            let b = next / self.header.rows_per_piece;
+            let first = b * self.header.rows_per_piece;
+            let piece = match last.take() {
+                Some(piece) if (piece.window, piece.first_row) == (self.number(i), first) => piece,
+                other => self.piece(i, b, other)?,
+            };
+            let end = rows.end.min(first + piece.n_rows() as u32); // rows are counted in a u32
+            let [from, to] = [next, end].map(|row| (row - first) as usize * n_embd);
+            let size = states.state_type.bytes();
+            let start = out.len();
+            out.resize(start + (to - from), 0.0);
+            let bytes = piece.bytes().get(from * size..to * size);
+            let numbers = out.get_mut(start..).unwrap_or_default();
+            let bytes = bytes.unwrap_or_default();
+            states.state_type.decode_into(bytes, numbers);
+            *last = Some(piece);
+            next = end;
+        }
+        Ok(())
     }
 }
 

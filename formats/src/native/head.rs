@@ -109,8 +109,9 @@ impl NativeReader {
         offsets.zip(tags.map(|(tag, _)| tag))
     }
 
-    /// The bytes of the head: its tensor and the steps' values.
-    pub(super) fn head_stream(&self) -> Box<dyn Read + '_> {
+    /// The head of hidden states: the bytes of its tensor, then the values of the steps that follow,
+    /// as f32. They are checked as they are read: an error of the stream is a [`crate::Error`].
+    pub fn head(&self) -> Box<dyn Read + '_> {
         let left = self.head_members().filter(|(_, tag)| tag.is_of_head());
         Box::new(HeadStream {
             source: &self.source,
@@ -119,8 +120,11 @@ impl NativeReader {
         })
     }
 
-    /// The check rows, in the order of the header.
-    pub(super) fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
+    /// The model's own rows of the positions in [`crate::HeadCheck::rows`], in that order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].
+    pub fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
         let members = self.head_members().filter(|(_, tag)| !tag.is_of_head());
         let rows = members.map(|(offset, tag)| {
             let head = member_at(&self.source, offset, tag)?;

@@ -8,13 +8,14 @@ use serde_json::value::RawValue;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
+use crate::provenance::deref_to_provenance;
 use crate::reference::{About, Values};
 use crate::row::RowLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    BackendIdentity, Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Shard,
-    StateType, States, TextIdentity, TokenizerIdentity, WindowSpec,
+    Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, StateType, States,
+    TextIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes and reads.
@@ -30,20 +31,9 @@ const MAX_PIECE_BYTES: u64 = 64 << 20;
 pub struct Header {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
-    /// The program that wrote the file, with its version.
-    pub writer: Option<String>,
-    /// The model whose logits these are.
-    pub model: Option<ModelIdentity>,
-    /// Its tokenizer.
-    pub tokenizer: Option<TokenizerIdentity>,
-    /// Most tokens in a window.
-    pub n_ctx: u32,
-    /// Entries of a row.
-    pub n_vocab: u32,
-    /// Whether each window starts with an inserted BOS.
-    pub add_bos: Option<bool>,
-    /// First scored position of a full window.
-    pub first_scored: u32,
+    /// Where the rows come from; without the paths of model and text.
+    #[serde(flatten)]
+    pub provenance: Provenance,
     /// Windows in the file.
     pub n_windows: u32,
     /// Rows in the file: scored positions.
@@ -55,19 +45,6 @@ pub struct Header {
     pub states: Option<States>,
     /// Rows in each piece but a window's last: see [`rows_per_piece`].
     pub rows_per_piece: u32,
-    /// The text.
-    pub text: Option<TextIdentity>,
-    /// Where the windows are cut from several texts: each of them, in the order of their windows.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub texts: Vec<TextIdentity>,
-    /// How the rows were computed.
-    pub backend: Option<BackendIdentity>,
-    /// Seed of the windows' order; `None` where they are in the order of the text.
-    pub seed: Option<u64>,
-    /// Tokens of text from the start of a window to that of the next; `None` where windows do not
-    /// overlap.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stride: Option<u32>,
     /// Whether the rows are log-probabilities, without a way back to logits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
@@ -91,10 +68,9 @@ pub struct Header {
     /// Tokens at each window's end that the model itself generated after its prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<u32>,
-    /// Which part of a reference the file holds; `None` for a whole one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard: Option<Shard>,
 }
+
+deref_to_provenance!(Header);
 
 impl Header {
     /// The header of a file that will hold exactly `windows`. Counts follow from the windows, the
@@ -106,39 +82,26 @@ impl Header {
             true => longest.max(1),
             false => about.n_ctx.max(longest),
         };
-        let model = || about.model_path.as_deref().map(file_name);
-        let text = || about.text_path.as_deref().map(file_name);
+        let mut provenance = about.provenance.clone();
+        let file_name_of = |path: Option<String>| path.as_deref().map(file_name);
+        let model = file_name_of(provenance.model_path.take());
+        let text = file_name_of(provenance.text_path.take());
+        provenance.model = provenance.model.or(model.map(ModelIdentity::named));
+        provenance.text = provenance.text.or(text.map(TextIdentity::named));
+        provenance.n_ctx = n_ctx;
+        let first = windows.first().map_or(0, |window| window.first_scored);
+        provenance.first_scored.get_or_insert(first);
         let states = about.states.clone().filter(|_| encoding.holds_states());
         let (layout, row_len) = row_layout(encoding, states.as_ref(), about.n_vocab);
         let (prompts, groups) = (about.prompts.as_ref(), about.groups.as_ref());
         Self {
             format_version: FORMAT_VERSION,
-            writer: about.writer.clone(),
-            model: about
-                .model
-                .clone()
-                .or_else(|| model().map(ModelIdentity::named)),
-            tokenizer: about.tokenizer.clone(),
-            n_ctx,
-            n_vocab: about.n_vocab,
-            add_bos: about.add_bos,
-            first_scored: about
-                .first_scored
-                .or(windows.first().map(|window| window.first_scored))
-                .unwrap_or(0),
+            provenance,
             n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
             n_rows: n_rows(windows),
             encoding,
             states,
             rows_per_piece: rows_per_piece(layout, row_len),
-            text: about
-                .text
-                .clone()
-                .or_else(|| text().map(TextIdentity::named)),
-            texts: about.texts.clone(),
-            backend: about.backend.clone(),
-            seed: about.seed,
-            stride: about.stride,
             log_probabilities: about.values != Values::Logits,
             floored: about.values == Values::FlooredLogProbabilities,
             prompts: prompts.map(|prompts| prompts.list.clone()),
@@ -146,7 +109,6 @@ impl Header {
             groups: groups.map_or_else(Vec::new, |groups| groups.names().to_vec()),
             window_groups: groups.map_or_else(Vec::new, |groups| groups.window_groups().to_vec()),
             generated: prompts.and_then(|prompts| prompts.generated),
-            shard: about.shard,
         }
     }
 

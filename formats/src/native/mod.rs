@@ -15,7 +15,6 @@ mod member;
 mod members;
 mod merge;
 mod reader;
-mod states;
 mod walk;
 mod writer;
 

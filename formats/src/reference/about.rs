@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Kind;
-use crate::{
-    BackendIdentity, Groups, ModelIdentity, Prompt, Shard, States, TextIdentity, TokenizerIdentity,
-};
+use crate::provenance::deref_to_provenance;
+use crate::{Groups, Prompt, Provenance, States};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
 /// file, or any file of its kind, does not record it.
@@ -20,14 +19,10 @@ pub struct About {
     pub kind: Kind,
     /// Bytes of the file; of a folder, of all its files.
     pub file_bytes: u64,
-    /// The program that wrote it, with its version.
-    pub writer: Option<String>,
-    /// Most tokens in a window; most rows where it may hold no tokens.
-    pub n_ctx: u32,
+    /// Where its rows come from.
+    pub provenance: Provenance,
     /// Whether `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
     pub n_ctx_is_padded: bool,
-    /// Entries of a row.
-    pub n_vocab: u32,
     /// Windows in the file.
     pub n_windows: Option<u32>,
     /// Rows in the file.
@@ -39,37 +34,13 @@ pub struct About {
     pub states: Option<States>,
     /// What an entry of a row means.
     pub values: Values,
-    /// First scored position of a full window.
-    pub first_scored: Option<u32>,
-    /// Whether each window starts with an inserted BOS.
-    pub add_bos: Option<bool>,
     /// Whether the model may put a BOS in place of each window's first token when it decodes: see
     /// [`super::Reference::set_bos`].
     pub hides_bos: bool,
-    /// The model whose rows it holds.
-    pub model: Option<ModelIdentity>,
-    /// The model's path, as it was given.
-    pub model_path: Option<String>,
-    /// The model's tokenizer.
-    pub tokenizer: Option<TokenizerIdentity>,
-    /// The text that the windows are cut from.
-    pub text: Option<TextIdentity>,
-    /// Where the windows are cut from several texts: each of them, in the order of their windows.
-    pub texts: Vec<TextIdentity>,
-    /// The text's path, as it was given.
-    pub text_path: Option<String>,
-    /// How the rows were computed.
-    pub backend: Option<BackendIdentity>,
-    /// Seed of the windows' order; `None` where they are in the order of the text.
-    pub seed: Option<u64>,
-    /// Tokens of text from the start of a window to that of the next, where windows overlap.
-    pub stride: Option<u32>,
     /// Which group each window belongs to, where there are groups.
     pub groups: Option<Groups>,
     /// The prompts, where the windows are prompts and not parts of a text.
     pub prompts: Option<Prompts>,
-    /// Which part of a reference the file holds; `None` for a whole one.
-    pub shard: Option<Shard>,
     /// Whether it holds token ids; `None` where every file of its kind does.
     pub holds_tokens: Option<bool>,
     /// Whether windows are numbered by their order in the text, not in the file.
@@ -81,6 +52,8 @@ pub struct About {
     /// What can be verified in a file of its kind.
     pub checks: Checks,
 }
+
+deref_to_provenance!(About);
 
 /// What an entry of a row means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,30 +129,20 @@ impl About {
             path: path.into(),
             kind,
             file_bytes: 0,
-            writer: None,
-            n_ctx,
+            provenance: Provenance {
+                n_ctx,
+                n_vocab,
+                ..Provenance::default()
+            },
             n_ctx_is_padded: false,
-            n_vocab,
             n_windows: None,
             n_rows: None,
             encoding: "f32",
             states: None,
             values: Values::Logits,
-            first_scored: None,
-            add_bos: None,
             hides_bos: false,
-            model: None,
-            model_path: None,
-            tokenizer: None,
-            text: None,
-            texts: Vec::new(),
-            text_path: None,
-            backend: None,
-            seed: None,
-            stride: None,
             groups: None,
             prompts: None,
-            shard: None,
             holds_tokens: None,
             numbers_are_of_the_text: true,
             is_decodable: true,

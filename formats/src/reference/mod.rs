@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use about::{About, Checks, Prompts, Values};
 pub use formats::{UnknownKind, sniff};
 pub use kind::Kind;
-pub use rows::{ReadBlocks, ReadStates, ReadStream, Rows};
+pub use rows::{ReadBlocks, ReadStream, Rows};
 
 use crate::error::{Named, Result};
 use crate::{WindowEntry, WindowSpec};
@@ -90,7 +90,8 @@ impl Reference {
     pub fn read_windows(&self) -> Result<Windows<'_>> {
         Ok(match &self.rows {
             Rows::Blocks(blocks) => Box::new((0..self.n_listed()).map(|i| blocks.window(i))),
-            Rows::States(states) => Box::new((0..self.n_listed()).map(|i| states.window(i))),
+            Rows::States(file, _) => Box::new((0..self.n_listed()).map(|i| file.window(i))),
+            Rows::Windows(windows) => Box::new(windows.iter().cloned().map(Ok)),
             Rows::Stream(stream) => {
                 let mut stream = stream.reopen()?;
                 Box::new(std::iter::from_fn(move || stream.next_window().transpose()))
@@ -145,9 +146,10 @@ impl Reference {
         match self.rows {
             Rows::Blocks(blocks) => Ok(Box::new(BlockStream::new(Arc::from(blocks), n_windows))),
             Rows::Stream(stream) => Ok(stream),
-            Rows::States(_) => Err(Named::new(&self.about.path).unsupported(
+            Rows::States(..) => Err(Named::new(&self.about.path).unsupported(
                 "holds hidden states, not rows of logits: convert it to u16 or f32 first",
             )),
+            Rows::Windows(_) => Err(Named::new(&self.about.path).unsupported("holds no rows")),
         }
     }
 

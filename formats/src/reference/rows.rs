@@ -1,12 +1,10 @@
-//! The rows of a reference, in one of three traits.
+//! The rows of a reference: a closed set of ways to come to them.
 
 use std::fmt::Debug;
-use std::io::Read;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::{RowBlock, States, WindowSpec};
+use crate::{NativeReader, RowBlock, States, WindowSpec};
 
 /// The rows of a reference.
 #[derive(Debug)]
@@ -15,8 +13,11 @@ pub enum Rows {
     Blocks(Box<dyn ReadBlocks>),
     /// One stream from the first window to the last.
     Stream(Box<dyn ReadStream>),
-    /// Hidden states that the rows are computed from, in any order, by many threads at once.
-    States(Box<dyn ReadStates>),
+    /// A file of the hidden states that the rows are computed from
+    /// ([`NativeReader::read_states`]), and how they are.
+    States(Box<NativeReader>, States),
+    /// No rows, only these windows: the caller computes them with a model.
+    Windows(Vec<WindowSpec>),
 }
 
 /// Rows that can be read in any order, by many threads at once: window `i` of the file, in blocks.
@@ -84,54 +85,6 @@ pub trait ReadStream: Debug + Send {
     /// # Errors
     /// Those of opening the file.
     fn reopen(&self) -> Result<Box<dyn ReadStream>>;
-}
-
-/// Hidden states in place of rows, which can be read in any order, by many threads at once: window
-/// `i` of the file.
-///
-/// Methods panic if there is no such window or row.
-pub trait ReadStates: Debug + Send + Sync {
-    /// What they are, and how rows are made of them.
-    fn states(&self) -> &States;
-
-    /// A window's tokens, and which of its states are stored.
-    ///
-    /// # Errors
-    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`].
-    fn window(&self, i: usize) -> Result<WindowSpec>;
-
-    /// Appends the states of `rows` to `out`: indices among the window's stored rows, `n_embd`
-    /// numbers for each.
-    ///
-    /// # Errors
-    /// As [`ReadStates::window`].
-    fn read(&self, i: usize, rows: Range<u32>, out: &mut Vec<f32>) -> Result<()>;
-
-    /// Tells the system that a window's states will be read soon, so that the disk can work
-    /// meanwhile. Returns at once.
-    fn prefetch(&self, _i: usize) {}
-
-    /// The head: the bytes of its tensor, then the values of the steps that follow, as f32. They are
-    /// checked as they are read: an error of the stream has the message of a [`crate::Error`].
-    fn head(&self) -> Box<dyn Read + '_>;
-
-    /// The model's own rows of the positions in [`crate::HeadCheck::rows`], in that order.
-    ///
-    /// # Errors
-    /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].
-    fn check_rows(&self) -> Result<Vec<Vec<f32>>>;
-
-    /// Reads a whole window and checks all that can be checked in a file of its kind.
-    ///
-    /// # Errors
-    /// The window's first fault.
-    fn verify_window(&self, i: usize) -> Result<()>;
-
-    /// Reads the head and the check rows whole, and checks all that can be checked.
-    ///
-    /// # Errors
-    /// The first fault.
-    fn verify_head(&self) -> Result<()>;
 }
 
 /// Blocks, read window after window.

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
+use crate::provenance::deref_to_provenance;
 use crate::reference::{About, Reference, fingerprint};
 use crate::{
-    BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Shard, TextIdentity, WindowSpec,
+    BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Provenance, TextIdentity, WindowSpec,
 };
 
 /// The version of the sidecar that this crate writes and reads.
@@ -19,23 +20,15 @@ pub const SIDECAR_VERSION: u32 = 1;
 pub struct SidecarHeader {
     /// [`SIDECAR_VERSION`].
     pub version: u32,
-    /// The program that wrote the file, with its version.
-    pub writer: String,
-    /// The evaluated model.
-    pub model: Option<ModelIdentity>,
-    /// Its path, as it was given.
-    pub model_path: String,
+    /// Where the evaluated rows come from: the model that computed them, and over which windows. The
+    /// text is the reference's.
+    #[serde(flatten)]
+    pub provenance: Provenance,
     /// What the user calls the evaluation; `None` if no name was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// What it was compared with.
     pub reference: ReferenceSummary,
-    /// Most tokens in a window.
-    pub n_ctx: u32,
-    /// Entries of a row.
-    pub n_vocab: u32,
-    /// First scored position of a full window.
-    pub first_scored: u32,
     /// The names of the windows' groups: [`super::TokenRecord::group`] is an index into them. Empty
     /// without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -45,9 +38,6 @@ pub struct SidecarHeader {
     /// Whether the evaluated rows were read from a file, as `kl compare` does, and not computed by
     /// the run.
     pub stored: bool,
-    /// Which part of an evaluation the file holds; `None` for a whole one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard: Option<Shard>,
     /// The most records that the evaluation has; `None` where that is known only at its end, as for
     /// a stream. [`super::SidecarReader::n_records`] is what the file holds.
     pub n_records: Option<u64>,
@@ -58,10 +48,9 @@ pub struct SidecarHeader {
     /// Entries of each row that were compared, from the first on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_vocab_compared: Option<u32>,
-    /// How the model's rows were computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<BackendIdentity>,
 }
+
+deref_to_provenance!(SidecarHeader);
 
 /// What a sidecar records about its reference.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -96,22 +85,20 @@ impl SidecarHeader {
     ) -> Self {
         Self {
             version: SIDECAR_VERSION,
-            writer: String::new(),
-            model: None,
-            model_path: String::new(),
+            provenance: Provenance {
+                n_ctx,
+                n_vocab,
+                first_scored: Some(0),
+                ..Provenance::default()
+            },
             label: None,
             reference,
-            n_ctx,
-            n_vocab,
-            first_scored: 0,
             groups: Vec::new(),
             prompts: false,
             stored: false,
-            shard: None,
             n_records,
             until: None,
             n_vocab_compared: None,
-            backend: None,
         }
     }
 

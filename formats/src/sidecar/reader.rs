@@ -1,10 +1,11 @@
 //! The reading side.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::trailer::{self, Ending, Trailer};
+use super::end::Trailer;
 use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
     TokenTexts,
@@ -92,13 +93,9 @@ impl SidecarReader {
             .and_then(|_| stream.read_exact(&mut bytes))
             .and_then(|()| stream.seek(SeekFrom::Start(self.start)));
         read.map_err(|source| self.name.io("read", source))?;
-        match trailer::from_bytes(&bytes, self.header_crc) {
-            Ending::Whole(trailer) => Ok(trailer),
-            Ending::Damaged => {
-                let what = "the trailer's checksum does not match";
-                Err(self.name.corrupt(None, at, what))
-            }
-            Ending::None => Err(self.cut_off("")),
+        match Trailer::read(&bytes, self.header_crc) {
+            Some(read) => read.map_err(|what| self.name.corrupt(None, at, what)),
+            None => Err(self.cut_off("")),
         }
     }
 
@@ -292,4 +289,40 @@ impl Iterator for SidecarReader {
         };
         Some(record)
     }
+}
+
+/// What a whole sidecar holds, after every byte was checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Different windows among the records.
+    pub n_windows: u32,
+    /// Records.
+    pub n_records: u64,
+    /// Bytes of the file, each of which was read.
+    pub file_bytes: u64,
+}
+
+/// Reads the whole file and checks each byte: header, length, and every record's checksum,
+/// and the texts.
+///
+/// # Errors
+/// The first fault, with its byte: those of [`SidecarReader::open`], of its texts and its records.
+pub fn verify(path: &Path) -> Result<VerifyReport> {
+    let mut reader = SidecarReader::open(path)?;
+    reader.texts()?;
+    let mut report = VerifyReport {
+        file_bytes: reader.file_bytes(),
+        ..Default::default()
+    };
+    // Records of a window follow each other: one look-up a window, not a record.
+    let (mut windows, mut last) = (HashSet::new(), None);
+    for record in &mut reader {
+        let window = record?.window;
+        if last.replace(window) != Some(window) {
+            windows.insert(window);
+        }
+        report.n_records += 1;
+    }
+    report.n_windows = u32::try_from(windows.len()).unwrap_or(u32::MAX);
+    Ok(report)
 }

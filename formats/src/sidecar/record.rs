@@ -3,6 +3,7 @@
 use bincode::Options;
 use serde::{Deserialize, Serialize};
 
+use super::crc_of;
 use crate::checksum;
 
 /// Bytes of a record: 100 of fields, 4 of checksum.
@@ -79,15 +80,15 @@ impl TokenRecord {
         let mut bytes = [0; RECORD_BYTES];
         let (fields, crc) = bytes.split_at_mut(FIELD_BYTES);
         options().serialize_into(&mut *fields, &self).ok()?;
-        crc.copy_from_slice(&crc_of(fields, i, header_crc).to_le_bytes());
+        crc.copy_from_slice(&crc_of(header_crc, &[&i.to_le_bytes(), fields]).to_le_bytes());
         Some(bytes)
     }
 
     /// The file's `i`-th record; `None` if its checksum does not match.
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
-        let stated = u32::from_le_bytes(*crc);
-        if !checksum::matches(crc_of(fields, i, header_crc), stated) {
+        let computed = crc_of(header_crc, &[&i.to_le_bytes(), fields]);
+        if !checksum::matches(computed, u32::from_le_bytes(*crc)) {
             return None;
         }
         options().deserialize(fields).ok()
@@ -98,14 +99,4 @@ fn options() -> impl Options {
     bincode::DefaultOptions::new()
         .with_fixint_encoding()
         .with_little_endian()
-}
-
-/// CRC-32 of the header's checksum, the record's index (u64) and its fields. So a record that was
-/// moved, or that belongs to another file, is found too.
-fn crc_of(fields: &[u8], i: u64, header_crc: u32) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&header_crc.to_le_bytes());
-    crc.update(&i.to_le_bytes());
-    crc.update(fields);
-    crc.finalize()
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::trailer::{self, Trailer};
+use super::end::Trailer;
 use super::{RECORD_BYTES, SidecarHeader, TokenRecord, TokenTexts};
 use crate::error::{Named, Result};
 
@@ -112,7 +112,7 @@ impl<W: Write> SidecarWriter<W> {
         let section = texts.to_bytes();
         self.put(&section)?;
         let trailer = Trailer::new(self.n_records, &section);
-        self.put(&trailer::to_bytes(&trailer, self.header_crc))?;
+        self.put(&trailer.to_bytes(self.header_crc))?;
         self.flush()?;
         Ok(self.out)
     }

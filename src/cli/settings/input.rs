@@ -8,8 +8,8 @@ use super::usage_error::{UsageError, wrong};
 use crate::cli::args::InputArgs;
 use crate::commands::settings::DEFAULT_N_CTX;
 use crate::input::{
-    GROUP_NAMES, GroupedSource, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice,
-    TextSource, Windowing, is_group_name,
+    GROUP_NAMES, NamedText, PromptSource, ScoreFrom, Source, TemplateChoice, TextSource, Windowing,
+    is_group_name,
 };
 
 /// The text or prompts to run the reference model over, if any are given.
@@ -33,63 +33,56 @@ pub(super) fn input(
         max_windows: args.max_windows,
     };
     let parse_special = args.parse_special;
-    let mut paths = std::mem::take(&mut args.text_path);
-    if let [path] = &paths[..]
-        && named_text(path)?.is_none()
-    {
-        return Ok(paths.pop().map(|path| {
-            Source::Text(TextSource {
-                path,
-                windowing,
-                parse_special,
-            })
-        }));
-    }
-    let texts = paths.iter().map(|path| match named_text(path)? {
-        Some(named) => Ok(named),
-        None => wrong(format!(
-            "-t {}: several texts each need a name: use -t NAME=PATH",
-            path.display()
-        )),
-    });
-    let texts: Vec<NamedText> = texts.collect::<Result<_, _>>()?;
+    let paths = &args.text_path;
+    let texts: Vec<NamedText> = paths
+        .iter()
+        .map(|path| text(path))
+        .collect::<Result<_, _>>()?;
     if texts.is_empty() {
         return Ok(None);
     }
-    if format != native::KIND {
+    let unnamed = texts.iter().find(|text| text.group.is_none());
+    if let Some(text) = unnamed.filter(|_| texts.len() > 1) {
+        return wrong(format!(
+            "-t {}: several texts each need a name: use -t NAME=PATH",
+            text.path.display()
+        ));
+    }
+    if unnamed.is_none() && format != native::KIND {
         return wrong("-t NAME=PATH needs --format kl: no other format can hold groups");
     }
     let from_stdin = texts.iter().filter(|text| text.path.as_os_str() == "-");
     if from_stdin.count() > 1 {
         return wrong("-t: standard input can be read once only: name a file for the other text");
     }
-    Ok(Some(Source::Texts(GroupedSource {
+    Ok(Some(Source::Texts(TextSource {
         texts,
         windowing,
         parse_special,
     })))
 }
 
-/// The group and the path of a text given as `NAME=PATH`. What exists as a file, or has a folder
-/// before its `=`, is a path.
-fn named_text(given: &Path) -> Result<Option<NamedText>, UsageError> {
+/// The path of a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has
+/// a folder before its `=`, is a path.
+fn text(given: &Path) -> Result<NamedText, UsageError> {
     let parts = given.to_str().and_then(|text| text.split_once('='));
-    let Some((group, path)) = parts.filter(|_| !given.exists()) else {
-        return Ok(None);
+    let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
+    let Some((group, path)) = parts else {
+        return Ok(NamedText {
+            group: None,
+            path: given.to_owned(),
+        });
     };
-    if group.contains(['/', '\\']) {
-        return Ok(None);
-    }
     if path.is_empty() || !is_group_name(group) {
         return wrong(format!(
             "-t {}: expected PATH or NAME=PATH; for NAME {GROUP_NAMES}",
             given.display()
         ));
     }
-    Ok(Some(NamedText {
-        group: group.to_owned(),
+    Ok(NamedText {
+        group: Some(group.to_owned()),
         path: path.into(),
-    }))
+    })
 }
 
 /// Which positions are scored where the flags do not say.
@@ -145,7 +138,6 @@ fn prompts(
 /// How texts are cut; `None` for prompts.
 pub(super) fn windowing(input: &Source) -> Option<&Windowing> {
     match input {
-        Source::Text(text) => Some(&text.windowing),
         Source::Texts(texts) => Some(&texts.windowing),
         Source::Prompts(_) => None,
     }

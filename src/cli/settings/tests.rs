@@ -140,7 +140,7 @@ fn the_two_classic_calls() {
     let Command::Write(write) = command("kl -m a -t t -w w").unwrap() else {
         panic!("write")
     };
-    let Source::Text(TextSource { windowing, .. }) = write.input else {
+    let Source::Texts(TextSource { windowing, .. }) = write.input else {
         panic!("text")
     };
     assert_eq!(windowing.n_ctx, 512);
@@ -155,7 +155,7 @@ fn the_two_classic_calls() {
     let Command::Write(write) = command("kl -m a -t t -w w --format kl.py").unwrap() else {
         panic!("write")
     };
-    let Source::Text(text) = write.input else {
+    let Source::Texts(text) = write.input else {
         panic!("text")
     };
     assert_eq!(text.windowing.score, ScoreFrom::All, "as kl.py");
@@ -190,7 +190,7 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
         let ReferenceSource::Model(model) = evaluate.reference else {
             panic!("model")
         };
-        let Source::Text(TextSource { windowing, .. }) = &model.input else {
+        let Source::Texts(TextSource { windowing, .. }) = &model.input else {
             panic!("text")
         };
         assert_eq!((windowing.n_ctx, windowing.score), (64, ScoreFrom::Text));

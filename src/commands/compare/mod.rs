@@ -12,13 +12,14 @@ use anyhow::Result;
 use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
-use super::head::readable;
+use super::head::open_rows;
 use super::observer::{Observer, Watch};
-use super::reference::{is_same_model, open_again, read_windows, warn_of_overlap};
+use super::reference::{
+    check_vocabularies, is_same_model, open_again, read_windows, warn_of_overlap,
+};
 use super::settings::CompareSettings;
-use super::vocabulary::check_vocabularies;
 use crate::engine::Engine;
-use crate::pipeline::{ReferenceRows, Sources, Stored};
+use crate::pipeline::{FileRows, Sources};
 use crate::report::{NotAvailable, ReferenceInfo, Report};
 use pairs::{Pair, Side, pair};
 
@@ -113,7 +114,7 @@ impl<E: Engine + Sync> FileRun<'_, E> {
         let head = |states: &States, section: &mut dyn Read| {
             engine.head(states, section, settings.threads)
         };
-        let reference = readable(reference, head, watch)?;
+        let rows = open_rows(reference, head, watch)?;
         let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
 
         let evaluation = Evaluation {
@@ -147,19 +148,16 @@ impl<E: Engine + Sync> FileRun<'_, E> {
         };
         let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
         let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-        let rows = ReferenceRows::at(reference, indices(|pair| pair.index), settings.max_rows)
-            .with_windows(windows)
+        let rows = rows
+            .with_windows(indices(|pair| pair.index), windows, settings.max_rows)
             .cut_to(n_compared);
         let others: HashMap<u32, WindowSpec> = pairs
             .iter()
             .map(|pair| (pair.window.window, pair.other.clone()))
             .collect();
-        let make = || {
-            let other = readable(Reference::open(path)?, head, watch)?;
-            let rows = ReferenceRows::at(other, indices(|pair| pair.other_index), None);
-            Ok(Stored::new(rows, other_about.n_vocab, others.clone()))
-        };
-        evaluation.run(sidecar, rows, Sources::one(make))
+        let other = open_rows(Reference::open(path)?, head, watch)?;
+        let other = other.at(indices(|pair| pair.other_index));
+        evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod losses;
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
@@ -12,14 +13,14 @@ use kl_formats::{About, Reference, States, WindowSpec, Writer};
 use serde::Serialize;
 
 use super::context::writer;
-use super::head::readable;
+use super::head::open_rows;
 use super::observer::{Observer, Watch};
 use super::output::{Overwrite, PartialFile, check_free_space};
 use super::reference::{read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};
-use crate::pipeline::{ReferenceRows, Step, convert_reference};
+use crate::pipeline::{FileRows, Sources, Step, write_reference};
 use crate::report::Warning;
 use losses::{Conversion, begin_alike, check_kinds};
 
@@ -62,7 +63,7 @@ pub fn convert<E: Engine>(
     let windows = &conversion.windows;
     let head =
         |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
-    let reference = readable(reference, head, watch)?;
+    let rows = open_rows(reference, head, watch)?;
     let size = target.projected_bytes(&about, windows);
     check_free_space(output.path(), &settings.output, size)?;
 
@@ -75,8 +76,8 @@ pub fn convert<E: Engine>(
     )?;
     let n_rows = conversion.n_rows();
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
-    let rows = ReferenceRows::new(reference, None);
-    let written = convert_reference(&rows, windows, writer, |step| {
+    let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
+    let written = write_reference(source, windows, writer, |step| {
         match step {
             Step::Rows(n) => phase.rows(n),
             Step::Window(_) => phase.window(None),

@@ -201,8 +201,8 @@ fn set_up(header: &SidecarHeader) -> Value {
     header.model = None;
     header.reference = ReferenceSummary::default();
     header.label = None;
-    header.model_path.clear();
-    header.writer.clear();
+    header.model_path = None;
+    header.writer = None;
     if let Some(backend) = &mut header.backend {
         backend.threads = None;
     }

@@ -33,7 +33,7 @@ use crate::report::{
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{
-    Breakdown, ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean,
+    ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean, Statistics,
     Summary,
 };
 use measures::Measured;
@@ -170,9 +170,9 @@ impl Evaluation<'_> {
             self.reference.n_vocab,
             rows.n_scored(),
         );
-        header.writer = writer();
+        header.writer = Some(writer());
         header.model = Some(self.model.clone());
-        header.model_path = self.path.display().to_string();
+        header.model_path = Some(self.path.display().to_string());
         header.label = self.settings.label_of(self.path);
         header.groups = match &self.groups {
             Some(groups) => groups.names().to_vec(),
@@ -180,7 +180,7 @@ impl Evaluation<'_> {
         };
         header.prompts = self.prompts.is_some();
         header.stored = self.is_stored;
-        header.first_scored = self.reference.first_scored.unwrap_or(0);
+        header.first_scored = self.reference.first_scored.or(Some(0));
         header.n_vocab_compared = Some(self.n_vocab_compared);
         header.backend.clone_from(&self.backend);
         header.until = self.until;
@@ -311,7 +311,9 @@ impl Evaluation<'_> {
     ) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
-        let summary = Summary::from_records(records, confidence, clusters);
+        let Statistics {
+            summary, breakdown, ..
+        } = Statistics::of_records(records, groups, confidence, clusters);
         self.warn_of(&summary);
         let text = |tokens: &[u32]| match self.tokens {
             Some(vocabulary) => vocabulary.text(tokens),
@@ -347,7 +349,7 @@ impl Evaluation<'_> {
             until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
-            breakdown: Breakdown::of(records, groups, confidence, clusters),
+            breakdown,
             shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self

@@ -101,7 +101,7 @@ impl SidecarFile {
             false => self.finished.as_ref()?.header.clone(),
         };
         let is_same = header.model.as_ref() == Some(model) && header.reference == *reference;
-        header.backend.filter(|_| is_same)
+        header.backend.clone().filter(|_| is_same)
     }
 
     /// Writes the model's path into `header` as the run wrote it that was cut off, if that ran the same
@@ -111,7 +111,7 @@ impl SidecarFile {
             && let Ok(begun) = SidecarReader::open_cut_off(self.output.path())
             && begun.header.model == header.model
         {
-            header.model_path = begun.header.model_path;
+            header.model_path.clone_from(&begun.header.model_path);
         }
     }
 

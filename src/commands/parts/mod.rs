@@ -2,7 +2,6 @@
 
 mod whole;
 
-use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
@@ -150,6 +149,14 @@ impl StoredEvaluation {
         &self.paths
     }
 
+    /// The size of the model as reports show it; 0 if unknown.
+    #[must_use]
+    pub fn model_bytes(&self) -> u64 {
+        let model = self.header.model.as_ref();
+        let bytes = model.and_then(|model| model.file_bytes.or(model.size_bytes));
+        bytes.unwrap_or(0)
+    }
+
     /// Records of the whole evaluation.
     #[must_use]
     pub fn n_records(&self) -> u64 {
@@ -166,9 +173,9 @@ impl StoredEvaluation {
     ///
     /// # Errors
     /// If a file can no longer be opened. Each record has its own.
-    pub fn records(&self) -> Result<impl Iterator<Item = kl_formats::Result<TokenRecord>>> {
+    pub fn records(&self) -> Result<InTurn> {
         let readers = self.paths.iter().map(|path| SidecarReader::open(path));
-        let parts = readers.map(|reader| reader.map(Iterator::peekable));
+        let parts = readers.map(|reader| Ok((reader?, None)));
         Ok(InTurn {
             parts: parts.collect::<kl_formats::Result<_>>()?,
             turn: 0,
@@ -176,42 +183,95 @@ impl StoredEvaluation {
         })
     }
 
+    /// Reads the records of each window in turn, and then the texts of the tokens that occur, if the
+    /// files hold them.
+    ///
+    /// # Errors
+    /// If a file can no longer be opened, or is damaged.
+    pub fn read(&self, mut each: impl FnMut(&[TokenRecord])) -> Result<TokenTexts> {
+        let mut records = self.records()?;
+        let mut window: Vec<TokenRecord> = Vec::new();
+        for record in &mut records {
+            let record = record?;
+            if window
+                .first()
+                .is_some_and(|first| first.window != record.window)
+            {
+                each(&window);
+                window.clear();
+            }
+            window.push(record);
+        }
+        if !window.is_empty() {
+            each(&window);
+        }
+        records.texts()
+    }
+
     /// Reads the texts of the tokens that occur, if the files hold them.
     ///
     /// # Errors
     /// If a file can no longer be opened, or its texts are damaged.
     pub fn texts(&self) -> Result<TokenTexts> {
-        let mut parts = Vec::new();
-        for path in &self.paths {
-            parts.push(SidecarReader::open(path)?.texts()?);
-        }
-        Ok(parts.iter().flat_map(TokenTexts::iter).collect())
+        self.records()?.texts()
     }
 }
 
-/// Takes the windows from the parts in turn.
-struct InTurn {
-    parts: Vec<Peekable<SidecarReader>>,
+/// The records of all parts, whose windows take turns.
+pub struct InTurn {
+    /// The parts, each with the record that was read of its next window.
+    parts: Vec<(SidecarReader, Option<TokenRecord>)>,
     /// The part that is read.
     turn: usize,
     /// The window that is read.
     window: Option<u32>,
 }
 
+impl InTurn {
+    fn end_window(&mut self) {
+        self.window = None;
+        self.turn = (self.turn + 1) % self.parts.len();
+    }
+
+    /// Reads the texts of the tokens that occur, if the files hold them.
+    ///
+    /// # Errors
+    /// If they are damaged.
+    pub fn texts(self) -> Result<TokenTexts> {
+        let parts = self.parts.into_iter();
+        let parts = parts.map(|(mut reader, _)| reader.texts());
+        let mut parts = parts.collect::<kl_formats::Result<Vec<_>>>()?;
+        Ok(match parts.len() {
+            1 => parts.remove(0),
+            _ => parts.iter().flat_map(TokenTexts::iter).collect(),
+        })
+    }
+}
+
 impl Iterator for InTurn {
     type Item = kl_formats::Result<TokenRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let is_same_window = match (self.window, self.parts.get_mut(self.turn)?.peek()) {
-            (None, _) | (_, Some(Err(_))) => true,
-            (Some(window), Some(Ok(next))) => next.window == window,
-            (Some(_), None) => false,
-        };
-        if !is_same_window {
-            self.turn = (self.turn + 1) % self.parts.len();
+        let n_parts = self.parts.len();
+        // A part's window ends with its last record, or before one of another window.
+        for _ in 0..2 {
+            let (reader, ahead) = self.parts.get_mut(self.turn)?;
+            let record = match ahead.take().map(Ok).or_else(|| reader.next()) {
+                Some(Ok(record)) => record,
+                Some(Err(error)) => return Some(Err(error)),
+                None if n_parts == 1 => return None,
+                None => {
+                    self.end_window();
+                    continue;
+                }
+            };
+            if n_parts == 1 || self.window.is_none_or(|window| window == record.window) {
+                self.window = Some(record.window);
+                return Some(Ok(record));
+            }
+            *ahead = Some(record);
+            self.end_window();
         }
-        let next = self.parts.get_mut(self.turn)?.next()?;
-        self.window = next.as_ref().ok().map(|record| record.window);
-        Some(next)
+        None
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_formats::{BackendIdentity, Header, Shard, SidecarHeader};
+use kl_formats::{Header, Provenance, Shard, SidecarHeader};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -16,57 +16,29 @@ const N_PARTS: &str = "parts";
 
 /// A header of a file that may hold a part of a whole.
 pub trait PartHeader: Serialize + Clone {
-    /// The part that the file holds; `None` for a whole.
-    fn shard(&self) -> Option<Shard>;
+    /// Where the file's rows come from, and the part that it holds.
+    fn provenance(&self) -> &Provenance;
     /// The header of the whole.
     fn of_whole(&self) -> Self;
-    fn backend(&self) -> Option<&BackendIdentity>;
-    fn n_ctx(&self) -> u32;
-    /// The program that wrote the file.
-    fn writer(&self) -> &str;
 }
 
 impl PartHeader for SidecarHeader {
-    fn shard(&self) -> Option<Shard> {
-        self.shard
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
     }
 
     fn of_whole(&self) -> Self {
         self.of_whole()
-    }
-
-    fn backend(&self) -> Option<&BackendIdentity> {
-        self.backend.as_ref()
-    }
-
-    fn n_ctx(&self) -> u32 {
-        self.n_ctx
-    }
-
-    fn writer(&self) -> &str {
-        &self.writer
     }
 }
 
 impl PartHeader for Header {
-    fn shard(&self) -> Option<Shard> {
-        self.shard
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
     }
 
     fn of_whole(&self) -> Self {
         self.of_whole()
-    }
-
-    fn backend(&self) -> Option<&BackendIdentity> {
-        self.backend.as_ref()
-    }
-
-    fn n_ctx(&self) -> u32 {
-        self.n_ctx
-    }
-
-    fn writer(&self) -> &str {
-        self.writer.as_deref().unwrap_or_default()
     }
 }
 
@@ -101,7 +73,7 @@ impl<H: PartHeader> Opened<H> {
     /// # Errors
     /// If it holds a whole.
     pub fn shard(&self) -> Result<Shard> {
-        match self.header.shard() {
+        match self.header.provenance().shard {
             Some(shard) => Ok(shard),
             None => bail!(
                 "{}: is whole, not a part: leave it out",
@@ -140,7 +112,7 @@ fn identity(header: &impl PartHeader) -> Value {
     if let Some(backend) = identity.get_mut("backend").and_then(Value::as_object_mut) {
         backend.retain(|key, _| key == "type_k" || key == "type_v");
     }
-    if let (Some(object), Some(shard)) = (identity.as_object_mut(), header.shard()) {
+    if let (Some(object), Some(shard)) = (identity.as_object_mut(), header.provenance().shard) {
         object.insert(N_PARTS.to_owned(), shard.count.into());
     }
     identity
@@ -171,7 +143,12 @@ pub fn in_order<H: PartHeader>(mut parts: Vec<Opened<H>>) -> Result<Vec<Opened<H
         }
     }
     let count = first.shard()?.count;
-    let index = |part: &Opened<H>| part.header.shard().map_or(0, |shard| shard.index);
+    let index = |part: &Opened<H>| {
+        part.header
+            .provenance()
+            .shard
+            .map_or(0, |shard| shard.index)
+    };
     parts.sort_by_key(index);
     for pair in parts.windows(2) {
         if let [one, other] = pair
@@ -253,17 +230,18 @@ pub fn warnings<H: PartHeader>(parts: &[Opened<H>]) -> Vec<Warning> {
         }
     };
     for other in others {
-        let (here, there) = (other.header.writer(), first.header.writer());
-        if here != there {
-            differ("the program", other, here, there);
+        let (here, there) = (other.header.provenance(), first.header.provenance());
+        let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
+        if here.writer != there.writer {
+            differ("the program", other, &writer(here), &writer(there));
         }
-        let (Some(here), Some(there)) = (other.header.backend(), first.header.backend()) else {
+        let (Some(here), Some(there)) = (&here.backend, &there.backend) else {
             continue;
         };
         let run = differences::Run {
             here,
             there,
-            n_ctx: first.header.n_ctx(),
+            n_ctx: first.header.provenance().n_ctx,
             // Parts of one run record the same number.
             n_layers: u32::MAX,
             has_attention: true,

@@ -1,5 +1,7 @@
 //! Which rows were measured alike, so that they can be compared.
 
+use std::collections::BTreeMap;
+
 use kl_formats::{ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::row::Row;
@@ -7,7 +9,7 @@ use crate::commands::other_model::other_model;
 use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
-/// The rows that can be compared with most others, and why the others cannot: each by its index.
+/// The rows that can be compared with most others, and why the others cannot: each by its key.
 pub struct Comparable {
     pub rows: Vec<usize>,
     pub others: Vec<(usize, String)>,
@@ -15,8 +17,8 @@ pub struct Comparable {
 
 /// Sorts rows into those measured alike and the others. The rows of one reference are compared: the
 /// one that most rows have; and of these, those over the same tokens.
-pub fn comparable(rows: &[Row]) -> Comparable {
-    let all: Vec<&Row> = rows.iter().collect();
+pub fn comparable(rows: &BTreeMap<usize, Row>) -> Comparable {
+    let all: Vec<&Row> = rows.values().collect();
     let Some(standard) = most(&all, has_same_reference)
         .and_then(|same| most(&same, is_over_same_tokens)?.first().copied())
     else {
@@ -29,10 +31,10 @@ pub fn comparable(rows: &[Row]) -> Comparable {
         rows: Vec::new(),
         others: Vec::new(),
     };
-    for (index, row) in rows.iter().enumerate() {
+    for (index, row) in rows {
         match why_not(row, standard) {
-            None => comparable.rows.push(index),
-            Some(why) => comparable.others.push((index, why)),
+            None => comparable.rows.push(*index),
+            Some(why) => comparable.others.push((*index, why)),
         }
     }
     comparable
@@ -162,7 +164,7 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         differ("with windows of", Some(ours), Some(theirs))
     } else if here.first_scored != there.first_scored {
         let (ours, theirs) = (here.first_scored, there.first_scored);
-        let shown = |first: u32| Some(first.to_string());
+        let shown = |first: Option<u32>| first.map(|first| first.to_string());
         differ("scored from position", shown(ours), shown(theirs))
     } else if model(ours) != model(theirs) {
         differ("of the model", model(ours), model(theirs))

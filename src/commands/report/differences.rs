@@ -1,15 +1,16 @@
-//! The paired differences of rows: read once more, a few rows at a time.
+//! The paired differences of rows, which need the KLD of each token: those of a few rows are in
+//! memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::thread;
 
-use anyhow::{Context, Result};
-use rayon::prelude::*;
+use anyhow::Result;
 
-use super::row::{Locations, Row};
+use super::row::Row;
 use crate::commands::observer::Watch;
-use crate::stats::{ClusterRule, Confidence, PairedDifference, paired_difference};
+use crate::stats::{ClusterRule, Confidence, PairedDifference, Run};
 
-/// Rows that are in memory at once, and threads that work on them.
+/// Threads that work on rows, each of which holds one.
 pub const N_THREADS: usize = 2;
 
 /// Two rows on the same tokens.
@@ -37,24 +38,34 @@ impl Paired {
     }
 }
 
-/// The differences that are known, by the indices of their rows; `None` where the rows have no
-/// token in common that both count.
+/// The differences that are known, by the keys of their rows; `None` where the rows have no token in
+/// common that both count.
 #[derive(Default)]
-pub struct Differences(HashMap<(usize, usize), Option<Paired>>);
+pub struct Differences {
+    known: HashMap<(usize, usize), Option<Paired>>,
+    /// The KLDs of the rows that are in memory.
+    klds: HashMap<usize, Vec<f64>>,
+}
 
 impl Differences {
-    /// The first row's KLD less the second's, if that is known.
-    pub fn get(&self, a: usize, b: usize) -> Option<Paired> {
-        let reversed = || Some((*self.0.get(&(b, a))?)?.reversed());
-        self.0.get(&(a, b)).copied().flatten().or_else(reversed)
+    /// Keeps the KLDs of a row in memory for the next pairs.
+    pub fn hold(&mut self, row: usize, klds: Vec<f64>) {
+        self.klds.insert(row, klds);
     }
 
-    fn is_known(&self, a: usize, b: usize) -> bool {
-        self.0.contains_key(&(a, b)) || self.0.contains_key(&(b, a))
+    /// Keeps in memory only what is kept of these rows.
+    pub fn release_all_but(&mut self, rows: &[usize]) {
+        self.klds.retain(|row, _| rows.contains(row));
+    }
+
+    /// The first row's KLD less the second's, if that is known.
+    pub fn get(&self, a: usize, b: usize) -> Option<Paired> {
+        let reversed = || Some((*self.known.get(&(b, a))?)?.reversed());
+        self.known.get(&(a, b)).copied().flatten().or_else(reversed)
     }
 
     /// Computes the differences of these pairs that are not known yet. Neighbouring pairs should
-    /// share a row: what was read last stays in memory, and so does the best row.
+    /// share a row: a row that is not in memory is read again, and stays there until the next pair.
     ///
     /// # Errors
     /// If a row can no longer be read, or the observer asks to stop.
@@ -62,118 +73,79 @@ impl Differences {
         &mut self,
         pairs: &[(usize, usize)],
         best: usize,
-        rows: &[Row],
+        rows: &BTreeMap<usize, Row>,
         (confidence, rule): (Confidence, ClusterRule),
         watch: &Watch<'_>,
     ) -> Result<()> {
-        let is_new = |(a, b): &&(usize, usize)| a != b && !self.is_known(*a, *b);
-        let new: Vec<(usize, usize)> = pairs.iter().filter(is_new).copied().collect();
-        let Some(best_row) = rows.get(best).filter(|_| !new.is_empty()) else {
-            return Ok(());
-        };
-        let (best_klds, locations) = best_row.located_klds()?;
-        let of_chunk = |chunk: &[(usize, usize)]| {
-            let mut read = LastRead {
-                rows,
-                best: (best, &best_klds),
-                last: Vec::new(),
-            };
-            let mut found = Vec::new();
-            for &(a, b) in chunk {
-                watch.check()?;
-                let (first, second) = read.both(a, b)?;
-                let paired = pair(&locations, first, second, confidence, rule);
-                found.push(((a, b), paired));
+        let is_known =
+            |(a, b)| self.known.contains_key(&(a, b)) || self.known.contains_key(&(b, a));
+        let new = pairs.iter().copied();
+        let new: Vec<_> = new.filter(|&(a, b)| a != b && !is_known((a, b))).collect();
+        for pairs in new.chunks(N_THREADS) {
+            watch.check()?;
+            let mut wanted: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
+            wanted.push(best);
+            self.release_all_but(&wanted);
+            wanted.sort_unstable();
+            wanted.dedup();
+            wanted.retain(|row| !self.klds.contains_key(row));
+            let read = in_parallel(wanted, |key| {
+                let klds = rows.get(&key).map(Row::klds).transpose()?;
+                anyhow::Ok((key, klds.unwrap_or_default()))
+            });
+            for read in read {
+                self.klds.extend([read?]);
             }
-            anyhow::Ok(found)
-        };
-        let chunks: Vec<Vec<_>> = threads()?.install(|| {
-            let chunks = new.par_chunks(new.len().div_ceil(N_THREADS));
-            chunks.map(of_chunk).collect::<Result<_>>()
-        })?;
-        self.0.extend(chunks.into_iter().flatten());
+            let found = in_parallel(pairs.to_vec(), |(a, b)| {
+                let klds = |row| self.klds.get(&row).map_or(&[][..], Vec::as_slice);
+                let runs = rows.get(&a).map_or(&[][..], Row::runs);
+                ((a, b), pair(runs, klds(a), klds(b), confidence, rule))
+            });
+            self.known.extend(found);
+        }
         Ok(())
     }
 }
 
-/// The threads of a report.
-///
-/// # Errors
-/// If the system gives none.
-pub fn threads() -> Result<rayon::ThreadPool> {
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(N_THREADS);
-    threads.build().context("threads cannot be started")
+/// Works on a few items, each on a thread of its own.
+pub fn in_parallel<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    thread::scope(|scope| {
+        let items = items.into_iter();
+        let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
 }
 
-/// The KLDs of the best row, and of the two rows that were read last.
-struct LastRead<'r> {
-    rows: &'r [Row],
-    best: (usize, &'r [f64]),
-    last: Vec<(usize, Vec<f64>)>,
-}
-
-impl LastRead<'_> {
-    /// The KLDs of two rows.
-    fn both(&mut self, a: usize, b: usize) -> Result<(&[f64], &[f64])> {
-        for wanted in [a, b] {
-            if wanted == self.best.0 || self.last.iter().any(|(row, _)| *row == wanted) {
-                continue;
-            }
-            self.last.retain(|(row, _)| *row == a || *row == b);
-            if let Some(row) = self.rows.get(wanted) {
-                self.last.push((wanted, row.klds(|_| ())?));
-            }
-        }
-        Ok((self.held(a), self.held(b)))
-    }
-
-    fn held(&self, row: usize) -> &[f64] {
-        let mut last = self.last.iter();
-        match last.find(|(held, _)| *held == row) {
-            Some((_, klds)) => klds,
-            None if row == self.best.0 => self.best.1,
-            None => &[],
-        }
-    }
-}
-
-/// The difference over the tokens that both rows count.
+/// The difference over the tokens that both rows count. `runs` are the windows of all tokens.
 fn pair(
-    locations: &Locations,
+    runs: &[Run],
     a: &[f64],
     b: &[f64],
     confidence: Confidence,
     rule: ClusterRule,
 ) -> Option<Paired> {
-    let tokens = a
+    let windows = runs
         .iter()
-        .zip(b)
-        .zip(&locations.windows)
-        .zip(&locations.groups);
-    let mut kept = Locations::default();
-    let (mut first, mut second) = (Vec::with_capacity(a.len()), Vec::with_capacity(a.len()));
+        .flat_map(|run| std::iter::repeat_n((run.window, run.group), run.n_records));
+    let (mut kept, mut differences) = (Vec::with_capacity(a.len()), Vec::with_capacity(a.len()));
     let (mut n_nearer, mut n_farther) = (0_u64, 0_u64);
-    for (((a, b), window), group) in tokens {
+    for ((a, b), window) in a.iter().zip(b).zip(windows) {
         if a.is_nan() || b.is_nan() {
             continue;
         }
         n_nearer += u64::from(a < b);
         n_farther += u64::from(a > b);
-        first.push(*a);
-        second.push(*b);
-        kept.windows.push(*window);
-        kept.groups.push(*group);
+        differences.push(a - b);
+        kept.push(window);
     }
     let n_untied = n_nearer + n_farther;
     Some(Paired {
-        difference: paired_difference(
-            &kept.windows,
-            &kept.groups,
-            &first,
-            &second,
-            confidence,
-            rule,
-        )?,
+        difference: PairedDifference::of(&kept, &differences, confidence, rule)?,
         share_nearer: (n_untied > 0).then(|| n_nearer as f64 / n_untied as f64),
     })
 }
@@ -184,14 +156,11 @@ mod tests {
 
     #[test]
     fn tokens_that_either_row_leaves_out_are_left_out() {
-        let locations = Locations {
-            windows: vec![0, 0, 1, 1, 2],
-            groups: vec![0; 5],
-        };
+        let runs = [(0, 2), (1, 2), (2, 1)].map(|(window, n)| Run::of(window, n));
         let a = [1.0, 2.0, f64::NAN, 4.0, 5.0];
         let b = [2.0, 2.0, 3.0, f64::NAN, 1.0];
         let rule = ClusterRule::Window;
-        let paired = pair(&locations, &a, &b, Confidence::default(), rule).unwrap();
+        let paired = pair(&runs, &a, &b, Confidence::default(), rule).unwrap();
         assert_eq!(
             (paired.difference.value, paired.difference.n_tokens),
             (1.0, 3)
@@ -200,7 +169,7 @@ mod tests {
         let back = paired.reversed();
         assert_eq!(back.difference.value, -1.0);
         assert_eq!(back.difference.lo, paired.difference.hi.map(|hi| -hi));
-        let none = pair(&locations, &a, &[f64::NAN; 5], Confidence::default(), rule);
+        let none = pair(&runs, &a, &[f64::NAN; 5], Confidence::default(), rule);
         assert!(none.is_none());
     }
 }

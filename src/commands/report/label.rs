@@ -1,42 +1,16 @@
 //! What each row is called.
 
-use kl_formats::{BackendIdentity, SidecarHeader};
+use kl_formats::SidecarHeader;
 
 use crate::report::ModelInfo;
 use crate::report::comparison::ComparedModel;
+use crate::report::set_up::{DISTINCTIONS, SettingValue};
 
 /// What a row is called before it is compared with others: the label that its sidecar records, or
 /// that of its model.
 pub fn name_of(header: &SidecarHeader, model: &ModelInfo) -> String {
     let label = header.label.as_deref();
     label.unwrap_or_else(|| model.default_label()).to_owned()
-}
-
-/// What can distinguish rows of one name, the most telling first.
-const DISTINCTIONS: [fn(&BackendIdentity) -> Option<String>; 4] =
-    [kv_types, devices, batch, flash_attention];
-
-fn kv_types(set_up: &BackendIdentity) -> Option<String> {
-    let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
-    Some(match k == v {
-        true => format!("KV {k}"),
-        false => format!("K {k}, V {v}"),
-    })
-}
-
-fn devices(set_up: &BackendIdentity) -> Option<String> {
-    Some(set_up.devices.as_ref()?.join(", "))
-}
-
-fn batch(set_up: &BackendIdentity) -> Option<String> {
-    Some(match (set_up.n_batch?, set_up.n_ubatch) {
-        (batch, Some(ubatch)) if ubatch != batch => format!("batch {batch}/{ubatch}"),
-        (batch, _) => format!("batch {batch}"),
-    })
-}
-
-fn flash_attention(set_up: &BackendIdentity) -> Option<String> {
-    Some(format!("-fa {}", set_up.flash_attn.as_ref()?))
 }
 
 /// The path of a row's sidecar, or of its model where it has none.
@@ -61,7 +35,7 @@ pub fn make_distinct(models: &mut [ComparedModel]) {
         if alike.len() < 2 {
             continue;
         }
-        let tells_apart = |of: &&fn(&BackendIdentity) -> Option<String>| {
+        let tells_apart = |of: &&SettingValue| {
             let mut all: Vec<_> = alike.iter().map(|model| of(&model.set_up)).collect();
             all.sort();
             all.dedup();

@@ -10,8 +10,9 @@ mod row;
 mod run;
 mod warnings;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
-use rayon::prelude::*;
 
 use super::observer::{Observer, Watch};
 use super::one_line;
@@ -23,7 +24,7 @@ use crate::report::comparison::{
 use crate::report::{Versions, Warning};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
-use differences::{Differences, threads};
+use differences::{Differences, N_THREADS, in_parallel};
 pub use files::is_listed;
 use row::Row;
 pub use run::compare_run;
@@ -88,7 +89,10 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
-    rows: Vec<Row>,
+    /// The rows, by their place among what is compared.
+    rows: BTreeMap<usize, Row>,
+    /// The row that was added last.
+    last: Option<usize>,
     differences: Differences,
 }
 
@@ -98,13 +102,17 @@ impl Comparer {
         Self {
             confidence,
             rule,
-            rows: Vec::new(),
+            rows: BTreeMap::new(),
+            last: None,
             differences: Differences::default(),
         }
     }
 
     /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
     /// number of records of each, once it is done.
+    ///
+    /// The largest model is measured first: it is mostly the best, with which all are compared, so
+    /// that hardly a row is read again for its differences.
     ///
     /// # Errors
     /// If the observer asks to stop.
@@ -115,7 +123,7 @@ impl Comparer {
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
-        let measure = |stored: StoredEvaluation| {
+        let measure = |(key, stored): (usize, StoredEvaluation)| {
             let path = stored.paths().first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records()).unwrap_or(0);
             let measured = match watch.check() {
@@ -123,19 +131,47 @@ impl Comparer {
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
-            measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
+            let measured = measured.map_err(|error| NotCompared::new(&path, one_line(&error)));
+            (key, measured)
         };
-        let measured: Vec<Result<Row, NotCompared>> =
-            threads()?.install(|| stored.into_par_iter().map(measure).collect());
-        watch.check()?;
-        let mut unreadable = Vec::new();
-        for row in measured {
-            match row {
-                Ok(row) => self.rows.push(row),
-                Err(why) => unreadable.push(why),
+        let mut unreadable = BTreeMap::new();
+        let mut waiting: Vec<(usize, StoredEvaluation)> = stored.into_iter().enumerate().collect();
+        waiting.sort_by_key(|(_, stored)| stored.model_bytes());
+        while !waiting.is_empty() {
+            let batch = waiting.split_off(waiting.len().saturating_sub(N_THREADS));
+            for (key, measured) in in_parallel(batch.into_iter().rev().collect(), measure) {
+                match measured {
+                    Ok((row, klds)) => self.push(key, row, klds, watch)?,
+                    Err(why) => {
+                        unreadable.insert(key, why);
+                    }
+                }
             }
+            watch.check()?;
         }
-        Ok(unreadable)
+        Ok(unreadable.into_values().collect())
+    }
+
+    /// Adds a row, which is as large as the one before it or smaller, and compares it with that and
+    /// with the best so far.
+    fn push(&mut self, key: usize, row: Row, klds: Vec<f64>, watch: &Watch<'_>) -> Result<()> {
+        self.differences.hold(key, klds);
+        self.rows.insert(key, row);
+        let last = self.last.replace(key).unwrap_or(key);
+        let candidates = self.rows.iter();
+        let candidates = candidates.filter(|(_, row)| row.model.is_candidate());
+        let best = candidates.min_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
+        let best = best.map_or(key, |(best, _)| *best);
+        let tokens = |key| self.rows.get(&key).map(|row| row.tokens);
+        let pairs = [(key, last), (key, best)];
+        let pairs = pairs
+            .into_iter()
+            .filter(|&(_, other)| tokens(key) == tokens(other));
+        let pairs: Vec<(usize, usize)> = pairs.collect();
+        let how = (self.confidence, self.rule);
+        self.differences.add(&pairs, best, &self.rows, how, watch)?;
+        self.differences.release_all_but(&[best, key]);
+        Ok(())
     }
 
     /// Compares all rows so far.
@@ -145,7 +181,7 @@ impl Comparer {
     pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
         let found = comparable(&self.rows);
         let not_compared = found.others.into_iter().filter_map(|(index, why)| {
-            let row = self.rows.get(index)?;
+            let row = self.rows.get(&index)?;
             Some(NotCompared {
                 sidecar: row.model.sidecar.clone(),
                 why,
@@ -153,13 +189,13 @@ impl Comparer {
         });
         let not_compared = not_compared.collect();
         let is_compared = |index: &usize| found.rows.contains(index);
-        let compared = self.rows.iter_mut().enumerate();
+        let compared = self.rows.iter_mut();
         let compared = compared.filter(|(index, _)| is_compared(index));
         ranking::mark_incomplete(compared.map(|(_, row)| &mut row.model));
         let mut ranked: Vec<(usize, &Row)> = found
             .rows
             .iter()
-            .filter_map(|&index| Some((index, self.rows.get(index)?)))
+            .filter_map(|&index| Some((index, self.rows.get(&index)?)))
             .collect();
         ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
         let can_be_best =

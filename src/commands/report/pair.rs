@@ -23,10 +23,11 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             file.why
         );
     }
-    let [first, second] = comparer.rows.as_slice() else {
+    let rows: Vec<&Row> = comparer.rows.values().collect();
+    let [first, second] = rows[..] else {
         bail!(
             "--pair compares two models, and {} are given: name two sidecars",
-            comparer.rows.len()
+            rows.len()
         );
     };
     let (a, b) = (first.records()?, second.records()?);

@@ -1,6 +1,5 @@
 //! One evaluation, measured from its records alone.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -12,7 +11,7 @@ use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::{is_noise_floor, is_same_model};
 use crate::report::ModelInfo;
 use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
-use crate::stats::{Breakdown, ClusterRule, Confidence, MostDivergent, Summary, curves, exclusion};
+use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics};
 
 /// How many of the tokens that diverge most are listed.
 const N_WORST: usize = 10;
@@ -21,11 +20,12 @@ const N_WORST: usize = 10;
 pub struct Row {
     pub model: ComparedModel,
     pub tokens: TokenSet,
+    runs: Vec<Run>,
     stored: StoredEvaluation,
 }
 
 /// Which tokens an evaluation covers, to be compared with another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenSet {
     /// How many tokens.
     pub n: u64,
@@ -33,15 +33,9 @@ pub struct TokenSet {
     hash: u64,
 }
 
-/// Where each token of a row is.
-#[derive(Default)]
-pub struct Locations {
-    pub windows: Vec<u32>,
-    pub groups: Vec<u32>,
-}
-
 impl Row {
-    /// Reads all records of an evaluation, and keeps the numbers only.
+    /// Reads all records of an evaluation, and keeps the numbers only. Returns the KLD of each token
+    /// too, in nats: NaN where no statistic counts it, or where it is infinite.
     ///
     /// # Errors
     /// If a file cannot be read, or is damaged.
@@ -49,25 +43,31 @@ impl Row {
         stored: StoredEvaluation,
         confidence: Confidence,
         rule: ClusterRule,
-    ) -> Result<Self> {
-        let mut records = Vec::with_capacity(usize::try_from(stored.n_records())?);
-        for record in stored.records()? {
-            records.push(record?);
-        }
-        let texts = stored.texts()?;
+    ) -> Result<(Self, Vec<f64>)> {
         let header = stored.header();
+        let mut columns = Columns::with_capacity(usize::try_from(stored.n_records())?);
+        let mut tokens = TokenSet::default();
+        let mut worst = MostDivergent::new(N_WORST);
+        let until = header.until;
+        let mut until = until.map(|target| Until::at(target, confidence, rule));
+        let texts = stored.read(|window| {
+            for (index, record) in window.iter().enumerate() {
+                columns.push(record);
+                tokens.push(record);
+                worst.push(record, || tokens_before(window, index));
+            }
+            if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
+                until.push(window);
+            }
+        })?;
         let identity = header.model.clone().unwrap_or_default();
-        let info = ModelInfo::new(Path::new(&header.model_path), &identity);
+        let path = header.model_path.as_deref().unwrap_or_default();
+        let info = ModelInfo::new(Path::new(path), &identity);
         let is_reference_model =
             is_same_model(header.reference.model.as_ref(), header.model.as_ref());
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
-        let summary = Summary::from_records(&records, confidence, rule);
-        let until = header.until.map(|target| {
-            let mut until = Until::at(target, confidence, rule);
-            until.replay(&records);
-            until.info(&summary, None)
-        });
+        let measured = Statistics::of(&columns, &header.groups, confidence, rule);
         let model = ComparedModel {
             label: name_of(header, &info),
             sidecar: paths.first().cloned().unwrap_or_default(),
@@ -81,22 +81,24 @@ impl Row {
             ),
             is_incomplete: false,
             n_vocab_compared: header.n_vocab_compared,
-            until,
-            summary,
+            until: until.map(|until| until.info(&measured.summary, None)),
+            summary: measured.summary,
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,
             set_up: header.backend.clone().unwrap_or_default(),
-            breakdown: Breakdown::of(&records, &header.groups, confidence, rule),
-            ccdf: curves::ccdf(&records),
-            by_window: curves::by_window(&records),
-            top: worst(&records, &texts),
+            breakdown: measured.breakdown,
+            ccdf: measured.ccdf,
+            by_window: measured.by_window,
+            top: worst_of(worst, &texts),
         };
-        Ok(Self {
+        let row = Self {
             model,
-            tokens: TokenSet::of(&records),
+            tokens,
+            runs: columns.runs().to_vec(),
             stored,
-        })
+        };
+        Ok((row, columns.into_klds()))
     }
 
     /// Whether a model of a comparison is this row.
@@ -109,39 +111,31 @@ impl Row {
         self.stored.header()
     }
 
-    /// The KLD of each token, in nats: NaN where no statistic counts it, or where it is infinite.
-    /// `each` is called for every record.
+    /// Reads the KLD of each token again.
     ///
     /// # Errors
     /// If a file can no longer be read, or has become another.
-    pub fn klds(&self, mut each: impl FnMut(&TokenRecord)) -> Result<Vec<f64>> {
-        let mut klds = Vec::with_capacity(usize::try_from(self.tokens.n)?);
-        for record in self.stored.records()? {
-            let record = record?;
-            each(&record);
-            let counts = exclusion::is_counted(&record) && record.kld.is_finite();
-            klds.push(if counts { record.kld } else { f64::NAN });
-        }
-        if klds.len() as u64 != self.tokens.n {
+    pub fn klds(&self) -> Result<Vec<f64>> {
+        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut tokens = TokenSet::default();
+        self.stored.read(|window| {
+            for record in window {
+                columns.push(record);
+                tokens.push(record);
+            }
+        })?;
+        if tokens != self.tokens {
             bail!(
                 "{}: was replaced while it was read: run again",
                 self.model.sidecar
             );
         }
-        Ok(klds)
+        Ok(columns.into_klds())
     }
 
-    /// The KLD of each token, as [`Row::klds`], and where the tokens are.
-    ///
-    /// # Errors
-    /// Those of [`Row::klds`].
-    pub fn located_klds(&self) -> Result<(Vec<f64>, Locations)> {
-        let mut locations = Locations::default();
-        let klds = self.klds(|record| {
-            locations.windows.push(record.window);
-            locations.groups.push(record.group);
-        })?;
-        Ok((klds, locations))
+    /// The windows of its tokens.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
     }
 
     /// All records, which are large.
@@ -162,31 +156,23 @@ impl Row {
 }
 
 impl TokenSet {
-    fn of(records: &[TokenRecord]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        for record in records {
-            (record.window, record.position, record.token).hash(&mut hasher);
-        }
-        Self {
-            n: records.len() as u64,
-            hash: hasher.finish(),
-        }
+    fn push(&mut self, record: &TokenRecord) {
+        /// The golden ratio's bits, as in Fibonacci hashing.
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut add = |x: u64| self.hash = (self.hash.rotate_left(26) ^ x).wrapping_mul(FACTOR);
+        add(u64::from(record.window) << 32 | u64::from(record.position));
+        add(record.token.into());
+        self.n += 1;
     }
 }
 
-/// The tokens that diverge most.
-fn worst(records: &[TokenRecord], texts: &TokenTexts) -> Vec<WorstToken> {
-    let mut worst = MostDivergent::new(N_WORST);
-    for (index, record) in records.iter().enumerate() {
-        worst.push(record, || index);
-    }
+/// The tokens that diverge most, with the tokens before each.
+fn worst_of(worst: MostDivergent<Vec<u32>>, texts: &TokenTexts) -> Vec<WorstToken> {
     let worst = worst.into_sorted().into_iter();
-    worst
-        .map(|(record, index)| {
-            let before = tokens_before(records, index);
-            WorstToken::new(&record, &before, |tokens| known_text(texts, tokens))
-        })
-        .collect()
+    let described = worst.map(|(record, before)| {
+        WorstToken::new(&record, &before, |tokens| known_text(texts, tokens))
+    });
+    described.collect()
 }
 
 /// The text around a record's position, if it is known.
@@ -261,7 +247,14 @@ mod tests {
         let records = [record(1, 3), record(1, 4), record(1, 5)];
         let texts = [(1, " a"), (2, " b"), (14, "x"), (15, "y"), (16, "z")];
         let known: TokenTexts = texts.into_iter().collect();
-        let shown = worst(&records, &known);
+        let worst = |texts: &TokenTexts| {
+            let mut worst = MostDivergent::new(N_WORST);
+            for (index, record) in records.iter().enumerate() {
+                worst.push(record, || tokens_before(&records, index));
+            }
+            worst_of(worst, texts)
+        };
+        let shown = worst(&known);
         let text = shown[0].text.clone().unwrap();
         assert_eq!(
             (text.before, text.next),
@@ -269,10 +262,11 @@ mod tests {
         );
         assert_eq!(shown[0].ref_top.text.as_deref(), Some(" a"));
         assert_eq!((shown[0].ref_top.p, shown[0].eval_top.p), (None, Some(0.5)));
-        let none = worst(&records, &TokenTexts::default());
+        let no_texts = TokenTexts::default();
+        let none = worst(&no_texts);
         assert!(none[0].text.is_none() && none[0].eval_top.text.is_none());
         let part: TokenTexts = texts[..3].iter().copied().collect();
-        assert!(worst(&records, &part)[0].text.is_none());
+        assert!(worst(&part)[0].text.is_none());
     }
 
     #[test]
@@ -280,9 +274,14 @@ mod tests {
         let records = [record(0, 1), record(0, 2)];
         let mut other = records;
         other[0].kld = 5.0;
-        assert_eq!(TokenSet::of(&records), TokenSet::of(&other));
+        let set = |records: &[TokenRecord]| {
+            let mut set = TokenSet::default();
+            records.iter().for_each(|record| set.push(record));
+            set
+        };
+        assert_eq!(set(&records), set(&other));
         other[1].token += 1;
-        assert_ne!(TokenSet::of(&records), TokenSet::of(&other));
-        assert_ne!(TokenSet::of(&records), TokenSet::of(&records[..1]));
+        assert_ne!(set(&records), set(&other));
+        assert_ne!(set(&records), set(&records[..1]));
     }
 }

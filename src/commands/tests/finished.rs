@@ -22,7 +22,7 @@ fn another_measurement_is_refused_and_named() {
     fs::create_dir(folder.path("other")).unwrap();
     fs::write(folder.path("other/q4"), "another quant").unwrap();
     let mut other = folder.write_settings("other.ref");
-    let Source::Text(text) = &mut other.input else {
+    let Source::Texts(text) = &mut other.input else {
         unreachable!("a text");
     };
     text.windowing.n_ctx = 32;

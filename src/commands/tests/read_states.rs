@@ -373,7 +373,7 @@ fn info_shows_the_states_and_verify_reads_the_head() {
     // A byte of the head, and one of a check row: every command finds the fault.
     let whole = both.folder.bytes("hidden");
     let reference = Reference::open(&both.folder.path("hidden")).unwrap();
-    let Rows::States(rows) = reference.rows() else {
+    let Rows::States(rows, _) = reference.rows() else {
         panic!("hidden states")
     };
     let check_row = rows.check_rows().unwrap().remove(0);

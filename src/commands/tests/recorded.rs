@@ -3,21 +3,20 @@
 use kl_formats::{Reference, SidecarReader, TokenRecord, TokenTexts};
 
 use super::*;
-use crate::input::{GroupedSource, NamedText};
 
 impl Folder {
     /// Settings for a reference of two texts, one of which has lines.
     fn grouped_settings(&self, name: &str) -> WriteSettings {
         fs::write(self.path("lines"), "one line\nand another\n".repeat(9)).unwrap();
         let texts = [("prose", "text"), ("lines", "lines")].map(|(group, name)| NamedText {
-            group: group.to_owned(),
+            group: Some(group.to_owned()),
             path: self.path(name),
         });
-        let Source::Text(text) = self.write_settings(name).input else {
+        let Source::Texts(text) = self.write_settings(name).input else {
             panic!("a text");
         };
         WriteSettings {
-            input: Source::Texts(GroupedSource {
+            input: Source::Texts(TextSource {
                 texts: texts.into(),
                 windowing: text.windowing,
                 parse_special: false,

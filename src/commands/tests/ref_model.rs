@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::commands::settings::ReferenceModel;
-use crate::input::{GroupedSource, NamedText, PromptSource, TemplateChoice};
+use crate::input::{PromptSource, TemplateChoice};
 
 /// What an evaluation gives: the report without times, paths and what names the reference.
 fn numbers(report: &Report) -> Value {
@@ -75,8 +75,11 @@ impl Folder {
     }
 
     fn text(&self, n_ctx: u32, score: ScoreFrom) -> Source {
-        Source::Text(TextSource {
-            path: self.path("text"),
+        Source::Texts(TextSource {
+            texts: vec![NamedText {
+                group: None,
+                path: self.path("text"),
+            }],
             windowing: windowing(n_ctx, None, score),
             parse_special: false,
         })
@@ -112,10 +115,10 @@ fn every_input_gives_the_numbers_of_a_file() {
     fs::write(folder.path("code"), "fn main() { println!(); } ".repeat(9)).unwrap();
     let grouped = || {
         let texts = [("words", "text"), ("code", "code")];
-        Source::Texts(GroupedSource {
+        Source::Texts(TextSource {
             texts: texts
                 .map(|(group, name)| NamedText {
-                    group: group.to_owned(),
+                    group: Some(group.to_owned()),
                     path: folder.path(name),
                 })
                 .into(),
@@ -267,10 +270,10 @@ fn what_is_wrong_is_found_before_any_model_is_loaded() {
     let original = refused(&["q4"], &|model| model.path = folder.path("original"));
     assert!(original.contains("original"), "{original}");
     let no_text = refused(&["q4", "copy"], &|model| {
-        let Source::Text(text) = &mut model.input else {
+        let Source::Texts(text) = &mut model.input else {
             unreachable!("a text")
         };
-        text.path = folder.path("no-text");
+        text.texts[0].path = folder.path("no-text");
     });
     assert!(no_text.contains("no-text"), "{no_text}");
 }

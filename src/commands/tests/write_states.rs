@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use kl_formats::{Header, NativeReader, ReadStates, Reference, Rows, StateType, States};
+use kl_formats::{Header, NativeReader, ReadBlocks as _, Reference, Rows, StateType, States};
 
 use super::*;
 use crate::commands::merge;
@@ -38,8 +38,8 @@ impl Folder {
         let reference = Reference::open(&self.path(name)).unwrap();
         let n_windows = reference.about().n_windows.unwrap() as usize;
         match reference.rows() {
-            Rows::States(states) => (0..n_windows)
-                .flat_map(|i| of_states(&**states, i))
+            Rows::States(file, states) => (0..n_windows)
+                .flat_map(|i| of_states(file, states, i))
                 .collect(),
             _ => {
                 let mut stream = reference.into_stream().unwrap();
@@ -59,16 +59,16 @@ impl Folder {
     }
 }
 
-fn of_states(reader: &dyn ReadStates, window: usize) -> Vec<Vec<u32>> {
-    let states = reader.states();
+fn of_states(reader: &NativeReader, states: &States, window: usize) -> Vec<Vec<u32>> {
     let engine = FakeEngine::default();
     let mut head = engine.head(states, &mut reader.head(), 1).unwrap();
     let n_vocab = head.n_vocab();
     let entry = reader.window(window).unwrap().entry();
     let groups = states.groups(&entry);
     let rows = groups.flat_map(|rows| {
-        let mut of_group = Vec::new();
-        reader.read(window, rows, &mut of_group).unwrap();
+        let (mut last, mut of_group) = (None, Vec::new());
+        let read = reader.read_states(window, rows, &mut last, &mut of_group);
+        read.unwrap();
         let logits = head.rows(&of_group).unwrap();
         let bits = logits.iter().map(|logit| logit.to_bits());
         bits.collect::<Vec<_>>()
@@ -153,12 +153,12 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = None;
         settings.run.force = true;
-        let Source::Text(text) = &mut settings.input else {
+        let Source::Texts(text) = &mut settings.input else {
             panic!("a text is cut into windows")
         };
         text.windowing.n_ctx = n_ctx;
         write(&settings, &FakeEngine::default(), &()).unwrap();
-        let backend = folder.header("states").backend.unwrap();
+        let backend = folder.header("states").provenance.backend.unwrap();
         (folder.header("states"), backend.equal_calls)
     };
     let (header, equal_calls) = with_n_ctx(512);
@@ -234,17 +234,17 @@ fn the_file_holds_some_rows_of_the_model_itself() {
         [0, 9, 18, 27, 36, 45, 54, 63].map(|position| (0, position))
     );
     let reference = Reference::open(&folder.path("states")).unwrap();
-    let Rows::States(states) = reference.rows() else {
+    let Rows::States(file, states) = reference.rows() else {
         panic!("hidden states")
     };
     let rows = folder.rows("ref");
-    for (own, at) in states.check_rows().unwrap().iter().zip(positions) {
+    for (own, at) in file.check_rows().unwrap().iter().zip(positions) {
         let own: Vec<u32> = own.iter().map(|logit| logit.to_bits()).collect();
         assert_eq!(own, rows[at.position as usize]);
     }
     let mut head = Vec::new();
-    states.head().read_to_end(&mut head).unwrap();
-    assert_eq!(head.len() as u64, states.states().head.bytes);
+    file.head().read_to_end(&mut head).unwrap();
+    assert_eq!(head.len() as u64, states.head.bytes);
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
                 settings = folder.auto_settings(name);
             }
             // A trial of several windows, whose first are not those of every part.
-            if let Source::Text(text) = &mut settings.input {
+            if let Source::Texts(text) = &mut settings.input {
                 text.windowing.n_ctx = 24;
             }
             settings.run.max_rows = max_rows;

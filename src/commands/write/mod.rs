@@ -26,7 +26,7 @@ use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::{DeviceInfo, DeviceWait, Warning};
 use crate::score::Recomputed;
-use stored::{Choice, Hidden, Ready};
+use stored::{Choice, Hidden};
 
 /// A reference that was written.
 #[derive(Serialize, Debug, Default)]
@@ -229,10 +229,11 @@ fn write_missing<M: Model + Sync>(
     announce::file(settings, target, &output, size, n_whole, watch);
     check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;
 
-    let Ready {
-        mut decoder,
-        mut hidden,
-    } = choice.ready(stored, missing)?;
+    let mut hidden = choice.ready(stored)?;
+    let decoder = match hidden {
+        Some(_) => None,
+        None => Some(choice.model.decoder(&choice.options)?),
+    };
     let file = output.direct_file(length)?;
     let writer = match &begun {
         Some(begun) => Writer::resume(file, output.path(), begun)?,
@@ -240,7 +241,7 @@ fn write_missing<M: Model + Sync>(
             let specs = input.windows_of_the_text();
             let mut writer = Writer::create(file, output.path(), target, &about, &specs)?;
             if let Some(hidden) = &hidden {
-                writer.write_head(choice.head_section()?, &hidden.check_rows)?;
+                writer.write_head(choice.model.read_head()?, &hidden.check_rows)?;
             }
             writer
         }
@@ -257,7 +258,10 @@ fn write_missing<M: Model + Sync>(
         watch.check()
     };
     let written = match &mut hidden {
-        Some(hidden) => write_states(&mut decoder, &mut hidden.writing, missing, writer, on_step),
+        Some(hidden) => {
+            let (decoder, writing) = (&mut hidden.decoder, &mut hidden.writing);
+            write_states(decoder, writing, missing, writer, on_step)
+        }
         None => write_reference(choice.sources(decoder), missing, writer, on_step),
     };
     drop(phase);

@@ -1,16 +1,15 @@
 //! How a run stores rows: as the settings ask, as an earlier run began, or as a trial finds.
 
-use std::collections::HashSet;
-use std::io::{Cursor, Read};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, Calls, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
+    About, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
 };
 
-use super::trial::{self, Outcome, Trial};
+use super::trial;
 use crate::commands::calls::Decoding;
 use crate::commands::context::record_calls;
 use crate::commands::observer::{Event, Watch};
@@ -18,7 +17,7 @@ use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
-use crate::pipeline::{DeviceClock, Error, Recompute, Sources, StateWriting};
+use crate::pipeline::{DeviceClock, Error, RowCheck, Sources, StateWriting};
 use crate::report::number::{bytes, printable, significant};
 use crate::score::Recomputed;
 
@@ -27,22 +26,14 @@ pub struct Stored<'m, M: Model + 'm> {
     pub target: Target,
     /// Of hidden states: what a header records of them.
     pub states: Option<States>,
-    /// Of hidden states, unless an earlier run has tried them: the trial.
-    trial: Option<(Trial, Recompute<M::Head<'m>>)>,
-    /// The context that the trial has used.
-    decoder: Option<M::Decoder<'m>>,
+    /// Of hidden states, unless an earlier run has tried them: what is ready to write them.
+    ready: Option<Hidden<'m, M>>,
 }
 
-/// A context that is ready to write.
-pub struct Ready<'m, M: Model + 'm> {
+/// Hidden states that are ready to be written.
+pub struct Hidden<'m, M: Model + 'm> {
     pub decoder: M::Decoder<'m>,
-    /// `None`: it writes rows.
-    pub hidden: Option<Hidden<M::Head<'m>>>,
-}
-
-/// Hidden states, ready to be written.
-pub struct Hidden<H> {
-    pub writing: StateWriting<H>,
+    pub writing: StateWriting<M::Head<'m>>,
     /// The model's own rows that a new file begins with.
     pub check_rows: Vec<Vec<f32>>,
 }
@@ -118,26 +109,12 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             then: head.then.clone(),
             n_batch: self.state_options.n_batch,
             n_ubatch: self.state_options.n_ubatch,
-            equal_calls: self.has_equal_calls(),
+            equal_calls: self.state_options.calls().is_equal,
             check: HeadCheck {
                 rows: trial::check_positions(&self.input.plan),
                 ..HeadCheck::default()
             },
         }
-    }
-
-    /// Whether equal calls split a window of this text, or of any part of it, differently than steps
-    /// do. A file of which none is can be read by those that know nothing of equal calls.
-    fn has_equal_calls(&self) -> bool {
-        let calls = self.state_options.calls();
-        let steps = Calls {
-            is_equal: false,
-            ..calls
-        };
-        let windows = self.input.plan.whole().iter();
-        windows
-            .map(WindowSpec::n_decoded)
-            .any(|n_tokens| !calls.batches(n_tokens).eq(steps.batches(n_tokens)))
     }
 
     /// How windows are decoded to store them so.
@@ -260,41 +237,53 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         target: Target,
         watch: &Watch<'_>,
     ) -> Result<Result<Stored<'m, M>, Recomputed>> {
-        let encoding = target.encoding();
         let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
-        let mut recompute = self.recompute(&states)?;
-        let mut decoder = self.model.decoder(&self.state_options)?;
+        let mut hidden = self.hidden(&states, target)?;
         let plan = &self.input.plan;
-        let outcome = trial::run(&mut decoder, &mut recompute, &states, encoding, plan, watch)?;
-        let (state_type, trial) = match outcome {
-            Outcome::Passed(state_type, trial) => (state_type, trial),
-            Outcome::Failed(moved) => return Ok(Err(moved)),
-        };
-        states.state_type = state_type;
-        states.check = trial.head_check(states.check.rows);
-        Ok(Ok(Stored {
-            target,
-            states: Some(states),
-            trial: Some((trial, recompute)),
-            decoder: Some(decoder),
+        let tried = trial::run(&mut hidden, &states, target.encoding(), plan, watch)?;
+        Ok(tried.map(|()| {
+            let checked = hidden.writing.checked;
+            states.state_type = hidden.writing.state_type;
+            states.check.n_rows = checked.n_rows;
+            states.check.mean_kld = checked.mean_kld() as f32;
+            states.check.max_kld = checked.max_kld as f32;
+            Stored {
+                target,
+                states: Some(states),
+                ready: Some(hidden),
+            }
         }))
     }
 
-    fn recompute(&self, states: &States) -> Result<Recompute<M::Head<'m>>> {
-        let mut section = self.head_section()?;
-        let threads = self.options.threads;
-        let head = self.model.head(states, &mut section, threads)?;
-        Ok(Recompute::new(head))
+    /// A context and a head, for hidden states of which none is known yet.
+    fn hidden(&self, states: &States, target: Target) -> Result<Hidden<'m, M>> {
+        let (mut section, threads) = (self.model.read_head()?, self.options.threads);
+        let head = self.model.head(states, &mut *section, threads)?;
+        let writing = StateWriting {
+            n_embd: states.n_embd as usize,
+            state_type: states.state_type,
+            calls: states.calls(),
+            check: RowCheck::new(head, trial::tolerance(target.encoding())),
+            known: HashMap::new(),
+            checked: Recomputed::default(),
+            check_time: Duration::ZERO,
+        };
+        Ok(Hidden {
+            decoder: self.model.decoder(&self.state_options)?,
+            writing,
+            check_rows: Vec::new(),
+        })
     }
 
-    /// The head as a file holds it.
+    /// Prepares to write hidden states as was chosen; `None`: rows.
     ///
     /// # Errors
-    /// If the model's file cannot be read.
-    pub fn head_section(&self) -> Result<impl Read + use<M>> {
-        let head = self.head()?;
-        let tensor = self.model.read_head_tensor(head)?;
-        Ok(tensor.chain(Cursor::new(head.value_bytes())))
+    /// Not enough memory, or a head that cannot be prepared.
+    pub fn ready(&self, stored: Stored<'m, M>) -> Result<Option<Hidden<'m, M>>> {
+        match (stored.states, stored.ready) {
+            (Some(states), None) => self.hidden(&states, stored.target).map(Some),
+            (_, ready) => Ok(ready),
+        }
     }
 
     /// By how much a computed row is off, in parentheses. Names the architecture, which decides what
@@ -314,65 +303,22 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         format!("({name}: {off} nats off{most})")
     }
 
-    /// Prepares to write these windows as was chosen.
-    ///
-    /// # Errors
-    /// Not enough memory, or a head that cannot be prepared.
-    pub fn ready(&self, stored: Stored<'m, M>, windows: &[WindowSpec]) -> Result<Ready<'m, M>> {
-        let Some(states) = stored.states else {
-            let decoder = self.model.decoder(&self.options)?;
-            return Ok(Ready {
-                decoder,
-                hidden: None,
-            });
-        };
-        let decoder = match stored.decoder {
-            Some(decoder) => decoder,
-            None => self.model.decoder(&self.state_options)?,
-        };
-        let (trial, recompute) = match stored.trial {
-            Some(trial) => trial,
-            None => (Trial::default(), self.recompute(&states)?),
-        };
-        // The trial's windows may be of other parts.
-        let numbers: HashSet<u32> = windows.iter().map(|window| window.window).collect();
-        let mut known = trial.known;
-        known.retain(|window, _| numbers.contains(window));
-        let writing = StateWriting {
-            n_embd: states.n_embd as usize,
-            state_type: states.state_type,
-            calls: states.calls(),
-            tolerance: trial::tolerance(stored.target.encoding()),
-            recompute,
-            known,
-            checked: trial.compared,
-            check_time: Duration::ZERO,
-        };
-        let hidden = Some(Hidden {
-            writing,
-            check_rows: trial.check_rows,
-        });
-        Ok(Ready { decoder, hidden })
-    }
-
     /// Sources of rows as they are; the first uses `decoder`.
     pub fn sources(
         &self,
-        decoder: M::Decoder<'m>,
+        decoder: Option<M::Decoder<'m>>,
     ) -> Sources<impl Fn() -> Result<M::Decoder<'m>, Error> + Sync> {
         let (model, options) = (self.model, &self.options);
-        let n_windows = options.n_seq as usize;
         let is_offloaded = model.facts().is_offloaded;
-        let ready = Mutex::new(Some(decoder));
+        let ready = Mutex::new(decoder);
         Sources {
             n: self.settings.run.n_contexts(is_offloaded) as usize,
             make: move || {
                 let ready = ready.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let make = || model.decoder(options);
-                Ok(ready.map_or_else(make, Ok)?)
+                Ok(ready.map_or_else(|| model.decoder(options), Ok)?)
             },
             device: is_offloaded.then(DeviceClock::default),
-            n_windows,
+            n_windows: options.n_seq as usize,
         }
     }
 
@@ -381,16 +327,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         Stored {
             target: self.settings.target,
             states: None,
-            trial: None,
-            decoder: None,
-        }
-    }
-
-    fn head(&self) -> Result<&OutputHead> {
-        match &self.head {
-            Some(Ok(head)) => Ok(head),
-            Some(Err(error)) => bail!("{error}"),
-            None => bail!("this kind of file cannot hold hidden states"),
+            ready: None,
         }
     }
 }

@@ -1,14 +1,15 @@
 //! A trial before hidden states are written: do they give the model's own rows?
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use anyhow::Result;
-use kl_formats::{CheckRow, Encoding, HeadCheck, StateType, States, WindowSpec};
+use kl_formats::{CheckRow, Encoding, StateType, States, WindowSpec};
 
+use super::stored::Hidden;
 use crate::commands::observer::Watch;
-use crate::engine::{Decoder, Head, Outputs};
+use crate::engine::{Decoder as _, Head, Model, Outputs};
 use crate::input::{Plan, n_rows};
-use crate::pipeline::{self, Recompute};
+use crate::pipeline::{Error, RowCheck};
 use crate::score::Recomputed;
 
 /// A trial goes over the first windows that have so many rows together.
@@ -22,49 +23,10 @@ const N_CHECK_ROWS: usize = 8;
 /// kernels differ most.
 const MAX_OTHER_SIZES: usize = 16;
 
-/// What a trial has found.
-pub enum Outcome {
-    /// Rows can be computed from states of this type.
-    Passed(StateType, Trial),
-    /// They cannot: how far the nearest are from the model's own.
-    Failed(Recomputed),
-}
-
-/// A trial that has succeeded; by default, none at all.
-#[derive(Default)]
-pub struct Trial {
-    /// How far the computed rows are from the model's own.
-    pub compared: Recomputed,
-    /// The model's own rows of [`check_positions`].
-    pub check_rows: Vec<Vec<f32>>,
-    /// The states of each window that was decoded, by its number.
-    pub known: HashMap<u32, Vec<f32>>,
-}
-
-impl Trial {
-    /// What a header records of it.
-    pub fn head_check(&self, rows: Vec<CheckRow>) -> HeadCheck {
-        HeadCheck {
-            n_rows: self.compared.n_rows,
-            mean_kld: self.compared.mean_kld() as f32,
-            max_kld: self.compared.max_kld as f32,
-            rows,
-        }
-    }
-}
-
 /// The largest KL divergence of a computed row from the model's own that an encoding accepts, in
 /// nats; `None`: rows must be equal to the bit.
 pub fn tolerance(encoding: Encoding) -> Option<f64> {
     (encoding == Encoding::Hidden16).then_some(1e-4)
-}
-
-/// The types in which an encoding may store states, the smallest first.
-pub fn state_types(encoding: Encoding) -> &'static [StateType] {
-    match encoding {
-        Encoding::Hidden16 => &[StateType::F16],
-        _ => &[StateType::F16, StateType::Bf16, StateType::F32],
-    }
 }
 
 /// The positions whose rows a file holds as the model gave them: spread evenly over the first window
@@ -82,33 +44,47 @@ pub fn check_positions(plan: &Plan) -> Vec<CheckRow> {
     (0..n).map(position).collect()
 }
 
+/// Types in which states could be stored, the smallest first, and how far the rows of each are from the
+/// model's own.
+type Candidates = Vec<(StateType, Recomputed)>;
+
 /// Decodes the first windows of all parts, and finds the smallest type of states whose rows are near
-/// enough to the model's own for `encoding`.
+/// enough to the model's own for `encoding`; else returns how far those of the largest are. `hidden`
+/// keeps what it has computed.
 ///
 /// # Errors
 /// Those of the model, and an interruption.
-pub fn run<D: Decoder, H: Head>(
-    decoder: &mut D,
-    recompute: &mut Recompute<H>,
+pub fn run<M: Model>(
+    hidden: &mut Hidden<'_, M>,
     states: &States,
     encoding: Encoding,
     plan: &Plan,
     watch: &Watch<'_>,
-) -> Result<Outcome> {
+) -> Result<Result<(), Recomputed>> {
     let windows = plan.first(N_TRIAL_ROWS);
     let phase = watch.begin(
         "checking",
         Some(windows.len() as u64),
         Some(n_rows(windows)),
     );
-    let mut candidates = Candidates::of(encoding, recompute);
-    let mut check_rows = Vec::new();
-    let mut known = HashMap::new();
+    let (writing, check_rows) = (&mut hidden.writing, &mut hidden.check_rows);
+    let check = &mut writing.check;
+    let mut left = candidates(encoding);
+    let mut nearest = Recomputed::default();
     for window in windows {
         let mut of_window = Vec::new();
         let mut position = window.first_scored;
         let on_call = |outputs: &Outputs<'_>| {
-            candidates.compare(outputs)?;
+            for (state_type, compared) in &mut left {
+                for row in check.compare(outputs, *state_type)? {
+                    *compared += row;
+                }
+                nearest = *compared;
+            }
+            left.retain(|(_, compared)| check.accepts(compared));
+            if left.is_empty() {
+                return Err(Error::Enough);
+            }
             of_window.extend_from_slice(outputs.states);
             for row in outputs.rows.unwrap_or_default() {
                 let window = window.window;
@@ -120,36 +96,64 @@ pub fn run<D: Decoder, H: Head>(
             }
             watch.check()
         };
-        match decoder.decode_states(window, |_| true, on_call) {
-            Ok(()) => known.insert(window.window, of_window),
-            Err(pipeline::Error::Enough) => return Ok(Outcome::Failed(candidates.nearest)),
+        match hidden.decoder.decode_states(window, |_| true, on_call) {
+            Ok(()) => writing.known.insert(window.window, of_window),
+            Err(Error::Enough) => return Ok(Err(nearest)),
             Err(error) => return Err(error.into()),
         };
         phase.window(None);
     }
-    let in_order = windows
-        .iter()
-        .filter_map(|window| known.get(&window.window));
-    let in_order: Vec<f32> = in_order.flatten().copied().collect();
-    candidates.try_sizes(
-        &other_sizes(states, plan),
-        states.n_embd as usize,
-        &in_order,
-    )?;
-    Ok(match candidates.left.first() {
-        Some(&Candidate {
-            state_type,
-            compared,
-        }) => Outcome::Passed(
-            state_type,
-            Trial {
-                compared,
-                check_rows,
-                known,
-            },
-        ),
-        None => Outcome::Failed(candidates.nearest),
-    })
+    // Where rows may differ a little, no product shows more.
+    if tolerance(encoding).is_none() {
+        let states_of = |window: &WindowSpec| writing.known.get(&window.window);
+        let in_order = windows.iter().filter_map(states_of).flatten();
+        let in_order: Vec<f32> = in_order.copied().collect();
+        let n_embd = states.n_embd as usize;
+        try_sizes(
+            check,
+            &mut left,
+            &other_sizes(states, plan),
+            n_embd,
+            &in_order,
+        )?;
+    }
+    let Some(&(state_type, compared)) = left.first() else {
+        return Ok(Err(nearest));
+    };
+    (writing.state_type, writing.checked) = (state_type, compared);
+    Ok(Ok(()))
+}
+
+fn candidates(encoding: Encoding) -> Candidates {
+    let types: &[StateType] = match encoding {
+        Encoding::Hidden16 => &[StateType::F16],
+        _ => &[StateType::F16, StateType::Bf16, StateType::F32],
+    };
+    let new = |&state_type| (state_type, Recomputed::default());
+    types.iter().map(new).collect()
+}
+
+/// Drops the types whose rounding changes a product of one of these sizes, as far as there are so many
+/// `states`. A kernel that rounds the states itself may be used for products of many rows, and one that
+/// does not for those of few.
+fn try_sizes<H: Head>(
+    check: &mut RowCheck<H>,
+    left: &mut Candidates,
+    sizes: &BTreeSet<usize>,
+    n_embd: usize,
+    states: &[f32],
+) -> Result<(), Error> {
+    for size in sizes {
+        let Some(states) = states.get(..size * n_embd) else {
+            continue;
+        };
+        for (state_type, compared) in std::mem::take(left) {
+            if check.is_rounding_exact(states, state_type)? {
+                left.push((state_type, compared));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The numbers of rows that a product has in some window of the plan, but in none of the trial's.
@@ -167,89 +171,9 @@ fn other_sizes(states: &States, plan: &Plan) -> BTreeSet<usize> {
     others.take(MAX_OTHER_SIZES).collect()
 }
 
-/// The types in which states could be stored.
-struct Candidates<'r, H> {
-    recompute: &'r mut Recompute<H>,
-    tolerance: Option<f64>,
-    /// Those whose rows are near enough so far, the smallest first.
-    left: Vec<Candidate>,
-    /// How far the rows of the largest are from the model's own.
-    nearest: Recomputed,
-}
-
-struct Candidate {
-    state_type: StateType,
-    compared: Recomputed,
-}
-
-impl<'r, H: Head> Candidates<'r, H> {
-    fn of(encoding: Encoding, recompute: &'r mut Recompute<H>) -> Self {
-        let candidate = |&state_type| Candidate {
-            state_type,
-            compared: Recomputed::default(),
-        };
-        Self {
-            recompute,
-            tolerance: tolerance(encoding),
-            left: state_types(encoding).iter().map(candidate).collect(),
-            nearest: Recomputed::default(),
-        }
-    }
-
-    /// Drops the types that do not give the rows of a decode call. If none is left, that is
-    /// [`pipeline::Error::Enough`].
-    fn compare(&mut self, outputs: &Outputs<'_>) -> Result<(), pipeline::Error> {
-        for candidate in &mut self.left {
-            for row in self.recompute.compare(outputs, candidate.state_type)? {
-                candidate.compared += row;
-            }
-            self.nearest = candidate.compared;
-        }
-        let tolerance = self.tolerance;
-        self.left.retain(|candidate| match tolerance {
-            Some(most) => candidate.compared.max_kld <= most,
-            None => candidate.compared.is_exact(),
-        });
-        match self.left.is_empty() {
-            true => Err(pipeline::Error::Enough),
-            false => Ok(()),
-        }
-    }
-
-    /// Where rows must be equal to the bit: drops the types whose rounding changes a product of one
-    /// of these sizes, as far as there are so many `states`. A kernel that rounds the states itself
-    /// may be used for products of many rows, and one that does not for those of few.
-    fn try_sizes(
-        &mut self,
-        sizes: &BTreeSet<usize>,
-        n_embd: usize,
-        states: &[f32],
-    ) -> Result<(), pipeline::Error> {
-        if self.tolerance.is_some() {
-            return Ok(());
-        }
-        for &size in sizes {
-            let Some(states) = states.get(..size * n_embd) else {
-                continue;
-            };
-            let mut kept = Vec::new();
-            for candidate in self.left.drain(..) {
-                if self
-                    .recompute
-                    .is_rounding_exact(states, candidate.state_type)?
-                {
-                    kept.push(candidate);
-                }
-            }
-            self.left = kept;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use kl_formats::HeadTensor;
+    use kl_formats::{HeadCheck, HeadTensor};
 
     use super::*;
     use crate::engine::EngineError;
@@ -327,13 +251,12 @@ mod tests {
 
     #[test]
     fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
-        let mut recompute = Recompute::new(RoundsMany(Vec::new()));
-        let left = |sizes: &[usize], recompute: &mut Recompute<RoundsMany>| {
-            let mut candidates = Candidates::of(Encoding::Hidden, recompute);
+        let mut recompute = RowCheck::new(RoundsMany(Vec::new()), None);
+        let left = |sizes: &[usize], recompute: &mut RowCheck<RoundsMany>| {
+            let mut left = candidates(Encoding::Hidden);
             let sizes: BTreeSet<usize> = sizes.iter().copied().collect();
-            candidates.try_sizes(&sizes, 1, &[0.1, 0.2, 0.3]).unwrap();
-            let types = candidates.left.iter().map(|left| left.state_type);
-            types.collect::<Vec<_>>()
+            try_sizes(recompute, &mut left, &sizes, 1, &[0.1, 0.2, 0.3]).unwrap();
+            left.iter().map(|left| left.0).collect::<Vec<_>>()
         };
         let (f16, f32) = (StateType::F16, StateType::F32);
         // bf16 has fewer digits than f16: it always shows.

@@ -53,7 +53,6 @@ impl FakeStates {
                 sha256: String::new(),
             },
             then: Vec::new(),
-            values: Vec::new(),
         })
     }
 }
@@ -97,7 +96,7 @@ impl FakeHead {
         }
         let mut head = Vec::new();
         let read = section.take(states.head.bytes).read_to_end(&mut head);
-        read.map_err(|error| fault(&error.to_string()))?;
+        read.map_err(EngineError::ReadHead)?;
         let row_bytes = size_of::<f32>() * N_EMBD;
         if head.len() as u64 != states.head.bytes || head.len() % row_bytes != 0 {
             return Err(fault("it is cut off"));

@@ -214,7 +214,7 @@ impl Model for FakeModel {
         Ok(head)
     }
 
-    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
+    fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         Ok(Box::new(Cursor::new(self.head_bytes())))
     }
 

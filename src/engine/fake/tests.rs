@@ -53,7 +53,7 @@ fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
         equal_calls: false,
         check: HeadCheck::default(),
     };
-    let mut section = model.read_head_tensor(&head).unwrap();
+    let mut section = model.read_head().unwrap();
     let mut computing = model.head(&states, &mut section, 1).unwrap();
     assert!(computing.is_shared());
     let (mut largest, mut groups) = (0.0f32, Vec::new());

@@ -79,7 +79,7 @@ impl<'m> LlamaCppHead<'m> {
                 if states.then.iter().any(|step| step.n_values() > 0) {
                     let mut matrix = section.take(states.head.bytes);
                     std::io::copy(&mut matrix, &mut std::io::sink())
-                        .map_err(|error| fault(error.to_string()))?;
+                        .map_err(EngineError::ReadHead)?;
                 }
                 (tensor, None)
             }
@@ -279,9 +279,7 @@ fn read_matrix(
     let mut offset = 0;
     while offset < n_bytes {
         let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
-        section
-            .read_exact(piece)
-            .map_err(|error| fault(error.to_string()))?;
+        section.read_exact(piece).map_err(EngineError::ReadHead)?;
         weight.set(offset, piece);
         offset += piece.len();
     }

@@ -38,9 +38,20 @@ use placement::Placement;
 #[derive(Default)]
 pub struct LlamaCpp {
     started: OnceLock<Result<LlamaBackend, String>>,
+    /// Set if the process ends with the last model, which then is left to the system.
+    ends_process: bool,
 }
 
 impl LlamaCpp {
+    /// The engine of a program that runs one command and ends.
+    #[must_use]
+    pub fn of_one_command() -> Self {
+        Self {
+            ends_process: true,
+            ..Self::default()
+        }
+    }
+
     fn backend(&self) -> Result<&LlamaBackend, EngineError> {
         self.started
             .get_or_init(backends::start)
@@ -82,7 +93,7 @@ impl Engine for LlamaCpp {
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
-        LlamaCppModel::load(self.backend()?, path, options)
+        LlamaCppModel::load(self.backend()?, path, options, self.ends_process)
     }
 
     fn head(

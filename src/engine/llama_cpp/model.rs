@@ -1,7 +1,7 @@
 //! A model that llama.cpp has loaded.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -32,6 +32,8 @@ pub struct LlamaCppModel<'b> {
     pub(super) header: Gguf,
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
+    /// Set if the process may end with it.
+    ends_process: bool,
     /// Locked while one of the contexts decodes.
     turn: Mutex<()>,
     pub(super) contexts: Contexts,
@@ -47,6 +49,7 @@ impl<'b> LlamaCppModel<'b> {
         backend: &'b LlamaBackend,
         path: &Path,
         options: &ModelOptions,
+        ends_process: bool,
     ) -> Result<Self, EngineError> {
         let before = fs::metadata(path).ok();
         let header = inspect(path)?;
@@ -68,6 +71,7 @@ impl<'b> LlamaCppModel<'b> {
             header,
             inner: loaded.model,
             gpus: loaded.gpus,
+            ends_process,
             turn: Mutex::new(()),
             contexts: Contexts::default(),
             found: OnceLock::new(),
@@ -183,8 +187,11 @@ impl Model for LlamaCppModel<'_> {
         Ok(head)
     }
 
-    fn read_head_tensor(&self, _head: &OutputHead) -> Result<Box<dyn Read>, EngineError> {
-        Ok(Box::new(self.header.open(self.head_place()?)?))
+    fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
+        let tensor = self.header.open(self.head_place()?)?;
+        let values = self.found()?.values.iter().flatten();
+        let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
+        Ok(Box::new(tensor.chain(Cursor::new(values))))
     }
 
     fn head(
@@ -201,7 +208,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if self.gpus.is_empty() {
+        if self.ends_process && self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }

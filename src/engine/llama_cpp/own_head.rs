@@ -135,7 +135,6 @@ impl LlamaCppModel<'_> {
                 sha256: String::new(),
             },
             then: found.then.clone(),
-            values: found.values.clone(),
         })
     }
 

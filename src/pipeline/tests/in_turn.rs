@@ -83,7 +83,7 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
     let device = Device::default();
     let clock = DeviceClock::default();
-    let rows = ReferenceRows::new(open(&path), None);
+    let rows = open(&path);
     // Scoring a row of the first call ends only once the device has begun another.
     let overlaps = |_: &RowPair<'_>| device.wait_for(2);
     let mut n_rows = 0;

@@ -122,9 +122,9 @@ fn write_both(folder: &Path, plan: &Plan, n_batch: u32, n_ubatch: u32) {
     of_rows.finish().unwrap();
 }
 
-fn with_head(folder: &Path, head: Counting) -> Result<Readable<'static>, Error> {
+fn with_head(folder: &Path, head: Counting) -> Result<ReferenceRows<'static>, Error> {
     let reference = Reference::open(&folder.join("hidden")).unwrap();
-    Readable::open(reference, |_, section| {
+    ReferenceRows::open(reference, |_, section| {
         let mut bytes = Vec::new();
         section.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes.len(), 4 * N_EMBD * N_VOCAB);
@@ -161,11 +161,11 @@ fn computed_rows_are_the_stored_ones_whatever_the_batches() {
         for (n_batch, n_ubatch) in [(16, 16), (7, 7), (7, 3), (1, 1), (512, 5)] {
             write_both(folder, &plan, n_batch, n_ubatch);
             for max_rows in [None, Some(20)] {
-                let stored = ReferenceRows::new(open(&folder.join("rows")), max_rows);
+                let stored = open(&folder.join("rows")).limited(max_rows);
                 let expected = records(&stored, 1, 4);
                 for (n_sources, n_batch) in [(1, 1), (1, 4), (2, 7), (3, 16), (1, 100)] {
-                    let readable = with_head(folder, Counting::default()).unwrap();
-                    let rows = ReferenceRows::new(readable, max_rows);
+                    let rows = with_head(folder, Counting::default()).unwrap();
+                    let rows = rows.limited(max_rows);
                     assert_eq!(rows.n_scored(), stored.n_scored());
                     assert_eq!(records(&rows, n_sources, n_batch), expected);
                 }
@@ -181,7 +181,7 @@ fn each_product_is_computed_once() {
     write_both(folder.path(), &plan, 7, 3);
     let head = Counting::default();
     let n_products = Arc::clone(&head.n_products);
-    let rows = ReferenceRows::new(with_head(folder.path(), head).unwrap(), None);
+    let rows = with_head(folder.path(), head).unwrap();
     n_products.store(0, Ordering::Relaxed);
     records(&rows, 2, 5);
     let groups = |spec: &WindowSpec| states(7, 3).groups(&spec.entry()).count();
@@ -199,7 +199,7 @@ fn the_models_own_rows_are_checked_when_a_reference_is_opened() {
             error,
             ..Counting::default()
         };
-        with_head(folder, head).map(|readable| readable.here().cloned().unwrap())
+        with_head(folder, head).map(|rows| rows.here.clone().unwrap())
     };
     let exact = here(0.0).unwrap();
     assert_eq!(
@@ -229,14 +229,15 @@ fn a_window_that_is_asked_for_in_part_is_that_of_its_products() {
         n_rows: 6,
         ..plan.windows[2].clone()
     };
-    let logits = |readable| {
-        let rows = ReferenceRows::at(readable, vec![2], None);
+    let logits = |rows: ReferenceRows<'_>| {
+        let rows = rows.at(vec![2]);
         let mut all = Vec::new();
         let sink = |rows: &[&[f32]]| {
             all.extend(rows.concat());
             Ok::<_, Error>(())
         };
-        super::super::decoded::decoded_rows(&rows, &part, &spare::Spare::default(), sink).unwrap();
+        let mut file = FileRows::new(&rows, Default::default());
+        file.decode(&part, sink).unwrap();
         all
     };
     let stored = logits(open(&folder.join("rows")));

@@ -3,10 +3,15 @@
 use super::names::Names;
 use super::text::fitted;
 use super::{ComparedModel, Comparison};
-use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
 use crate::report::layout::columns;
 use crate::report::number::{or_undefined, percent_1, short_kld};
 use crate::stats::{Bin, Breakdown};
+
+// What the tables sort tokens by.
+pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
+pub const BY_POSITION: &str = "by position in the window";
+pub const BY_GROUP: &str = "by group";
+pub const BY_KIND: &str = "by the kind of the next token";
 
 /// The bins of one table.
 type Bins = fn(&Breakdown) -> &[Bin];
@@ -53,6 +58,11 @@ pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
         Some((*by, (titles, rows)))
     });
     tables.collect()
+}
+
+/// One of these titles, where a window is called `unit`.
+pub fn title(by: &str, unit: &str) -> String {
+    by.replace("window", unit)
 }
 
 impl Comparison {

@@ -5,10 +5,10 @@ use serde::Serialize;
 use super::names::Names;
 use super::text::{clusters, p_value, signed};
 use super::{ComparedModel, ComparedReference, Comparison, WorstText};
+use crate::report::json::Versions;
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{count, ends, percent, printable, short_kld, short_percent};
 use crate::report::result::ModelInfo;
-use crate::report::versions::Versions;
 use crate::report::warning::Warning;
 use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
@@ -107,14 +107,6 @@ impl InDepth {
             paired,
             warnings: comparison.warnings,
         }
-    }
-
-    /// The comparison as JSON, which ends with a line feed.
-    ///
-    /// # Errors
-    /// If a value cannot be written as JSON.
-    pub fn json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
     /// The comparison as text for a terminal of 80 columns.

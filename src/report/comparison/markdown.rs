@@ -1,12 +1,12 @@
-//! A comparison as Markdown.
+//! A comparison as Markdown: the report, and the beginning of a Hugging Face model card, which is
+//! `model-index` metadata and a table.
 
 use std::fmt::Write as _;
 
-use super::breakdown::{self, Cells};
+use super::breakdown::{self, Cells, title};
 use super::names::Names;
 use super::text::{clusters, marks, p_value, signed};
 use super::{ComparedModel, Comparison, PairKind};
-use crate::report::breakdown::title;
 use crate::report::number::{
     bytes, count_of, ends, fixed, or_undefined, percent, printable, short_kld, short_percent,
 };
@@ -24,6 +24,9 @@ const TITLES: [&str; 10] = [
     "p (Holm)",
     "",
 ];
+
+/// The name of a text that the reference does not record.
+const UNNAMED_TEXT: &str = "text of the reference";
 
 impl Comparison {
     /// The table, the paired differences, and what was not compared; with `breakdown`, also where
@@ -188,8 +191,96 @@ fn code(text: &str) -> String {
     }
 }
 
+impl Comparison {
+    /// A model card: front matter with a `model-index`, and the table of models.
+    ///
+    /// The index has one entry, named after the reference's model, and a result for each model, whose
+    /// metrics are named after its label. `huggingface_hub` reads an index of several entries
+    /// without an error, but keeps only the last one's name for the metrics of all; and where it
+    /// writes a card again, it joins results of the same task and data set. Names of metrics survive
+    /// both. A metric without a value would not, and is left out; so is what is not ranked.
+    ///
+    /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
+    /// `huggingface_hub/repocard_data.py`, version 2.4.0.
+    #[must_use]
+    pub fn model_card(&self) -> String {
+        let ranked = self.models.iter().filter(|model| model.is_candidate());
+        let mut results = String::new();
+        for model in ranked {
+            self.result(&mut results, model);
+        }
+        if results.is_empty() {
+            return self.markdown_models();
+        }
+        let name = quoted(self.reference.model_name().unwrap_or("model"));
+        let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
+        index + &self.markdown_models()
+    }
+
+    /// Adds the numbers that a model has.
+    fn result(&self, out: &mut String, model: &ComparedModel) {
+        let mean = model.mean_kld().map(|mean| mean.estimate.value);
+        let quantile = "99 % quantile of the KL divergence (nats)";
+        let mut metrics = String::new();
+        for (kind, name, value) in [
+            ("kl_divergence", "Mean KL divergence (nats)", mean),
+            ("kl_divergence", quantile, model.quantile(0.99)),
+            ("top_token_agreement", "Same top token", model.same_top()),
+            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                let name = quoted(&format!("{name}, {}", model.label));
+                let value = number(value);
+                let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
+                let _ = writeln!(metrics, "      value: {value}");
+            }
+        }
+        if metrics.is_empty() {
+            return;
+        }
+        let text = self.reference.text.as_ref();
+        let name = text.and_then(|text| text.name.as_deref());
+        let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
+        let name = quoted(name.unwrap_or(UNNAMED_TEXT));
+        out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
+        let _ = writeln!(out, "      name: {name}");
+        if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
+            let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
+        }
+        let _ = write!(out, "    metrics:\n{metrics}");
+    }
+}
+
+/// A number that YAML 1.1 reads as one: it needs a point, and `1e-7` would be a string.
+fn number(value: f64) -> String {
+    let text = value.to_string();
+    match text.contains('.') {
+        true => text,
+        false => text + ".0",
+    }
+}
+
+/// A YAML string in double quotes. All but letters, digits and ASCII is escaped.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        let _ = match c {
+            '"' | '\\' => write!(out, "\\{c}"),
+            ' '..='~' => write!(out, "{c}"),
+            c if c.is_alphanumeric() => write!(out, "{c}"),
+            c if u32::from(c) <= 0xFFFF => write!(out, "\\u{:04X}", u32::from(c)),
+            c => write!(out, "\\U{:08X}", u32::from(c)),
+        };
+    }
+    out + "\""
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
     use crate::report::tests::sample::comparison;
 
     #[test]
@@ -209,5 +300,60 @@ mod tests {
         }
         let markdown = of.markdown(true);
         assert!(markdown.contains("| a\\|\\<b\\> | 1.2 % |"), "{markdown}");
+    }
+
+    /// With names that YAML and Markdown must not take for their own, and a tiny number.
+    fn awkward() -> Comparison {
+        let mut of = comparison();
+        of.models[2].label = "a: \"b\" # | \u{1b}--- 日本 \u{1F600}".to_owned();
+        if let Some(kld) = &mut of.models[1].summary.kld {
+            kld.mean.estimate.value = 1e-9;
+        }
+        of
+    }
+
+    #[test]
+    fn card_of_the_comparison() {
+        insta::assert_snapshot!(awkward().model_card());
+    }
+
+    #[test]
+    fn without_a_number_there_is_no_front_matter() {
+        let mut of = comparison();
+        of.models.truncate(1);
+        assert!(!of.model_card().contains("---\nmodel-index"));
+    }
+
+    /// Python's own reader of cards finds every model and metric.
+    ///
+    /// `KL_PYTHON` names a Python that has `huggingface_hub`; without one the test is skipped.
+    #[test]
+    fn huggingface_hub_reads_the_card() {
+        let python = std::env::var("KL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let import = ["-c", "import huggingface_hub"];
+        let found = Command::new(&python).args(import).output();
+        if !found.is_ok_and(|found| found.status.success()) {
+            eprintln!("skipped: {python} has no huggingface_hub");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (card, json) = (
+            folder.path().join("card.md"),
+            folder.path().join("report.json"),
+        );
+        let of = awkward();
+        std::fs::write(&card, of.model_card()).unwrap();
+        std::fs::write(&json, crate::report::json_text(&of).unwrap()).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check_model_card.py");
+        let run = Command::new(&python)
+            .arg(script)
+            .args([card, json])
+            .output();
+        let run = run.unwrap();
+        assert!(
+            run.status.success(),
+            "{}",
+            String::from_utf8_lossy(&run.stderr)
+        );
     }
 }

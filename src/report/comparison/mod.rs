@@ -1,16 +1,14 @@
 //! Several evaluations against one reference, side by side: [`Comparison`], from which every output
 //! of `kl report` is made. Its fields are the keys of the JSON.
 
-mod breakdown;
+pub(super) mod breakdown;
 mod csv;
 mod in_depth;
 mod markdown;
 mod model;
-mod model_card;
 mod names;
 mod only;
 mod pair;
-mod set_up;
 mod text;
 mod worst;
 
@@ -19,8 +17,8 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
+use super::json::Versions;
 use super::result::{ModelInfo, unit};
-use super::versions::Versions;
 use super::warning::Warning;
 use crate::stats::Confidence;
 
@@ -171,14 +169,6 @@ impl Comparison {
         }
         groups
     }
-
-    /// The comparison as JSON, which ends with a line feed.
-    ///
-    /// # Errors
-    /// If a value cannot be written as JSON.
-    pub fn json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
 }
 
 impl ComparedReference {
@@ -199,7 +189,7 @@ impl ComparedReference {
             backend: reference.backend.clone(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
-            first_scored: header.first_scored,
+            first_scored: header.first_scored.unwrap_or(0),
             groups: header.groups.clone(),
             prompts: header.prompts,
         }

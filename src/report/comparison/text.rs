@@ -2,12 +2,13 @@
 
 use super::breakdown::Cells;
 use super::names::Names;
-use super::{ComparedModel, ComparedPair, Comparison, PairKind, set_up};
+use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{WIDTH, columns, hanging, wrapped};
 use crate::report::number::{
     SizeUnit, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld,
     short_percent,
 };
+use crate::report::set_up;
 use crate::report::warning::Warning;
 use crate::stats::{ClusterKind, Clustering};
 
@@ -242,7 +243,8 @@ impl Comparison {
     /// A table of what differs between the models' set-ups: a row for each model, none if all were
     /// run alike.
     pub(super) fn set_up_table(&self) -> Cells {
-        let differing = set_up::differing(self);
+        let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
+        let differing = set_up::differing(&set_ups);
         let titles = differing.iter().map(|(title, _)| (*title).to_owned());
         let rows = self.models.iter().enumerate().map(|(i, model)| {
             let cells = differing.iter().filter_map(|(_, cells)| cells.get(i));

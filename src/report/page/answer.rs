@@ -1,41 +1,23 @@
-//! What a comparison comes down to: the best model, those that cannot be told from it, and what
-//! more space buys.
+//! The models that cannot be told from the best, and what more space buys.
 
 use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::SizeUnit;
 
-/// The facts of the page's first section.
+/// The facts of the page's first section, besides the models' own.
 #[derive(Serialize, Debug)]
 pub(super) struct Answer<'c> {
-    /// `None` if no quant has a mean KLD.
-    pub best: Option<Row<'c>>,
     /// The models that cannot be told from the best, by mean KLD.
     pub near: Vec<&'c str>,
     /// The smallest of `near`, if it is smaller than the best.
-    pub smallest: Option<Row<'c>>,
+    pub smallest: Option<&'c str>,
     /// How many models were compared with the best.
     pub compared: usize,
-    /// The original's own rows.
-    pub floors: Vec<Row<'c>>,
     /// The Pareto front, from the smallest model to the largest.
     pub steps: Vec<Step<'c>>,
     /// The unit of sizes.
     pub unit: SizeUnit,
-}
-
-/// A model's numbers in the text.
-#[derive(Serialize, Debug, Clone, Copy)]
-pub(super) struct Row<'c> {
-    pub label: &'c str,
-    /// Bytes of its file.
-    pub size: Option<u64>,
-    /// The mean KLD in nats.
-    pub kld: f64,
-    pub lo: Option<f64>,
-    pub hi: Option<f64>,
-    pub same_top: Option<f64>,
 }
 
 /// A model of the Pareto front, beside the next smaller one.
@@ -68,62 +50,39 @@ impl<'c> Answer<'c> {
         let is_compared = |m: &&ComparedModel| m.is_candidate() && m.difference_to_best.is_some();
         let largest = models.iter().filter_map(|m| m.model.shown_bytes()).max();
         let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
+        let smallest = comparison.smallest_near_best();
         Self {
-            best: comparison.best().and_then(Row::of),
             near: comparison.near_best().map(|m| m.label.as_str()).collect(),
-            smallest: comparison.smallest_near_best().and_then(Row::of),
+            smallest: smallest.map(|m| m.label.as_str()),
             compared: models.iter().filter(is_compared).count(),
-            floors: models
-                .iter()
-                .filter(|m| m.is_noise_floor)
-                .filter_map(Row::of)
-                .collect(),
             steps: steps(comparison, unit),
             unit,
         }
     }
 }
 
-impl<'c> Row<'c> {
-    fn of(model: &'c ComparedModel) -> Option<Self> {
-        let mean = model.mean_kld()?;
-        Some(Self {
-            label: &model.label,
-            size: model.model.shown_bytes(),
-            kld: mean.estimate.value,
-            lo: mean.clustered.lo,
-            hi: mean.clustered.hi,
-            same_top: model.same_top(),
-        })
-    }
-}
-
 fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
-    let mut front: Vec<(u64, Row)> = comparison
-        .models
-        .iter()
-        .filter(|m| m.pareto)
-        .filter_map(|m| Some((m.model.shown_bytes()?, Row::of(m)?)))
-        .collect();
-    front.sort_by_key(|(size, _)| *size);
-    let mut steps: Vec<Step> = Vec::with_capacity(front.len());
-    for (size, row) in front {
-        let gain = steps.last().map(|smaller| {
-            let bytes = size.saturating_sub(smaller.size);
-            // Two may tie, and a KLD may be 0.
-            let finite = |x: f64| x.is_finite().then_some(x);
-            Gain {
-                bytes,
-                factor: finite(smaller.kld / row.kld),
-                per_unit: finite((smaller.kld - row.kld) / (bytes as f64 / unit.bytes)),
-                may_be_chance: may_be_chance(comparison, smaller.label, row.label),
-            }
-        });
-        steps.push(Step {
-            label: row.label,
-            size,
-            kld: row.kld,
-            gain,
+    let front = comparison.models.iter().filter(|m| m.pareto);
+    let front = front.filter_map(|m| {
+        Some(Step {
+            label: &m.label,
+            size: m.model.shown_bytes()?,
+            kld: m.mean_kld()?.estimate.value,
+            gain: None,
+        })
+    });
+    let mut steps: Vec<Step> = front.collect();
+    steps.sort_by_key(|step| step.size);
+    for i in 1..steps.len() {
+        let (smaller, larger) = (&steps[i - 1], &steps[i]);
+        let bytes = larger.size.saturating_sub(smaller.size);
+        // Two may tie, and a KLD may be 0.
+        let finite = |x: f64| x.is_finite().then_some(x);
+        steps[i].gain = Some(Gain {
+            bytes,
+            factor: finite(smaller.kld / larger.kld),
+            per_unit: finite((smaller.kld - larger.kld) / (bytes as f64 / unit.bytes)),
+            may_be_chance: may_be_chance(comparison, smaller.label, larger.label),
         });
     }
     steps
@@ -146,11 +105,9 @@ mod tests {
     fn the_answer_of_the_sample() {
         let comparison = sample::comparison();
         let answer = Answer::of(&comparison);
-        assert_eq!(answer.best.unwrap().label, "tiny-q4_K_M");
         assert_eq!(answer.near, ["tiny-iq4_xs"]);
-        assert_eq!(answer.smallest.unwrap().label, "tiny-iq4_xs");
+        assert_eq!(answer.smallest, Some("tiny-iq4_xs"));
         assert_eq!(answer.compared, 4);
-        assert_eq!(answer.floors.len(), 1);
         assert_eq!(answer.unit.symbol, "MiB");
         let labels: Vec<_> = answer.steps.iter().map(|step| step.label).collect();
         assert_eq!(labels, ["tiny-q2_K", "tiny-iq4_xs", "tiny-q4_K_M"]);
@@ -159,5 +116,20 @@ mod tests {
         assert_eq!(gain.bytes, 100_000);
         assert!(gain.may_be_chance);
         assert!((gain.factor.unwrap() - 1.04).abs() < 1e-9);
+    }
+
+    /// A step to a KLD of 0 has no factor: the page shows a dash.
+    #[test]
+    fn a_kld_of_0_divides_nothing() {
+        let mut comparison = sample::comparison();
+        for (i, kld) in [(1, 0.0), (2, 0.0)] {
+            let of = comparison.models[i].summary.kld.as_mut().unwrap();
+            of.mean.estimate.value = kld;
+        }
+        let factors = |gain: &Gain| (gain.factor, gain.per_unit.is_some());
+        let answer = Answer::of(&comparison);
+        let gains = answer.steps.iter().filter_map(|step| step.gain.as_ref());
+        let gains: Vec<_> = gains.map(factors).collect();
+        assert_eq!(gains, [(None, true), (None, true)]);
     }
 }

@@ -1,6 +1,10 @@
-//! What the charts show, as JSON that is as small as it can be.
+//! The data of the charts, as JSON that is as small as it can be.
 
-use serde::{Serialize, Serializer};
+use std::io;
+
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::answer::Answer;
 use crate::report::comparison::{ComparedModel, Comparison, Point};
@@ -30,15 +34,15 @@ struct ChartModel<'c> {
     floor: bool,
     front: bool,
     near: bool,
-    size: Option<Number>,
-    kld: Option<Number>,
-    lo: Option<Number>,
-    hi: Option<Number>,
-    difference: Option<Number>,
-    difference_lo: Option<Number>,
-    difference_hi: Option<Number>,
-    ccdf: Vec<(Number, Number)>,
-    windows: Vec<(Number, Number)>,
+    size: Option<f64>,
+    kld: Option<f64>,
+    lo: Option<f64>,
+    hi: Option<f64>,
+    difference: Option<f64>,
+    difference_lo: Option<f64>,
+    difference_hi: Option<f64>,
+    ccdf: Vec<Point>,
+    windows: Vec<Point>,
     confidence: Vec<ChartBin<'c>>,
     position: Vec<ChartBin<'c>>,
     groups: Vec<ChartBin<'c>>,
@@ -49,30 +53,28 @@ struct ChartModel<'c> {
 struct ChartBin<'c> {
     label: &'c str,
     tokens: u64,
-    kld: Option<Number>,
-    lo: Option<Number>,
-    hi: Option<Number>,
+    kld: Option<f64>,
+    lo: Option<f64>,
+    hi: Option<f64>,
 }
 
 /// The scale of the differences: linear up to `constant`, logarithmic beyond.
 #[derive(Serialize, Debug)]
 struct ForestScale {
-    constant: Number,
-    domain: [Number; 2],
-    ticks: Vec<Number>,
+    constant: f64,
+    domain: [f64; 2],
+    ticks: Vec<f64>,
 }
 
-/// A number that is written with five significant digits, and as null if it is not finite.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Number(f64);
+/// Writes numbers with five significant digits, and whole ones without a decimal point.
+struct Short;
 
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let rounded: f64 = format!("{:.4e}", self.0).parse().unwrap_or(self.0);
-        if rounded.is_finite() && rounded.fract() == 0.0 && rounded.abs() < 1e9 {
-            serializer.serialize_i64(rounded as i64)
-        } else {
-            serializer.serialize_f64(rounded)
+impl Formatter for Short {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
+        match rounded.fract() == 0.0 && rounded.abs() < 1e9 {
+            true => write!(writer, "{}", rounded as i64),
+            false => CompactFormatter.write_f64(writer, rounded),
         }
     }
 }
@@ -83,7 +85,7 @@ impl<'c> ChartData<'c> {
         Self {
             unit: answer.unit.symbol,
             window: comparison.reference.unit(),
-            best: answer.best.map(|best| best.label),
+            best: comparison.best().map(|best| best.label.as_str()),
             shown: shown(comparison, answer),
             forest: ForestScale::of(comparison),
             models: comparison.models.iter().map(model).collect(),
@@ -92,11 +94,18 @@ impl<'c> ChartData<'c> {
 }
 
 impl ChartData<'_> {
+    /// The data for a script element, which ends at the first `</script`, wherever it is.
+    pub fn json(&self) -> serde_json::Result<String> {
+        let mut json = Vec::new();
+        self.serialize(&mut Serializer::with_formatter(&mut json, Short))?;
+        Ok(String::from_utf8_lossy(&json).replace('<', "\\u003c"))
+    }
+
     /// Whether there is a quant to draw in the chart of sizes.
     pub fn has_sizes(&self) -> bool {
         let is_drawn = |model: &ChartModel| {
             let (size, kld) = (model.size?, model.kld?);
-            Some(!model.floor && size.0 > 0.0 && kld.0 > 0.0)
+            Some(!model.floor && size > 0.0 && kld > 0.0)
         };
         self.models
             .iter()
@@ -117,15 +126,15 @@ impl<'c> ChartModel<'c> {
             size: model
                 .model
                 .shown_bytes()
-                .map(|size| Number(size as f64 / unit_bytes)),
+                .map(|size| size as f64 / unit_bytes),
             kld: mean.and_then(|mean| finite(mean.estimate.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),
             hi: mean.and_then(|mean| on_log_scale(mean.clustered.hi)),
             difference: difference.and_then(|d| finite(d.value)),
             difference_lo: difference.and_then(|d| finite(d.lo?)),
             difference_hi: difference.and_then(|d| finite(d.hi?)),
-            ccdf: numbers(&model.ccdf),
-            windows: numbers(&model.by_window),
+            ccdf: finite_points(&model.ccdf),
+            windows: finite_points(&model.by_window),
             confidence: bins(&model.breakdown.by_confidence),
             position: bins(&model.breakdown.by_position),
             groups: bins(&model.breakdown.by_group),
@@ -150,8 +159,8 @@ impl ForestScale {
     fn of(comparison: &Comparison) -> Self {
         let differences = comparison.models.iter().filter_map(|model| {
             let difference = model.difference_to_best?.difference;
-            let value = finite(difference.value)?.0;
-            let or_value = |end: Option<f64>| end.and_then(finite).map_or(value, |end| end.0);
+            let value = finite(difference.value)?;
+            let or_value = |end: Option<f64>| end.and_then(finite).unwrap_or(value);
             Some((or_value(difference.lo), or_value(difference.hi)))
         });
         let (mut min, mut max, mut narrowest) = (0.0_f64, 0.0_f64, f64::INFINITY);
@@ -164,9 +173,9 @@ impl ForestScale {
         let largest = max.max(-min);
         if largest == 0.0 {
             return Self {
-                constant: Number(1.0),
-                domain: [Number(-1.0), Number(1.0)],
-                ticks: vec![Number(0.0)],
+                constant: 1.0,
+                domain: [-1.0, 1.0],
+                ticks: vec![0.0],
             };
         }
         // Four decades are the most that can be read.
@@ -178,9 +187,9 @@ impl ForestScale {
         ticks.retain(|tick| (1.1 * min..=1.1 * max).contains(tick));
         ticks.sort_by(f64::total_cmp);
         Self {
-            constant: Number(constant),
-            domain: [Number(1.1 * min - 0.2 * constant), Number(1.1 * max)],
-            ticks: ticks.into_iter().map(Number).collect(),
+            constant,
+            domain: [1.1 * min - 0.2 * constant, 1.1 * max],
+            ticks,
         }
     }
 }
@@ -194,7 +203,10 @@ fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
         .iter()
         .filter(|model| model.is_candidate() || !has_quants);
     let labels = quants.map(|model| model.label.as_str());
-    let best = answer.best.iter().map(|best| best.label);
+    let best = comparison
+        .best()
+        .into_iter()
+        .map(|best| best.label.as_str());
     let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
     let n = steps.len().min(MAX_SHOWN - 1);
     let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
@@ -208,20 +220,18 @@ fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
     labels.filter(|label| chosen.contains(label)).collect()
 }
 
-fn numbers(points: &[Point]) -> Vec<(Number, Number)> {
-    points
-        .iter()
-        .filter_map(|(x, y)| Some((finite(*x)?, finite(*y)?)))
-        .collect()
+/// The points that can be drawn.
+fn finite_points(points: &[Point]) -> Vec<Point> {
+    let is_finite = |(x, y): &&Point| x.is_finite() && y.is_finite();
+    points.iter().filter(is_finite).copied().collect()
 }
 
-/// A number that can be drawn.
-fn finite(x: f64) -> Option<Number> {
-    x.is_finite().then_some(Number(x))
+fn finite(x: f64) -> Option<f64> {
+    x.is_finite().then_some(x)
 }
 
 /// The end of an interval, if a logarithmic scale has it.
-fn on_log_scale(end: Option<f64>) -> Option<Number> {
+fn on_log_scale(end: Option<f64>) -> Option<f64> {
     end.filter(|end| *end > 0.0).and_then(finite)
 }
 
@@ -231,7 +241,12 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let json = |x| serde_json::to_string(&Number(x)).unwrap();
+        let json = |x: f64| {
+            let mut json = Vec::new();
+            x.serialize(&mut Serializer::with_formatter(&mut json, Short))
+                .unwrap();
+            String::from_utf8(json).unwrap()
+        };
         assert_eq!(json(0.000_473_471_92), "0.00047347");
         assert_eq!(json(575.0), "575");
         assert_eq!(json(0.0), "0");
@@ -241,10 +256,8 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_not_drawn() {
-        let not_finite = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
-        assert_eq!(not_finite.map(finite), [None; 3]);
         assert_eq!(on_log_scale(Some(f64::INFINITY)), None);
-        let points = numbers(&[(0.0, f64::NAN), (1.0, 0.5), (f64::INFINITY, 0.5)]);
-        assert_eq!(points, [(Number(1.0), Number(0.5))]);
+        let points = finite_points(&[(0.0, f64::NAN), (1.0, 0.5), (f64::INFINITY, 0.5)]);
+        assert_eq!(points, [(1.0, 0.5)]);
     }
 }

@@ -6,18 +6,19 @@
 
 mod answer;
 mod chart_data;
-mod filters;
 mod set_up;
 #[cfg(test)]
 mod tests;
-mod words;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
-use serde::Serialize;
+use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, context};
 use thiserror::Error;
 
 use super::comparison::{ComparedModel, Comparison};
+use super::number;
 use answer::Answer;
 use chart_data::ChartData;
 use set_up::SetUpTable;
@@ -34,6 +35,11 @@ const SCRIPTS: [&str; 5] = [
     include_str!("charts.js"),
     include_str!("page.js"),
 ];
+
+const MISSING: &str = "–";
+
+/// More names than this are cut short.
+const MAX_NAMES: usize = 8;
 
 /// Why a page could not be made.
 #[derive(Error, Debug)]
@@ -52,32 +58,39 @@ pub enum PageError {
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, PageError> {
-    let answer = Answer::of(comparison);
+    let (answer, reference) = (Answer::of(comparison), &comparison.reference);
     let data = ChartData::of(comparison, &answer);
     let models = &comparison.models;
+    let original = reference.model_name().or(reference.file_name.as_deref());
+    let label = |m: &ComparedModel| m.label.clone();
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.estimate.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
+    let floors = models
+        .iter()
+        .filter(|m| m.is_noise_floor && m.mean_kld().is_some());
     let values = context! {
         c => Value::from(Serde(comparison)),
         first => models.first().map(|model| Value::from(Serde(model))),
+        best => comparison.best().map(|model| Value::from(Serde(model))),
+        floors => floors.map(|model| Value::from(Serde(model))).collect::<Vec<_>>(),
         has_macro => models.iter().any(|m| m.summary.kld_macro.is_some()),
         has_sizes => data.has_sizes(),
-        window => comparison.reference.unit(),
-        title => words::title(comparison),
+        window => reference.unit(),
+        title => original.unwrap_or("a model"),
         n_candidates => models.iter().filter(|m| m.is_candidate()).count(),
-        left_out => models.iter().map(ComparedModel::n_left_out).collect::<Vec<_>>(),
-        sizes => models.iter().map(|m| m.model.shown_bytes()).collect::<Vec<_>>(),
+        // Labels are unique.
+        left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
+        sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
-        unsized => unsized_models.map(|m| m.label.clone()).collect::<Vec<_>>(),
-        at_0 => at_0.map(|m| m.label.clone()).collect::<Vec<_>>(),
+        unsized => unsized_models.map(label).collect::<Vec<_>>(),
+        at_0 => at_0.map(label).collect::<Vec<_>>(),
         answer => Value::from(Serde(&answer)),
-        alternatives => Value::from(Serde(words::alternatives(comparison, &answer))),
         reference_rows => set_up::reference_rows(comparison),
-        set_up => Value::from(Serde(SetUpTable::of(models, comparison.reference.prompts))),
+        set_up => Value::from(Serde(SetUpTable::of(models, reference.prompts))),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
-        data => Value::from_safe_string(json_in_script(&data)?),
+        data => Value::from_safe_string(data.json()?),
         licences => Value::from_safe_string(LICENCES.to_owned()),
         scripts => SCRIPTS.map(|script| Value::from_safe_string(script.to_owned())),
     };
@@ -85,11 +98,90 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     // What a comparison lacks is shown as a dash.
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-    filters::add_to(&mut environment);
+    add_filters(&mut environment);
     Ok(environment.template_from_str(TEMPLATE)?.render(values)?)
 }
 
-/// JSON for a script element, which ends at the first `</script`, wherever it is.
-fn json_in_script(value: &impl Serialize) -> serde_json::Result<String> {
-    Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
+/// Adds the filters by which the template shows values: a dash for what is missing.
+fn add_filters(environment: &mut Environment) {
+    let numbers: [(&str, fn(f64) -> String); 6] = [
+        ("kld", |x| number::significant(x, 4)),
+        ("percent", number::percent),
+        ("short_percent", |x| {
+            format!("{} %", number::short_percent(x))
+        }),
+        ("quantile_name", number::quantile_name),
+        ("ratio", |x| number::significant(x, 3)),
+        ("p_value", p_value),
+    ];
+    for (name, shown) in numbers {
+        environment.add_filter(name, move |x: Option<f64>| finite(x, shown));
+    }
+    environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
+        finite(x, |x| number::fixed(x, decimals))
+    });
+    environment.add_filter("sort_key", |x: Option<f64>| {
+        let x = x.filter(|x| x.is_finite());
+        x.map(|x| x.to_string()).unwrap_or_default()
+    });
+    environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
+    environment.add_filter("count", |x: Option<u64>| show(x, number::count));
+    environment.add_filter("count_of", |n: u64, thing: String| {
+        number::count_of(n, &thing)
+    });
+    environment.add_filter("capitalised", |text: String| capitalised(&text));
+    environment.add_filter("token", |text: String| token(&text));
+    environment.add_filter("names", |names: Vec<String>| {
+        Value::from_safe_string(emphasised(&names))
+    });
+}
+
+fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| MISSING.to_owned(), show)
+}
+
+/// A number that is not finite is as good as missing.
+fn finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
+    show(value.filter(|value| value.is_finite()), shown)
+}
+
+fn p_value(p: f64) -> String {
+    match p < 1e-3 {
+        true => "< 0.001".to_owned(),
+        false => number::significant(p, 2),
+    }
+}
+
+/// A token's text on one line, with its line feeds and tabs made visible.
+fn token(text: &str) -> String {
+    number::printable(&text.replace('\n', "↵").replace('\t', "⇥"))
+}
+
+/// The text with its first letter as a capital.
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    let first = rest.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(rest.by_ref()).collect()
+}
+
+/// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.
+fn emphasised(names: &[String]) -> String {
+    let shown = match names.len() > MAX_NAMES {
+        true => MAX_NAMES - 1,
+        false => names.len(),
+    };
+    let mut html = String::new();
+    for (i, name) in names.iter().take(shown).enumerate() {
+        let joint = match i {
+            0 => "",
+            _ if i + 1 == names.len() => " and ",
+            _ => ", ",
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(html, "{joint}<strong>{}</strong>", HtmlEscape(name));
+    }
+    if shown < names.len() {
+        let _ = write!(html, " and {} more", names.len() - shown);
+    }
+    html
 }

@@ -1,18 +1,15 @@
 //! How everything was measured, as rows of text.
 
-use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::number::{bytes, count, count_of, short_percent};
+use crate::report::set_up::SETTINGS;
 use crate::report::unit;
 use crate::stats::ClusterKind;
 
 /// A column: its title, and its text for a model, `None` where that is not recorded.
 type Column = (&'static str, fn(&ComparedModel) -> Option<String>);
-
-/// A part of how a model was run.
-type Setting = (&'static str, fn(&BackendIdentity) -> Option<String>);
 
 const COLUMNS: [Column; 8] = [
     ("File", |m| Some(m.model.path.clone())),
@@ -28,18 +25,6 @@ const COLUMNS: [Column; 8] = [
     ("Left out", |m| Some(count(m.n_left_out()))),
     ("SHA-256 of the header", |m| m.model.metadata_sha256.clone()),
     ("SHA-256 of samples", |m| m.model.sample_sha256.clone()),
-];
-
-const SET_UP: [Setting; 9] = [
-    ("K cache", |s| s.type_k.clone()),
-    ("V cache", |s| s.type_v.clone()),
-    ("devices", |s| s.devices.as_ref().map(|d| d.join(" "))),
-    ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
-    ("batch", |s| s.n_batch.map(|n| n.to_string())),
-    ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
-    ("flash attention", |s| s.flash_attn.clone()),
-    ("threads", |s| s.threads.map(|n| n.to_string())),
-    ("llama.cpp", |s| s.llama_cpp.clone()),
 ];
 
 /// A row for each model; columns that no model has are left out.
@@ -75,7 +60,7 @@ impl<'c> SetUpTable<'c> {
         table.add(if prompts { "Prompts" } else { "Windows" }, windows);
         let unit = unit(prompts);
         table.add("Clusters", models.iter().map(|m| Some(clusters(m, unit))));
-        for (title, value) in SET_UP {
+        for (title, value) in SETTINGS {
             table.add(title, models.iter().map(|model| value(&model.set_up)));
         }
         table
@@ -129,7 +114,7 @@ pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, Stri
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     });
     let set_up = reference.backend.as_ref().map(|backend| {
-        let parts = SET_UP
+        let parts = SETTINGS
             .iter()
             .filter_map(|(name, value)| Some(format!("{name} {}", value(backend)?)));
         parts.collect::<Vec<_>>().join(", ")

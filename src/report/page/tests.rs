@@ -144,7 +144,11 @@ fn embedded(page: &str) -> Value {
 fn every_model_has_its_row() {
     let page = html(&many(12)).unwrap();
     for model in many(12).models {
-        let row = format!(r#"<th scope="row">{}</th>"#, model.label);
+        let size = model.model.shown_bytes().unwrap();
+        let row = format!(
+            "<th scope=\"row\">{}</th>\n<td data-value=\"{size}\">",
+            model.label
+        );
         assert!(page.contains(&row), "{row}");
     }
     let data = embedded(&page);
@@ -344,4 +348,27 @@ fn pages_to_look_at() {
     for n in [1, 2, 5, 12, 40, 100] {
         write(format!("{n}.html"), many(n));
     }
+}
+
+#[test]
+fn names_are_joined_and_escaped() {
+    let names = |n: usize| super::emphasised(&vec!["a<b".to_owned(); n]);
+    assert_eq!(names(1), "<strong>a&lt;b</strong>");
+    assert_eq!(
+        names(2),
+        "<strong>a&lt;b</strong> and <strong>a&lt;b</strong>"
+    );
+    assert!(names(8).ends_with(" and <strong>a&lt;b</strong>"));
+    assert!(names(9).ends_with("</strong> and 2 more"));
+}
+
+#[test]
+fn tokens_stay_on_a_line() {
+    assert_eq!(super::token(" a\n\tb\u{7}"), " a↵⇥b\u{fffd}");
+}
+
+#[test]
+fn small_p_values_are_cut() {
+    assert_eq!(super::p_value(1e-9), "< 0.001");
+    assert_eq!(super::p_value(0.0123), "0.012");
 }

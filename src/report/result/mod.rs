@@ -11,7 +11,7 @@ mod verdict;
 
 use serde::Serialize;
 
-use super::versions::Versions;
+use super::json::Versions;
 use super::warning::Warning;
 
 pub use divergent::{DivergentToken, TokenContext, TopToken};

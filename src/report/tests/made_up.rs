@@ -10,7 +10,7 @@ use crate::report::{
 use crate::score::LogitMetrics;
 use crate::stats::{
     Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats,
-    Summary, TokenLocation,
+    Statistics, Summary, TokenLocation,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -85,12 +85,8 @@ pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
 
 pub fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
     let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
-    Breakdown::of(
-        records,
-        &names,
-        Confidence::default(),
-        ClusterRule::default(),
-    )
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    Statistics::of_records(records, &names, confidence, rule).breakdown
 }
 
 pub fn logits(records: &[TokenRecord]) -> LogitSummary {

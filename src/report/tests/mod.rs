@@ -192,7 +192,7 @@ fn the_json_is_as_its_schema_states() {
         warnings: vec![Warning::NoChatTemplate],
         unwritten: Vec::new(),
     };
-    schema::check::<Report>(&json_text(&report).unwrap());
+    schema::check::<Report>(&report.json().unwrap());
 }
 
 /// The values of every token are too many for a line each.
@@ -204,12 +204,12 @@ fn json_is_indented_unless_it_holds_every_token() {
         models: vec![plain("q4.gguf", &records)],
         ..Report::new(reference())
     };
-    let indented = json_text(&report).unwrap();
+    let indented = report.json().unwrap();
     assert!(
         indented.starts_with("{\n  \"kl_version\": \"0\",\n  \"json_version\": 1,\n"),
         "{indented}"
     );
     assert!(indented.ends_with("}\n"));
     report.models[0].tokens = Some(made_up::tokens(&records));
-    assert_eq!(json_text(&report).unwrap().lines().count(), 1);
+    assert_eq!(report.json().unwrap().lines().count(), 1);
 }

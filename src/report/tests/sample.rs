@@ -4,13 +4,13 @@ use kl_formats::{BackendIdentity, TokenRecord};
 use serde_json::json;
 
 use super::{made_up, schema};
-use crate::report::Warning;
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
     PairKind, WorstText, WorstToken, WorstTop,
 };
+use crate::report::{Warning, json_text};
 use crate::stats::{
-    Breakdown, ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Summary,
+    ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Statistics,
 };
 
 const WINDOWS: u32 = 12;
@@ -174,7 +174,8 @@ fn reference() -> ComparedReference {
 
 /// A model whose KLDs are `scale` times those of made-up records.
 pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
-    let records = records(scale);
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let measured = Statistics::of_records(&records(scale), &[], confidence, rule);
     ComparedModel {
         label: label.to_owned(),
         sidecar: format!("{label}.gguf.kls"),
@@ -185,8 +186,8 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         is_incomplete: false,
         n_vocab_compared: Some(512),
         until: None,
-        summary: Summary::from_records(&records, Confidence::default(), ClusterRule::default()),
-        breakdown: Breakdown::of(&records, &[], Confidence::default(), ClusterRule::default()),
+        summary: measured.summary,
+        breakdown: measured.breakdown,
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,
@@ -245,7 +246,7 @@ fn worst(kld: f64, before: &str, has_next: bool) -> WorstToken {
 
 #[test]
 fn the_json_is_as_its_schema_states() {
-    let json = comparison().json().unwrap();
+    let json = json_text(&comparison()).unwrap();
     schema::check::<Comparison>(&json);
     assert!(json.ends_with("}\n"));
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();

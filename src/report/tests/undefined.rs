@@ -8,10 +8,9 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
     PairKind,
 };
-use crate::report::{ModelReport, page, text_report};
+use crate::report::{ModelReport, json_text, page, text_report};
 use crate::stats::{
-    Breakdown, ClusterRule, Confidence, LlamaPerplexity, PairedComparison, Summary, curves,
-    paired_difference,
+    ClusterRule, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Statistics,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -76,16 +75,10 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
-        let column = |of: fn(&TokenRecord) -> u32| of_model.iter().map(of).collect::<Vec<_>>();
-        let klds = |of: &[TokenRecord]| of.iter().map(|r| r.kld).collect::<Vec<_>>();
-        let difference = paired_difference(
-            &column(|r| r.window),
-            &column(|r| r.group),
-            &klds(of_model),
-            &klds(first),
-            Confidence::default(),
-            RULE,
-        );
+        let windows: Vec<_> = of_model.iter().map(|r| (r.window, r.group)).collect();
+        let both = of_model.iter().zip(first);
+        let differences: Vec<f64> = both.map(|(a, b)| a.kld - b.kld).collect();
+        let difference = PairedDifference::of(&windows, &differences, Confidence::default(), RULE);
         let to_best = difference.filter(|_| i > 0).map(|difference| {
             let p_holm = difference.p;
             DifferenceToBest { difference, p_holm }
@@ -104,11 +97,12 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
+        let statistics = Statistics::of_records(of_model, &groups, Confidence::default(), RULE);
         models.push(ComparedModel {
-            summary: Summary::from_records(of_model, Confidence::default(), RULE),
-            breakdown: Breakdown::of(of_model, &groups, Confidence::default(), RULE),
-            ccdf: curves::ccdf(of_model),
-            by_window: curves::by_window(of_model),
+            summary: statistics.summary,
+            breakdown: statistics.breakdown,
+            ccdf: statistics.ccdf,
+            by_window: statistics.by_window,
             difference_to_best: to_best,
             indistinguishable_from_best: i % 2 == 0,
             pareto: true,
@@ -178,7 +172,7 @@ fn no_output_shows_a_number_that_is_none() {
             is_drawn && has_0,
             "{case}"
         );
-        let json = of.json().unwrap();
+        let json = json_text(&of).unwrap();
         check(case, "the JSON", &json);
         crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
@@ -195,7 +189,7 @@ fn no_output_shows_a_number_that_is_none() {
                 top_b_text: None,
             });
             check(case, "the pair", &in_depth.text());
-            let json = in_depth.json().unwrap();
+            let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
             crate::report::tests::schema::check::<InDepth>(&json);
         }

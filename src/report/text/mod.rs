@@ -3,16 +3,16 @@
 mod llama_perplexity;
 mod prompts;
 mod sections;
-mod states;
 
 use kl_formats::{Values, klpy};
 
 use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
-use self::states::states;
 use super::layout::Sheet;
-use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
-use super::result::{Interrupted, ModelInfo, ModelReport, ReferenceInfo, UntilInfo};
+use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
+use super::result::{
+    HereInfo, Interrupted, ModelInfo, ModelReport, ReferenceInfo, RowError, StatesInfo, UntilInfo,
+};
 use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary};
 
 /// The width of the column of names.
@@ -128,6 +128,36 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         let text = format!("{}: {}", missing.what, missing.why);
         out.line("not available", &text);
     }
+}
+
+/// Where the rows were computed, how far they are from the model's own, and the encoding's own error
+/// if it has one.
+fn states(out: &mut Sheet, states: &StatesInfo) {
+    if let Some(here) = &states.here {
+        let of = format!(
+            "computed on {} from {} states",
+            here.device, states.state_type
+        );
+        out.line("reference rows", &of);
+        out.line("", &moved(here));
+    }
+    if states.error.max_kld > 0.0 {
+        out.line("error of the encoding", &nats(states.error));
+    }
+}
+
+/// How far the rows computed here are from the model's own.
+fn moved(here: &HereInfo) -> String {
+    match here.is_exact {
+        Some(true) => "to the bit as the model gave them".to_owned(),
+        Some(false) => format!("off by {}", nats(here.error)),
+        None => "not checked: it holds no row to check with".to_owned(),
+    }
+}
+
+fn nats(error: RowError) -> String {
+    let [mean, max] = [error.mean_kld, error.max_kld].map(short_kld);
+    format!("{mean} nats, {max} at most")
 }
 
 fn partial(interrupted: &Interrupted, unit: &str) -> String {

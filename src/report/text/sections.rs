@@ -1,6 +1,6 @@
 //! The sections of a report, in the order in which they are printed.
 
-use crate::report::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
+use crate::report::comparison::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
     count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, short_kld,

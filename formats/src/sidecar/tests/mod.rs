@@ -8,7 +8,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::trailer::Trailer;
+use super::end::Trailer;
 use super::*;
 use crate::common::model;
 use crate::testing::*;
@@ -19,15 +19,16 @@ fn header(n_records: u64) -> SidecarHeader {
         kind: Some("kl.py".into()),
         ..Default::default()
     };
-    SidecarHeader {
-        writer: "kl test".into(),
-        model: Some(model()),
-        model_path: "a/m.gguf".into(),
+    let mut header = SidecarHeader {
         label: Some("m, q8 cache".into()),
         groups: vec!["wiki".into(), "code".into()],
         stored: true,
         ..SidecarHeader::new(reference, 8, 5, Some(n_records))
-    }
+    };
+    header.writer = Some("kl test".into());
+    header.model = Some(model());
+    header.model_path = Some("a/m.gguf".into());
+    header
 }
 
 fn record(i: u32) -> TokenRecord {
@@ -65,7 +66,7 @@ const END_BYTES: usize = 23 + TRAILER_BYTES;
 fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
     let section = texts().to_bytes();
     let trailer = Trailer::new(n_records, &section);
-    [section, trailer::to_bytes(&trailer, header_crc)].concat()
+    [section, trailer.to_bytes(header_crc)].concat()
 }
 
 fn write(records: &[TokenRecord]) -> Vec<u8> {

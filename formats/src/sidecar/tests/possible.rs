@@ -145,9 +145,7 @@ fn only_rows_of_a_base_file_leave_probabilities_unknown() {
         ..good()
     };
     assert!(read_record(header(2), unknown).is_ok());
-    let by_llama_cpp = SidecarHeader {
-        backend: Some(BackendIdentity::version("b1")),
-        ..header(2)
-    };
+    let mut by_llama_cpp = header(2);
+    by_llama_cpp.backend = Some(BackendIdentity::version("b1"));
     assert!(read_record(by_llama_cpp, unknown).is_err());
 }

@@ -12,7 +12,7 @@ fn with_texts(section: &[u8], stated_bytes: u64) -> Vec<u8> {
         texts_bytes: stated_bytes,
         ..Trailer::new(1, section)
     };
-    bytes.extend(trailer::to_bytes(&trailer, crc));
+    bytes.extend(trailer.to_bytes(crc));
     bytes
 }
 

@@ -91,3 +91,20 @@ fn automatic_layers_are_a_number_once_a_model_is_loaded() {
     // Three layers, and the output layer.
     assert_eq!(model.facts().n_layers, 4);
 }
+
+/// A mapped file shows in the process's memory for as long as its model is there.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_of_a_process_that_goes_on_is_freed_though_it_is_dropped_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dropped-last.gguf");
+    std::fs::copy(fixture("tiny-f16.gguf"), &path).unwrap();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains("dropped-last.gguf")
+    };
+    let model = load(&path);
+    assert!(is_mapped());
+    model.drop_last();
+    assert!(!is_mapped());
+}

@@ -35,7 +35,7 @@ pub(super) fn read_states(path: &Path) -> Result<Found> {
     let reader = NativeReader::open(path)?;
     let header = reader.header().clone();
     let entries: Vec<_> = reader.windows().copied().collect();
-    let Rows::States(states) = reader.into_reference().into_rows() else {
+    let Rows::States(states, _) = reader.into_reference().into_rows() else {
         panic!("no states");
     };
     let mut head = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn read_states(path: &Path) -> Result<Found> {
     let mut windows = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let mut numbers = vec![7.0];
-        states.read(i, 0..entry.n_rows, &mut numbers)?;
+        states.read_states(i, 0..entry.n_rows, &mut None, &mut numbers)?;
         assert_eq!(numbers[0], 7.0, "states are appended");
         let bits = numbers[1..].iter().map(|x| x.to_bits()).collect();
         windows.push((states.window(i)?, bits));
@@ -104,21 +104,25 @@ fn any_rows_of_a_window_can_be_read() {
     let reference = Reference::open(scratch.file(&hidden.bytes())).unwrap();
     let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
     assert_eq!(listed.unwrap(), specs(&hidden.windows));
-    let Rows::States(states) = reference.rows() else {
+    let Rows::States(states, _) = reference.rows() else {
         panic!("no states");
     };
     let n_rows = hidden.windows[0].spec.n_rows;
+    let mut last = None;
     for start in 0..=n_rows {
         for end in start..=n_rows {
             let mut numbers = Vec::new();
-            states.read(0, start..end, &mut numbers).unwrap();
+            let rows = start..end;
+            states
+                .read_states(0, rows, &mut last, &mut numbers)
+                .unwrap();
             assert_eq!(
                 numbers,
                 hidden.windows[0].rows[start as usize * 3..end as usize * 3]
             );
         }
     }
-    states.prefetch(0);
+    states.prefetch(0, 0);
 }
 
 #[test]

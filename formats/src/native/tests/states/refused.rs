@@ -210,7 +210,7 @@ fn a_tensor_that_is_not_the_headers_is_found() {
     let path = scratch.file(&put_together(&parts, entries));
     assert!(read_states(path).is_ok());
     let reference = Reference::open(path).unwrap();
-    let Rows::States(states) = reference.rows() else {
+    let Rows::States(states, _) = reference.rows() else {
         panic!("no states");
     };
     let error = states.verify_head().unwrap_err().to_string();

@@ -1,10 +1,80 @@
-//! Which model, text and backend a file comes from: this distinguishes two runs.
+//! Where rows come from: the model, the text and the backend, by which two runs are told apart.
 //!
 //! `None` means that the file does not record it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Calls;
+
+/// The model that computed rows, the text that its windows are cut from, and how. What is known of an
+/// open reference ([`crate::About`]) and the headers of `kl`'s own files ([`crate::Header`],
+/// [`crate::SidecarHeader`]) each embed one, and give access to its fields as to their own.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Provenance {
+    /// The program that wrote the file, with its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<String>,
+    /// The model that computed the rows; in a sidecar the evaluated one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelIdentity>,
+    /// The model's path, as it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_path: Option<String>,
+    /// The model's tokenizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// Most tokens in a window; most rows where there may be no tokens.
+    pub n_ctx: u32,
+    /// Entries of a row.
+    pub n_vocab: u32,
+    /// Whether each window starts with an inserted BOS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_bos: Option<bool>,
+    /// First scored position of a full window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_scored: Option<u32>,
+    /// The text that the windows are cut from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextIdentity>,
+    /// Where the windows are cut from several texts: each of them, in the order of their windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<TextIdentity>,
+    /// The text's path, as it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_path: Option<String>,
+    /// How the rows were computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendIdentity>,
+    /// Seed of the windows' order; `None` where they are in the order of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Tokens of text from the start of a window to that of the next, where windows overlap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stride: Option<u32>,
+    /// Which part of a whole the file holds; `None` for a whole one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+}
+
+/// Lets the fields of a struct's `provenance` be used as its own.
+macro_rules! deref_to_provenance {
+    ($of:ty) => {
+        impl std::ops::Deref for $of {
+            type Target = crate::Provenance;
+
+            fn deref(&self) -> &crate::Provenance {
+                &self.provenance
+            }
+        }
+
+        impl std::ops::DerefMut for $of {
+            fn deref_mut(&mut self) -> &mut crate::Provenance {
+                &mut self.provenance
+            }
+        }
+    };
+}
+pub(crate) use deref_to_provenance;
 
 /// A model file.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -163,6 +233,47 @@ impl BackendIdentity {
     }
 }
 
+/// Which part of a whole a file holds: the windows `index`, `index + count`, `index + 2 * count`, ...
+/// of the whole's, counted from 0 in the order in which one run would write them.
+///
+/// The header of a part counts its own windows and rows; here are those of the whole. Everything
+/// else in the header is as in the whole's.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Shard {
+    /// Which part, from 0.
+    pub index: u32,
+    /// How many parts there are.
+    pub count: u32,
+    /// Windows of the whole that have rows.
+    pub n_windows: u32,
+    /// Rows of the whole; of a sidecar, records.
+    pub n_rows: u64,
+}
+
+impl Shard {
+    /// Windows of this part.
+    pub fn n_own_windows(&self) -> u32 {
+        let after = self.n_windows.saturating_sub(self.index);
+        after.div_ceil(self.count.max(1))
+    }
+
+    /// What is wrong with it, if anything; `n_rows` are the file's own.
+    pub(crate) fn fault(&self, n_rows: Option<u64>) -> Option<String> {
+        let Self { index, count, .. } = self;
+        if index >= count {
+            Some(format!("shard {index} of {count}"))
+        } else if n_rows.is_some_and(|n| n > self.n_rows) {
+            let whole = self.n_rows;
+            Some(format!(
+                "a shard of more rows than the {whole} of the whole"
+            ))
+        } else {
+            None
+        }
+    }
+}
+
 /// Bytes in lower-case hexadecimal, as kl writes every hash.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -225,5 +336,39 @@ mod tests {
         ] {
             assert_eq!(part_of_name(stem), expected, "{stem}");
         }
+    }
+
+    #[test]
+    fn the_parts_of_a_whole_share_its_windows() {
+        for (n_windows, count) in [(9, 1), (9, 3), (9, 7), (10, 3), (7, 7)] {
+            let own = |index| {
+                let shard = Shard {
+                    index,
+                    count,
+                    n_windows,
+                    n_rows: 0,
+                };
+                shard.n_own_windows()
+            };
+            for index in 0..count {
+                let expected = (index..n_windows).step_by(count as usize).count();
+                assert_eq!(own(index) as usize, expected, "{index}/{count}");
+            }
+            assert_eq!((0..count).map(own).sum::<u32>(), n_windows);
+        }
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_is_a_fault() {
+        let shard = |index, count| Shard {
+            index,
+            count,
+            n_windows: 4,
+            n_rows: 10,
+        };
+        assert_eq!(shard(2, 3).fault(Some(10)), None);
+        assert!(shard(3, 3).fault(None).is_some());
+        assert!(shard(0, 0).fault(None).is_some());
+        assert!(shard(0, 3).fault(Some(11)).is_some());
     }
 }

@@ -1,6 +1,10 @@
-//! The texts of tokens, so that what a sidecar holds can be shown in context without a model.
+//! What follows the records: the texts of tokens, so that what a sidecar holds can be shown in context
+//! without a model; and the trailer, which shows that nothing is missing.
 
 use std::collections::BTreeMap;
+
+use super::crc_of;
+use crate::checksum;
 
 /// The texts of some tokens, as the bytes that the model's tokenizer gives for each: one token may be
 /// part of a character. At most 65,535 bytes a token.
@@ -99,6 +103,66 @@ impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
             all.push(*id, bytes.get(..u16::MAX.into()).unwrap_or(bytes));
         }
         all
+    }
+}
+
+/// Bytes of the trailer: the end mark, the number of records, the bytes of the texts and their
+/// checksum, the trailer's checksum.
+pub const TRAILER_BYTES: usize = END_MARK.len() + 8 + 8 + 4 + 4;
+
+/// How the trailer starts. A record would have to belong to window 1,600,351,339 to start so.
+const END_MARK: &[u8; 8] = b"kls_end\n";
+
+/// What a trailer states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Trailer {
+    /// Records in the file.
+    pub n_records: u64,
+    /// Bytes of the section of texts.
+    pub texts_bytes: u64,
+    /// CRC-32 of these bytes.
+    pub texts_crc: u32,
+}
+
+impl Trailer {
+    /// The trailer of a file of `n_records` records, and this section of texts.
+    pub fn new(n_records: u64, texts: &[u8]) -> Self {
+        Self {
+            n_records,
+            texts_bytes: texts.len() as u64,
+            texts_crc: crc32fast::hash(texts),
+        }
+    }
+
+    /// The bytes of the trailer.
+    pub fn to_bytes(self, header_crc: u32) -> Vec<u8> {
+        let mut bytes = END_MARK.to_vec();
+        bytes.extend(self.n_records.to_le_bytes());
+        bytes.extend(self.texts_bytes.to_le_bytes());
+        bytes.extend(self.texts_crc.to_le_bytes());
+        bytes.extend(crc_of(header_crc, &[&bytes]).to_le_bytes());
+        bytes
+    }
+
+    /// Reads the last bytes of a file; `None` if they are no trailer, so that the file was cut off.
+    ///
+    /// # Errors
+    /// A wrong checksum, in words.
+    pub fn read(
+        bytes: &[u8; TRAILER_BYTES],
+        header_crc: u32,
+    ) -> Option<Result<Self, &'static str>> {
+        let (n_records, rest) = bytes.strip_prefix(END_MARK)?.split_first_chunk()?;
+        let (texts_bytes, rest) = rest.split_first_chunk()?;
+        let (fields, stated) = bytes.split_last_chunk()?;
+        if !checksum::matches(crc_of(header_crc, &[fields]), u32::from_le_bytes(*stated)) {
+            return Some(Err("the trailer's checksum does not match"));
+        }
+        Some(Ok(Self {
+            n_records: u64::from_le_bytes(*n_records),
+            texts_bytes: u64::from_le_bytes(*texts_bytes),
+            texts_crc: u32::from_le_bytes(*rest.first_chunk()?),
+        }))
     }
 }
 

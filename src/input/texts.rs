@@ -1,78 +1,136 @@
-//! Several texts, each under the name of its group, cut into the windows of one reference.
+//! Texts become windows: the tokenizer turns each into tokens, which are cut.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kl_formats::{Groups, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::single::{cut, tokenize};
-use super::text::{self, InvalidUtf8, Text};
-use super::{GroupedSource, Plan, PreparedInput};
+use super::text::{self, Text};
+use super::{NamedText, Plan, PreparedInput, TextSource, Windowing, n_tokens};
 use crate::engine::Model;
 
-/// Texts that were read, not yet tokenized.
-pub struct RawTexts<'s> {
-    source: &'s GroupedSource,
-    /// One for each text of the source.
+/// Reads every text.
+pub(super) fn read(source: &TextSource) -> Result<Vec<Text>> {
+    let texts = source.texts.iter().map(|named| text::read(&named.path));
+    texts.collect()
+}
+
+/// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
+/// texts. Each starts with an inserted BOS, where the model wants one. The windows are as many as the
+/// settings allow of each text.
+pub(super) fn in_windows<M: Model>(
+    source: &TextSource,
     texts: Vec<Text>,
-}
-
-impl<'s> RawTexts<'s> {
-    /// Reads every text.
-    pub fn read(source: &'s GroupedSource) -> Result<Self> {
-        let texts = source.texts.iter().map(|named| text::read(&named.path));
-        Ok(Self {
-            source,
-            texts: texts.collect::<Result<_>>()?,
-        })
-    }
-
-    /// The texts that hold bytes that are not UTF-8, as the user names them.
-    pub fn invalid_utf8(&self) -> Vec<(String, InvalidUtf8)> {
-        let texts = self.source.texts.iter().zip(&self.texts);
-        let invalid = texts.filter_map(|(named, text)| {
-            Some((named.path.display().to_string(), text.invalid_utf8?))
-        });
-        invalid.collect()
-    }
-
-    /// Cuts each text into windows of its own, numbered one after the other: none holds parts of
-    /// two texts. The windows are as many as the settings allow of each text.
-    pub fn in_windows<M: Model>(self, model: &M, max_rows: Option<u64>) -> Result<PreparedInput> {
-        let (windowing, bos) = (&self.source.windowing, model.facts().bos());
-        let mut all = Plan::of(Vec::new());
-        let (mut identities, mut groups) = (Vec::new(), Vec::new());
-        for (named, text) in self.source.texts.iter().zip(self.texts) {
-            let path = &named.path;
-            let tokens = tokenize(model, &text.text, path, self.source.parse_special)?;
-            let plan = cut(&tokens, path, windowing, bos)?;
-            let mut identity = text.identity;
-            identity.n_tokens = Some(tokens.len() as u64);
-            identities.push(identity);
-            let n_windows = plan.windows.len() + plan.n_unscored;
-            groups.extend(std::iter::repeat_n(named.group.as_str(), n_windows));
-            all.append(plan);
+    model: &M,
+    max_rows: Option<u64>,
+) -> Result<PreparedInput> {
+    let (windowing, bos) = (&source.windowing, model.facts().bos());
+    check_stride(windowing, bos)?;
+    let mut all = Plan::default();
+    let (mut identities, mut groups) = (Vec::new(), Vec::new());
+    for (named, text) in source.texts.iter().zip(texts) {
+        let (tokens, identity) = tokenize(source, named, text, model)?;
+        let plan = Plan::cut(&tokens, windowing, bos);
+        if plan.n_rows() == 0 {
+            bail!(
+                "{}: has {} tokens, too few for a scored position: use a longer text, or lower --score",
+                named.path.display(),
+                tokens.len()
+            );
         }
-        let plan = all.limited(max_rows);
-        let text = identity_of_all(self.source, &identities);
-        Ok(PreparedInput {
-            texts: identities,
-            groups: Some(Groups::of_each(groups)),
-            ..PreparedInput::of_text(plan, windowing, bos, text)
-        })
+        identities.push(identity);
+        let n_windows = plan.windows.len() + plan.n_unscored;
+        groups.extend(std::iter::repeat_n(named.group(), n_windows));
+        all.append(plan);
+    }
+    let plan = all.limited(max_rows);
+    let has_groups = source.texts.iter().any(|named| named.group.is_some());
+    if !has_groups {
+        let text = identities.pop().unwrap_or_default();
+        return Ok(PreparedInput::of_text(plan, windowing, bos, text));
+    }
+    let text = identity_of_all(source, &identities);
+    Ok(PreparedInput {
+        texts: identities,
+        groups: Some(Groups::of_each(groups)),
+        ..PreparedInput::of_text(plan, windowing, bos, text)
+    })
+}
+
+/// Cuts the only text as llama-perplexity does, with one BOS before all of it: whole windows whose first
+/// token the BOS replaces, where the model wants one.
+pub(super) fn in_chunks<M: Model>(
+    source: &TextSource,
+    texts: Vec<Text>,
+    model: &M,
+) -> Result<PreparedInput> {
+    let (windowing, bos) = (&source.windowing, model.facts().bos());
+    let Some((named, text)) = source.texts.iter().zip(texts).next() else {
+        bail!("there is no text to cut into chunks");
+    };
+    let (tokens, identity) = tokenize(source, named, text, model)?;
+    let mut stream: Vec<u32> = bos.iter().chain(&tokens).copied().collect();
+    let plan = Plan::chunks(&stream, windowing.n_ctx, bos);
+    if plan.n_rows() == 0 {
+        bail!(
+            "{}: has {} tokens, too few for a whole window of {}: use a longer text, or lower --n-ctx",
+            named.path.display(),
+            tokens.len(),
+            windowing.n_ctx
+        );
+    }
+    let n_whole = n_tokens(&plan.windows) as usize;
+    let n_left_out = stream.len().saturating_sub(n_whole) as u64;
+    stream.truncate(n_whole);
+    Ok(PreparedInput {
+        text_tokens: stream,
+        n_left_out,
+        ..PreparedInput::of_text(plan, windowing, bos, identity)
+    })
+}
+
+/// Tokenizes a text, and completes what identifies it.
+fn tokenize<M: Model>(
+    source: &TextSource,
+    named: &NamedText,
+    text: Text,
+    model: &M,
+) -> Result<(Vec<u32>, TextIdentity)> {
+    let tokens = model.tokenize(&text.text, source.parse_special)?;
+    if tokens.len() < 2 {
+        bail!(
+            "{}: has fewer than two tokens: use a longer text",
+            named.path.display()
+        );
+    }
+    let mut identity = text.identity;
+    identity.n_tokens = Some(tokens.len() as u64);
+    Ok((tokens, identity))
+}
+
+/// Refuses a stride that would skip tokens.
+fn check_stride(windowing: &Windowing, bos: Option<u32>) -> Result<()> {
+    let longest = windowing.text_per_window(bos);
+    match windowing.stride {
+        Some(stride) if stride as usize > longest => bail!(
+            "--stride {stride}: leaves tokens out, because a window of {} holds {longest} tokens of text{}: use at most {longest}",
+            windowing.n_ctx,
+            if bos.is_some() { " and a BOS" } else { "" }
+        ),
+        _ => Ok(()),
     }
 }
 
-/// What identifies all texts together, as LOGITS.md states it: their names after their groups, and
+/// The identity of all texts together, as LOGITS.md states it: their names after their groups, and
 /// the hash of their hashes and groups.
-fn identity_of_all(source: &GroupedSource, texts: &[TextIdentity]) -> TextIdentity {
+fn identity_of_all(source: &TextSource, texts: &[TextIdentity]) -> TextIdentity {
     let all = || source.texts.iter().zip(texts);
     let named = all().map(|(named, text)| {
         let name = text.name.as_deref().unwrap_or_default();
-        format!("{}={name}", named.group)
+        format!("{}={name}", named.group())
     });
     let lines = all().map(|(named, text)| {
         let sha256 = text.sha256.as_deref().unwrap_or_default();
-        format!("{sha256}  {}\n", named.group)
+        format!("{sha256}  {}\n", named.group())
     });
     let mut identity = TextIdentity::named(named.collect::<Vec<_>>().join(", "));
     identity.sha256 = Some(hex(&Sha256::digest(lines.collect::<String>())));
@@ -89,27 +147,26 @@ mod tests {
     use crate::engine::{Engine as _, FakeEngine, ModelOptions};
     use crate::input::{NamedText, ScoreFrom, Windowing};
 
-    fn source(folder: &tempfile::TempDir, windowing: Windowing) -> GroupedSource {
+    fn source(folder: &tempfile::TempDir, windowing: Windowing) -> TextSource {
         let texts = [("wiki", "a", 20), ("code", "b", 5), ("wiki", "c", 9)];
         let texts = texts.map(|(group, name, n_tokens)| {
             let path = folder.path().join(name);
             fs::write(&path, name.repeat(n_tokens)).unwrap();
-            let group = group.to_owned();
+            let group = Some(group.to_owned());
             NamedText { group, path }
         });
-        GroupedSource {
+        TextSource {
             texts: texts.into(),
             windowing,
             parse_special: false,
         }
     }
 
-    fn prepare(source: &GroupedSource, max_rows: Option<u64>) -> PreparedInput {
+    fn prepare(source: &TextSource, max_rows: Option<u64>) -> PreparedInput {
         let path = &source.texts[0].path;
         let engine = FakeEngine::default();
         let model = engine.load(path, &ModelOptions::default()).unwrap();
-        let raw = RawTexts::read(source).unwrap();
-        raw.in_windows(&model, max_rows).unwrap()
+        in_windows(source, read(source).unwrap(), &model, max_rows).unwrap()
     }
 
     const WINDOWING: Windowing = Windowing {

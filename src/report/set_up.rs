@@ -1,0 +1,100 @@
+//! How models were run: the parts of a set-up, as tables, warnings, labels and the page show them.
+
+use kl_formats::BackendIdentity;
+
+/// A part of a set-up as text; `None` where it is not recorded.
+pub type SettingValue = fn(&BackendIdentity) -> Option<String>;
+
+/// The parts, each by its name.
+pub const SETTINGS: [(&str, SettingValue); 9] = [
+    ("K cache", |s| s.type_k.clone()),
+    ("V cache", |s| s.type_v.clone()),
+    ("devices", |s| Some(s.devices.as_ref()?.join(", "))),
+    ("GPU layers", |s| s.n_gpu_layers.map(|n| n.to_string())),
+    ("batch", |s| s.n_batch.map(|n| n.to_string())),
+    ("physical batch", |s| s.n_ubatch.map(|n| n.to_string())),
+    ("flash attention", |s| s.flash_attn.clone()),
+    ("threads", |s| s.threads.map(|n| n.to_string())),
+    ("llama.cpp", |s| s.llama_cpp.clone()),
+];
+
+/// The columns of a table of what differs, where parts that belong together share one.
+const COLUMNS: [(&str, SettingValue); 7] = [
+    ("KV cache", kv_types),
+    ("devices", |s| setting(s, "devices")),
+    ("-ngl", |s| setting(s, "GPU layers")),
+    ("placement", placement),
+    ("batch", whole_batch),
+    ("-fa", |s| setting(s, "flash attention")),
+    ("llama.cpp", |s| setting(s, "llama.cpp")),
+];
+
+/// What can distinguish evaluations of one name, the most telling first.
+pub const DISTINCTIONS: [SettingValue; 4] = [
+    |s| match (&s.type_k, kv_types(s)?) {
+        (Some(k), types) if *k == types => Some(format!("KV {k}")),
+        (_, types) => Some(types),
+    },
+    |s| setting(s, "devices"),
+    |s| Some(format!("batch {}", batch(s)?)),
+    |s| Some(format!("-fa {}", setting(s, "flash attention")?)),
+];
+
+/// The columns in which set-ups differ, each with its title and a cell for each set-up: empty where
+/// nothing is known. Empty if all are alike.
+#[must_use]
+pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, Vec<String>)> {
+    let columns = COLUMNS.iter().map(|(title, of)| {
+        let cells = set_ups.iter().map(|set_up| of(set_up));
+        (*title, cells.map(Option::unwrap_or_default).collect())
+    });
+    columns
+        .filter(|(_, cells): &(_, Vec<String>)| {
+            // What is not known may be the same.
+            let mut known = cells.iter().filter(|cell| !cell.is_empty());
+            let first = known.next();
+            known.any(|cell| Some(cell) != first)
+        })
+        .collect()
+}
+
+/// The part of this name in [`SETTINGS`].
+#[must_use]
+pub fn setting(set_up: &BackendIdentity, name: &str) -> Option<String> {
+    let named = SETTINGS.iter().find(|(own, _)| *own == name);
+    named.and_then(|(_, value)| value(set_up))
+}
+
+/// The flags that placed weights, where layers were offloaded.
+fn placement(set_up: &BackendIdentity) -> Option<String> {
+    let is_offloaded = set_up.n_gpu_layers? > 0;
+    let flags = set_up.placement.as_ref().filter(|_| is_offloaded);
+    Some(flags.map_or_else(|| "default".to_owned(), |flags| flags.join(" ")))
+}
+
+fn kv_types(set_up: &BackendIdentity) -> Option<String> {
+    let (k, v) = (set_up.type_k.as_ref()?, set_up.type_v.as_ref()?);
+    Some(match k == v {
+        true => k.clone(),
+        false => format!("K {k}, V {v}"),
+    })
+}
+
+fn batch(set_up: &BackendIdentity) -> Option<String> {
+    Some(match (set_up.n_batch?, set_up.n_ubatch) {
+        (batch, Some(ubatch)) if ubatch != batch => format!("{batch}/{ubatch}"),
+        (batch, _) => batch.to_string(),
+    })
+}
+
+/// The batch, with the way that windows were put into calls.
+fn whole_batch(set_up: &BackendIdentity) -> Option<String> {
+    let batch = match set_up.equal_calls {
+        Some(true) => format!("{} in equal calls", set_up.n_batch?),
+        _ => batch(set_up)?,
+    };
+    Some(match set_up.n_seq {
+        Some(n) if n > 1 => format!("{batch} of {n} windows"),
+        _ => batch,
+    })
+}
