@@ -4,7 +4,7 @@ use kl_formats::TokenRecord;
 
 use crate::commands::settings::ResultSettings;
 use crate::report::UntilInfo;
-use crate::stats::text_length::windows_for;
+use crate::stats::distribution::windows_for;
 use crate::stats::{
     ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
     RunningInterval, Summary, exclusion,
