@@ -93,7 +93,7 @@ fn read_with(
     max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = open(path).limited(max_rows);
+    let blocks = open(path).choose(max_rows, None, false);
     evaluate(
         sources(n_sources, || Ok(fake(seed, n_batch))),
         &blocks,
@@ -198,7 +198,7 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
     write_native(&path, &plan, Encoding::F32, 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = open(&path).limited(Some(20));
+        let rows = open(&path).choose(Some(20), None, false);
         let make = || Ok(fake(2, 3));
         let measure = |pair: &RowPair<'_>| (pair.next, Kernel::detect().score(pair));
         evaluate(

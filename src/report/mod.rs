@@ -5,6 +5,7 @@
 
 pub mod comparison;
 mod condition;
+mod doubts;
 mod info;
 mod json;
 pub mod layout;
@@ -20,13 +21,14 @@ mod text;
 mod warning;
 
 pub use condition::{Condition, ConditionError, judge};
+pub use doubts::{doubts_of_model, doubts_of_models};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
 pub use json::{Versions, json_text};
 pub use one_line::one_line;
 pub use result::{
-    DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
-    NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError, StatesInfo,
-    TimingInfo, TokenColumns, TokenContext, TopToken, UntilInfo, Verdict, notable_core_wait, unit,
+    DeviceInfo, DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport,
+    ModelResult, NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report,
+    StatesInfo, TimingInfo, TokenColumns, TokenContext, TopToken, Verdict, notable_core_wait, unit,
     without_part,
 };
 pub use text::text_report;

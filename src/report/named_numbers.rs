@@ -8,11 +8,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::number::short_percent;
-use super::result::{ModelInfo, ModelReport, TimingInfo, UntilInfo};
+use super::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Statistics, TokenLocation,
+    UntilInfo,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -106,20 +107,12 @@ pub fn known_names() -> Vec<String> {
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
     let measured = Statistics::of_records(&records, &[], confidence, rule);
-    let report = ModelReport {
+    let result = ModelResult {
         label: String::new(),
         model: ModelInfo::new(Path::new(""), &identity),
-        set_up: None,
-        n_vocab_compared: 1,
         is_reference_model: false,
         is_noise_floor: false,
-        summary: measured.summary,
-        breakdown: measured.breakdown,
-        shows_breakdown: false,
-        max_at_text: Some(String::new()),
-        sidecar: Some(String::new()),
-        interrupted: None,
-        shard: None,
+        n_vocab_compared: Some(1),
         until: Some(UntilInfo {
             target: 0.0,
             reached: true,
@@ -127,20 +120,21 @@ pub fn known_names() -> Vec<String> {
             of: None,
             windows_needed: None,
         }),
-        n_resumed: 0,
+        summary: measured.summary,
+        breakdown: measured.breakdown,
+    };
+    let report = ModelReport {
+        max_at_text: Some(String::new()),
+        sidecar: Some(String::new()),
         timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(LogitSummary::from_metrics(
             &[logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None)); 2],
             &[&records[0], &records[1]].map(TokenLocation::of),
-            &Clusters::of_records(&records, ClusterRule::default()),
-            Confidence::default(),
+            &Clusters::of_records(&records, rule),
+            confidence,
         )),
-        not_available: Vec::new(),
-        conditions: Vec::new(),
-        prompts: None,
-        top: None,
-        tokens: None,
+        ..ModelReport::of(result)
     };
     named_numbers(&report).into_keys().collect()
 }

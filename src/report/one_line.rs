@@ -68,8 +68,9 @@ fn texts(model: &ModelReport, unit: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::UntilInfo;
+    use crate::report::ModelResult;
     use crate::report::tests::made_up::{plain, records, timing};
+    use crate::stats::UntilInfo;
 
     #[test]
     fn a_line_fits_the_terminal() {
@@ -78,20 +79,22 @@ mod tests {
             ..plain("q4_K_M.gguf", &records(12, 80))
         };
         let line = |label: &str, model: &ModelReport| {
-            let model = ModelReport {
+            let result = ModelResult {
                 label: label.to_owned(),
-                summary: model.summary.clone(),
+                ..model.result.clone()
+            };
+            let model = ModelReport {
                 timing: model.timing,
-                until: model.until,
-                ..plain("q4_K_M.gguf", &[])
+                ..ModelReport::of(result)
             };
             let line = one_line(&model, (2, 10), "window");
             assert!(line.chars().count() <= WIDTH, "{line}");
             line
         };
-        let of_until = |until| ModelReport {
-            until: Some(until),
-            ..plain("q4.gguf", &records(12, 80))
+        let of_until = |until| {
+            let mut model = plain("q4.gguf", &records(12, 80));
+            model.until = Some(until);
+            model
         };
         let short = line("q4_K_M", &model);
         assert_eq!(

@@ -3,10 +3,10 @@
 use kl_formats::{RowForms, Shard};
 use serde::Serialize;
 use serde::ser::SerializeStruct;
+use strum::IntoStaticStr;
 use thiserror::Error;
 
 use super::number::{count_of, kld, part, percent};
-use super::result::DeviceInfo;
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -17,7 +17,8 @@ fn have(flags: &[String]) -> String {
 }
 
 /// Something the user should know before trusting the numbers. In JSON: `kind` and `message`.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, Clone, PartialEq, Error, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum Warning {
     /// Layers should be offloaded, but there is no device.
@@ -63,6 +64,7 @@ pub enum Warning {
     },
     /// Windows at the end of the text are too short to score.
     #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
+    #[strum(serialize = "unscored_windows")]
     Unscored(u64),
     /// Prompts are too short to score.
     #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
@@ -79,6 +81,7 @@ pub enum Warning {
     NoPreTokenizer,
     /// Tokens at the end of the text do not fill a chunk of llama-perplexity.
     #[error("left out: the last {}, too few to fill a window", count_of(*.0, "token"))]
+    #[strum(serialize = "tokens_left_out")]
     NoWholeWindow(u64),
     /// A sidecar lacks numbers that this run wants.
     #[error(
@@ -87,6 +90,7 @@ pub enum Warning {
     MeasuredAnew(String),
     /// A converted file lacks something.
     #[error("{0}")]
+    #[strum(serialize = "conversion_loss")]
     Conversion(String),
     /// Rows could not be stored in codes.
     #[error(
@@ -140,14 +144,17 @@ pub enum Warning {
     #[error(
         "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", tokens_are(*.0)
     )]
+    #[strum(serialize = "excluded_tokens")]
     Excluded(u64),
     /// The model excludes what the reference does not.
     #[error(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens", count_of(*.0, "token")
     )]
+    #[strum(serialize = "infinite_kld")]
     Infinite(u64),
     /// Tokens of one of several models are left out.
     #[error("{label}: {} left out of its mean, but not of other models'", left_out(*.n_excluded, *.n_infinite))]
+    #[strum(serialize = "left_out_tokens")]
     LeftOut {
         label: String,
         n_excluded: u64,
@@ -160,6 +167,7 @@ pub enum Warning {
     #[error(
         "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: did you pass the same model twice?"
     )]
+    #[strum(serialize = "identical_rows")]
     Identical { path: String },
     /// A base file does not record the probability of all entries.
     #[error(
@@ -175,6 +183,7 @@ pub enum Warning {
     #[error(
         "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
     )]
+    #[strum(serialize = "vocabulary_cut")]
     TokenizerCut {
         compared: u32,
         there: u32,
@@ -210,6 +219,7 @@ pub enum Warning {
     #[error(
         "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
     )]
+    #[strum(serialize = "overlapping_windows")]
     Overlap { stride: u32, n_ctx: u32 },
     /// The BOS of a conversion is not the text's first token.
     #[error(
@@ -237,6 +247,7 @@ pub enum Warning {
     UnusedWindows { unused: usize, of: usize },
     /// There are too few clusters for their intervals.
     #[error("{}", few_clusters(.labels, *.n, .unit))]
+    #[strum(serialize = "few_windows")]
     FewClusters {
         /// The models that it is about, where there are several.
         labels: Vec<String>,
@@ -289,17 +300,6 @@ pub enum DeviceWait {
 }
 
 impl Warning {
-    /// The warning that a run which left its device waiting deserves, if any: for the CPU to do
-    /// `work`, or for the `file`.
-    #[must_use]
-    pub fn of_device(device: &DeviceInfo, work: DeviceWait, file: DeviceWait) -> Option<Self> {
-        let busy_share = device.busy_share;
-        let wait = if device.waited_for_file() { file } else { work };
-        device
-            .has_waited()
-            .then_some(Self::DeviceWaited { busy_share, wait })
-    }
-
     /// The warning that a file whose rows are stored so deserves, if any.
     #[must_use]
     pub fn of_forms(forms: RowForms) -> Option<Self> {
@@ -316,51 +316,20 @@ impl Warning {
         )
     }
 
+    /// Set if it is about the reference, so that the first model's is enough: the others would repeat
+    /// it with other digits.
+    #[must_use]
+    pub fn is_about_reference(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownProbability(_) | Self::UnknownTokens(_) | Self::HighPerplexity { .. }
+        )
+    }
+
     /// What the warning is about, for scripts: stable, unlike the message.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NoAccelerator { .. } => "no_accelerator",
-            Self::SlowBuild => "slow_build",
-            Self::ManyThreads { .. } => "many_threads",
-            Self::NotLocked => "not_locked",
-            Self::LongWindow { .. } => "long_window",
-            Self::NotUtf8 { .. } => "not_utf8",
-            Self::Unscored(_) => "unscored_windows",
-            Self::UnscoredPrompts(_) => "unscored_prompts",
-            Self::NoChatTemplate => "no_chat_template",
-            Self::NoPreTokenizer => "no_pre_tokenizer",
-            Self::NoWholeWindow(_) => "tokens_left_out",
-            Self::MeasuredAnew(_) => "measured_anew",
-            Self::Conversion(_) => "conversion_loss",
-            Self::ExactRows { .. } => "exact_rows",
-            Self::TokenizerUnknown => "tokenizer_unknown",
-            Self::SetUpDiffers { .. } => "set_up_differs",
-            Self::HighPerplexity { .. } => "high_perplexity",
-            Self::OtherModel { .. } => "other_model",
-            Self::SmallerReference { .. } => "smaller_reference",
-            Self::FarApart { .. } => "far_apart",
-            Self::Excluded(_) => "excluded_tokens",
-            Self::Infinite(_) => "infinite_kld",
-            Self::LeftOut { .. } => "left_out_tokens",
-            Self::Unpaired(_) => "unpaired",
-            Self::Identical { .. } => "identical_rows",
-            Self::UnknownProbability(_) => "unknown_probability",
-            Self::UnknownTokens(_) => "unknown_tokens",
-            Self::TokenizerCut { .. } => "vocabulary_cut",
-            Self::PartOfReference(_) => "part_of_reference",
-            Self::RowsMoved { .. } => "rows_moved",
-            Self::PartsDiffer { .. } => "parts_differ",
-            Self::Overlap { .. } => "overlapping_windows",
-            Self::OtherBos { .. } => "other_bos",
-            Self::FewerContexts => "fewer_contexts",
-            Self::DeviceWaited { .. } => "device_waited",
-            Self::TokensUnchecked => "tokens_unchecked",
-            Self::MissingWindows { .. } => "missing_windows",
-            Self::UnusedWindows { .. } => "unused_windows",
-            Self::FewClusters { .. } => "few_windows",
-            Self::NoLlamaPerplexity => "no_llama_perplexity",
-        }
+        self.into()
     }
 }
 

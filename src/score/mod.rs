@@ -97,7 +97,7 @@ mod ln;
 pub mod logit_metrics;
 mod pair;
 mod passes;
-mod recomputed;
+mod row_error;
 mod rows;
 mod token_score;
 
@@ -110,5 +110,5 @@ pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::{RowPair, floor};
-pub use recomputed::Recomputed;
+pub use row_error::RowError;
 pub use token_score::TokenScore;

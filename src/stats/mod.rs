@@ -41,6 +41,7 @@ mod running;
 pub mod significance;
 mod strata;
 pub mod summary;
+mod until;
 
 pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
@@ -68,3 +69,4 @@ pub use running::RunningInterval;
 pub use significance::{McNemar, SignTest, holm};
 pub use strata::Cluster;
 pub use summary::{Agreement, Statistics, Summary, UnknownP};
+pub use until::{Until, UntilInfo};

@@ -91,7 +91,54 @@ impl TokenRecord {
         if !checksum::matches(computed, u32::from_le_bytes(*crc)) {
             return None;
         }
-        options().deserialize(fields).ok()
+        fields.first_chunk().map(Self::from_fields)
+    }
+
+    /// The record of these fields. Reports read millions: this takes a third of bincode's time.
+    fn from_fields(fields: &[u8; FIELD_BYTES]) -> Self {
+        let (words, _) = fields.as_chunks();
+        let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+        let mut word = || words.next().unwrap_or_default();
+        let [
+            window,
+            position,
+            token,
+            flags,
+            ref_top,
+            eval_top,
+            ref_top_rank,
+            eval_top_rank,
+        ] = std::array::from_fn(|_| word());
+        let mut number = || f64::from_bits(u64::from(word()) | u64::from(word()) << 32);
+        let [
+            kld,
+            reverse_kld,
+            ref_nll,
+            eval_nll,
+            ref_entropy,
+            ref_top_p,
+            eval_top_p,
+            ref_unknown_p,
+        ] = std::array::from_fn(|_| number());
+        Self {
+            window,
+            position,
+            token,
+            flags,
+            ref_top,
+            eval_top,
+            ref_top_rank,
+            eval_top_rank,
+            kld,
+            reverse_kld,
+            ref_nll,
+            eval_nll,
+            ref_entropy,
+            ref_top_p,
+            eval_top_p,
+            ref_unknown_p,
+            group: word(),
+        }
     }
 }
 

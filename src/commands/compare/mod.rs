@@ -12,11 +12,8 @@ use anyhow::Result;
 use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
-use super::head::open_rows;
 use super::observer::{Observer, Watch};
-use super::reference::{
-    check_vocabularies, is_same_model, open_again, read_windows, warn_of_overlap,
-};
+use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
@@ -122,7 +119,6 @@ impl<E: Engine + Sync> FileRun<'_, E> {
             reference: self.info,
             settings: &settings.results,
             watch,
-            is_reference_model: is_same_model(about.model.as_ref(), other_about.model.as_ref()),
             model: identity(&other_about),
             n_vocab_compared: n_compared,
             backend: other_about.backend.clone(),

@@ -9,9 +9,9 @@ use kl_formats::{
 };
 use serde_json::Value;
 
-use super::until::Until;
 use crate::commands::resume::first_difference;
 use crate::report::number::{count_of, printable};
+use crate::stats::Until;
 
 /// A finished sidecar.
 #[derive(Debug)]

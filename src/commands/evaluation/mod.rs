@@ -4,13 +4,11 @@ mod finished;
 mod measures;
 mod models;
 mod sidecar;
-mod token_context;
 mod token_log;
-mod until;
 
 pub use finished::{Known, ScoredTokens};
 pub use measures::Measures;
-pub use models::{Evaluated, evaluate_each, one_line};
+pub use models::{Evaluated, evaluate_each};
 pub use sidecar::SidecarFile;
 
 use std::path::Path;
@@ -23,35 +21,20 @@ use kl_formats::{
 
 use super::context::writer;
 use super::observer::Watch;
-use super::reference::is_noise_floor;
+use super::parts::StoredEvaluation;
+use super::report::{Row, Scored, result_of};
 use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelInfo, ModelReport, NotAvailable,
-    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, UnfitText, Warning, judge,
+    DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable,
+    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, Warning, doubts_of_model,
+    judge,
 };
 use crate::score::{Kernel, RowPair};
-use crate::stats::{
-    ClusterKind, Distribution, MIN_CLUSTERS, MostDivergent, PromptStats, RunningMean, Statistics,
-    Summary,
-};
+use crate::stats::{MostDivergent, PromptStats, RunningMean, Statistics, Until};
 use measures::Measured;
-use token_context::{in_context, texts_of};
-use token_log::TokenLog;
-pub use until::Until;
-
-/// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
-pub const DOUBTFUL_PERPLEXITY: f64 = 100.0;
-
-/// The mean KLD in nats, and the share of equal top tokens, from which `kl` doubts that one model is
-/// a quant of the other. They are chosen, not measured: a quant that is worse is of no use either.
-const FAR_KLD: f64 = 1.0;
-const FAR_AGREEMENT: f64 = 0.5;
-
-/// The probability that entries of a base file could have, unknown, from which `kl` says so: far
-/// more than its 16 bits cost a KLD.
-const NOTABLE_UNKNOWN: f64 = 0.001;
+use token_log::{TokenLog, in_context, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -62,8 +45,6 @@ pub struct Evaluation<'e> {
     pub watch: &'e Watch<'e>,
     /// The evaluated model.
     pub model: ModelIdentity,
-    /// Whether it is the model that wrote the reference.
-    pub is_reference_model: bool,
     /// Entries of each row that are compared.
     pub n_vocab_compared: u32,
     /// How the evaluated rows are computed, if this run computes them or their file records it.
@@ -122,7 +103,9 @@ impl Evaluation<'_> {
             sidecar.keep_model_path(&mut header);
         }
         let n_windows = rows.n_windows;
-        let mut until = self.until.map(|target| Until::new(target, self.settings));
+        let mut until = self
+            .until
+            .map(|target| Until::new(target, self.settings.confidence, self.settings.clusters));
         let mut log = self.open_log(sidecar, &header, &mut rows, until.clone())?;
         if let Some(until) = &mut until {
             until.replay(&log.records);
@@ -141,22 +124,31 @@ impl Evaluation<'_> {
             }
         };
         let (mut sidecar, mut unwritten) = (None, None);
+        let texts = texts_of(&log.records, self.tokens);
         if outcome.is_interrupted {
             if let Some(kept) = log.keep() {
                 self.watch.note(&kept);
             }
         } else {
-            let texts = texts_of(&log.records, self.tokens);
             match log.finish(&header, &texts) {
                 Ok(path) => sidecar = path,
                 Err(error) => unwritten = Some(error),
             }
         }
         let wrote = sidecar.is_some() && !log.is_whole;
-        let mut report = self.report(outcome, &log, until.as_ref(), n_windows, &header.groups);
-        report.sidecar = sidecar.map(|path| path.display().to_string());
+        let records = &log.records;
+        let mut scored = Scored::with_capacity(records.len());
+        let windows = records.chunk_by(|one, next| one.window == next.window);
+        windows.for_each(|window| scored.push(window));
+        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
+        let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
+        let result = result_of(&header, self.path, &statistics, until.as_ref(), n_windows);
+        let mut report = self.report(outcome, &log, result.clone(), n_windows);
+        report.sidecar = sidecar.as_ref().map(|path| path.display().to_string());
+        let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
         Ok(Evaluated {
             report,
+            row: Row::new(result, stored, scored, statistics, &texts),
             wrote,
             unwritten,
             here: rows.here,
@@ -197,7 +189,7 @@ impl Evaluation<'_> {
         rows: &mut ReferenceRows<'_>,
         until: Option<Until>,
     ) -> Result<TokenLog> {
-        let Some(sidecar) = sidecar else {
+        let Some(mut sidecar) = sidecar else {
             return Ok(TokenLog::without_sidecar());
         };
         if let Some(finished) = sidecar.finished() {
@@ -286,8 +278,7 @@ impl Evaluation<'_> {
                     self.watch.warn(Warning::FewerContexts);
                 }
                 if let Some(device) = timing.device.map(DeviceInfo::from)
-                    && let Some(waited) =
-                        Warning::of_device(&device, DeviceWait::Scoring, DeviceWait::Reading)
+                    && let Some(waited) = device.warning(DeviceWait::Scoring, DeviceWait::Reading)
                 {
                     self.watch.warn(waited);
                 }
@@ -299,22 +290,22 @@ impl Evaluation<'_> {
         Ok(outcome)
     }
 
-    /// Makes the report. `n_windows`: how many windows were to be evaluated, if known; `groups`: the
-    /// names of the windows' groups.
+    /// Makes the report of a result. `n_windows`: how many windows were to be evaluated, if known.
     fn report(
         &self,
         outcome: Outcome,
         log: &TokenLog,
-        until: Option<&Until>,
+        result: ModelResult,
         n_windows: Option<u64>,
-        groups: &[String],
     ) -> ModelReport {
         let (records, measured) = (&log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
-        let Statistics {
-            summary, breakdown, ..
-        } = Statistics::of_records(records, groups, confidence, clusters);
-        self.warn_of(&summary);
+        for doubt in doubts_of_model(&result, self.prompts.is_some(), self.shard.is_some()) {
+            match doubt.is_about_reference() {
+                true => self.watch.warn_once(doubt),
+                false => self.watch.warn(doubt),
+            }
+        }
         let text = |tokens: &[u32]| match self.tokens {
             Some(vocabulary) => vocabulary.text(tokens),
             None => TokenTexts::default().text(tokens),
@@ -323,44 +314,25 @@ impl Evaluation<'_> {
         if self.measures.wants_llama_perplexity() && llama_perplexity.is_none() {
             self.watch.warn(Warning::NoLlamaPerplexity);
         }
+        let summary = &result.summary;
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
-        let model = ModelInfo::new(self.path, &self.model);
         let mut report = ModelReport {
-            label: match self.settings.label_of(self.path) {
-                Some(label) => label,
-                None => model.default_label().to_owned(),
-            },
-            model,
-            is_reference_model: self.is_reference_model,
-            is_noise_floor: is_noise_floor(
-                self.is_reference_model,
-                self.backend.as_ref(),
-                self.reference_summary.backend.as_ref(),
-            ),
             set_up: self.backend.clone(),
-            n_vocab_compared: self.n_vocab_compared,
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
-            sidecar: None,
             interrupted: outcome.is_interrupted.then_some(Interrupted {
                 n_windows: summary.n_windows,
                 of: n_windows,
             }),
             shard: self.shard,
-            until: until.map(|until| until.info(&summary, n_windows)),
             n_resumed: log.n_resumed as u64,
             timing: outcome.timing.map(|timing| self.timing(&timing, log)),
-            breakdown,
             shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self
                 .measures
                 .logits(records, measured, confidence, clusters),
-            summary,
             not_available: self.not_available.clone(),
-            conditions: Vec::new(),
-            prompts: None,
-            top: None,
-            tokens: None,
+            ..ModelReport::of(result)
         };
         // Conditions are about the numbers above.
         report.conditions = judge(
@@ -394,60 +366,5 @@ impl Evaluation<'_> {
         let wall_s = self.started.elapsed().as_secs_f64();
         let n_rows = (log.records.len() - log.n_resumed) as u64;
         TimingInfo::new(&timing, load_s, wall_s, n_rows)
-    }
-
-    fn warn_of(&self, summary: &Summary) {
-        let watch = self.watch;
-        if summary.n_excluded > 0 {
-            watch.warn(Warning::Excluded(summary.n_excluded));
-        }
-        if summary.n_tokens > 0 && summary.n_infinite() > 0 {
-            watch.warn(Warning::Infinite(summary.n_infinite()));
-        }
-        let is_identical = |kld: &Distribution| kld.max == 0.0 && kld.n_infinite == 0;
-        if !self.is_reference_model && summary.kld.as_ref().is_some_and(is_identical) {
-            let path = self.path.display().to_string();
-            watch.warn(Warning::Identical { path });
-        }
-        if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
-            let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
-            if mean_kld >= FAR_KLD && top1 < FAR_AGREEMENT {
-                let path = self.path.display().to_string();
-                watch.warn(Warning::FarApart {
-                    path,
-                    mean_kld,
-                    top1,
-                });
-            }
-        }
-        let clusters = summary.clusters;
-        // Of a part this goes without saying, and more text is not the answer.
-        if self.shard.is_none() && (1..MIN_CLUSTERS as u64).contains(&clusters.n) {
-            let unit = match (clusters.kind, &self.prompts) {
-                (ClusterKind::Block, _) => "block",
-                (ClusterKind::Window, None) => "window",
-                (ClusterKind::Window, Some(_)) => "prompt",
-            };
-            let n = clusters.n;
-            let labels = Vec::new();
-            watch.warn(Warning::FewClusters { labels, n, unit });
-        }
-        if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
-            watch.warn_once(Warning::UnknownProbability(unknown.mean));
-        }
-        let n_unknown = summary
-            .perplexity
-            .map_or(0, |perplexity| perplexity.n_unknown);
-        if n_unknown > 0 {
-            watch.warn_once(Warning::UnknownTokens(n_unknown));
-        }
-        if let Some(perplexity) = &summary.perplexity
-            && perplexity.reference >= DOUBTFUL_PERPLEXITY
-        {
-            watch.warn_once(Warning::HighPerplexity {
-                perplexity: perplexity.reference,
-                text: UnfitText::of(self.prompts.is_some()),
-            });
-        }
     }
 }

@@ -4,15 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
 
-use crate::commands::observer::{Event, Watch};
-use crate::commands::report::compare_run;
-use crate::commands::settings::ResultSettings;
+use crate::commands::observer::{Event, Watch, one_line};
+use crate::commands::report::{Comparer, Row};
+use crate::commands::settings::{ResultSettings, Sidecar};
 use crate::pipeline::RowsHere;
-use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
+use crate::report::comparison::Comparison;
+use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
+    /// Its row in the table of several, and the KLD of each of its tokens.
+    pub row: (Row, Vec<f64>),
     /// Whether its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
@@ -39,6 +42,7 @@ pub fn evaluate_each(
     let several = paths.len() > 1;
     let mut usable = Vec::new();
     let mut evaluated_models = Vec::new();
+    let mut comparer = Comparer::new(settings.confidence, settings.clusters);
     for (index, path) in paths.iter().enumerate() {
         // A single model is opened at once, which finds the same faults.
         let looked = if several { look_ahead(path) } else { Ok(()) };
@@ -58,7 +62,7 @@ pub fn evaluate_each(
         match evaluate(path, &report.reference, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
-                    states.here = evaluated.here.map(HereInfo::from);
+                    states.here = evaluated.here;
                 }
                 if let Some(error) = evaluated.unwritten {
                     let error = one_line(&error);
@@ -66,6 +70,10 @@ pub fn evaluate_each(
                     report.unwritten.push(error);
                 }
                 let is_interrupted = evaluated.report.interrupted.is_some();
+                if several && !is_interrupted {
+                    let (row, klds) = evaluated.row;
+                    comparer.push(index, row, klds, watch);
+                }
                 evaluated_models.push((index, evaluated.report.label.clone()));
                 let written = evaluated.report.sidecar.clone().filter(|_| evaluated.wrote);
                 let place = (index, paths.len());
@@ -85,7 +93,8 @@ pub fn evaluate_each(
         publish(watch, &mut report);
     }
     watch.evaluates(None);
-    if let Some(comparison) = compare_run(settings, &report, watch) {
+    if comparer.n_rows() > 1 {
+        let comparison = compare(settings, comparer, &report.models, watch);
         watch.event(&Event::Compared(&comparison));
     }
     watch.warn_of_some(&evaluated_models);
@@ -131,7 +140,28 @@ fn fail(watch: &Watch<'_>, report: &mut Report, path: &Path, error: &Error, seve
     });
 }
 
-/// An error and its causes, in one line.
-pub fn one_line(error: &Error) -> String {
-    format!("{error:#}").replace('\n', " ")
+/// Compares the models of a run. Without sidecars, or if the models were evaluated on different
+/// tokens, there are no paired differences, and the table states why.
+fn compare(
+    settings: &ResultSettings,
+    mut comparer: Comparer,
+    models: &[ModelReport],
+    watch: &Watch<'_>,
+) -> Comparison {
+    let is_unwritten = |model: &ModelReport| model.interrupted.is_none() && model.sidecar.is_none();
+    let no_sidecar = "not every model has left a sidecar";
+    let why = match settings.sidecar {
+        _ if watch.should_stop() => "the run was interrupted",
+        Sidecar::None => "--no-sidecar leaves nothing to compare the models by, token by token",
+        _ if settings.part.is_some() => {
+            "these are parts: kl report compares them once all are there"
+        }
+        _ if models.iter().any(is_unwritten) => no_sidecar,
+        _ => match comparer.compare(watch) {
+            Ok(comparison) if comparison.not_compared.is_empty() => return comparison,
+            Ok(_) => "the models were not evaluated on the same tokens (--until, -n)",
+            Err(_) => no_sidecar,
+        },
+    };
+    comparer.without_pairs(why)
 }

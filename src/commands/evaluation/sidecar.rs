@@ -3,19 +3,20 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    BackendIdentity, Error, ModelIdentity, ReferenceSummary, SidecarHeader, SidecarReader,
-    SidecarWriter, TokenRecord, TokenTexts,
+    BackendIdentity, CutOffSidecar, Error, ModelIdentity, ReferenceSummary, SidecarHeader,
+    SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
 };
 
 use super::finished::Finished;
-use super::until::Until;
 use crate::commands::output::{Overwrite, PartialFile, flushed};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
+use crate::stats::Until;
 
 /// A sidecar, whose file is created before the model is loaded.
 pub struct SidecarFile {
@@ -26,6 +27,8 @@ pub struct SidecarFile {
     n_records: u64,
     /// Whether to continue what an earlier run left.
     resume: bool,
+    /// What a run that was cut off has left, which is read at most once.
+    cut_off: OnceLock<kl_formats::Result<CutOffSidecar>>,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
     finished: Option<Finished>,
@@ -80,6 +83,7 @@ impl SidecarFile {
             writer: None,
             n_records: 0,
             resume: settings.resume == Some(true),
+            cut_off: OnceLock::new(),
             finished,
         }))
     }
@@ -96,9 +100,9 @@ impl SidecarFile {
         model: &ModelIdentity,
         reference: &ReferenceSummary,
     ) -> Option<BackendIdentity> {
-        let header = match self.output.is_resumed() {
-            true => SidecarReader::open_cut_off(self.output.path()).ok()?.header,
-            false => self.finished.as_ref()?.header.clone(),
+        let header = match self.cut_off() {
+            Some(cut_off) => &cut_off.as_ref().ok()?.header,
+            None => &self.finished.as_ref()?.header,
         };
         let is_same = header.model.as_ref() == Some(model) && header.reference == *reference;
         header.backend.clone().filter(|_| is_same)
@@ -107,19 +111,29 @@ impl SidecarFile {
     /// Writes the model's path into `header` as the run wrote it that was cut off, if that ran the same
     /// model: a model is known by its hashes, and the finished file has one path.
     pub fn keep_model_path(&self, header: &mut SidecarHeader) {
-        if self.output.is_resumed()
-            && let Ok(begun) = SidecarReader::open_cut_off(self.output.path())
+        if let Some(Ok(begun)) = self.cut_off()
             && begun.header.model == header.model
         {
             header.model_path.clone_from(&begun.header.model_path);
         }
     }
 
+    fn cut_off(&self) -> Option<&kl_formats::Result<CutOffSidecar>> {
+        let read = || SidecarReader::open_cut_off(self.output.path());
+        self.output
+            .is_resumed()
+            .then(|| self.cut_off.get_or_init(read))
+    }
+
     /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
-    pub fn earlier(&self, header: &SidecarHeader, until: Option<Until>) -> Result<Option<Earlier>> {
+    pub fn earlier(
+        &mut self,
+        header: &SidecarHeader,
+        until: Option<Until>,
+    ) -> Result<Option<Earlier>> {
         let finished = self
             .finished
             .as_ref()
@@ -138,22 +152,20 @@ impl SidecarFile {
         if let Some(records) = records.filter(is_whole) {
             return Ok(Some(Earlier::Whole(records)));
         }
-        if self.output.is_resumed() {
-            let cut_off = match SidecarReader::open_cut_off(self.output.path()) {
-                // Not even its header is whole.
-                Err(Error::Truncated { .. }) => return Ok(None),
-                Err(error @ Error::NotASidecar { .. }) => {
-                    bail!(nothing_to_resume(&self.output, &error))
-                }
-                opened => opened?,
-            };
-            check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
-            let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
-            let mut records = cut_off.records;
-            keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
-            return Ok(Some(Earlier::CutOff(records)));
-        }
-        Ok(None)
+        self.cut_off();
+        let cut_off = match self.cut_off.take() {
+            // Not even its header is whole.
+            None | Some(Err(Error::Truncated { .. })) => return Ok(None),
+            Some(Err(error @ Error::NotASidecar { .. })) => {
+                bail!(nothing_to_resume(&self.output, &error))
+            }
+            Some(read) => read?,
+        };
+        check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
+        let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
+        let mut records = cut_off.records;
+        keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
+        Ok(Some(Earlier::CutOff(records)))
     }
 
     /// The sidecar's path, for messages.

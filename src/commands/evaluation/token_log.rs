@@ -1,13 +1,15 @@
 //! Keeps the records of an evaluation as they come: in memory, and in the sidecar.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
-use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{Groups, SidecarHeader, TokenRecord, TokenTexts};
 
-use super::models::one_line;
 use super::sidecar::{Earlier, SidecarFile};
+use crate::commands::observer::one_line;
+use crate::engine::Tokens;
 use crate::pipeline::ReferenceRows;
 
 /// The records of an evaluation so far, those of an earlier run first.
@@ -151,4 +153,32 @@ fn with_kept(sidecar: SidecarFile, error: Error) -> Error {
         Some(kept) => anyhow!("{error:#}; {kept}"),
         None => error,
     }
+}
+
+/// Adds to a record what its rows do not show: the group of its window, and whether its next token
+/// is a special one.
+pub fn in_context(
+    mut record: TokenRecord,
+    groups: Option<&Groups>,
+    vocabulary: Option<&dyn Tokens>,
+) -> TokenRecord {
+    if let Some(groups) = groups {
+        record.group = groups.of_window(record.window);
+    }
+    let next = vocabulary.zip(record.next_token());
+    if next.is_some_and(|(vocabulary, next)| vocabulary.is_special(next)) {
+        record.flags |= TokenRecord::NEXT_IS_SPECIAL;
+    }
+    record
+}
+
+/// The texts of all tokens that records name; none without a vocabulary.
+pub fn texts_of(records: &[TokenRecord], vocabulary: Option<&dyn Tokens>) -> TokenTexts {
+    let Some(vocabulary) = vocabulary else {
+        return TokenTexts::default();
+    };
+    let named = |record: &TokenRecord| [record.token, record.ref_top, record.eval_top];
+    let tokens: BTreeSet<u32> = records.iter().flat_map(named).collect();
+    let text = |token| Some((token, vocabulary.token_bytes(token)?));
+    tokens.into_iter().filter_map(text).collect()
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
 
-use super::one_line;
+use super::observer::one_line;
 use crate::report::Warning;
 use crate::report::number::count;
 pub use whole::{Opened, PartHeader, in_order, warnings};
@@ -103,17 +103,24 @@ impl StoredEvaluation {
         Self::of(parts)
     }
 
+    /// The evaluation of `n_records` records in a whole file, or of one without a file.
+    pub fn whole(header: SidecarHeader, path: Option<PathBuf>, n_records: u64) -> Self {
+        Self {
+            header,
+            paths: path.into_iter().collect(),
+            n_records,
+            warnings: Vec::new(),
+        }
+    }
+
     /// The evaluation in one whole file, or in all of its parts.
     fn of(files: Vec<OpenedSidecar>) -> Result<Self> {
         if let [whole] = files.as_slice()
             && whole.header.shard.is_none()
         {
-            return Ok(Self {
-                n_records: SidecarReader::open(&whole.path)?.n_records(),
-                header: whole.header.clone(),
-                paths: vec![whole.path.clone()],
-                warnings: Vec::new(),
-            });
+            let n_records = SidecarReader::open(&whole.path)?.n_records();
+            let path = Some(whole.path.clone());
+            return Ok(Self::whole(whole.header.clone(), path, n_records));
         }
         let parts = in_order(files)?;
         let Some(first) = parts.first() else {

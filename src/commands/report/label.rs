@@ -1,17 +1,7 @@
 //! What each row is called.
 
-use kl_formats::SidecarHeader;
-
-use crate::report::ModelInfo;
 use crate::report::comparison::ComparedModel;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};
-
-/// What a row is called before it is compared with others: the label that its sidecar records, or
-/// that of its model.
-pub fn name_of(header: &SidecarHeader, model: &ModelInfo) -> String {
-    let label = header.label.as_deref();
-    label.unwrap_or_else(|| model.default_label()).to_owned()
-}
 
 /// The path of a row's sidecar, or of its model where it has none.
 fn path_of(model: &ComparedModel) -> &str {

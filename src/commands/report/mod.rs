@@ -7,27 +7,25 @@ mod label;
 mod pair;
 mod ranking;
 mod row;
-mod run;
-mod warnings;
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
+use super::observer::one_line;
 use super::observer::{Observer, Watch};
-use super::one_line;
 use super::parts::{StoredEvaluation, stored_evaluations};
 use super::settings::ReportSettings;
 use crate::report::comparison::{
-    ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth, NotCompared, PairKind,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth,
+    NotCompared, PairKind,
 };
-use crate::report::{Versions, Warning};
+use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
 use differences::{Differences, N_THREADS, in_parallel};
 pub use files::is_listed;
-use row::Row;
-pub use run::compare_run;
+pub use row::{Row, Scored, result_of};
 
 /// What a report is.
 #[derive(Debug)]
@@ -60,6 +58,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
     let mut comparer = Comparer::new(settings.confidence, settings.clusters);
+    comparer.keeps_records = settings.pair;
     let n_records = stored.iter().map(StoredEvaluation::n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
@@ -91,6 +90,8 @@ pub struct Comparer {
     rule: ClusterRule,
     /// The rows, by their place among what is compared.
     rows: BTreeMap<usize, Row>,
+    /// Whether rows keep their records, which are large.
+    keeps_records: bool,
     /// The row that was added last.
     last: Option<usize>,
     differences: Differences,
@@ -103,6 +104,7 @@ impl Comparer {
             confidence,
             rule,
             rows: BTreeMap::new(),
+            keeps_records: false,
             last: None,
             differences: Differences::default(),
         }
@@ -122,12 +124,12 @@ impl Comparer {
         watch: &Watch<'_>,
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
-        let (confidence, rule) = (self.confidence, self.rule);
+        let (confidence, rule, keeps_records) = (self.confidence, self.rule, self.keeps_records);
         let measure = |(key, stored): (usize, StoredEvaluation)| {
             let path = stored.paths().first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records()).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule),
+                Ok(()) => Row::measure(stored, keeps_records, confidence, rule),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
@@ -141,7 +143,7 @@ impl Comparer {
             let batch = waiting.split_off(waiting.len().saturating_sub(N_THREADS));
             for (key, measured) in in_parallel(batch.into_iter().rev().collect(), measure) {
                 match measured {
-                    Ok((row, klds)) => self.push(key, row, klds, watch)?,
+                    Ok((row, klds)) => self.push(key, row, klds, watch),
                     Err(why) => {
                         unreadable.insert(key, why);
                     }
@@ -152,9 +154,9 @@ impl Comparer {
         Ok(unreadable.into_values().collect())
     }
 
-    /// Adds a row, which is as large as the one before it or smaller, and compares it with that and
-    /// with the best so far.
-    fn push(&mut self, key: usize, row: Row, klds: Vec<f64>, watch: &Watch<'_>) -> Result<()> {
+    /// Adds a row with the KLDs of its tokens, and compares it with the one before it and with the
+    /// best so far: these stay in memory. `key` is its place among all.
+    pub fn push(&mut self, key: usize, row: Row, klds: Vec<f64>, watch: &Watch<'_>) {
         self.differences.hold(key, klds);
         self.rows.insert(key, row);
         let last = self.last.replace(key).unwrap_or(key);
@@ -169,9 +171,9 @@ impl Comparer {
             .filter(|&(_, other)| tokens(key) == tokens(other));
         let pairs: Vec<(usize, usize)> = pairs.collect();
         let how = (self.confidence, self.rule);
-        self.differences.add(&pairs, best, &self.rows, how, watch)?;
+        // What is not compared now, as after an interrupt, is where all are.
+        let _ = self.differences.add(&pairs, best, &self.rows, how, watch);
         self.differences.release_all_but(&[best, key]);
-        Ok(())
     }
 
     /// Compares all rows so far.
@@ -180,54 +182,33 @@ impl Comparer {
     /// If a row can no longer be read, or the observer asks to stop.
     pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
         let found = comparable(&self.rows);
-        let not_compared = found.others.into_iter().filter_map(|(index, why)| {
-            let row = self.rows.get(&index)?;
-            Some(NotCompared {
-                sidecar: row.model.sidecar.clone(),
-                why,
-            })
-        });
-        let not_compared = not_compared.collect();
-        let is_compared = |index: &usize| found.rows.contains(index);
-        let compared = self.rows.iter_mut();
-        let compared = compared.filter(|(index, _)| is_compared(index));
-        ranking::mark_incomplete(compared.map(|(_, row)| &mut row.model));
-        let mut ranked: Vec<(usize, &Row)> = found
-            .rows
-            .iter()
-            .filter_map(|&index| Some((index, self.rows.get(&index)?)))
-            .collect();
-        ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
-        let can_be_best =
-            |(_, row): &&(usize, &Row)| row.model.is_candidate() && row.model.mean_kld().is_some();
-        let best = ranked.iter().find(can_be_best).map(|(index, _)| *index);
+        let mut ranked = self.ranked(&found.rows);
+        let can_be_best = |(_, model): &&(usize, ComparedModel)| {
+            model.is_candidate() && model.mean_kld().is_some()
+        };
+        let best = ranked.iter().find(can_be_best).map(|(key, _)| *key);
         let pairs = pairs(&ranked, best);
         if let Some(best) = best {
             let wanted: Vec<(usize, usize)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
             let how = (self.confidence, self.rule);
             self.differences
                 .add(&wanted, best, &self.rows, how, watch)?;
+            for (key, model) in &mut ranked {
+                if model.is_candidate() {
+                    model.indistinguishable_from_best = best == *key;
+                    let paired = self.differences.get(*key, best);
+                    model.difference_to_best = paired.map(|paired| DifferenceToBest {
+                        difference: paired.difference,
+                        p_holm: None,
+                    });
+                }
+            }
         }
-
-        let order: Vec<usize> = ranked.iter().map(|(index, _)| *index).collect();
-        let mut models: Vec<_> = ranked.iter().map(|(_, row)| row.model.clone()).collect();
-        label::make_distinct(&mut models);
-        for (index, model) in order.iter().zip(&mut models) {
-            let Some(best) = best.filter(|_| model.is_candidate()) else {
-                continue;
-            };
-            model.indistinguishable_from_best = best == *index;
-            let paired = self.differences.get(*index, best);
-            model.difference_to_best = paired.map(|paired| DifferenceToBest {
-                difference: paired.difference,
-                p_holm: None,
-            });
-        }
+        let (keys, mut models): (Vec<usize>, Vec<ComparedModel>) = ranked.into_iter().unzip();
         ranking::mark_indistinguishable(&mut models, self.confidence);
-        ranking::mark_pareto_front(&mut models);
-        let label = |index: usize| {
-            let mut labels = order.iter().zip(&models);
-            labels.find_map(|(row, model)| (*row == index).then(|| model.label.clone()))
+        let label = |key: usize| {
+            let at = keys.iter().position(|other| *other == key)?;
+            models.get(at).map(|model| model.label.clone())
         };
         let pairs = pairs.into_iter().filter_map(|(kind, a, b)| {
             let paired = self.differences.get(a, b)?;
@@ -239,27 +220,70 @@ impl Comparer {
                 share_a_nearer: paired.share_nearer,
             })
         });
-        let reference = ranked.first().map(|(_, row)| row.header());
-        let reference = reference.map(ComparedReference::of).unwrap_or_default();
+        let pairs = pairs.collect();
+        let not_compared = found.others.into_iter().filter_map(|(key, why)| {
+            let sidecar = self.rows.get(&key)?.model.sidecar.clone();
+            Some(NotCompared { sidecar, why })
+        });
         Ok(Comparison {
+            pairs,
+            not_compared: not_compared.collect(),
+            ..self.table(keys.first().copied(), models)
+        })
+    }
+
+    /// The rows beside each other, without paired differences, and why there are none.
+    pub fn without_pairs(&self, why: &'static str) -> Comparison {
+        let all: Vec<usize> = self.rows.keys().copied().collect();
+        let ranked = self.ranked(&all).into_iter();
+        let models = ranked.map(|(_, model)| model).collect();
+        let mut table = self.table(all.first().copied(), models);
+        table.warnings.push(Warning::Unpaired(why));
+        table
+    }
+
+    /// How many rows there are.
+    pub fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The models of these rows by ascending mean KLD, with labels that differ.
+    fn ranked(&self, keys: &[usize]) -> Vec<(usize, ComparedModel)> {
+        let rows = keys.iter();
+        let rows = rows.filter_map(|key| Some((*key, self.rows.get(key)?.model.clone())));
+        let mut ranked: Vec<(usize, ComparedModel)> = rows.collect();
+        ranking::mark_incomplete(ranked.iter_mut().map(|(_, model)| model));
+        ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(a, b));
+        let (keys, mut models): (Vec<usize>, Vec<ComparedModel>) = ranked.into_iter().unzip();
+        label::make_distinct(&mut models);
+        ranking::mark_pareto_front(&mut models);
+        keys.into_iter().zip(models).collect()
+    }
+
+    /// The table of ranked models. `first`: a row with the reference of all.
+    fn table(&self, first: Option<usize>, models: Vec<ComparedModel>) -> Comparison {
+        let first = first.and_then(|key| self.rows.get(&key));
+        let reference = first.map(|row| ComparedReference::of(row.header()));
+        let reference = reference.unwrap_or_default();
+        Comparison {
             versions: Versions::default(),
             confidence: self.confidence,
-            pairs: pairs.collect(),
-            not_compared,
-            warnings: warnings::of(&models, reference.prompts),
+            pairs: Vec::new(),
+            not_compared: Vec::new(),
+            warnings: doubts_of_models(&models, reference.prompts),
             models,
             reference,
-        })
+        }
     }
 }
 
 /// The pairs to compare, by the indices of their rows: each candidate with the best, and with the
 /// next in size.
-fn pairs(ranked: &[(usize, &Row)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
-    let is_paired = |(_, row): &&(usize, &Row)| row.model.is_candidate();
-    let candidates: Vec<&(usize, &Row)> = ranked.iter().filter(is_paired).collect();
-    let size = |(_, row): &(usize, &Row)| row.model.model.shown_bytes();
-    let mut by_size: Vec<&(usize, &Row)> = candidates.clone();
+fn pairs(ranked: &[(usize, ComparedModel)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
+    let is_paired = |(_, model): &&(usize, ComparedModel)| model.is_candidate();
+    let candidates: Vec<&(usize, ComparedModel)> = ranked.iter().filter(is_paired).collect();
+    let size = |(_, model): &(usize, ComparedModel)| model.model.shown_bytes();
+    let mut by_size: Vec<&(usize, ComparedModel)> = candidates.clone();
     by_size.retain(|row| size(row).is_some());
     by_size.sort_by_key(|row| size(row));
     let to_best = candidates.iter().filter_map(|(index, _)| {

@@ -30,12 +30,12 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             rows.len()
         );
     };
-    let (a, b) = (first.records()?, second.records()?);
+    let (Some((a, texts)), Some((b, texts_b))) = (first.in_depth(), second.in_depth()) else {
+        bail!("--pair: the records were not kept");
+    };
     let (confidence, rule) = (comparer.confidence, comparer.rule);
-    let paired = PairedComparison::of(&a, &b, confidence, rule, N_TOP)
+    let paired = PairedComparison::of(a, b, confidence, rule, N_TOP)
         .context("no token has a finite KLD under both models")?;
-    let texts = first.texts()?;
-    let texts_b = second.texts()?;
     let models = (model(&comparison, first), model(&comparison, second));
     let describe = |token: PairedToken| {
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
@@ -44,10 +44,10 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             .iter()
             .position(|r| (r.window, r.position) == (at.window, at.position));
         InDepthToken {
-            text: index.and_then(|index| around(&a, index, &texts)),
-            ref_top_text: one(&texts, token.ref_top),
-            top_a_text: one(&texts, token.top_a),
-            top_b_text: one(&texts_b, token.top_b),
+            text: index.and_then(|index| around(a, index, texts)),
+            ref_top_text: one(texts, token.ref_top),
+            top_a_text: one(texts, token.top_a),
+            top_b_text: one(texts_b, token.top_b),
             token,
         }
     };

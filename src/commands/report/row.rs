@@ -5,13 +5,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
-use super::label::name_of;
-use crate::commands::evaluation::Until;
 use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::{is_noise_floor, is_same_model};
-use crate::report::ModelInfo;
 use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
-use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics};
+use crate::report::{ModelInfo, ModelResult};
+use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
 
 /// How many of the tokens that diverge most are listed.
 const N_WORST: usize = 10;
@@ -22,6 +20,7 @@ pub struct Row {
     pub tokens: TokenSet,
     runs: Vec<Run>,
     stored: StoredEvaluation,
+    in_depth: Option<(Vec<TokenRecord>, TokenTexts)>,
 }
 
 /// Which tokens an evaluation covers, to be compared with another's.
@@ -33,72 +32,127 @@ pub struct TokenSet {
     hash: u64,
 }
 
+/// The tokens of an evaluation as they come, window by window.
+pub struct Scored {
+    pub columns: Columns,
+    tokens: TokenSet,
+    /// The tokens that diverge most, each with the tokens before it.
+    worst: MostDivergent<Vec<u32>>,
+}
+
+impl Scored {
+    /// No tokens, with room for `n`.
+    pub fn with_capacity(n: usize) -> Self {
+        Self {
+            columns: Columns::with_capacity(n),
+            tokens: TokenSet::default(),
+            worst: MostDivergent::new(N_WORST),
+        }
+    }
+
+    /// Adds the records of a window.
+    pub fn push(&mut self, window: &[TokenRecord]) {
+        for (index, record) in window.iter().enumerate() {
+            self.columns.push(record);
+            self.tokens.push(record);
+            self.worst.push(record, || tokens_before(window, index));
+        }
+    }
+}
+
+/// The result of an evaluation of the file at `path`, which the header describes.
+pub fn result_of(
+    header: &SidecarHeader,
+    path: &Path,
+    statistics: &Statistics,
+    until: Option<&Until>,
+    n_windows: Option<u64>,
+) -> ModelResult {
+    let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
+    let reference = &header.reference;
+    let is_reference_model = is_same_model(reference.model.as_ref(), header.model.as_ref());
+    let (backend, of_reference) = (header.backend.as_ref(), reference.backend.as_ref());
+    let label = header.label.as_deref();
+    ModelResult {
+        label: label.unwrap_or_else(|| model.default_label()).to_owned(),
+        model,
+        is_reference_model,
+        is_noise_floor: is_noise_floor(is_reference_model, backend, of_reference),
+        n_vocab_compared: header.n_vocab_compared,
+        until: until.map(|until| until.info(&statistics.summary, n_windows)),
+        summary: statistics.summary.clone(),
+        breakdown: statistics.breakdown.clone(),
+    }
+}
+
 impl Row {
-    /// Reads all records of an evaluation, and keeps the numbers only. Returns the KLD of each token
-    /// too, in nats: NaN where no statistic counts it, or where it is infinite.
+    /// Reads all records of an evaluation, and keeps the numbers only; with `keeps_records` those
+    /// and the texts of tokens too, which are large. Returns the KLD of each token too, as
+    /// [`Columns::into_klds`].
     ///
     /// # Errors
     /// If a file cannot be read, or is damaged.
     pub fn measure(
         stored: StoredEvaluation,
+        keeps_records: bool,
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Result<(Self, Vec<f64>)> {
         let header = stored.header();
-        let mut columns = Columns::with_capacity(usize::try_from(stored.n_records())?);
-        let mut tokens = TokenSet::default();
-        let mut worst = MostDivergent::new(N_WORST);
+        let mut scored = Scored::with_capacity(usize::try_from(stored.n_records())?);
         let until = header.until;
-        let mut until = until.map(|target| Until::at(target, confidence, rule));
+        let mut until = until.map(|target| Until::new(target, confidence, rule));
+        let mut records = Vec::new();
         let texts = stored.read(|window| {
-            for (index, record) in window.iter().enumerate() {
-                columns.push(record);
-                tokens.push(record);
-                worst.push(record, || tokens_before(window, index));
-            }
+            scored.push(window);
             if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
                 until.push(window);
             }
+            if keeps_records {
+                records.extend_from_slice(window);
+            }
         })?;
-        let identity = header.model.clone().unwrap_or_default();
-        let path = header.model_path.as_deref().unwrap_or_default();
-        let info = ModelInfo::new(Path::new(path), &identity);
-        let is_reference_model =
-            is_same_model(header.reference.model.as_ref(), header.model.as_ref());
+        let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
+        let path = Path::new(header.model_path.as_deref().unwrap_or_default());
+        let result = result_of(header, path, &statistics, until.as_ref(), None);
+        let (mut row, klds) = Self::new(result, stored, scored, statistics, &texts);
+        if keeps_records {
+            row.in_depth = Some((records, texts));
+        }
+        Ok((row, klds))
+    }
+
+    /// The row of a result, and the KLD of each of its tokens.
+    pub fn new(
+        result: ModelResult,
+        stored: StoredEvaluation,
+        scored: Scored,
+        statistics: Statistics,
+        texts: &TokenTexts,
+    ) -> (Self, Vec<f64>) {
         let paths = stored.paths().iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
-        let measured = Statistics::of(&columns, &header.groups, confidence, rule);
         let model = ComparedModel {
-            label: name_of(header, &info),
+            result,
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
-            model: info,
-            is_reference_model,
-            is_noise_floor: is_noise_floor(
-                is_reference_model,
-                header.backend.as_ref(),
-                header.reference.backend.as_ref(),
-            ),
+            set_up: stored.header().backend.clone().unwrap_or_default(),
             is_incomplete: false,
-            n_vocab_compared: header.n_vocab_compared,
-            until: until.map(|until| until.info(&measured.summary, None)),
-            summary: measured.summary,
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,
-            set_up: header.backend.clone().unwrap_or_default(),
-            breakdown: measured.breakdown,
-            ccdf: measured.ccdf,
-            by_window: measured.by_window,
-            top: worst_of(worst, &texts),
+            ccdf: statistics.ccdf,
+            by_window: statistics.by_window,
+            top: worst_of(scored.worst, texts),
         };
         let row = Self {
             model,
-            tokens,
-            runs: columns.runs().to_vec(),
+            tokens: scored.tokens,
+            runs: scored.columns.runs().to_vec(),
             stored,
+            in_depth: None,
         };
-        Ok((row, columns.into_klds()))
+        (row, scored.columns.into_klds())
     }
 
     /// Whether a model of a comparison is this row.
@@ -116,21 +170,15 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read, or has become another.
     pub fn klds(&self) -> Result<Vec<f64>> {
-        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
-        let mut tokens = TokenSet::default();
-        self.stored.read(|window| {
-            for record in window {
-                columns.push(record);
-                tokens.push(record);
-            }
-        })?;
-        if tokens != self.tokens {
+        let mut scored = Scored::with_capacity(usize::try_from(self.tokens.n)?);
+        self.stored.read(|window| scored.push(window))?;
+        if scored.tokens != self.tokens {
             bail!(
                 "{}: was replaced while it was read: run again",
                 self.model.sidecar
             );
         }
-        Ok(columns.into_klds())
+        Ok(scored.columns.into_klds())
     }
 
     /// The windows of its tokens.
@@ -138,20 +186,9 @@ impl Row {
         &self.runs
     }
 
-    /// All records, which are large.
-    ///
-    /// # Errors
-    /// If a file can no longer be read.
-    pub fn records(&self) -> Result<Vec<TokenRecord>> {
-        Ok(self.stored.records()?.collect::<kl_formats::Result<_>>()?)
-    }
-
-    /// The texts of its tokens.
-    ///
-    /// # Errors
-    /// If a file can no longer be read.
-    pub fn texts(&self) -> Result<TokenTexts> {
-        self.stored.texts()
+    /// The records, and the texts of tokens, where they were kept.
+    pub fn in_depth(&self) -> Option<&(Vec<TokenRecord>, TokenTexts)> {
+        self.in_depth.as_ref()
     }
 }
 

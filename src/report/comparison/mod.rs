@@ -24,7 +24,7 @@ use crate::stats::Confidence;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
-pub use model::{ComparedModel, DifferenceToBest, Point};
+pub use model::{ComparedModel, DifferenceToBest};
 pub(super) use names::Names;
 pub use pair::{ComparedPair, PairKind};
 pub use worst::{WorstText, WorstToken, WorstTop};

@@ -1,42 +1,31 @@
 //! One model of a comparison.
 
+use std::ops::{Deref, DerefMut};
+
 use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use super::worst::WorstToken;
-use crate::report::result::{ModelInfo, UntilInfo};
-use crate::stats::{Breakdown, ClusteredMean, PairedDifference, Summary};
+use crate::report::result::ModelResult;
+use crate::stats::{ClusteredMean, PairedDifference, Point};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedModel {
-    /// What the row is called: unique in its comparison.
-    pub label: String,
+    /// Its result.
+    #[serde(flatten)]
+    pub result: ModelResult,
     /// The path of its sidecar; of one in parts, of the first part.
     pub sidecar: String,
     /// The paths of all parts, in order; absent if the sidecar is whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
-    /// The evaluated model.
-    pub model: ModelInfo,
-    /// Whether this is the model that wrote the reference.
-    pub is_reference_model: bool,
-    /// Whether the row shows how much the set-up alone moves the numbers: the reference's own model,
-    /// with the reference's own types of the KV cache. It is never the best, nor compared with it.
-    pub is_noise_floor: bool,
+    /// How the model was run, as far as the sidecar records it.
+    pub set_up: BackendIdentity,
     /// Whether it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
-    /// How many entries of each row were compared, if the sidecar records it.
-    pub n_vocab_compared: Option<u32>,
-    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not. It is
-    /// judged at the confidence and with the clusters of this report.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<UntilInfo>,
-    /// The statistics over all counted tokens.
-    #[serde(flatten)]
-    pub summary: Summary,
     /// How far it is from the best model; null for the best itself, and for what is not ranked.
     pub difference_to_best: Option<DifferenceToBest>,
     /// Whether the data cannot tell it from the best, after Holm's correction for the comparisons
@@ -45,10 +34,6 @@ pub struct ComparedModel {
     /// Whether no other model is at most as large and at most as far from the reference. False for
     /// what is not ranked, and where the size is not known.
     pub pareto: bool,
-    /// How the model was run, as far as the sidecar records it.
-    pub set_up: BackendIdentity,
-    /// Where its KLD comes from.
-    pub breakdown: Breakdown,
     /// How many tokens have at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
     /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
@@ -58,8 +43,19 @@ pub struct ComparedModel {
     pub top: Vec<WorstToken>,
 }
 
-/// A point of a curve: `[x, y]` in the JSON.
-pub type Point = (f64, f64);
+impl Deref for ComparedModel {
+    type Target = ModelResult;
+
+    fn deref(&self) -> &ModelResult {
+        &self.result
+    }
+}
+
+impl DerefMut for ComparedModel {
+    fn deref_mut(&mut self) -> &mut ModelResult {
+        &mut self.result
+    }
+}
 
 /// The paired difference of a model's mean KLD to the best model's, in nats.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]

@@ -14,38 +14,13 @@ impl Comparison {
         let [model] = self.models.as_slice() else {
             return None;
         };
-        let report = report(model, self.reference.n_vocab, shows_breakdown);
+        let report = ModelReport {
+            shows_breakdown,
+            max_at_text: max_at_text(model),
+            ..ModelReport::of(model.result.clone())
+        };
         let text = text_report(&report, &reference(&self.reference));
         Some(text + &self.not_compared_text())
-    }
-}
-
-fn report(model: &ComparedModel, n_vocab: u32, shows_breakdown: bool) -> ModelReport {
-    ModelReport {
-        label: model.label.clone(),
-        model: model.model.clone(),
-        set_up: Some(model.set_up.clone()),
-        is_reference_model: model.is_reference_model,
-        is_noise_floor: model.is_noise_floor,
-        // Older sidecars do not record how many entries were compared.
-        n_vocab_compared: model.n_vocab_compared.unwrap_or(n_vocab),
-        summary: model.summary.clone(),
-        breakdown: model.breakdown.clone(),
-        shows_breakdown,
-        llama_perplexity: None,
-        logits: None,
-        max_at_text: max_at_text(model),
-        sidecar: Some(model.sidecar.clone()),
-        interrupted: None,
-        shard: None,
-        until: model.until,
-        n_resumed: 0,
-        timing: None,
-        not_available: Vec::new(),
-        conditions: Vec::new(),
-        prompts: None,
-        top: None,
-        tokens: None,
     }
 }
 
@@ -96,9 +71,9 @@ mod tests {
         let mut of = sample::comparison();
         of.models.truncate(1);
         let model = &mut of.models[0];
+        let at = model.summary.kld.as_ref().unwrap().max_at;
         let (infinite, finite) = model.top.split_first_mut().unwrap();
         infinite.kld = f64::INFINITY;
-        let at = &model.summary.kld.as_ref().unwrap().max_at;
         (finite[0].window, finite[0].position) = (at.window, at.position);
         let text = finite[0].text.as_mut().unwrap();
         text.next = Some(" finite".to_owned());

@@ -7,8 +7,8 @@ use serde_json::Serializer;
 use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::answer::Answer;
-use crate::report::comparison::{ComparedModel, Comparison, Point};
-use crate::stats::Bin;
+use crate::report::comparison::{ComparedModel, Comparison};
+use crate::stats::{Bin, Point};
 
 /// How many models are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;

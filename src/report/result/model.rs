@@ -1,5 +1,6 @@
 //! One model against the reference.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, is_separator};
 
 use kl_formats::{BackendIdentity, ModelIdentity, Shard, part_of_name};
@@ -10,7 +11,7 @@ use super::prompts::PromptReport;
 use super::timing::TimingInfo;
 use super::tokens::TokenColumns;
 use super::verdict::Verdict;
-use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary};
+use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Clone)]
@@ -70,31 +71,47 @@ impl ModelInfo {
     }
 }
 
-/// Everything measured of one model.
-#[derive(Serialize, Debug)]
+/// The result of one model: what its records and its names give. Every report, table, page and file
+/// shows it.
+#[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ModelReport {
-    /// What the user calls the evaluation; the file's name without `.gguf` if no name was given.
+pub struct ModelResult {
+    /// What the user calls the evaluation; the file's name without `.gguf` if no name was given. In a
+    /// comparison it is unique.
     pub label: String,
     /// The evaluated model.
     pub model: ModelInfo,
-    /// How its rows were computed; absent where no model ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub set_up: Option<BackendIdentity>,
     /// Whether the reference was written with this very model, by the metadata and tensor infos in
     /// its header.
     pub is_reference_model: bool,
     /// Whether the numbers show how much the set-up alone moves them, not a quantization's loss: the
-    /// reference's own model, with the reference's own types of the KV cache.
+    /// reference's own model, with the reference's own types of the KV cache. It is never the best of
+    /// a comparison, nor compared with it.
     pub is_noise_floor: bool,
     /// How many entries of each row were compared, counted from the first: the reference's
-    /// `n_vocab`, or fewer with `--vocab`.
-    pub n_vocab_compared: u32,
+    /// `n_vocab`, or fewer with `--vocab`; null if the sidecar does not record it.
+    pub n_vocab_compared: Option<u32>,
+    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not. `kl
+    /// report` judges it at its own confidence and with its own clusters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<UntilInfo>,
     /// The statistics over all counted tokens.
     #[serde(flatten)]
     pub summary: Summary,
     /// The mean KLD of parts of the counted tokens.
     pub breakdown: Breakdown,
+}
+
+/// A model of a run.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ModelReport {
+    /// Its result.
+    #[serde(flatten)]
+    pub result: ModelResult,
+    /// How its rows were computed; absent where no model ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_up: Option<BackendIdentity>,
     /// Whether the text report shows all of the breakdown: it always shows groups.
     #[serde(skip)]
     pub shows_breakdown: bool,
@@ -113,9 +130,6 @@ pub struct ModelReport {
     /// Which part of an evaluation this is: the statistics cover that part; absent for a whole one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
-    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<UntilInfo>,
     /// Tokens that an earlier run measured and this one resumed from.
     #[serde(skip_serializing_if = "is_zero")]
     pub n_resumed: u64,
@@ -139,20 +153,43 @@ pub struct ModelReport {
     pub tokens: Option<TokenColumns>,
 }
 
-/// How an evaluation ended that was to stop where the interval of the mean KLD is narrow enough.
-#[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct UntilInfo {
-    /// Half the interval's width over the mean, as asked for.
-    pub target: f64,
-    /// Whether the evaluation stopped because the interval is that narrow.
-    pub reached: bool,
-    /// Half the width of the clustered interval, divided by the mean; null if there is no interval.
-    pub relative_half_width: Option<f64>,
-    /// Windows that there were to evaluate, if the reference records how many it has.
-    pub of: Option<u64>,
-    /// About how many windows would have been enough; null if it was reached, or cannot be told.
-    pub windows_needed: Option<u64>,
+impl ModelReport {
+    /// The report of a result, without all that is optional.
+    #[must_use]
+    pub fn of(result: ModelResult) -> Self {
+        Self {
+            result,
+            set_up: None,
+            shows_breakdown: false,
+            llama_perplexity: None,
+            logits: None,
+            max_at_text: None,
+            sidecar: None,
+            interrupted: None,
+            shard: None,
+            n_resumed: 0,
+            timing: None,
+            not_available: Vec::new(),
+            conditions: Vec::new(),
+            prompts: None,
+            top: None,
+            tokens: None,
+        }
+    }
+}
+
+impl Deref for ModelReport {
+    type Target = ModelResult;
+
+    fn deref(&self) -> &ModelResult {
+        &self.result
+    }
+}
+
+impl DerefMut for ModelReport {
+    fn deref_mut(&mut self) -> &mut ModelResult {
+        &mut self.result
+    }
 }
 
 /// How far an interrupted evaluation got.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::pipeline::{DeviceTime, Timing};
+use crate::report::warning::{DeviceWait, Warning};
 
 /// Where the decoding thread's time went, in seconds; the parts but `core_wait_s` and `device` add up to
 /// about `wall_s`.
@@ -63,17 +64,18 @@ impl DeviceInfo {
     /// The share of its time that a device may wait without a word.
     const MAX_WAITED: f64 = 0.1;
 
-    /// Whether it waited notably.
+    /// The warning that a run which left its device waiting deserves, if any: for the CPU to do
+    /// `work`, or for the `file`.
     #[must_use]
-    pub fn has_waited(&self) -> bool {
+    pub fn warning(&self, work: DeviceWait, file: DeviceWait) -> Option<Warning> {
         let waited = self.waited_cpu_s + self.waited_file_s;
-        self.busy_s + waited >= Self::MIN_S && self.busy_share < 1.0 - Self::MAX_WAITED
-    }
-
-    /// Whether it waited for the file more than for the CPU.
-    #[must_use]
-    pub fn waited_for_file(&self) -> bool {
-        self.waited_file_s > self.waited_cpu_s
+        let busy_share = self.busy_share;
+        let has_waited = self.busy_s + waited >= Self::MIN_S && busy_share < 1.0 - Self::MAX_WAITED;
+        let wait = match self.waited_file_s > self.waited_cpu_s {
+            true => file,
+            false => work,
+        };
+        has_waited.then_some(Warning::DeviceWaited { busy_share, wait })
     }
 }
 

@@ -4,13 +4,13 @@ use kl_formats::{States, TokenRecord, Values};
 use serde_json::json;
 
 use crate::report::{
-    DeviceInfo, DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, PromptReport,
-    PromptsInfo, ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
+    DeviceInfo, DivergentToken, Interrupted, ModelInfo, ModelReport, ModelResult, PromptReport,
+    PromptsInfo, ReferenceInfo, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    Breakdown, ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats,
-    Statistics, Summary, TokenLocation,
+    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Statistics,
+    TokenLocation,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -83,12 +83,6 @@ pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
     records.iter().map(metrics).collect()
 }
 
-pub fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
-    let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
-    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    Statistics::of_records(records, &names, confidence, rule).breakdown
-}
-
 pub fn logits(records: &[TokenRecord]) -> LogitSummary {
     let locations: Vec<TokenLocation> = records.iter().map(TokenLocation::of).collect();
     let clusters = Clusters::of_records(records, ClusterRule::default());
@@ -113,45 +107,47 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
 
 /// A report with the statistics of `records` and nothing optional.
 pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
-    let model = model(path, 1_250_000);
     ModelReport {
+        set_up: reference().backend,
+        ..ModelReport::of(result(path, 1_250_000, records, &[]))
+    }
+}
+
+/// A result of records, whose groups have these names.
+pub fn result(
+    path: &str,
+    size_bytes: u64,
+    records: &[TokenRecord],
+    groups: &[&str],
+) -> ModelResult {
+    let model = model(path, size_bytes);
+    let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let statistics = Statistics::of_records(records, &names, confidence, rule);
+    ModelResult {
         label: model.default_label().to_owned(),
         model,
         is_reference_model: false,
         is_noise_floor: false,
-        set_up: reference().backend,
-        n_vocab_compared: 512,
-        summary: Summary::from_records(records, Confidence::default(), ClusterRule::default()),
-        breakdown: breakdown(records, &[]),
-        shows_breakdown: false,
-        llama_perplexity: None,
-        logits: None,
-        max_at_text: None,
-        sidecar: None,
-        interrupted: None,
-        shard: None,
+        n_vocab_compared: Some(512),
         until: None,
-        n_resumed: 0,
-        timing: None,
-        not_available: Vec::new(),
-        conditions: Vec::new(),
-        prompts: None,
-        top: None,
-        tokens: None,
+        summary: statistics.summary,
+        breakdown: statistics.breakdown,
     }
 }
 
 /// The same with everything optional that a run over text can print.
 pub fn full(path: &str, records: &[TokenRecord]) -> ModelReport {
+    let mut report = plain(path, records);
+    report.n_vocab_compared = Some(500);
     ModelReport {
-        n_vocab_compared: 500,
         llama_perplexity: LlamaPerplexity::of_records(records),
         logits: Some(logits(records)),
         max_at_text: Some(" an\n".to_owned()),
         sidecar: Some("model.kls".to_owned()),
         timing: Some(timing()),
         top: Some(top()),
-        ..plain(path, records)
+        ..report
     }
 }
 
@@ -257,15 +253,16 @@ pub fn reference_of_states() -> ReferenceInfo {
         "check": {"n_rows": 64, "mean_kld": 0.000_007_629_394_5, "max_kld": 0.000_061_035_156, "rows": []},
     });
     let states: States = serde_json::from_value(states).unwrap();
-    let moved = RowError {
+    let moved = crate::score::RowError {
         n_rows: 8,
         mean_kld: 1e-5,
         max_kld: 0.000_123,
+        ..Default::default()
     };
     ReferenceInfo {
         encoding: "hidden16".to_owned(),
         states: Some(StatesInfo {
-            here: Some(HereInfo {
+            here: Some(crate::pipeline::RowsHere {
                 device: "CUDA0".to_owned(),
                 error: moved,
                 is_exact: Some(false),

@@ -13,7 +13,7 @@ use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 
 use super::*;
-use crate::stats::{LlamaPerplexity, LogitsNotAvailable};
+use crate::stats::{LlamaPerplexity, LogitsNotAvailable, UntilInfo};
 
 /// Everything that a run over text can print.
 #[test]
@@ -39,9 +39,13 @@ fn text_report_with_a_breakdown() {
     records[7].kld = f64::INFINITY;
     let groups = ["wiki", "a long name\nin two lines", "none"];
     let report = ModelReport {
-        breakdown: made_up::breakdown(&records, &groups),
         shows_breakdown: true,
-        ..plain("tiny-q2_K.gguf", &records)
+        ..ModelReport::of(made_up::result(
+            "tiny-q2_K.gguf",
+            1_250_000,
+            &records,
+            &groups,
+        ))
     };
     let text = text_report(&report, &reference());
     let tables = text.lines().skip_while(|line| !line.contains("by group"));
@@ -55,9 +59,7 @@ fn text_report_with_a_breakdown() {
 fn text_report_of_prompts() {
     let records = records(2, 60);
     let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
-    let report = ModelReport {
-        is_reference_model: true,
-        is_noise_floor: true,
+    let mut report = ModelReport {
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(logits),
         interrupted: interrupted(2, Some(9)),
@@ -65,6 +67,7 @@ fn text_report_of_prompts() {
         prompts: Some(made_up::prompts(&records)),
         ..plain("tiny-f16.gguf", &records)
     };
+    (report.is_reference_model, report.is_noise_floor) = (true, true);
     assert_snapshot!(text_report(&report, &made_up::reference_of_prompts()));
 }
 
@@ -158,19 +161,19 @@ fn the_json_is_as_its_schema_states() {
     let condition: Condition = "kld.mean > 0.01".parse().unwrap();
     let mut report = ModelReport {
         interrupted: interrupted(2, Some(9)),
-        until: Some(UntilInfo {
-            target: 0.05,
-            reached: false,
-            relative_half_width: Some(0.08),
-            of: Some(9),
-            windows_needed: Some(40),
-        }),
         n_resumed: 7,
         not_available: vec![NotAvailable::without_token_ids()],
         prompts: Some(made_up::prompts(&records)),
         tokens: Some(made_up::tokens(&records)),
         ..full("q4.gguf", &records)
     };
+    report.until = Some(UntilInfo {
+        target: 0.05,
+        reached: false,
+        relative_half_width: Some(0.08),
+        of: Some(9),
+        windows_needed: Some(40),
+    });
     report.conditions = judge(&[condition], &report, false);
     let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
     let without_logits = ModelReport {

@@ -9,9 +9,7 @@ use crate::report::comparison::{
     PairKind, WorstText, WorstToken, WorstTop,
 };
 use crate::report::{Warning, json_text};
-use crate::stats::{
-    ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference, Statistics,
-};
+use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference};
 
 const WINDOWS: u32 = 12;
 const ROWS: u32 = 80;
@@ -24,11 +22,7 @@ pub fn comparison() -> Comparison {
         p_holm: Some(p_holm),
     };
     let mut models = vec![
-        ComparedModel {
-            is_reference_model: true,
-            is_noise_floor: true,
-            ..model("tiny-f16", 4_000_000, 0.001)
-        },
+        model("tiny-f16", 4_000_000, 0.001),
         ComparedModel {
             indistinguishable_from_best: true,
             pareto: true,
@@ -55,6 +49,7 @@ pub fn comparison() -> Comparison {
             ..model("other.npz", 0, 6.0)
         },
     ];
+    (models[0].is_reference_model, models[0].is_noise_floor) = (true, true);
     if let Some(stored) = models.last_mut() {
         (stored.model.size_bytes, stored.model.file_bytes) = (None, None);
         stored.model.bpw = None;
@@ -174,20 +169,14 @@ fn reference() -> ComparedReference {
 
 /// A model whose KLDs are `scale` times those of made-up records.
 pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
-    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let measured = Statistics::of_records(&records(scale), &[], confidence, rule);
+    let path = format!("{label}.gguf");
+    let mut result = made_up::result(&path, size_bytes, &records(scale), &[]);
+    result.label = label.to_owned();
     ComparedModel {
-        label: label.to_owned(),
-        sidecar: format!("{label}.gguf.kls"),
+        result,
+        sidecar: format!("{path}.kls"),
         parts: Vec::new(),
-        model: made_up::model(&format!("{label}.gguf"), size_bytes),
-        is_reference_model: false,
-        is_noise_floor: false,
         is_incomplete: false,
-        n_vocab_compared: Some(512),
-        until: None,
-        summary: measured.summary,
-        breakdown: measured.breakdown,
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,

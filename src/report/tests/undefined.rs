@@ -8,7 +8,7 @@ use crate::report::comparison::{
     ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
     PairKind,
 };
-use crate::report::{ModelReport, json_text, page, text_report};
+use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
     ClusterRule, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Statistics,
 };
@@ -98,15 +98,19 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
             }
         }
         let statistics = Statistics::of_records(of_model, &groups, Confidence::default(), RULE);
+        let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
-            summary: statistics.summary,
-            breakdown: statistics.breakdown,
+            result: ModelResult {
+                summary: statistics.summary,
+                breakdown: statistics.breakdown,
+                ..model.result
+            },
             ccdf: statistics.ccdf,
             by_window: statistics.by_window,
             difference_to_best: to_best,
             indistinguishable_from_best: i % 2 == 0,
             pareto: true,
-            ..sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0)
+            ..model
         });
     }
     Comparison {
@@ -195,12 +199,11 @@ fn no_output_shows_a_number_that_is_none() {
         }
         for of_model in &records {
             let report = ModelReport {
-                breakdown: made_up::breakdown(of_model, &["a", "b"]),
                 shows_breakdown: true,
                 llama_perplexity: LlamaPerplexity::of_records(of_model),
                 logits: Some(made_up::logits(of_model)),
                 prompts: Some(made_up::prompts(of_model)),
-                ..made_up::plain("q.gguf", of_model)
+                ..ModelReport::of(made_up::result("q.gguf", 1_250_000, of_model, &["a", "b"]))
             };
             let reference = made_up::foreign_reference("ref.gz", "kl.py");
             check(case, "the report", &text_report(&report, &reference));

@@ -10,10 +10,10 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
-use super::result::{
-    HereInfo, Interrupted, ModelInfo, ModelReport, ReferenceInfo, RowError, StatesInfo, UntilInfo,
-};
-use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary};
+use super::result::{Interrupted, ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
+use crate::pipeline::RowsHere;
+use crate::score::RowError;
+use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -110,8 +110,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         let n = count(report.n_resumed);
         out.line("", &format!("{n} of these measured by an earlier run"));
     }
-    if report.n_vocab_compared != reference.n_vocab {
-        let [first, of] = [report.n_vocab_compared, reference.n_vocab].map(|n| count(n.into()));
+    let compared = report.n_vocab_compared;
+    if let Some(compared) = compared.filter(|n| *n != reference.n_vocab) {
+        let [first, of] = [compared, reference.n_vocab].map(|n| count(n.into()));
         let text = format!("first {first} of {of} entries, renormalised");
         out.line("vocabulary", &text);
     }
@@ -147,7 +148,7 @@ fn states(out: &mut Sheet, states: &StatesInfo) {
 }
 
 /// How far the rows computed here are from the model's own.
-fn moved(here: &HereInfo) -> String {
+fn moved(here: &RowsHere) -> String {
     match here.is_exact {
         Some(true) => "to the bit as the model gave them".to_owned(),
         Some(false) => format!("off by {}", nats(here.error)),

@@ -1,14 +1,29 @@
 //! Decides when an evaluation has seen enough text.
 
 use kl_formats::TokenRecord;
+use serde::Serialize;
 
-use crate::commands::settings::ResultSettings;
-use crate::report::UntilInfo;
-use crate::stats::distribution::windows_for;
-use crate::stats::{
+use super::distribution::windows_for;
+use super::{
     ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
     RunningInterval, Summary, exclusion,
 };
+
+/// How an evaluation ended that was to stop where the interval of the mean KLD is narrow enough.
+#[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UntilInfo {
+    /// Half the interval's width over the mean, as asked for.
+    pub target: f64,
+    /// Whether the evaluation stopped because the interval is that narrow.
+    pub reached: bool,
+    /// Half the width of the clustered interval, divided by the mean; null if there is no interval.
+    pub relative_half_width: Option<f64>,
+    /// Windows that there were to evaluate, if the reference records how many it has.
+    pub of: Option<u64>,
+    /// About how many windows would have been enough; null if it was reached, or cannot be told.
+    pub windows_needed: Option<u64>,
+}
 
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
@@ -25,12 +40,8 @@ pub struct Until {
 }
 
 impl Until {
-    pub fn new(target: f64, settings: &ResultSettings) -> Self {
-        Self::at(target, settings.confidence, settings.clusters)
-    }
-
     /// Watches for a target at a confidence, with clusters.
-    pub fn at(target: f64, confidence: Confidence, clusters: ClusterRule) -> Self {
+    pub fn new(target: f64, confidence: Confidence, clusters: ClusterRule) -> Self {
         Self {
             target,
             confidence,

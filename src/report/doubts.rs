@@ -1,0 +1,134 @@
+//! What numbers give reason to doubt: the warnings of a result, and of several beside each other.
+
+use super::comparison::ComparedModel;
+use super::number::printable;
+use super::result::{ModelResult, unit};
+use super::warning::{UnfitText, Warning};
+use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Summary};
+
+/// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
+const DOUBTFUL_PERPLEXITY: f64 = 100.0;
+
+/// The mean KLD in nats, and the share of equal top tokens, from which `kl` doubts that one model is
+/// a quant of the other. They are chosen, not measured: a quant that is worse is of no use either.
+const FAR_KLD: f64 = 1.0;
+const FAR_AGREEMENT: f64 = 0.5;
+
+/// The probability that entries of a base file could have, unknown, from which `kl` says so: far
+/// more than its 16 bits cost a KLD.
+const NOTABLE_UNKNOWN: f64 = 0.001;
+
+/// The warnings that a result deserves. `of_prompts` is true if windows are prompts, `is_part` if
+/// others hold the rest of them.
+#[must_use]
+pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
+    let summary = &model.summary;
+    let path = || model.model.path.clone();
+    let mut doubts = Vec::new();
+    if summary.n_excluded > 0 {
+        doubts.push(Warning::Excluded(summary.n_excluded));
+    }
+    if summary.n_tokens > 0 && summary.n_infinite() > 0 {
+        doubts.push(Warning::Infinite(summary.n_infinite()));
+    }
+    if is_doubtfully_identical(model) {
+        doubts.push(Warning::Identical { path: path() });
+    }
+    if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
+        let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
+        if mean_kld >= FAR_KLD && top1 < FAR_AGREEMENT {
+            let path = path();
+            doubts.push(Warning::FarApart {
+                path,
+                mean_kld,
+                top1,
+            });
+        }
+    }
+    // Of a part this goes without saying, and more text is not the answer.
+    if !is_part {
+        doubts.extend(few_clusters(summary.clusters, Vec::new(), of_prompts));
+    }
+    if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
+        doubts.push(Warning::UnknownProbability(unknown.mean));
+    }
+    let n_unknown = summary.perplexity.map_or(0, |of| of.n_unknown);
+    if n_unknown > 0 {
+        doubts.push(Warning::UnknownTokens(n_unknown));
+    }
+    doubts.extend(high_perplexity(summary, of_prompts));
+    doubts
+}
+
+/// The warnings that models of a comparison deserve; what is the same for all is said once.
+#[must_use]
+pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
+    let mut doubts = Vec::new();
+    for model in models {
+        let label = printable(&model.label);
+        if model.is_incomplete {
+            doubts.push(Warning::LeftOut {
+                label: label.clone(),
+                n_excluded: model.summary.n_excluded,
+                n_infinite: model.summary.n_infinite(),
+            });
+        }
+        if is_doubtfully_identical(model) {
+            doubts.push(Warning::Identical { path: label });
+        }
+    }
+    // What all leave out is said once.
+    if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
+        let (n_excluded, n_infinite) = (model.summary.n_excluded, model.summary.n_infinite());
+        if n_excluded > 0 {
+            doubts.push(Warning::Excluded(n_excluded));
+        }
+        if n_infinite > 0 {
+            doubts.push(Warning::Infinite(n_infinite));
+        }
+    }
+    let clusters = models.iter().map(|model| model.summary.clusters);
+    if let Some(fewest) = clusters.min_by_key(|clusters| clusters.n) {
+        let few = models.iter();
+        let few = few.filter(|model| model.summary.clusters.n == fewest.n);
+        let mut labels: Vec<String> = few.map(|model| printable(&model.label)).collect();
+        if labels.len() == models.len() {
+            labels.clear();
+        }
+        doubts.extend(few_clusters(fewest, labels, of_prompts));
+    }
+    let summaries = models.iter().map(|model| &model.summary);
+    let mut known = summaries.filter(|summary| summary.perplexity.is_some());
+    doubts.extend(
+        known
+            .next()
+            .and_then(|summary| high_perplexity(summary, of_prompts)),
+    );
+    doubts
+}
+
+/// Whether all KLDs are 0, though the model is not known to be the reference's.
+fn is_doubtfully_identical(model: &ModelResult) -> bool {
+    let kld = model.summary.kld.as_ref();
+    let is_0 = kld.is_some_and(|kld| kld.max == 0.0 && kld.n_infinite == 0);
+    is_0 && !model.is_reference_model
+}
+
+/// The warning about too few clusters: of the models with these labels, or of all.
+fn few_clusters(clusters: Clustering, labels: Vec<String>, of_prompts: bool) -> Option<Warning> {
+    let is_few = (1..MIN_CLUSTERS as u64).contains(&clusters.n);
+    is_few.then(|| Warning::FewClusters {
+        labels,
+        n: clusters.n,
+        unit: match clusters.kind {
+            ClusterKind::Block => "block",
+            ClusterKind::Window => unit(of_prompts),
+        },
+    })
+}
+
+fn high_perplexity(summary: &Summary, of_prompts: bool) -> Option<Warning> {
+    let perplexity = summary.perplexity?.reference;
+    let text = UnfitText::of(of_prompts);
+    (perplexity >= DOUBTFUL_PERPLEXITY).then_some(Warning::HighPerplexity { perplexity, text })
+}
