@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::head::HeadMembers;
-use super::index::{self, IndexEntry};
+use super::index;
 use super::member::{self, END_BYTES, MemberHead, Tag};
 use super::members::{member_at, open_header, unpack_at};
 use super::{Header, KIND, walk};
@@ -13,6 +13,7 @@ use crate::WindowEntry;
 use crate::error::{Error, Named, Result};
 use crate::reference::{About, Checks, Prompts, ReadBlocks, Reference, Rows};
 use crate::source::Source;
+use crate::window::PlacedWindow;
 
 /// A native file. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
     pub(super) head: HeadMembers,
-    entries: Vec<IndexEntry>,
+    entries: Vec<PlacedWindow>,
     /// Where the windows' members end.
     index_offset: u64,
 }
@@ -126,7 +127,7 @@ impl NativeReader {
             let fits = seen.insert(entry.window.window)
                 && i < self.header.n_windows as usize
                 && n_rows <= self.header.n_rows
-                && entry.fits(&self.header);
+                && index::fits(&entry.window, &self.header);
             if !fits {
                 return Ok(i);
             }
@@ -166,7 +167,7 @@ impl NativeReader {
     }
 
     /// The index.
-    pub(super) fn entries(&self) -> &[IndexEntry] {
+    pub(super) fn entries(&self) -> &[PlacedWindow] {
         &self.entries
     }
 
@@ -207,14 +208,14 @@ impl NativeReader {
 
     /// The `i`-th window of the file, which must be there.
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
-    pub(super) fn entry(&self, i: usize) -> &IndexEntry {
+    pub(super) fn entry(&self, i: usize) -> &PlacedWindow {
         &self.entries[i]
     }
 
     /// Where the `i`-th window of the file ends.
     pub(super) fn window_end(&self, i: usize) -> u64 {
         let next = self.entries.get(i + 1);
-        next.map_or(self.index_offset, IndexEntry::offset)
+        next.map_or(self.index_offset, PlacedWindow::offset)
     }
 
     /// The number of the `i`-th window of the file.
