@@ -28,7 +28,7 @@ pub fn floor(row: Row<'_>) -> Option<f32> {
     is_floored.then_some(least)
 }
 
-/// Whether [`floor`] can return this.
+/// Returns true if [`floor`] can return this.
 pub(super) fn is_possible(floor: f32) -> bool {
     floor.abs() <= FARTHEST
 }

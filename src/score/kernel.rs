@@ -46,7 +46,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Whether this processor can run this kernel.
+    /// Returns true if this processor can run this kernel.
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]

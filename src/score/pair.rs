@@ -1,4 +1,4 @@
-//! What is scored: two rows at one position.
+//! The pair of rows at one position that is scored.
 
 use kl_formats::Row;
 

@@ -24,7 +24,7 @@ pub(super) trait Simd {
     /// The smaller of each lane; anything if one is NaN.
     fn min_f(a: Self::F, b: Self::F) -> Self::F;
     fn store_f(a: Self::F, out: &mut [f32; 16]);
-    /// Whether `a > b` in any lane.
+    /// Returns true if `a > b` in any lane.
     fn any_above(a: Self::F, b: Self::F) -> bool;
     fn count_zero() -> Self::Count;
     /// Adds 1 to the lanes in which `a > b`.

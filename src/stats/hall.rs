@@ -1,6 +1,6 @@
 //! Hall's correction of an interval for skewness.
 
-/// How many standard errors an interval reaches below and above a mean.
+/// The number of standard errors that an interval reaches below and above a mean.
 ///
 /// Without skewness that is t on both sides. A right-skewed sample mostly underestimates its mean
 /// and its error together, so the interval has to reach further up than down. Hall (1992, "On the

@@ -6,7 +6,7 @@ use super::cluster::ClusterRule;
 use super::estimate::Confidence;
 use super::paired::PairedDifference;
 
-/// How often each of two models has the reference's top token, on the same tokens.
+/// The tokens on which each of two models has the reference's top token.
 ///
 /// McNemar's test compares the tokens on which just one of the models agrees. Its own formula needs
 /// independent tokens; here the difference of the two shares has the clustered interval and p-value

@@ -1,4 +1,4 @@
-//! How many standard errors an interval extends: normal and Student's t.
+//! The number of standard errors that an interval extends: normal and Student's t.
 
 use statrs::function::erf::erfc_inv;
 

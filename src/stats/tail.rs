@@ -1,10 +1,10 @@
-//! What the largest tokens add to a mean.
+//! The share of a mean that the largest tokens add.
 
 use serde::Serialize;
 
 use super::mean::Sum;
 
-/// How much of a mean comes from few tokens.
+/// The share of a mean that comes from few tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tail {

@@ -1,4 +1,4 @@
-//! How much text a mean needs.
+//! The length of text that a mean needs.
 
 use super::cluster::MIN_CLUSTERS;
 use super::clustered_mean::ClusteredMean;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::mean::Sum;
 
-/// How much probability the entries that a base file floors could have.
+/// The probability that the entries that a base file floors could have.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UnknownP {

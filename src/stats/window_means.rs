@@ -58,7 +58,7 @@ impl WindowMeans {
         self.0.iter().map(|(window, total)| (*window, *total))
     }
 
-    /// How many windows there are.
+    /// Returns the number of windows.
     pub fn n_windows(&self) -> usize {
         self.0.len()
     }

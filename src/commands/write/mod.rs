@@ -33,7 +33,7 @@ use stored::{Choice, Hidden};
 pub struct Written {
     /// The file, as given.
     pub path: String,
-    /// Whether the file was whole before this run, which then did nothing.
+    /// True if the file was whole before this run, which then did nothing.
     pub was_whole: bool,
     pub file_bytes: u64,
     /// Rows that this run computed.
@@ -52,8 +52,8 @@ pub struct Written {
     pub core_wait_s: Option<f64>,
     /// Seconds of the trial of hidden states, and of computing rows again.
     pub check_s: f64,
-    /// How busy the accelerator was that computed all layers; `None` without one, and where hidden
-    /// states are written.
+    /// The busy time of the accelerator that computed all layers; `None` without one, and where
+    /// hidden states are written.
     pub device: Option<DeviceInfo>,
     pub warnings: Vec<Warning>,
 }
@@ -62,7 +62,7 @@ pub struct Written {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
 pub struct CheckedRows {
     pub n_rows: u64,
-    /// Whether all are equal to the bit.
+    /// True if all are equal to the bit.
     pub is_exact: bool,
     /// KL(own‖computed) in nats.
     pub mean_kld: f64,

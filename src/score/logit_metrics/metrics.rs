@@ -1,6 +1,6 @@
 //! The metrics of one position.
 
-/// How two rows compare, besides their [`TokenScore`](crate::score::TokenScore); see the
+/// The distances between two rows, besides their [`TokenScore`](crate::score::TokenScore); see the
 /// [module](super).
 ///
 /// If a row holds NaN or +∞ anywhere, or nothing but −∞, every number is NaN; if no entry has a logit
@@ -30,7 +30,7 @@ impl LogitMetrics {
         smoothed_kld: f64::NAN,
     };
 
-    /// Whether the metrics can be averaged.
+    /// Returns true if the metrics can be averaged.
     pub fn is_finite(&self) -> bool {
         [
             self.mean_abs_diff,

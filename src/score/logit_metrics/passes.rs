@@ -60,7 +60,8 @@ pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
 struct Chunk<'a> {
     l: &'a [f32],
     m: &'a [f32],
-    /// Whether one row's logits are −∞, written as the smallest f32: then there is nothing to subtract.
+    /// True if one row's logits are −∞, written as the smallest f32: then there is nothing to
+    /// subtract.
     is_masked: bool,
     /// Entries that both rows know: these, and those that are −∞ in both.
     n_known: usize,

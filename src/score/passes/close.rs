@@ -103,7 +103,7 @@ impl<S: Simd> Terms<S> {
     }
 }
 
-/// What the terms need of both rows.
+/// The numbers of both rows that the terms need.
 struct Pass<S: Simd, E: Entries<S>> {
     entries: E,
     ref_shift: S::D,

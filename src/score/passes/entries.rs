@@ -1,4 +1,4 @@
-//! Which entries of two rows count, and what stands in for logits of −∞.
+//! The entries of two rows that count, and the stand-ins for logits of −∞.
 //!
 //! Everything is arithmetic on factors of 0 and 1, with the few operations that every instruction
 //! set has.
@@ -10,12 +10,13 @@ use crate::score::vector::Simd;
 /// products with it are exact.
 pub(super) const STEEP: f32 = f32::from_bits((127 + 99) << 23);
 
-/// How the entries of two rows enter the sums.
+/// The way in which the entries of two rows enter the sums.
 pub(super) trait Entries<S: Simd>: Copy {
     /// Factors for a vector of entries of both rows.
     type Factors: Copy;
 
-    /// What to compute with in place of the logits of both rows, and the entries' factors.
+    /// Returns the values to compute with in place of the logits of both rows, and the entries'
+    /// factors.
     fn of(&self, l: S::F, m: S::F) -> ([S::F; 2], Self::Factors);
 
     /// The weights `exp`, [e^a, e^a, e^b, e^b], of the entries that count.
@@ -144,7 +145,7 @@ impl<S: Simd> Clone for Any<S> {
 impl<S: Simd> Copy for Any<S> {}
 
 impl<S: Simd> Entries<S> for Any<S> {
-    /// Whether an entry of a row is above its floor and finite, for both rows.
+    /// Masks of the entries that are above their floors and finite, for both rows.
     type Factors = [S::F; 2];
 
     #[inline(always)]
@@ -208,7 +209,7 @@ impl<S: Simd> Any<S> {
     }
 }
 
-/// Which entries of one row count.
+/// The entries of one row that count.
 struct Counts<S: Simd> {
     scale: S::F,
     offset: S::F,

@@ -178,7 +178,7 @@ fn divergences<S: Simd, R: Source<S>>(
     [of(0), of(1)]
 }
 
-/// Whether an entry that weighs something in `row` is −∞ in the `other` row.
+/// Returns true if an entry that weighs something in `row` is −∞ in the `other` row.
 #[inline(always)]
 fn is_masked_elsewhere<S: Simd>(
     row: impl Source<S>,

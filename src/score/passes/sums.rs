@@ -25,7 +25,7 @@ pub(super) struct Sums {
     pub eval_shift: f64,
     pub ref_top: Top,
     pub eval_top: Top,
-    /// Whether a logit may be −∞.
+    /// True if a logit may be −∞.
     pub may_be_masked: bool,
 }
 

@@ -87,7 +87,7 @@ pub(super) fn rank<S: Simd, R: Source<S>>(row: R, n: usize, of: usize) -> u32 {
     1 + before + count_above::<S, R>(row, of + 1, n, bar)
 }
 
-/// How many of the entries from `start` to `end` are above `bar`.
+/// Counts the entries from `start` to `end` that are above `bar`.
 #[inline(always)]
 pub(super) fn count_above<S: Simd, R: Source<S>>(
     row: R,
