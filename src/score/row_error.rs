@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn compare(rows: &[&[f32]], again: &[f32]) -> RowError {
-        RowError::compare(Kernel::Portable, rows, again)
+        RowError::compare(Kernel::detect(), rows, again)
     }
 
     #[test]
