@@ -24,7 +24,6 @@ mod doctor;
 mod evaluate;
 mod evaluation;
 mod folder;
-mod head;
 mod info;
 mod input;
 mod merge;

@@ -136,53 +136,31 @@ impl<'h> ReferenceRows<'h> {
         Self { device, ..self }
     }
 
-    /// Reads at most `max_rows` rows.
+    /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream
+    /// cannot be shared out, and keeps its own order.
     ///
-    /// Where only a part is wanted, files in text order are read in the seeded random order of
-    /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's
-    /// files, is random already.
+    /// Where not all rows are wanted, or `is_sampled` for a caller who may stop anywhere, files in text
+    /// order are read in the seeded random order of [`shuffled`]; others in their own, which for a part
+    /// written with `-n`, and for kl.py's files, is random already.
     #[must_use]
-    pub fn limited(self, max_rows: Option<u64>) -> Self {
-        self.chosen(max_rows, choose_windows)
-    }
-
-    /// The same in the order of a sample, though all rows may be read: for a caller who may stop
-    /// anywhere. A stream keeps its own order.
-    #[must_use]
-    pub fn sampled(self, max_rows: Option<u64>) -> Self {
-        self.chosen(max_rows, sample)
-    }
-
-    fn chosen(self, max_rows: Option<u64>, choose: fn(&[u32], bool, u64) -> Vec<usize>) -> Self {
-        let max_rows = max_rows.unwrap_or(u64::MAX);
-        let order = choose(self.listed(), self.is_shuffled, max_rows);
-        self.in_order(order, max_rows)
-    }
-
-    /// Reads the windows of [`limited`](Self::limited) that belong to one part of them. A stream cannot
-    /// be shared out: it is read whole.
-    #[must_use]
-    pub fn part(self, max_rows: Option<u64>, shard: Shard) -> Self {
-        let rows = self.listed();
-        let all = windows_to_share(rows, self.is_shuffled, max_rows);
-        let excess = count(rows, &all).saturating_sub(shard.n_rows);
-        let last = all.last().copied();
-        let order = Part::from(shard).keep(all);
-        let n_rows = count(rows, &order);
-        // Only the last window of all is cut short.
-        let excess = if order.last().copied() == last {
-            excess
-        } else {
-            0
+    pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
+        let rows = self.rows_per_window.as_deref().unwrap_or_default();
+        let most = max_rows.unwrap_or(u64::MAX);
+        let (order, max_rows) = match shard {
+            Some(shard) => {
+                let all = windows_to_share(rows, self.is_shuffled, max_rows);
+                let excess = count(rows, &all).saturating_sub(shard.n_rows);
+                let last = all.last().copied();
+                let order = Part::from(shard).keep(all);
+                let n_rows = count(rows, &order);
+                // Only the last window of all is cut short.
+                let is_cut = order.last().copied() == last;
+                let n_wanted = n_rows.saturating_sub(if is_cut { excess } else { 0 });
+                (order, n_wanted)
+            }
+            None if is_sampled => (sample(rows, self.is_shuffled, most), most),
+            None => (choose_windows(rows, self.is_shuffled, most), most),
         };
-        self.in_order(order, n_rows.saturating_sub(excess))
-    }
-
-    fn listed(&self) -> &[u32] {
-        self.rows_per_window.as_deref().unwrap_or_default()
-    }
-
-    fn in_order(self, order: Vec<usize>, max_rows: u64) -> Self {
         let (n_windows, n_rows) = match &self.rows_per_window {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
@@ -389,7 +367,7 @@ impl<'h> ReferenceRows<'h> {
     }
 }
 
-/// Counts the windows with rows, and the rows, that [`ReferenceRows::limited`] reads: how many of them
+/// Counts the windows with rows, and the rows, that [`ReferenceRows::choose`] reads: how many of them
 /// there are to share out; `None` for a stream, which has no list of them.
 #[must_use]
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
@@ -400,7 +378,7 @@ pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, 
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
 }
 
-/// The windows that [`ReferenceRows::limited`] reads, without those that have no rows.
+/// The windows that [`ReferenceRows::choose`] reads, without those that have no rows.
 fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> Vec<usize> {
     let max_rows = max_rows.unwrap_or(u64::MAX);
     let mut order = choose_windows(rows, is_shuffled, max_rows);

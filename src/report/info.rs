@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::json::Versions;
 use super::layout::laid_out;
 use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
-use super::{PromptsInfo, RowError, Warning};
+use super::{PromptsInfo, Warning};
+use crate::score::RowError;
 
 /// What a file records: null where it does not.
 #[derive(Serialize, Debug, Default)]

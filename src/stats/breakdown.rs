@@ -216,9 +216,9 @@ impl Tokens<'_> {
 mod tests {
     use kl_formats::TokenRecord;
 
-    use super::super::oracle::records;
-    use super::super::{ClusterRule, Statistics, Summary};
     use super::*;
+    use crate::stats::oracle::records;
+    use crate::stats::{ClusterRule, Statistics, Summary};
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();

@@ -5,12 +5,12 @@ use kl_formats::sidecar::TokenRecord;
 
 use super::breakdown::confidence_bin;
 use super::cluster::Clusters;
+use super::cluster::WindowMeans;
 use super::delta_p::delta_p;
 use super::distribution::TokenLocation;
 use super::exclusion::{ExcludedToken, ExclusionReason};
 use super::strata::Cluster;
-use super::unknown::UnknownWeights;
-use super::window_means::WindowMeans;
+use super::summary::UnknownWeights;
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
 pub(super) const MAX_EXCLUDED_LISTED: usize = 100;

@@ -157,9 +157,9 @@ impl Metric {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::oracle::{assert_close, records};
-    use super::super::{ClusterRule, Summary};
     use super::*;
+    use crate::stats::oracle::{assert_close, records};
+    use crate::stats::{ClusterRule, Summary};
 
     /// Distances made from the records that all statistics are tested with.
     fn sample() -> (Vec<LogitMetrics>, Vec<TokenLocation>) {

@@ -9,11 +9,11 @@ use super::cluster::{ClusterRule, Clusters};
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::exclusion::is_counted;
-use super::mcnemar::McNemar;
 use super::mean::Sum;
 use super::paired::{PairedDifference, clusters_of};
 use super::proportion::Share;
-use super::sign_test::SignTest;
+use super::significance::McNemar;
+use super::significance::SignTest;
 use super::strata::Cluster;
 
 /// Into how many parts tokens are divided by the reference's entropy.
@@ -225,8 +225,8 @@ fn location(record: &TokenRecord) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::records;
     use super::*;
+    use crate::stats::oracle::records;
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
         PairedComparison::of(a, b, Confidence::default(), ClusterRule::Window, 3)

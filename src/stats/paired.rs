@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
+use super::cluster::WindowMeans;
 use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Sum;
 use super::strata::Cluster;
-use super::window_means::WindowMeans;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.
 ///
@@ -91,9 +91,9 @@ pub(super) fn numbers_of(windows: &[(u32, u32)], clusters: &Clusters) -> Vec<Clu
 
 #[cfg(test)]
 mod tests {
-    use super::super::ClusterKind;
-    use super::super::oracle::{assert_close, records};
     use super::*;
+    use crate::stats::ClusterKind;
+    use crate::stats::oracle::{assert_close, records};
 
     /// The records' two divergences, as if they were two models'.
     fn difference(rule: ClusterRule, groups: u32, half: f64, level: f64) -> PairedDifference {

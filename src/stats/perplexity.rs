@@ -128,8 +128,8 @@ impl Perplexity {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::assert_close;
     use super::*;
+    use crate::stats::oracle::assert_close;
 
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {

@@ -3,7 +3,7 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::text_length::windows_for;
+use super::distribution::windows_for;
 use super::{
     ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
     RunningInterval, Summary, exclusion,

@@ -14,7 +14,7 @@ use crate::row::RowLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, StateType, States,
+    Encoding, Float, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, States,
     TextIdentity, WindowSpec,
 };
 
@@ -246,7 +246,7 @@ impl Header {
             Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
             Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
             Some(States { state_type, .. })
-                if encoding == Encoding::Hidden16 && *state_type != StateType::F16 =>
+                if encoding == Encoding::Hidden16 && *state_type != Float::F16 =>
             {
                 Some(format!(
                     "states of type {} in encoding {encoding}",

@@ -25,7 +25,7 @@ use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::{DeviceInfo, DeviceWait, Warning};
-use crate::score::Recomputed;
+use crate::score::RowError;
 use stored::{Choice, Hidden};
 
 /// A reference that was written.
@@ -69,12 +69,12 @@ pub struct CheckedRows {
     pub max_kld: f64,
 }
 
-impl From<Recomputed> for CheckedRows {
-    fn from(rows: Recomputed) -> Self {
+impl From<RowError> for CheckedRows {
+    fn from(rows: RowError) -> Self {
         Self {
             n_rows: rows.n_rows,
             is_exact: rows.is_exact(),
-            mean_kld: rows.mean_kld(),
+            mean_kld: rows.mean_kld,
             max_kld: rows.max_kld,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
+    About, Encoding, Float, HeadCheck, Header, NativeReader, States, Target, WindowSpec,
 };
 
 use super::trial;
@@ -19,7 +19,7 @@ use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
 use crate::pipeline::{DeviceClock, Error, RowCheck, Sources, StateWriting};
 use crate::report::number::{bytes, printable, significant};
-use crate::score::Recomputed;
+use crate::score::RowError;
 
 /// How a run stores rows.
 pub struct Stored<'m, M: Model + 'm> {
@@ -74,12 +74,12 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
 
     /// The type that states of an encoding most likely need. ggml's CPU kernels convert states to
     /// the type of a head in half precision before they multiply, so that this type loses nothing.
-    fn expected_type(&self, encoding: Encoding) -> StateType {
+    fn expected_type(&self, encoding: Encoding) -> Float {
         let head = self.head.as_ref().and_then(|head| head.as_ref().ok());
         match (encoding, head.map(|head| head.tensor.type_name.as_str())) {
-            (Encoding::Hidden16, _) | (_, Some("f16")) => StateType::F16,
-            (_, Some("bf16")) => StateType::Bf16,
-            _ => StateType::F32,
+            (Encoding::Hidden16, _) | (_, Some("f16")) => Float::F16,
+            (_, Some("bf16")) => Float::Bf16,
+            _ => Float::F32,
         }
     }
 
@@ -89,7 +89,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         about: &mut About,
         windows: &[WindowSpec],
         encoding: Encoding,
-        state_type: StateType,
+        state_type: Float,
     ) -> Option<u64> {
         let target = Target::new(self.settings.target.kind(), Some(encoding)).ok()?;
         about.states = match &self.head {
@@ -101,7 +101,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     }
 
     /// What a header records of this model's states, but for the trial.
-    fn states(&self, head: &OutputHead, state_type: StateType) -> States {
+    fn states(&self, head: &OutputHead, state_type: Float) -> States {
         States {
             n_embd: head.n_embd,
             state_type,
@@ -146,7 +146,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         let mut stored = self.plain();
         if encoding.holds_states() {
             stored.target = Target::new(self.settings.target.kind(), Some(encoding))?;
-            let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
+            let mut states = self.states(&self.model.hashed_head()?, Float::F32);
             if let Some(begun) = &header.states {
                 states.state_type = begun.state_type;
                 states.check.clone_from(&begun.check);
@@ -205,12 +205,12 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             let size = self.size(about, whole, encoding, state_type);
             size.unwrap_or(u64::MAX)
         };
-        let plain = size(asked.encoding(), StateType::F32);
+        let plain = size(asked.encoding(), Float::F32);
         let larger = |hidden| {
             let (hidden, plain) = (bytes(hidden), bytes(plain));
             format!("hidden states would take {hidden} for this text, not {plain}")
         };
-        let hidden = size(Encoding::Hidden, StateType::F16);
+        let hidden = size(Encoding::Hidden, Float::F16);
         if hidden >= plain {
             return kept(larger(hidden));
         }
@@ -232,12 +232,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     }
 
     /// Hidden states, if they give the model's rows; else how far theirs are from those.
-    fn tried(
-        &self,
-        target: Target,
-        watch: &Watch<'_>,
-    ) -> Result<Result<Stored<'m, M>, Recomputed>> {
-        let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
+    fn tried(&self, target: Target, watch: &Watch<'_>) -> Result<Result<Stored<'m, M>, RowError>> {
+        let mut states = self.states(&self.model.hashed_head()?, Float::F32);
         let mut hidden = self.hidden(&states, target)?;
         let plan = &self.input.plan;
         let tried = trial::run(&mut hidden, &states, target.encoding(), plan, watch)?;
@@ -245,7 +241,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             let checked = hidden.writing.checked;
             states.state_type = hidden.writing.state_type;
             states.check.n_rows = checked.n_rows;
-            states.check.mean_kld = checked.mean_kld() as f32;
+            states.check.mean_kld = checked.mean_kld as f32;
             states.check.max_kld = checked.max_kld as f32;
             Stored {
                 target,
@@ -265,7 +261,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             calls: states.calls(),
             check: RowCheck::new(head, trial::tolerance(target.encoding())),
             known: HashMap::new(),
-            checked: Recomputed::default(),
+            checked: RowError::default(),
             check_time: Duration::ZERO,
         };
         Ok(Hidden {

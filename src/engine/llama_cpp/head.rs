@@ -8,11 +8,11 @@ use std::sync::PoisonError;
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
-use super::matrix::{Arena, Matrix, Weight};
+use super::ggml::Scheduler;
+use super::ggml::{Arena, Matrix, Weight};
 use super::node::ModelTensor;
 use super::placement::{Place, Placement};
 use super::rpc;
-use super::scheduler::Scheduler;
 use crate::engine::{EngineError, Head, last_log_errors};
 
 /// Bytes of the matrix that are read at once.

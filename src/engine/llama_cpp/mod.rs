@@ -5,9 +5,9 @@ mod context;
 mod decoder;
 mod device;
 mod fit;
+mod ggml;
 mod head;
 mod load;
-mod matrix;
 mod model;
 mod node;
 mod own_head;
@@ -15,7 +15,6 @@ mod params;
 mod placement;
 mod probe;
 pub(super) mod rpc;
-mod scheduler;
 mod tap;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! kernels compute it.
 
 use super::device::{BufferType, Device};
-use super::matrix::Matrix;
+use super::ggml::Matrix;
 
 /// The devices of a head.
 #[derive(Clone, Debug, Default)]

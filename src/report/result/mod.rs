@@ -18,7 +18,7 @@ pub use divergent::{DivergentToken, TokenContext, TopToken};
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
 pub use prompts::PromptReport;
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
-pub use states::{HeadInfo, HereInfo, RowError, StatesInfo};
+pub use states::{HeadInfo, StatesInfo};
 pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
 pub use tokens::TokenColumns;
 pub use verdict::{Reason, Verdict};

@@ -10,9 +10,9 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
-use super::result::{
-    HereInfo, Interrupted, ModelInfo, ModelReport, ReferenceInfo, RowError, StatesInfo,
-};
+use super::result::{Interrupted, ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
+use crate::pipeline::RowsHere;
+use crate::score::RowError;
 use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
 
 /// The width of the column of names.
@@ -148,7 +148,7 @@ fn states(out: &mut Sheet, states: &StatesInfo) {
 }
 
 /// How far the rows computed here are from the model's own.
-fn moved(here: &HereInfo) -> String {
+fn moved(here: &RowsHere) -> String {
     match here.is_exact {
         Some(true) => "to the bit as the model gave them".to_owned(),
         Some(false) => format!("off by {}", nats(here.error)),

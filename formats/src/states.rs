@@ -1,22 +1,23 @@
 //! Hidden states in place of rows: what a reference of them records, so that the rows can be
 //! computed. A row is head x state, and for some architectures more follows.
 
-mod fault;
-mod state_type;
-
-#[cfg(test)]
-mod tests;
-
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use state_type::StateType;
-
-use crate::{Calls, WindowEntry};
+use crate::{Calls, Float, GgmlType, WindowEntry};
 
 /// Most numbers that a hidden state may have. The widest model published by 2026 has 18,432.
 pub const MAX_N_EMBD: u32 = 1 << 20;
+
+/// Most steps after the product. The longest known sequence is three: scale, tanh, scale.
+const MAX_STEPS: usize = 16;
+
+/// Most rows that are stored for the check.
+const MAX_CHECK_ROWS: usize = 64;
+
+/// Longest name of a tensor; ggml's own limit is 64.
+const MAX_NAME_BYTES: usize = 1 << 10;
 
 /// What a reference of hidden states records about them and the head that makes rows of them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -26,7 +27,7 @@ pub struct States {
     pub n_embd: u32,
     /// How they are stored.
     #[serde(rename = "type")]
-    pub state_type: StateType,
+    pub state_type: Float,
     /// The head: what states are multiplied with.
     pub head: HeadTensor,
     /// What follows the product, in order.
@@ -157,3 +158,89 @@ impl States {
         values.fold(self.head.bytes, u64::saturating_add)
     }
 }
+
+impl States {
+    /// What is wrong with the sizes, if anything, in a file of rows of `n_vocab` entries and windows
+    /// of at most `n_ctx` tokens. Ask before allocating memory.
+    pub(crate) fn fault(&self, n_vocab: u32, n_ctx: u32) -> Option<String> {
+        if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
+            return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
+        }
+        if !(1..=self.n_batch).contains(&self.n_ubatch) {
+            let (n_batch, n_ubatch) = (self.n_batch, self.n_ubatch);
+            return Some(format!("n_ubatch {n_ubatch}, not 1 to n_batch {n_batch}"));
+        }
+        if self.state_type == Float::F64 {
+            return Some("states of type f64".into());
+        }
+        let of_steps = || self.then.iter().find_map(|step| step.fault(n_vocab));
+        let head = self.head.fault(self.n_embd, n_vocab);
+        head.or_else(|| too_many("steps after the head", self.then.len(), MAX_STEPS))
+            .or_else(of_steps)
+            .or_else(|| self.check_fault(n_ctx))
+    }
+
+    fn check_fault(&self, n_ctx: u32) -> Option<String> {
+        let check = &self.check;
+        let is_kld = |x: f32| x.is_finite() && x >= 0.0;
+        if !is_kld(check.mean_kld) || !is_kld(check.max_kld) {
+            return Some("a check without a finite KLD".into());
+        }
+        let outside = check.rows.iter().find(|row| row.position >= n_ctx);
+        let outside =
+            outside.map(|row| format!("a check row at position {} of n_ctx {n_ctx}", row.position));
+        outside.or_else(|| too_many("check rows", check.rows.len(), MAX_CHECK_ROWS))
+    }
+}
+
+impl HeadTensor {
+    fn fault(&self, n_embd: u32, n_vocab: u32) -> Option<String> {
+        let (id, name) = (self.type_id, &self.type_name);
+        let Some(kind) = GgmlType::of(id).filter(|kind| kind.is_for_weights) else {
+            return Some(format!("a head of ggml's type {id}, which is not known"));
+        };
+        if kind.name != name {
+            return Some(format!(
+                "a head of type {name:?}, but {id} is {}",
+                kind.name
+            ));
+        }
+        let row = kind.bytes(n_embd.into());
+        match row.and_then(|row| row.checked_mul(n_vocab.into())) {
+            Some(bytes) if bytes != self.bytes => Some(format!(
+                "a head of {} bytes, but {n_vocab} x {n_embd} elements of type {name} have {bytes}",
+                self.bytes
+            )),
+            None => Some(format!("a head of type {name} with rows of {n_embd}")),
+            Some(_) if self.name.len() > MAX_NAME_BYTES => {
+                Some("a head with a name of more than 1 KiB".into())
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+impl HeadStep {
+    fn fault(self, n_vocab: u32) -> Option<String> {
+        match self {
+            HeadStep::Scale { factor, bias } if !(factor.is_finite() && bias.is_finite()) => {
+                Some("a scale after the head that is not finite".into())
+            }
+            HeadStep::Add { n_values } | HeadStep::Mul { n_values }
+                if n_values != 1 && n_values != n_vocab =>
+            {
+                Some(format!(
+                    "a step after the head with {n_values} values, not 1 or {n_vocab}"
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn too_many(what: &str, n: usize, most: usize) -> Option<String> {
+    (n > most).then(|| format!("{n} {what}, more than {most}"))
+}
+
+#[cfg(test)]
+mod tests;

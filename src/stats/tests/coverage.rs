@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, PairedDifference};
 
-#[path = "../../examples/coverage/text.rs"]
+#[path = "../../../examples/coverage/text.rs"]
 mod text;
 
 use text::{Q4_K_M, Text};
