@@ -327,7 +327,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there,
                 n_ctx,
-                n_layers: model.facts().n_layers,
                 has_attention: model.facts().has_attention,
             };
             run.warn(watch);

@@ -166,10 +166,7 @@ impl Evaluation<'_> {
         header.model = Some(self.model.clone());
         header.model_path = Some(self.path.display().to_string());
         header.label = self.settings.label_of(self.path);
-        header.groups = match &self.groups {
-            Some(groups) => groups.names().to_vec(),
-            None => Vec::new(),
-        };
+        header.groups = self.reference.groups.clone().unwrap_or_default();
         header.prompts = self.prompts.is_some();
         header.stored = self.is_stored;
         header.first_scored = self.reference.first_scored.or(Some(0));

@@ -242,8 +242,6 @@ pub fn warnings<H: PartHeader>(parts: &[Opened<H>]) -> Vec<Warning> {
             here,
             there,
             n_ctx: first.header.provenance().n_ctx,
-            // Parts of one run record the same number.
-            n_layers: u32::MAX,
             has_attention: true,
         };
         for difference in run.differences() {

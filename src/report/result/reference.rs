@@ -9,7 +9,7 @@ use super::model::ModelInfo;
 use super::states::StatesInfo;
 
 /// A reference, as far as its file describes itself.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReferenceInfo {
     /// Its path, as given.
@@ -56,7 +56,7 @@ pub struct ReferenceInfo {
 }
 
 /// The prompts that a reference's windows hold.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptsInfo {
     /// The number of prompts; there may be fewer windows.
