@@ -26,16 +26,16 @@ const OF_ATTENTION: [(&str, &str, &str); 3] = [
 /// The layers offloaded: no more than the model has.
 const LAYERS: (&str, &str, &str) = ("GPU layers", "the number of offloaded layers", "-ngl");
 
-/// What two runs are compared by.
+/// The parts of two runs that are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'b> {
-    /// How this run computes rows.
+    /// The set-up of this run.
     pub here: &'b BackendIdentity,
-    /// How the reference's were computed.
+    /// The set-up of the reference's rows.
     pub there: &'b BackendIdentity,
     /// Tokens of the longest window.
     pub n_ctx: u32,
-    /// Whether the model has attention: one without has no KV cache.
+    /// True if the model has attention: one without has no KV cache.
     pub has_attention: bool,
 }
 
@@ -203,8 +203,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether it matters which device has how many layers: only where devices differ, or a layer is
-/// split itself.
+/// Returns true if it matters which device has how many layers: only where devices differ, or a
+/// layer is split itself.
 fn split_matters(backend: &BackendIdentity) -> bool {
     let flags = backend.placement.iter().flatten();
     let mut modes = flags.filter(|flag| flag.starts_with("-sm "));
@@ -250,7 +250,7 @@ mod tests {
         backend
     }
 
-    /// What differs, and the flags to match.
+    /// Lists the settings that differ, with the flags to match.
     fn differences(
         here: &BackendIdentity,
         there: &BackendIdentity,

@@ -121,7 +121,7 @@ fn sources<F>(n: usize, make: F) -> Sources<F> {
     }
 }
 
-/// What `evaluate` should give, from the rows themselves.
+/// The records that `evaluate` should give, from the rows themselves.
 fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
     let rows = |window: &WindowSpec, seed| {
         let mut all: Vec<Vec<f32>> = Vec::new();

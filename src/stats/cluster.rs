@@ -1,4 +1,4 @@
-//! Which tokens count as one observation: those of a window, or of a block of windows.
+//! The tokens that count as one observation: those of a window, or of a block of windows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ const MIN_WINDOWS_PER_BLOCK: usize = 2;
 /// need, which makes intervals about 8 % wider.
 const AUTOCORRELATED: f64 = 1.0;
 
-/// How tokens are put into clusters.
+/// The rule by which tokens are put into clusters.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -63,7 +63,7 @@ impl fmt::Display for ClusterRule {
     }
 }
 
-/// What one cluster is.
+/// The kind of a cluster.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -74,15 +74,15 @@ pub enum ClusterKind {
     Block,
 }
 
-/// How the tokens of one evaluation were put into clusters.
+/// The clusters that the tokens of one evaluation were put into.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Clustering {
     /// The rule that was asked for.
     pub rule: ClusterRule,
-    /// What a cluster is.
+    /// The kind of a cluster.
     pub kind: ClusterKind,
-    /// How many clusters there are.
+    /// The number of clusters.
     pub n: u64,
     /// Windows in a block: the last may have fewer. 1 if each window is a cluster.
     pub windows_per_block: u64,
@@ -142,12 +142,12 @@ impl Clusters {
         }
     }
 
-    /// How the windows were put into clusters.
+    /// Describes how the windows were put into clusters.
     pub fn clustering(&self) -> Clustering {
         self.clustering
     }
 
-    /// How many windows there are.
+    /// Returns the number of windows.
     pub fn n_windows(&self) -> usize {
         self.windows.len()
     }
@@ -187,7 +187,8 @@ fn in_clusters(means: &WindowMeans, windows_per_block: usize) -> (Vec<(u32, Clus
     (clusters, number)
 }
 
-/// How many windows each block has, if there are `windows` in all; the last may have fewer.
+/// Returns the number of windows in a block, if there are `windows` in all; the last may have
+/// fewer.
 fn windows_per_block(windows: usize) -> usize {
     let blocks = (windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
     windows.div_ceil(blocks).max(MIN_WINDOWS_PER_BLOCK)
@@ -247,7 +248,7 @@ impl WindowMeans {
         self.0.iter().map(|(window, total)| (*window, *total))
     }
 
-    /// How many windows there are.
+    /// Returns the number of windows.
     pub fn n_windows(&self) -> usize {
         self.0.len()
     }

@@ -12,7 +12,7 @@ use super::strata::Stratum;
 /// more: see docs/INTERVALS.md.
 const MIN_CLUSTERS_FOR_SKEWNESS: usize = 6;
 
-/// How uncertain a mean is, with its samples as independent and with its clusters as independent.
+/// The uncertainty of a mean, with its samples as independent and with its clusters as independent.
 ///
 /// It serves any smooth function of means too: the residuals are then those of its linearisation,
 /// the gradient times the residuals of the means.
@@ -32,7 +32,7 @@ pub struct Spread {
 pub struct ClusteredError {
     /// The standard error of the mean.
     pub se: f64,
-    /// How many clusters there are.
+    /// The number of clusters.
     pub clusters: usize,
     /// The degrees of freedom that the standard error has: at most the number of clusters less that
     /// of strata.
@@ -58,10 +58,10 @@ pub struct ClusteredInterval {
     /// The upper end of the clustered interval.
     #[serde(rename = "cluster_hi")]
     pub hi: Option<f64>,
-    /// How many times larger the variance is than with samples as independent; `None` also without
+    /// The variance as a multiple of that with samples as independent; `None` also without
     /// variance.
     pub design_effect: Option<f64>,
-    /// How many independent samples would tell as much: `n / max(1, design_effect)`.
+    /// The number of independent samples that would tell as much: `n / max(1, design_effect)`.
     pub n_effective: Option<f64>,
 }
 
@@ -117,7 +117,7 @@ impl Spread {
         }
     }
 
-    /// How many times larger the variance is than with samples as independent.
+    /// The variance as a multiple of that with samples as independent.
     pub fn design_effect(&self) -> Option<f64> {
         finite((self.clustered?.se / self.se?).powi(2))
     }
@@ -127,9 +127,9 @@ impl Spread {
         self.n / self.design_effect().unwrap_or(1.0).max(1.0)
     }
 
-    /// How many independent samples would give an interval of a share that is as wide: n over the
-    /// design effect (1 where samples do not differ), less what Student's t costs with this number
-    /// of clusters, and at most n. `None` for fewer than two clusters.
+    /// The number of independent samples that would give an interval of a share that is as wide: n
+    /// over the design effect (1 where samples do not differ), less what Student's t costs with
+    /// this number of clusters, and at most n. `None` for fewer than two clusters.
     ///
     /// Korn & Graubard 1998, "Confidence intervals for proportions with small expected number of
     /// positive counts estimated from survey data", Survey Methodology 24.
@@ -186,7 +186,7 @@ impl Spread {
         finite(self.studentised()?.se)
     }
 
-    /// What the interval is made of; `None` for fewer than two clusters.
+    /// Returns the parts that the interval is made of; `None` for fewer than two clusters.
     fn studentised(&self) -> Option<Studentised> {
         let clustered = self.clustered?;
         let (se, skewness) = match self.se {
@@ -280,7 +280,7 @@ impl ClusteredInterval {
     }
 }
 
-/// How many standard errors an interval reaches below and above a mean.
+/// The number of standard errors that an interval reaches below and above a mean.
 ///
 /// Without skewness that is t on both sides. A right-skewed sample mostly underestimates its mean
 /// and its error together, so the interval has to reach further up than down. Hall (1992, "On the

@@ -51,9 +51,9 @@ pub struct Run {
     pub window: u32,
     /// The window's group; 0 without groups.
     pub group: u32,
-    /// How many records there are.
+    /// The number of records.
     pub n_records: usize,
-    /// How many counted ones come before them, and are among them.
+    /// The counted ones that come before them, and those among them.
     start: usize,
     pub(super) n_counted: usize,
 }
@@ -170,7 +170,7 @@ impl Columns {
         self.traits.push(bits.into_iter().sum());
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub fn n_records(&self) -> usize {
         self.kld.len() + self.not_counted.len()
     }
@@ -188,7 +188,7 @@ impl Columns {
         self.not_counted.len()
     }
 
-    /// Which counted tokens have a trait.
+    /// Marks the counted tokens that have a trait.
     pub(super) fn with(&self, bit: u8) -> Vec<bool> {
         self.traits.iter().map(|traits| traits & bit != 0).collect()
     }

@@ -38,7 +38,7 @@ pub struct Distribution {
     pub max_at: TokenLocation,
     /// The median and the upper tail, to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
-    /// What the largest values add to the mean.
+    /// The share of the mean that the largest values add.
     pub tail: Tail,
     /// About how many windows like these would give an interval of the mean that reaches 5 % to
     /// either side; `None` for fewer than two clusters, and for a mean of 0.
@@ -120,7 +120,7 @@ pub(super) fn finite_of<'v>(
     (clusters.into(), values.into())
 }
 
-/// How much of a mean comes from few tokens.
+/// The share of a mean that comes from few tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tail {

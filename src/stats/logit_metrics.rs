@@ -15,7 +15,7 @@ use crate::score::LogitMetrics;
 /// The median and the upper tail.
 const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 
-/// How far the evaluated model's logits are from the reference's.
+/// The distances of the evaluated model's logits from the reference's.
 ///
 /// A part is `None` (null) without counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]

@@ -62,7 +62,7 @@ impl RunningMean {
         (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 
-    /// How many samples were counted.
+    /// Returns the number of samples that were counted.
     pub fn count(&self) -> u64 {
         self.n
     }
@@ -71,7 +71,7 @@ impl RunningMean {
 /// The first two moments of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
-    /// How many samples there are.
+    /// The number of samples.
     pub n: usize,
     /// Their mean.
     pub mean: f64,

@@ -28,9 +28,9 @@ pub struct PairedDifference {
     /// The two-sided p-value of no difference. It is below `1 − confidence` exactly where the
     /// interval does not hold 0.
     pub p: Option<f64>,
-    /// How many tokens were compared.
+    /// The number of tokens that were compared.
     pub n_tokens: u64,
-    /// How the tokens were put into clusters.
+    /// The clusters that the tokens were put into.
     pub clusters: Clustering,
 }
 

@@ -20,8 +20,8 @@ use super::strata::Cluster;
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Perplexity {
-    /// How many tokens the numbers are from: those with a next token, less `n_infinite` and
-    /// `n_unknown`.
+    /// The number of tokens that the numbers are from: those with a next token, less `n_infinite`
+    /// and `n_unknown`.
     pub n_tokens: u64,
     /// Tokens whose NLL is infinite under one of the models, which are left out.
     pub n_infinite: u64,

@@ -14,10 +14,10 @@ pub struct Share {
     /// The share, and its interval at the effective number of tokens.
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// How many times larger the variance is than with tokens as independent; `None` for one
-    /// cluster, and for no or all tokens.
+    /// The variance as a multiple of that with tokens as independent; `None` for one cluster, and
+    /// for no or all tokens.
     pub design_effect: Option<f64>,
-    /// How many independent tokens would tell as much: `n / max(1, design_effect)`.
+    /// The number of independent tokens that would tell as much: `n / max(1, design_effect)`.
     pub n_effective: f64,
 }
 

@@ -14,7 +14,7 @@ use super::strata::{Cluster, Stratum};
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QuantileEstimate {
-    /// Which quantile: the share of samples below it.
+    /// The quantile: the share of samples below it.
     pub p: f64,
     /// Its value, and the interval to believe. An end is `None` where the sample has none: in a
     /// sparse tail, any value beyond the last sample would do.
@@ -86,10 +86,10 @@ pub fn estimates(
     quantiles
 }
 
-/// How many samples are up to each of some ascending values, by cluster.
+/// The number of samples up to each of some ascending values, by cluster.
 struct UpTo {
     n_samples: f64,
-    /// How many samples each cluster has, and how many of them are up to each value.
+    /// The number of samples in each cluster, and of those up to each value.
     clusters: BTreeMap<Cluster, (f64, Vec<f64>)>,
 }
 

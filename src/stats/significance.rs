@@ -56,7 +56,7 @@ fn two_sided(a: u64, b: u64) -> f64 {
     (2.0 * lower).min(1.0)
 }
 
-/// How often each of two models has the reference's top token, on the same tokens.
+/// The tokens on which each of two models has the reference's top token.
 ///
 /// McNemar's test compares the tokens on which just one of the models agrees. Its own formula needs
 /// independent tokens; here the difference of the two shares has the clustered interval and p-value

@@ -34,7 +34,7 @@ pub struct Summary {
     pub n_windows: u64,
     /// The level of every interval.
     pub confidence: Confidence,
-    /// Which tokens count as one observation in the clustered intervals.
+    /// The tokens that count as one observation in the clustered intervals.
     pub clusters: Clustering,
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
@@ -45,7 +45,7 @@ pub struct Summary {
     pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
     pub reverse_kld: Option<Distribution>,
-    /// How often the top tokens agree.
+    /// The agreement of the top tokens.
     pub agreement: Option<Agreement>,
     /// The perplexity of both models on the actual next tokens.
     pub perplexity: Option<Perplexity>,
@@ -58,7 +58,7 @@ pub struct Summary {
     pub excluded: Vec<ExcludedToken>,
 }
 
-/// How often the two models' top tokens agree, as shares of the counted tokens.
+/// The agreement of the two models' top tokens, as shares of the counted tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Agreement {
@@ -197,7 +197,7 @@ mod pinned;
 #[path = "tests/summary.rs"]
 mod tests;
 
-/// How much probability the entries that a base file floors could have.
+/// The probability that the entries that a base file floors could have.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UnknownP {

@@ -32,7 +32,7 @@ use stored::{Choice, Hidden};
 pub struct Written {
     /// The file, as given.
     pub path: String,
-    /// Whether the file was whole before this run, which then did nothing.
+    /// True if the file was whole before this run, which then did nothing.
     pub was_whole: bool,
     pub file_bytes: u64,
     /// Rows that this run computed.
@@ -51,8 +51,8 @@ pub struct Written {
     pub core_wait_s: Option<f64>,
     /// Seconds of the trial of hidden states, and of computing rows again.
     pub check_s: f64,
-    /// How busy the accelerator was that computed all layers; `None` without one, and where hidden
-    /// states are written.
+    /// The busy time of the accelerator that computed all layers; `None` without one, and where
+    /// hidden states are written.
     pub device: Option<DeviceInfo>,
     pub warnings: Vec<Warning>,
 }

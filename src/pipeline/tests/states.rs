@@ -18,7 +18,7 @@ const N_EMBD: usize = 2;
 struct Counting {
     rows: Vec<f32>,
     n_products: Arc<AtomicUsize>,
-    /// What every other logit is off by.
+    /// The error of every other logit.
     error: f32,
 }
 

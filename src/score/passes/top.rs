@@ -83,7 +83,7 @@ pub(super) fn rank<S: Simd>(simd: S, row: impl Source, n: usize, of: usize) -> u
     1 + before + count_above(simd, row, of + 1, n, bar)
 }
 
-/// How many of the entries from `start` to `end` are above `bar`.
+/// Counts the entries from `start` to `end` that are above `bar`.
 #[inline(always)]
 pub(super) fn count_above<S: Simd>(
     simd: S,

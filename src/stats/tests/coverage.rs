@@ -1,4 +1,5 @@
-//! How often the intervals of mean KLDs hold the true mean. `examples/coverage` has all intervals.
+//! The coverage of the intervals of mean KLDs: how often they hold the true mean.
+//! `examples/coverage` has all intervals.
 
 use rayon::prelude::*;
 
