@@ -185,5 +185,5 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
 }
 
 #[cfg(test)]
-#[path = "u16_tests.rs"]
+#[path = "tests/u16.rs"]
 mod tests;
