@@ -20,7 +20,7 @@ fn reader_of(spec: &str) -> &str {
         .unwrap()
 }
 
-/// What `script` prints when given `path`; `None` where there is no Python to run it.
+/// Runs `script` on `path` and returns what it prints; `None` where there is no Python to run it.
 fn python(script: &str, path: &Path) -> Option<String> {
     let has_numpy = Command::new("python3")
         .args(["-c", "import numpy"])
@@ -83,7 +83,7 @@ fn rows(window: &WindowSpec) -> impl Iterator<Item = [f32; 5]> {
     (0..window.n_rows).map(move |i| row(number, i))
 }
 
-/// What both readers print for the windows.
+/// The text that both readers print for the windows.
 fn expected(encoding: Encoding) -> String {
     expected_of(|window, i| {
         let layout = encoding.layout().unwrap();
@@ -97,7 +97,7 @@ fn expected(encoding: Encoding) -> String {
     })
 }
 
-/// What a reader prints for the windows, whose rows `row` gives, by window and index.
+/// The text that a reader prints for the windows, whose rows `row` gives, by window and index.
 fn expected_of(row: impl Fn(u32, u32) -> Vec<f32>) -> String {
     let mut lines = String::new();
     for window in windows() {
@@ -212,18 +212,17 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
     std::fs::write(logits2.path(), bytes).unwrap();
     let fixture = root.join("llama-perplexity-f16-c128.kld");
     for path in [file.path(), logits2.path(), &fixture] {
-        let reader = LlamaCppReader::open(path).unwrap();
         let mut expected = String::new();
-        for i in 0..reader.n_windows() {
-            let window = reader.window(i).unwrap();
+        let mut reader = Reference::open(path).unwrap().into_stream().unwrap();
+        while let Some(window) = reader.next_window().unwrap() {
             let next = &window.tokens[window.first_scored as usize + 1..];
-            let block = reader.rows(i, 0, window.n_rows, None).unwrap();
+            let block = reader.next_rows(usize::MAX).unwrap().unwrap();
             let nll = next
                 .iter()
                 .zip(block.rows())
                 .map(|(&token, row)| -f64::from(row.get(token as usize)));
             let mean = nll.sum::<f64>() / f64::from(window.n_rows);
-            let shape = (window.n_rows, block.n_vocab());
+            let (i, shape) = (window.window, (window.n_rows, block.n_vocab()));
             expected += &format!("{i} {shape:?} {mean:.9}\n");
         }
         if let Some(printed) = python(reader_of(include_str!("../LLAMACPP.md")), path) {

@@ -7,7 +7,7 @@ use super::cpu;
 use crate::engine::{Device, Engine, memory};
 use crate::report::Warning;
 
-/// How `kl` was built, and the machine that it runs on. What the system does not tell is `None` or
+/// The build of `kl`, and the machine that it runs on. What the system does not tell is `None` or
 /// empty.
 #[derive(Debug)]
 pub struct Doctor {

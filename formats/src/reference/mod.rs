@@ -4,7 +4,6 @@ mod about;
 pub(crate) mod fingerprint;
 pub(crate) mod format;
 pub(crate) mod formats;
-mod kind;
 mod rows;
 
 #[cfg(test)]
@@ -13,9 +12,8 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use about::{About, Checks, Prompts, Values};
+pub use about::{About, Checks, Kind, Prompts, Values};
 pub use formats::{UnknownKind, sniff};
-pub use kind::Kind;
 pub use rows::{ReadBlocks, ReadStream, Rows};
 
 use crate::error::{Named, Result};
@@ -50,7 +48,7 @@ impl Reference {
         }
     }
 
-    /// What is known about the reference.
+    /// Describes the reference.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -60,7 +58,7 @@ impl Reference {
         &self.about.path
     }
 
-    /// Which kind it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         self.about.kind
     }
@@ -99,7 +97,8 @@ impl Reference {
         })
     }
 
-    /// Whether its windows are in random order already, or in an order that cannot be changed.
+    /// Returns true if its windows are in random order already, or in an order that cannot be
+    /// changed.
     pub fn is_shuffled(&self) -> bool {
         matches!(self.rows, Rows::Stream(_)) || self.about.seed.is_some()
     }

@@ -13,7 +13,6 @@ pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encoding::Encoding;
 pub use layout::RowLayout;
-pub(crate) use layout::StoredLayout;
 pub(crate) use u16::Form;
 pub use u16::RowForms;
 
@@ -92,7 +91,7 @@ impl Row<'_> {
         }
     }
 
-    /// Whether the row has no entries.
+    /// Returns true if the row has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -145,8 +144,8 @@ impl Row<'_> {
         }
     }
 
-    /// Whether every logit is finite, the masked one included. Constant time for codes, a pass over
-    /// the row for `F32`.
+    /// Returns true if every logit is finite, the masked one included. Constant time for codes, a
+    /// pass over the row for `F32`.
     pub fn is_finite(&self) -> bool {
         match *self {
             Row::F32(logits) => logits.iter().fold(true, |all, x| all & x.is_finite()),
