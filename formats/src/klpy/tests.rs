@@ -31,7 +31,7 @@ fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
 
 fn writer(header: &KlPyHeader) -> Writer<Vec<u8>> {
     let name = Named::new(Path::new("out"));
-    let start = writer::start(&name, header).unwrap();
+    let start = start(&name, header).unwrap();
     Writer::begin(Vec::new(), start).unwrap()
 }
 
