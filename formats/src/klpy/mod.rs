@@ -25,16 +25,15 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use header::KlPyHeader;
 pub(crate) use reader::KlPyReader;
 
 use crate::error::{Named, Result};
 use crate::gzip::{gzip, gzip_in};
-use crate::reference::Kind;
 use crate::reference::format::{Format, WriteFormat};
+use crate::reference::{About, Kind};
 use crate::row::RowLayout;
 use crate::writing::{Start, WindowFormat, of_members, rows_per_piece};
-use crate::{BackendIdentity, Encoding};
+use crate::{BackendIdentity, Encoding, WindowSpec};
 
 /// kl.py's file.
 pub const KIND: Kind = Kind::new("kl.py");
@@ -63,7 +62,7 @@ pub(crate) fn backend() -> BackendIdentity {
 /// The writing side: windows as gzip members.
 const WRITE_FORMAT: WriteFormat = WriteFormat {
     encodings: &[Encoding::F32],
-    start: |name, _, about, windows| start(name, &KlPyHeader::new(about, windows)),
+    start: |name, _, about, windows| start(name, about, windows),
     projected_bytes: of_members,
     window_fault: |window, n_ctx| {
         if window.first_scored != 0 {
@@ -85,21 +84,22 @@ const WRITE_FORMAT: WriteFormat = WriteFormat {
     end: |_windows, _offset| Ok(Vec::new()),
 };
 
-/// The start of a file with this header.
-fn start(name: &Named, header: &KlPyHeader) -> Result<Start> {
+/// The start of a file of these windows.
+fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+    let lines = header::to_lines(about, windows, name)?;
     Ok(Start {
-        bytes: gzip(&header.to_lines(name)?),
+        bytes: gzip(&lines),
         format: WindowFormat {
             name: name.clone(),
             kind: KIND,
             format: &WRITE_FORMAT,
             layout: RowLayout::F32,
-            n_ctx: header.n_ctx,
-            n_vocab: header.n_vocab,
-            row_len: header.n_vocab,
-            rows_per_piece: rows_per_piece(RowLayout::F32, header.n_vocab),
+            n_ctx: header::n_ctx(about, windows),
+            n_vocab: about.n_vocab,
+            row_len: about.n_vocab,
+            rows_per_piece: rows_per_piece(RowLayout::F32, about.n_vocab),
         },
-        n_windows: header.n_windows,
+        n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
         n_rows: None,
         states: None,
     })
