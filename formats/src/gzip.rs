@@ -27,7 +27,7 @@ pub(crate) fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&trailer(plain));
 }
 
-/// Whether a member's last bytes are those of `plain`.
+/// Returns true if a member's last bytes are those of `plain`.
 pub(crate) fn is_trailer(bytes: &[u8; TRAILER_BYTES], plain: &[u8]) -> bool {
     let [crc, length] = bytemuck::cast::<_, [u32; 2]>(*bytes);
     checksum_matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
@@ -38,13 +38,13 @@ pub(crate) fn trailer(plain: &[u8]) -> [u8; TRAILER_BYTES] {
     bytemuck::cast([crc32fast::hash(plain), plain.len() as u32])
 }
 
-/// Whether a checksum is as stated. Always true for a fuzzer (`cfg(fuzzing)`): it cannot guess a
-/// checksum, and would never reach the code that follows.
+/// Returns true if a checksum is as stated. Always true for a fuzzer (`cfg(fuzzing)`): it cannot
+/// guess a checksum, and would never reach the code that follows.
 pub(crate) fn checksum_matches(computed: u32, stated: u32) -> bool {
     cfg!(fuzzing) || computed == stated
 }
 
-/// How much of a piece is compressed to see whether compressing the rest pays.
+/// The bytes of a piece that are compressed to see whether compressing the rest pays.
 const SAMPLE_BYTES: usize = 16 << 10;
 
 /// A piece is compressed if its sample shrinks to less than this share, else stored. Measured:

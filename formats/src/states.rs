@@ -19,27 +19,27 @@ const MAX_CHECK_ROWS: usize = 64;
 /// Longest name of a tensor; ggml's own limit is 64.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// What a reference of hidden states records about them and the head that makes rows of them.
+/// The description of a reference's hidden states, and of the head that makes rows of them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct States {
     /// Numbers in a state.
     pub n_embd: u32,
-    /// How they are stored.
+    /// The type in which they are stored.
     #[serde(rename = "type")]
     pub state_type: Float,
     /// The head: what states are multiplied with.
     pub head: HeadTensor,
-    /// What follows the product, in order.
+    /// The steps that follow the product, in order.
     pub then: Vec<HeadStep>,
     /// Most tokens of a decode call.
     pub n_batch: u32,
     /// Most tokens of a physical batch: their states were multiplied with the head together.
     pub n_ubatch: u32,
-    /// Whether windows were split into equal calls, where that makes a difference.
+    /// True if windows were split into equal calls, where that makes a difference.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub equal_calls: bool,
-    /// How far the rows that are computed are from the model's own.
+    /// The distance of the computed rows from the model's own.
     pub check: HeadCheck,
 }
 
@@ -67,29 +67,29 @@ pub struct HeadTensor {
 pub enum HeadStep {
     /// `x * factor + bias`, as `ggml_scale_bias` computes it.
     Scale {
-        /// What each logit is multiplied with.
+        /// The factor that each logit is multiplied with.
         factor: f32,
-        /// What is added to each logit.
+        /// The number that is added to each logit.
         bias: f32,
     },
     /// `tanh(x)`.
     Tanh,
     /// `x + value`.
     Add {
-        /// How many values are stored after the head: one for each entry of the vocabulary, or one
-        /// for all.
+        /// The number of values that are stored after the head: one for each entry of the
+        /// vocabulary, or one for all.
         n_values: u32,
     },
     /// `x * value`.
     Mul {
-        /// How many values are stored after the head: one for each entry of the vocabulary, or one
-        /// for all.
+        /// The number of values that are stored after the head: one for each entry of the
+        /// vocabulary, or one for all.
         n_values: u32,
     },
 }
 
-/// How far the rows computed from stored states were from the model's own where they were written,
-/// and which of the model's own rows the file holds.
+/// The distance of the rows computed from stored states from the model's own where they were
+/// written, and the model's own rows that the file holds.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeadCheck {
@@ -114,7 +114,7 @@ pub struct CheckRow {
 }
 
 impl HeadStep {
-    /// How many f32 values of the step are stored after the head.
+    /// Returns the number of f32 values of the step that are stored after the head.
     pub fn n_values(self) -> u32 {
         match self {
             HeadStep::Add { n_values } | HeadStep::Mul { n_values } => n_values,
@@ -124,9 +124,9 @@ impl HeadStep {
 }
 
 impl States {
-    /// Which of a window's rows were multiplied with the head together: ranges of indices among its
-    /// stored rows, in order, that cover all of them. ggml's products may differ in the last bits
-    /// with the number of columns, so a reader should use the same.
+    /// Groups a window's rows that were multiplied with the head together: ranges of indices among
+    /// its stored rows, in order, that cover all of them. ggml's products may differ in the last
+    /// bits with the number of columns, so a reader should use the same.
     pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
         let calls = self.calls();
         let (first, n_rows) = (u64::from(window.first_scored), window.n_rows);
@@ -143,7 +143,7 @@ impl States {
         })
     }
 
-    /// How windows were split.
+    /// Returns the rule by which windows were split.
     pub fn calls(&self) -> Calls {
         Calls {
             n_batch: self.n_batch,
@@ -160,8 +160,8 @@ impl States {
 }
 
 impl States {
-    /// What is wrong with the sizes, if anything, in a file of rows of `n_vocab` entries and windows
-    /// of at most `n_ctx` tokens. Ask before allocating memory.
+    /// Finds a fault in the sizes, in a file of rows of `n_vocab` entries and windows of at most
+    /// `n_ctx` tokens. Ask before allocating memory.
     pub(crate) fn fault(&self, n_vocab: u32, n_ctx: u32) -> Option<String> {
         if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
             return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));

@@ -83,7 +83,7 @@ impl Float {
         }
     }
 
-    /// How far the logarithm of a sum of probabilities may be from 0 where they were stored as
+    /// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
     /// rounded logarithms. Each is off by a relative `u` at most (f16: 2^-11, bf16: 2^-8), the sum
     /// by `u` times the row's entropy, which is at most that of equal chances.
     fn tolerance(self, n_vocab: usize) -> f64 {
@@ -178,7 +178,8 @@ impl Matrix {
     }
 }
 
-/// How many ids an array of this shape holds, `[n]` or `[1, n]`; `None` for any other shape.
+/// Returns the number of ids in an array of this shape, `[n]` or `[1, n]`; `None` for any other
+/// shape.
 pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     match shape {
         &[n] | &[1, n] => Some(n),
@@ -186,8 +187,8 @@ pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     }
 }
 
-/// What is wrong with the number of ids of a window, if anything: there must be one per row, and
-/// there may be one more, which follows the last row's.
+/// Finds a fault in the number of ids of a window: there must be one per row, and there may be one
+/// more, which follows the last row's.
 pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     let n_rows = u64::from(n_rows);
     (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
@@ -197,7 +198,7 @@ pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     })
 }
 
-/// What is wrong with the ids of a window, if anything.
+/// Finds a fault in the ids of a window.
 pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
     let position = ids.iter().position(|&id| id >= n_vocab)?;
     Some(format!(

@@ -178,7 +178,7 @@ fn tokens(
     }
 }
 
-/// Which part of the reference's windows is to be evaluated; `None`: all.
+/// Finds the part of the reference's windows to evaluate; `None`: all.
 fn shard(settings: &EvaluateSettings, reference: &Reference) -> Result<Option<Shard>> {
     let Some(part) = settings.results.part else {
         return Ok(None);
@@ -218,7 +218,7 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// What models are evaluated against.
+/// The reference that models are evaluated against: a file or a model.
 enum Against<'r, M> {
     /// A file, which must keep its fingerprint.
     File {
@@ -238,7 +238,7 @@ impl<M: Model> Against<'_, M> {
         }
     }
 
-    /// What sidecars record of it.
+    /// Describes it as sidecars record it.
     fn summary(&self) -> &ReferenceSummary {
         match self {
             Self::File { summary, .. } => summary,
@@ -246,7 +246,7 @@ impl<M: Model> Against<'_, M> {
         }
     }
 
-    /// Whether an accelerator computes its rows.
+    /// Returns true if an accelerator computes its rows.
     fn is_offloaded(&self) -> bool {
         matches!(self, Self::Model(reference) if reference.model.facts().is_offloaded)
     }
@@ -327,7 +327,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there,
                 n_ctx,
-                n_layers: model.facts().n_layers,
                 has_attention: model.facts().has_attention,
             };
             run.warn(watch);

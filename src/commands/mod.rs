@@ -1,5 +1,5 @@
-//! What the program does: each command goes from checked settings and an [`Observer`] to a value
-//! that can be printed or serialised. Commands print nothing and read no flags.
+//! The program's commands. Each goes from checked settings and an [`Observer`] to a value that can
+//! be printed or serialised. Commands print nothing and read no flags.
 //!
 //! No input may make it panic: clippy denies what could, and each exception states why it cannot.
 #![cfg_attr(
@@ -53,7 +53,7 @@ pub use observer::{Event, Observer, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use report::{Reported, is_listed, report};
-pub use write::{CheckedRows, Written, write};
+pub use write::{Written, write};
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ pub struct RefModel<M> {
     pub model: M,
     options: ContextOptions,
     pub about: About,
-    /// What sidecars record of it.
+    /// Describes it as sidecars record it.
     pub summary: ReferenceSummary,
     windows: Vec<WindowSpec>,
 }
@@ -75,8 +75,8 @@ pub fn load<'e, E: Engine>(
     })
 }
 
-/// What must fit beside the reference model: its contexts, and the largest evaluated model with as
-/// many, which so has the memory first.
+/// The memory to keep free beside the reference model: for its contexts, and for the largest
+/// evaluated model with as many, which so has the memory first.
 fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl Engine) -> Room {
     let context = |run| largest_context(run, settings.input.n_ctx(), Precedent::default());
     let evaluated = &evaluation.run;

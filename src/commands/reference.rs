@@ -86,8 +86,9 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
     Ok(windows)
 }
 
-/// Whether the reference's own model shows how much the set-up alone moves the numbers: with the
-/// types of KV cache that the reference was written with. Other types are a loss of their own.
+/// Returns true if the numbers show how much the set-up alone moves them: the reference's own
+/// model, with the types of KV cache that the reference was written with. Other types are a loss of
+/// their own.
 pub fn is_noise_floor(
     is_reference_model: bool,
     set_up: Option<&BackendIdentity>,
@@ -102,7 +103,7 @@ pub fn is_noise_floor(
     is_reference_model && types(set_up) == types(of_reference)
 }
 
-/// Whether both files name the same model; false if one does not name its model.
+/// Returns true if both files name the same model; false if one does not name its model.
 pub fn is_same_model(one: Option<&ModelIdentity>, other: Option<&ModelIdentity>) -> bool {
     one.zip(other)
         .is_some_and(|(one, other)| one.is_same(other))

@@ -27,7 +27,7 @@ pub struct ScoredWindow<M = ()> {
 pub struct ScoredRow<M = ()> {
     /// The numbers that a sidecar keeps.
     pub record: TokenRecord,
-    /// What else the caller measured.
+    /// The caller's other measures.
     pub measured: M,
 }
 

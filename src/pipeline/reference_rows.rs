@@ -15,7 +15,8 @@ use super::{Error, Pool, Timing, locked};
 use crate::engine::{Decoder, EngineError, Head};
 use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
-/// How many blocks the system is asked to fetch before they are read: 64 MiB, at 1 MiB each.
+/// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
+/// each.
 const BLOCKS_AHEAD: usize = 64;
 
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
@@ -23,9 +24,9 @@ const BLOCKS_AHEAD: usize = 64;
 pub struct ReferenceRows<'h> {
     pub(super) source: Source<'h>,
     order: Mutex<Order>,
-    /// How many rows each window has, in the order of the file, if it has a list of them.
+    /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
-    /// Whether the windows are in random order already, or in one that cannot be changed.
+    /// True if the windows are in random order already, or in one that cannot be changed.
     is_shuffled: bool,
     /// Measures the accelerator that computes the rows, if one does.
     pub(super) device: Option<DeviceClock>,
@@ -35,7 +36,7 @@ pub struct ReferenceRows<'h> {
     /// Blocks whose memory can be used again.
     pub(super) blocks: Pool<RowBlock>,
     pub(super) n_vocab: usize,
-    /// Whether the rows are log-probabilities with a floor.
+    /// True if the rows are log-probabilities with a floor.
     pub(super) is_floored: bool,
     /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
@@ -47,7 +48,8 @@ pub struct ReferenceRows<'h> {
     /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
-    /// How many entries of each row are compared, from the first on, in the model's rows too.
+    /// The number of entries of each row that are compared, from the first on, in the model's rows
+    /// too.
     pub n_entries: usize,
     /// Where the rows of hidden states are computed.
     pub here: Option<RowsHere>,
@@ -292,7 +294,7 @@ impl<'h> ReferenceRows<'h> {
         }
     }
 
-    /// Whether several windows can be open at once.
+    /// Returns true if several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
         !matches!(self.source, Source::Stream(_))
     }
@@ -386,12 +388,13 @@ fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> V
     order
 }
 
-/// How many rows the windows of `order` have.
+/// Counts the rows of the windows of `order`.
 fn count(rows: &[u32], order: &[usize]) -> u64 {
     order.iter().map(|&i| u64::from(rows[i])).sum()
 }
 
-/// How many rows each window has, in the order of the file; empty if the file has no list of them.
+/// Lists the number of rows of each window, in the order of the file; empty if the file has no list
+/// of them.
 fn rows_per_window(reference: &Reference) -> Vec<u32> {
     let windows = reference.windows().unwrap_or_default();
     windows.iter().map(|window| window.n_rows).collect()

@@ -40,18 +40,18 @@ pub(super) enum Source<'h> {
 pub struct RowsHere {
     /// The device: `CPU`, `CUDA0`.
     pub device: String,
-    /// How far the rows that the file also holds as the model gave them are from those computed
+    /// The distance of the rows that the file also holds as the model gave them from those computed
     /// here. No rows: the file is a part without the window that they are of.
     #[serde(flatten)]
     pub error: RowError,
-    /// Whether all of them are equal to the bit; null without rows.
+    /// True if all of them are equal to the bit; null without rows.
     pub is_exact: Option<bool>,
-    /// Whether the evaluated model's own head is the same, so that memory holds it once.
+    /// True if the evaluated model's own head is the same, so that memory holds it once.
     pub shares_model_head: bool,
 }
 
 impl RowsHere {
-    /// Whether an accelerator computes them.
+    /// Returns true if an accelerator computes them.
     #[must_use]
     pub fn is_on_device(&self) -> bool {
         self.device != "CPU"
@@ -102,7 +102,7 @@ impl<'h> Source<'h> {
         Ok((Self::States { file, states, head }, Some(here)))
     }
 
-    /// Whether rows are computed, not read.
+    /// Returns true if rows are computed, not read.
     pub(super) fn is_computed(&self) -> bool {
         matches!(self, Self::States { .. } | Self::Model(_))
     }

@@ -108,8 +108,8 @@ impl<H: Head> RowCheck<H> {
         Ok(RowError::each(self.kernel, own, again))
     }
 
-    /// Whether rounding these states to `state_type` leaves the rows that the head makes of them as
-    /// they are, to the bit.
+    /// Returns true if rounding these states to `state_type` leaves the rows that the head makes of
+    /// them as they are, to the bit.
     ///
     /// # Errors
     /// Those of the head.
@@ -133,9 +133,9 @@ impl<H: Head> RowCheck<H> {
 pub struct StateWriting<H> {
     /// Numbers in a state.
     pub n_embd: usize,
-    /// How they are stored.
+    /// The type in which they are stored.
     pub state_type: Float,
-    /// How windows are split.
+    /// The rule by which windows are split.
     pub calls: Calls,
     /// Computes rows again.
     pub check: RowCheck<H>,
@@ -143,7 +143,7 @@ pub struct StateWriting<H> {
     pub known: HashMap<u32, Vec<f32>>,
     /// The rows that were checked so far.
     pub checked: RowError,
-    /// How long that took.
+    /// The time that the check took.
     pub check_time: Duration,
 }
 

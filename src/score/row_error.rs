@@ -1,4 +1,4 @@
-//! How far rows that were computed a second time are from the first ones.
+//! The distance of rows that were computed a second time from the first ones.
 
 use std::ops::AddAssign;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Kernel, RowPair};
 
-/// How far rows that were computed a second time are from the model's own.
+/// The distance of rows that were computed a second time from the model's own.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowError {
@@ -77,7 +77,7 @@ impl RowError {
         }
     }
 
-    /// Whether every row is equal to the bit.
+    /// Returns true if every row is equal to the bit.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.n_moved == 0
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn compare(rows: &[&[f32]], again: &[f32]) -> RowError {
-        RowError::compare(Kernel::Portable, rows, again)
+        RowError::compare(Kernel::detect(), rows, again)
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl NativeReader {
     }
 }
 
-/// What is wrong with a head that is not the one of the header.
+/// The fault of a head that is not the one of the header.
 const OTHER_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
 
 /// The SHA-256 of the head's first bytes: its tensor.

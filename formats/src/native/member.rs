@@ -13,7 +13,7 @@ pub(super) const HEAD_BYTES: usize = 44;
 /// Bytes of the whole end member.
 pub(super) const END_BYTES: usize = END_HEAD_BYTES + gzip::EMPTY_BODY.len() + TRAILER_BYTES;
 
-/// What is wrong with a member whose bytes have changed.
+/// The fault of a member whose bytes have changed.
 pub(super) const WRONG_CHECKSUM: &str = "a member's checksum does not match its bytes";
 
 /// Bytes of the shortest member there can be: header, empty body, trailer.
@@ -194,13 +194,13 @@ fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
 }
 
 impl MemberHead {
-    /// Whether the packed bytes can hold as much as the header states. Ask before allocating
-    /// memory.
+    /// Returns true if the packed bytes can hold as much as the header states. Ask before
+    /// allocating memory.
     pub(super) fn is_plausible(&self) -> bool {
         u64::from(self.plain_bytes) <= gzip::most_plain_bytes(self.member_bytes as usize)
     }
 
-    /// Whether these bytes are what follows the header.
+    /// Returns true if these bytes are what follows the header.
     pub(super) fn matches(&self, packed: &[u8]) -> bool {
         checksum_matches(crc32fast::hash(packed), self.packed_crc)
     }

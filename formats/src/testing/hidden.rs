@@ -103,7 +103,7 @@ impl Hidden {
         self.head.splice(..0, tensor);
     }
 
-    /// What the header records of the states.
+    /// Returns the header's record of the states.
     pub(crate) fn states(&mut self) -> &mut States {
         self.header.states.as_mut().unwrap()
     }

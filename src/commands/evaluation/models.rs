@@ -16,7 +16,7 @@ pub struct Evaluated {
     pub report: ModelReport,
     /// Its row in the table of several, and the KLD of each of its tokens.
     pub row: (Row, Vec<f64>),
-    /// Whether its sidecar was written: it may have been whole already.
+    /// True if its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
     pub unwritten: Option<Error>,

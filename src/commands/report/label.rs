@@ -1,4 +1,4 @@
-//! What each row is called.
+//! The names of rows.
 
 use crate::report::comparison::ComparedModel;
 use crate::report::set_up::{DISTINCTIONS, SettingValue};

@@ -1,4 +1,4 @@
-//! What a row is among the others: its rank, the best, and the Pareto front.
+//! The place of a row among the others: its rank, the best, and the Pareto front.
 
 use crate::report::comparison::ComparedModel;
 use crate::stats::{Confidence, holm};

@@ -1,4 +1,5 @@
-//! How a run stores rows: as the settings ask, as an earlier run began, or as a trial finds.
+//! The choice of how a run stores rows: as the settings ask, as an earlier run began, or as a trial
+//! finds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +22,7 @@ use crate::pipeline::{DeviceClock, Error, RowCheck, Sources, StateWriting};
 use crate::report::number::{bytes, printable, significant};
 use crate::score::RowError;
 
-/// How a run stores rows.
+/// The way in which a run stores rows.
 pub struct Stored<'m, M: Model + 'm> {
     pub target: Target,
     /// Of hidden states: what a header records of them.
@@ -38,7 +39,7 @@ pub struct Hidden<'m, M: Model + 'm> {
     pub check_rows: Vec<Vec<f32>>,
 }
 
-/// What there is to choose from.
+/// The encodings to choose from.
 pub struct Choice<'m, 'a, M> {
     pub model: &'m M,
     pub settings: &'a WriteSettings,
@@ -46,9 +47,9 @@ pub struct Choice<'m, 'a, M> {
     /// that cannot hold hidden states.
     pub head: Option<Result<OutputHead, EngineError>>,
     pub input: &'a PreparedInput,
-    /// How a context is created that shows no states.
+    /// The options of a context that shows no states.
     pub options: ContextOptions,
-    /// How one is created that does.
+    /// The options of one that does.
     pub state_options: ContextOptions,
     pub decoding: Decoding,
 }
@@ -100,7 +101,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         Some(bytes.saturating_add(self.input.prompt_bytes()))
     }
 
-    /// What a header records of this model's states, but for the trial.
+    /// Describes this model's states as a header records them, but for the trial.
     fn states(&self, head: &OutputHead, state_type: Float) -> States {
         States {
             n_embd: head.n_embd,
@@ -117,7 +118,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
     }
 
-    /// How windows are decoded to store them so.
+    /// The options of a context that decodes windows to be stored so.
     pub fn options_of(&self, stored: &Stored<'m, M>) -> &ContextOptions {
         match stored.states {
             Some(_) => &self.state_options,
@@ -328,7 +329,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     }
 }
 
-/// What to use where an encoding of hidden states does not give the model's rows.
+/// Advises what to use where an encoding of hidden states does not give the model's rows.
 pub fn advice(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Hidden16 => "use --encoding hidden, which is exact where it works, or u16",

@@ -23,9 +23,9 @@ impl Matrix {
         unsafe { arena.tensor(self.kind, self.n_embd, self.n_rows) }
     }
 
-    /// Whether a device can multiply a matrix like this, in this memory, with many states.
+    /// Returns true if a device can multiply a matrix like this, in this memory, with many states.
     pub(super) fn can_be_multiplied_by(self, device: Device, memory: BufferType) -> bool {
-        /// How many states llama.cpp asks for when it chooses a weight's memory.
+        /// The number of states that llama.cpp asks for when it chooses a weight's memory.
         const N_STATES: i64 = 512;
         let Some(arena) = Arena::new() else {
             return false;

@@ -28,10 +28,10 @@ pub struct LlamaCppHead<'m> {
     n_vocab: usize,
     /// The matrix: a model's, or that of `own`.
     matrix: NonNull<sys::ggml_tensor>,
-    /// What follows the product, with the values of each step that has some.
+    /// The steps that follow the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<Weight>)>,
     device: String,
-    /// Whether that is a server's.
+    /// True if that is a server's.
     is_remote: bool,
     graph: Option<Graph>,
     scheduler: Scheduler,

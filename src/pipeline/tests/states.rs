@@ -18,7 +18,7 @@ const N_EMBD: usize = 2;
 struct Counting {
     rows: Vec<f32>,
     n_products: Arc<AtomicUsize>,
-    /// What every other logit is off by.
+    /// The error of every other logit.
     error: f32,
 }
 
@@ -135,7 +135,7 @@ fn with_head(folder: &Path, head: Counting) -> Result<ReferenceRows<'static>, Er
 fn records(rows: &ReferenceRows<'_>, n_sources: usize, n_batch: usize) -> Vec<String> {
     let mut records = Vec::new();
     let make = || Ok(fake(2, n_batch));
-    let kernel = Kernel::Portable;
+    let kernel = Kernel::detect();
     evaluate(
         sources(n_sources, make),
         rows,

@@ -27,12 +27,12 @@ pub use verdict::{Reason, Verdict};
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
-    /// What wrote the document, and the version of its keys.
+    /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
-    /// What the models were evaluated against.
+    /// The reference that the models were evaluated against.
     pub reference: ReferenceInfo,
-    /// Whether every model was tried: false while some are still to come, and in what an
+    /// True if every model was tried: false while some are still to come, and in what an
     /// interrupted run leaves.
     pub complete: bool,
     /// The models that were evaluated, in the order given.

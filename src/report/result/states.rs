@@ -13,14 +13,14 @@ use crate::score::RowError;
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StatesInfo {
-    /// How their numbers are stored: `f16`, `bf16` or `f32`.
+    /// The type of their numbers: `f16`, `bf16` or `f32`.
     #[serde(rename = "type")]
     pub state_type: &'static str,
     /// Numbers in a state.
     pub n_embd: u32,
     /// The head that makes rows of them.
     pub head: HeadInfo,
-    /// What follows the product with the head, in order.
+    /// The steps that follow the product with the head, in order.
     pub then: Vec<HeadStep>,
     /// The encoding's own error: what the writer's own rows and those computed from its states
     /// differ by, on its machine.

@@ -81,7 +81,7 @@ fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
     }
 }
 
-/// What a file holds of a model's head.
+/// The section of a file that holds a model's head.
 fn section(model: &impl Model) -> impl Read {
     model.read_head().unwrap()
 }

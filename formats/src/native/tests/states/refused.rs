@@ -1,4 +1,4 @@
-//! What writers and readers of hidden states refuse.
+//! The hidden states that writers and readers refuse.
 
 use std::io::{self, Read};
 
