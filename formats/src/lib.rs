@@ -174,10 +174,7 @@ pub use error::{Error, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
-pub use klpy::{KlPyHeader, KlPyReader};
-pub use llamacpp::{LlamaCppHeader, LlamaCppReader};
 pub use native::{Header, NativeReader};
-pub use npz::NpzReader;
 pub use prompt::{Messages, Prompt, PromptContent};
 pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
@@ -188,18 +185,14 @@ pub use reference::{
     Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
-pub use safetensors::SafetensorsReader;
-
 pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts, is_sidecar,
 };
 pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, StateType, States};
-pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};
 pub use writing::{
-    Member, Piece, PieceMemory, Target, TargetError, WindowEncoder, WindowFormat, Writer,
-    rows_per_piece,
+    Piece, Target, TargetError, WindowEncoder, WindowFormat, Writer, rows_per_piece,
 };
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.

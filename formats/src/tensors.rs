@@ -1,15 +1,16 @@
 //! Arrays of rows as other programs store them: what `safetensors` and `npz` files share. What is
 //! accepted of both is specified in `TENSORS.md`.
 
-use std::fmt;
+use std::path::Path;
 
 use half::{bf16, f16};
 
-use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowSpec};
+use crate::reference::{About, Kind, Values};
+use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowEntry, WindowSpec};
 
 /// The type of a row's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Float {
+pub(crate) enum Float {
     /// IEEE binary16.
     F16,
     /// The upper half of an f32.
@@ -22,7 +23,7 @@ pub enum Float {
 
 impl Float {
     /// Its name, in JSON and in messages.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Float::F16 => "f16",
             Float::Bf16 => "bf16",
@@ -65,12 +66,6 @@ impl Float {
             Float::F32 | Float::F64 => 0.0,
         };
         OF_ARITHMETIC + u * (n_vocab as f64).ln()
-    }
-}
-
-impl fmt::Display for Float {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -182,17 +177,51 @@ pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
     ))
 }
 
-/// The window at an index of the file. `tokens` is empty where the file holds none.
-pub(crate) fn window(index: usize, tokens: &[u32], n_rows: u32) -> WindowSpec {
-    WindowSpec {
-        window: index as u32, // readers count no more windows than that
-        tokens: tokens.to_vec(),
-        first_scored: 0,
-        n_rows,
+/// A window of such a reference.
+#[derive(Debug)]
+pub(crate) struct TensorWindow {
+    pub(crate) matrix: Matrix,
+    /// Empty where the file holds none.
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl TensorWindow {
+    /// The window, by its index in the file.
+    pub(crate) fn spec(&self, index: usize) -> WindowSpec {
+        WindowSpec {
+            window: index as u32, // readers count no more windows than that
+            tokens: self.tokens.clone(),
+            first_scored: 0,
+            n_rows: self.matrix.n_rows,
+        }
     }
 }
 
-/// Whether the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if
+/// A description of the reference, by its first window and a list of all, without its bytes.
+pub(crate) fn about(
+    (kind, path): (Kind, &Path),
+    first: Option<&TensorWindow>,
+    windows: &[WindowEntry],
+    log_probabilities: bool,
+) -> About {
+    let n_ctx = windows.iter().map(|window| window.n_rows).max();
+    let matrix = first.map(|first| first.matrix);
+    let n_vocab = matrix.map_or(0, |matrix| matrix.n_vocab);
+    let mut about = About {
+        encoding: matrix.map_or(Float::F32, |matrix| matrix.float).name(),
+        values: match log_probabilities {
+            true => Values::LogProbabilities,
+            false => Values::Logits,
+        },
+        holds_tokens: Some(first.is_some_and(|first| !first.tokens.is_empty())),
+        is_decodable: false,
+        ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
+    };
+    about.first_scored = Some(0);
+    about
+}
+
+/// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if
 /// no row is finite.
 pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
     let row = block.rows().find(Row::is_finite)?;
@@ -269,10 +298,10 @@ mod tests {
                 let row: Vec<f32> = row.iter().map(round).collect();
                 is_normalised(&RowBlock::from_f32(0, 0, n, &row), float)
             };
-            assert_eq!(stored(&logs), Some(true), "{float}");
-            assert_eq!(stored(&logits), Some(false), "{float}");
+            assert_eq!(stored(&logs), Some(true), "{float:?}");
+            assert_eq!(stored(&logits), Some(false), "{float:?}");
             let nudged: Vec<f32> = logs.iter().map(|x| x + 0.1).collect();
-            assert_eq!(stored(&nudged), Some(false), "{float}");
+            assert_eq!(stored(&nudged), Some(false), "{float:?}");
             assert_eq!(stored(&vec![f32::NAN; n]), None);
         }
     }

@@ -32,6 +32,26 @@ pub struct WindowEntry {
     pub first_scored: u32,
 }
 
+/// A window of a file, and where its parts start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedWindow {
+    pub(crate) window: WindowEntry,
+    /// The offsets of its parts: the head, then each piece of rows.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl PlacedWindow {
+    /// Where the window starts, in bytes of the file.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offsets.first().copied().unwrap_or(0)
+    }
+
+    /// Pieces of rows that are there.
+    pub(crate) fn n_pieces(&self) -> u32 {
+        self.offsets.len().saturating_sub(1) as u32 // at most one for each row, a u32
+    }
+}
+
 impl WindowSpec {
     /// The window's entry in a list of windows.
     pub fn entry(&self) -> WindowEntry {

@@ -212,18 +212,17 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
     std::fs::write(logits2.path(), bytes).unwrap();
     let fixture = root.join("llama-perplexity-f16-c128.kld");
     for path in [file.path(), logits2.path(), &fixture] {
-        let reader = LlamaCppReader::open(path).unwrap();
         let mut expected = String::new();
-        for i in 0..reader.n_windows() {
-            let window = reader.window(i).unwrap();
+        let mut reader = Reference::open(path).unwrap().into_stream().unwrap();
+        while let Some(window) = reader.next_window().unwrap() {
             let next = &window.tokens[window.first_scored as usize + 1..];
-            let block = reader.rows(i, 0, window.n_rows, None).unwrap();
+            let block = reader.next_rows(usize::MAX).unwrap().unwrap();
             let nll = next
                 .iter()
                 .zip(block.rows())
                 .map(|(&token, row)| -f64::from(row.get(token as usize)));
             let mean = nll.sum::<f64>() / f64::from(window.n_rows);
-            let shape = (window.n_rows, block.n_vocab());
+            let (i, shape) = (window.window, (window.n_rows, block.n_vocab()));
             expected += &format!("{i} {shape:?} {mean:.9}\n");
         }
         if let Some(printed) = python(reader_of(include_str!("../LLAMACPP.md")), path) {

@@ -64,7 +64,7 @@ pub const NATIVE: Target = Target {
 
 pub const KL_PY: Target = Target {
     name: "kl_py",
-    read: kl_py,
+    read: reference,
     constant: LITERAL,
     factor: INFLATED,
     frame: framing::gzip,
@@ -73,7 +73,7 @@ pub const KL_PY: Target = Target {
 /// Rows are read some at a time, tokens whole; a row becomes f32.
 pub const LLAMA_CPP: Target = Target {
     name: "llama_cpp",
-    read: llama_cpp,
+    read: reference,
     constant: BUFFERS,
     factor: 4,
     frame: framing::none,
@@ -82,7 +82,7 @@ pub const LLAMA_CPP: Target = Target {
 /// The header is held, its names twice, a size of 2 bytes as one of 8; a row becomes f32.
 pub const SAFETENSORS: Target = Target {
     name: "safetensors",
-    read: safetensors,
+    read: reference,
     constant: BUFFERS,
     factor: 32,
     frame: framing::safetensors,
@@ -91,7 +91,7 @@ pub const SAFETENSORS: Target = Target {
 /// A token id of meta_json has 2 bytes, and uses 4, in a list that doubles.
 pub const NPZ: Target = Target {
     name: "npz",
-    read: npz,
+    read: reference,
     constant: LITERAL,
     factor: 2 * INFLATED,
     frame: framing::npz,
@@ -219,39 +219,6 @@ fn read_stream(reader: &mut dyn ReadStream) -> Result<()> {
     Ok(())
 }
 
-fn kl_py(path: &Path) -> Result<()> {
-    let mut reader = KlPyReader::open(path)?;
-    black_box((reader.path(), reader.header()));
-    read_stream(&mut reader)
-}
-
-fn llama_cpp(path: &Path) -> Result<()> {
-    let mut reader = LlamaCppReader::open(path)?;
-    let header = *reader.header();
-    black_box((reader.path(), header.n_rows()));
-    let mut reuse = None;
-    for i in 0..reader.n_windows() {
-        for bos in [None, Some(0), Some(header.n_vocab - 1)] {
-            reader.set_bos(bos);
-            let window = reader.window(i)?;
-            assert_eq!(
-                bos.or(window.tokens.first().copied()),
-                Some(window.tokens[0])
-            );
-        }
-        reader.set_bos(Some(header.n_vocab));
-        assert!(reader.window(i).is_err());
-        for b in 0..reader.n_blocks(i) {
-            reader.prefetch(i, b);
-            let block = reader.block(i, b, reuse.take())?;
-            decode(&block);
-            reuse = Some(block);
-        }
-        black_box(reader.verify_window(i).is_ok());
-    }
-    Ok(())
-}
-
 fn sidecar(path: &Path) -> Result<()> {
     black_box(SidecarReader::open_cut_off(path).ok());
     let is_sidecar = is_sidecar(path);
@@ -279,43 +246,32 @@ fn sidecar(path: &Path) -> Result<()> {
 
 fn reference(path: &Path) -> Result<()> {
     let kind = sniff(path)?;
-    let reference = Reference::open(path)?;
+    let mut reference = Reference::open(path)?;
     assert_eq!(reference.kind(), kind);
-    black_box((reference.about(), reference.longest_window()));
-    assert!(reference.fingerprint()?.is_some());
+    let about = reference.about().clone();
+    assert_eq!(reference.fingerprint()?.is_some(), !path.is_dir());
     let listed = reference.windows().map(<[WindowEntry]>::to_vec);
+    // A base file has the text's own token where the model decodes its BOS.
+    for bos in [0, about.n_vocab - 1, about.n_vocab] {
+        reference.set_bos(Some(bos));
+        if about.hides_bos {
+            for window in reference.read_windows()?.flatten() {
+                assert!(window.tokens[0] == bos && bos < about.n_vocab);
+            }
+        }
+    }
+    reference.set_bos(None);
     match (reference.into_rows(), listed) {
-        (Rows::Blocks(blocks), Some(windows)) => read_blocks(&*blocks, &windows),
+        (Rows::Blocks(blocks), Some(windows)) => {
+            read_blocks(&*blocks, &windows)?;
+            (0..windows.len()).for_each(|i| _ = black_box(blocks.verify_window(i)));
+            Ok(())
+        }
         (Rows::States(file, states), Some(windows)) => read_states(&file, &states, &windows),
         (Rows::Windows(_), _) => panic!("a file without rows"),
         (Rows::Blocks(_) | Rows::States(..), None) => panic!("no list of windows"),
         (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
     }
-}
-
-fn safetensors(path: &Path) -> Result<()> {
-    let reader = SafetensorsReader::open(path)?;
-    black_box((reader.path(), reader.file_bytes(), reader.float()));
-    black_box(reader.log_probabilities());
-    let mut windows = Vec::new();
-    for (i, rows) in reader.rows_per_window().enumerate() {
-        let window = reader.window(i)?;
-        assert_eq!((window.window, window.n_rows), (i as u32, rows));
-        assert_eq!(window.tokens.is_empty(), !reader.holds_tokens());
-        windows.push(window.entry());
-    }
-    read_blocks(&reader, &windows)
-}
-
-fn npz(path: &Path) -> Result<()> {
-    let mut reader = NpzReader::open(path)?;
-    black_box((reader.path(), reader.file_bytes(), reader.float()));
-    black_box((reader.log_probabilities(), reader.model()));
-    for i in 0..reader.n_windows() {
-        let window = reader.window(i);
-        assert_eq!(window.tokens.is_empty(), !reader.holds_tokens());
-    }
-    read_stream(&mut reader)
 }
 
 /// Looks at every row, and decodes the first and the last whole.

@@ -21,9 +21,7 @@ macro_rules! say {
     }};
 }
 
-mod abort;
 mod args;
-mod devices;
 mod doctor;
 mod generate;
 mod hints;
@@ -37,19 +35,19 @@ mod terminal;
 mod usage;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::commands::settings::{EvaluateSettings, InfoSettings, ResultSettings, WriteSettings};
-use crate::commands::{self, Observer, Written, one_line};
+use crate::commands::settings::ResultSettings;
+use crate::commands::{self, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
 use crate::report::{ModelReport, Report, notable_core_wait, verified_text};
+use args::InfoArgs;
 use results::Results;
-use settings::Command;
+use settings::{Call, Command};
 use terminal::Terminal;
 
 /// A text without control characters, which a file's name may hold and a terminal would obey.
@@ -75,166 +73,144 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }));
     let args = short_flags::expand(args);
     if let Some(kind) = generate::asked(&args) {
-        return show_generated(kind);
+        return match kind {
+            Ok(kind) => exit_code(print(&generate::text(kind))),
+            Err(error) => wrong_usage(&error),
+        };
     }
     let cli = match args::parse(&args) {
         Ok(cli) => cli,
         Err(error) => return usage::show(&error, &args),
     };
-    match Command::try_from(cli) {
-        Ok(command) => exit_code(run(&command)),
-        Err(error) => {
-            say!("kl: {error}");
-            ExitCode::from(EXIT_USAGE)
-        }
+    match Call::new(cli) {
+        Ok(call) => exit_code(run(&call)),
+        Err(error) => wrong_usage(&error),
     }
 }
 
-fn show_generated(kind: Result<generate::Kind, String>) -> ExitCode {
-    match kind {
-        Ok(kind) => {
-            let mut results = Results::as_text();
-            results.print_text(&generate::text(kind));
-            exit_code(results.close().map(|()| Outcome::Done))
-        }
-        Err(error) => {
-            say!("kl: {error}");
-            ExitCode::from(EXIT_USAGE)
-        }
-    }
+fn wrong_usage(error: &str) -> ExitCode {
+    say!("kl: {error}");
+    ExitCode::from(EXIT_USAGE)
 }
 
-fn run(command: &Command) -> Result<Outcome> {
-    let is_verbose = match command {
-        Command::Write(WriteSettings { run, .. })
-        | Command::Evaluate(EvaluateSettings { run, .. })
-        | Command::ListDevices(run) => run.verbose,
-        _ => false,
-    };
-    follow_log(is_verbose);
-    on_abort(abort::die);
+fn exit_code(done: Result<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        say!("kl: {}", one_line(&error));
+        if stop::asked() {
+            stop::die();
+        }
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints a text that is all of the result.
+fn print(text: &str) -> Result<ExitCode> {
+    let mut results = Results::as_text();
+    results.print_text(text);
+    results.close()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(call: &Call) -> Result<ExitCode> {
+    let (command, quiet) = (&call.command, call.quiet);
+    follow_log(call.verbose);
+    on_abort(stop::abort);
     on_wait(stop::say_server);
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
     let engine = LlamaCpp::of_one_command();
-    if is_verbose {
+    if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }
+    let terminal = Terminal::new(quiet, Results::as_text());
     match command {
         Command::Write(settings) => {
-            let terminal = Terminal::new(settings.run.quiet, Results::as_text());
-            let written = commands::write(settings, &engine, &terminal)?;
-            show_written(&written, settings.run.quiet);
+            show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }
         Command::Evaluate(settings) => {
-            return show_evaluation(&settings.results, settings.models.len(), |observer| {
-                commands::evaluate(settings, &engine, observer)
-            });
+            return show_evaluation(
+                &settings.results,
+                settings.models.len(),
+                quiet,
+                |observer| commands::evaluate(settings, &engine, observer),
+            );
         }
         Command::Compare(settings) => {
-            return show_evaluation(&settings.results, settings.others.len(), |observer| {
-                commands::compare(settings, &engine, observer)
-            });
+            return show_evaluation(
+                &settings.results,
+                settings.others.len(),
+                quiet,
+                |observer| commands::compare(settings, &engine, observer),
+            );
         }
         Command::Convert(settings) => {
-            let terminal = Terminal::new(settings.quiet, Results::as_text());
-            let converted = commands::convert(settings, &engine, &terminal)?;
-            if !settings.quiet {
-                say_wrapped(&format!(
-                    "wrote {}: {}, {} rows in {}",
-                    converted.path,
-                    bytes(converted.file_bytes),
-                    count(converted.n_rows),
-                    duration(converted.wall_s)
-                ));
-            }
+            say_new(&commands::convert(settings, &engine, &terminal)?, "", quiet);
         }
         Command::Merge(settings) => {
-            let terminal = Terminal::new(settings.quiet, Results::as_text());
+            let parts = count_of(settings.parts.len() as u64, "part");
             let merged = commands::merge(settings, &terminal)?;
-            if merged.was_whole {
-                say!("kl: {}: is already complete", merged.path);
-            } else if !settings.quiet {
-                say_wrapped(&format!(
-                    "wrote {}: {}, {} rows of {} in {}",
-                    merged.path,
-                    bytes(merged.file_bytes),
-                    count(merged.n_rows),
-                    count_of(merged.n_parts as u64, "part"),
-                    duration(merged.wall_s)
-                ));
-            }
+            say_new(&merged, &format!(" of {parts}"), quiet);
         }
-        Command::Info(settings) => show_info(settings)?,
-        Command::Report(settings, outputs) => report::show_report(settings, outputs)?,
-        Command::ListDevices(settings) => {
-            let devices = commands::list_devices(settings, &engine)?;
-            let mut results = Results::as_text();
-            results.print_text(&devices::devices_text(&devices));
-            results.close()?;
+        Command::Info(args) => show_info(args)?,
+        Command::Report(args, form) => report::show_report(args, *form, &terminal)?,
+        Command::ListDevices(servers) => {
+            let devices = commands::list_devices(servers, &engine)?;
+            return print(&doctor::devices_text(&devices));
         }
         Command::Doctor(servers) => {
-            let mut results = Results::as_text();
             let doctor = commands::doctor(servers, &engine);
-            results.print_text(&doctor::doctor_text(&doctor));
-            results.close()?;
+            print(&doctor::doctor_text(&doctor))?;
             if !doctor.problems.is_empty() {
                 let n = count_of(doctor.problems.len() as u64, "problem");
                 bail!("{n} found: see each line that starts with PROBLEM");
             }
         }
     }
-    Ok(Outcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs an evaluation of `n` models or files, and shows its results.
 fn show_evaluation(
     settings: &ResultSettings,
     n: usize,
+    quiet: bool,
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
-) -> Result<Outcome> {
+) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
-    let terminal = Terminal::new(settings.quiet, Results::new(settings)?).brief(brief);
+    let terminal = Terminal::new(quiet, Results::new(settings)?).brief(brief);
     let report = evaluate(&terminal)?;
     let results = terminal.into_results();
     if let Some(json) = results.json_path() {
-        say_wrote(&json.display().to_string(), settings.quiet);
+        say_wrote(&json.display().to_string(), quiet);
     }
     results.finish(&report)?;
-    if brief && !settings.quiet {
+    if brief && !quiet {
         show_outcome(&report);
     }
     if stop::asked() {
         bail!("interrupted");
     }
-    let holds = |conditions: &[crate::report::Verdict]| conditions.iter().any(|one| one.failed);
     match report.failed.as_slice() {
-        [] if report.models.iter().any(|model| holds(&model.conditions)) => {
-            Ok(Outcome::ConditionFailed)
-        }
-        [] => Ok(Outcome::Done),
+        [] if report.models.iter().any(fails) => Ok(ExitCode::from(EXIT_CONDITION)),
+        [] => Ok(ExitCode::SUCCESS),
         [only] if n == 1 => bail!("{}", only.error),
         failed => bail!("{} of {n} could not be evaluated", failed.len()),
     }
 }
 
+/// True if a condition of `--fail-if` holds for a model.
+fn fails(model: &ModelReport) -> bool {
+    model.conditions.iter().any(|one| one.failed)
+}
+
 /// Prints how many of several models fail a condition; each that fails has its own line.
 fn show_outcome(report: &Report) {
-    let judged = report
-        .models
-        .iter()
-        .filter(|model| !model.conditions.is_empty());
-    let n = judged.clone().count();
-    let is_failed = |model: &&ModelReport| model.conditions.iter().any(|one| one.failed);
-    match judged.filter(is_failed).count() {
-        _ if n == 0 => {}
-        0 => say!(
-            "kl: --fail-if: none of {} fails",
-            count_of(n as u64, "model")
-        ),
-        failed => say!(
-            "kl: --fail-if: {failed} of {} fail",
-            count_of(n as u64, "model")
-        ),
+    let models = report.models.iter();
+    let judged = models.filter(|model| !model.conditions.is_empty());
+    let n = count_of(judged.clone().count() as u64, "model");
+    match judged.clone().filter(|model| fails(model)).count() {
+        _ if judged.count() == 0 => {}
+        0 => say!("kl: --fail-if: none of {n} fails"),
+        failed => say!("kl: --fail-if: {failed} of {n} fail"),
     }
 }
 
@@ -242,6 +218,21 @@ fn show_outcome(report: &Report) {
 fn say_wrote(path: &str, quiet: bool) {
     if !quiet {
         say!("wrote {path}");
+    }
+}
+
+/// Prints that a reference or a sidecar was written; `of`: what its rows are of.
+fn say_new(file: &NewFile, of: &str, quiet: bool) {
+    if file.was_whole {
+        say!("kl: {}: is already complete", file.path);
+    } else if !quiet {
+        say_wrapped(&format!(
+            "wrote {}: {}, {} rows{of} in {}",
+            file.path,
+            bytes(file.file_bytes),
+            count(file.n_rows),
+            duration(file.wall_s)
+        ));
     }
 }
 
@@ -291,44 +282,16 @@ fn say_wrapped(text: &str) {
     say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
 }
 
-fn show_info(settings: &InfoSettings) -> Result<()> {
-    let results = match settings.json {
+fn show_info(args: &InfoArgs) -> Result<()> {
+    let results = match args.json {
         true => Results::as_json(),
         false => Results::as_text(),
     };
-    let terminal = Terminal::new(settings.quiet, results);
-    let info = commands::info(settings, &terminal)?;
+    let terminal = Terminal::new(args.quiet, results);
+    let info = commands::info(&args.file, args.verify, &terminal)?;
     let mut results = terminal.into_results();
     if let Some(verified) = &info.verified {
         results.print_text(&verified_text(verified));
     }
     results.finish_json(&info)
-}
-
-fn exit_code(done: Result<Outcome>) -> ExitCode {
-    match done {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::ConditionFailed) => ExitCode::from(EXIT_CONDITION),
-        Err(error) => {
-            say!("kl: {}", one_line(&error));
-            if stop::asked() {
-                stop::die();
-            }
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// How a run ended, if it was not an error.
-enum Outcome {
-    Done,
-    /// A condition of `--fail-if` holds, so that the run does not count as a success.
-    ConditionFailed,
-}
-
-/// Prints a result to stdout, where nothing else goes.
-fn print_result(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }

@@ -7,11 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
-use super::print_result;
 use crate::commands::one_line;
 use crate::commands::output::{OnPartial, Overwrite, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::{ModelReport, ReferenceInfo, Report, text_report};
+use crate::report::Report;
 
 /// The results of a run, printed and saved as they come.
 pub struct Results<'s> {
@@ -54,7 +53,7 @@ impl<'s> Results<'s> {
             Some(path) => {
                 // The interrupted run has left its result.
                 let replace = settings.force || (settings.resume == Some(true) && is_result(path));
-                drop(create_json(path, replace)?);
+                drop(create_text(path, replace)?);
                 Json::File { path, replace }
             }
         }))
@@ -76,17 +75,11 @@ impl<'s> Results<'s> {
         }
     }
 
-    /// Prints one model's report.
-    pub fn show(&mut self, model: &ModelReport, reference: &ReferenceInfo) {
-        let gap = if self.shown > 0 { "\n" } else { "" };
-        self.print_text(&format!("{gap}{}", text_report(model, reference)));
-        self.shown += 1;
-    }
-
-    /// Prints the comparison of several models, after their reports if there are any.
-    pub fn show_comparison(&mut self, text: &str) {
+    /// Prints one of several texts, with an empty line between them.
+    pub fn show(&mut self, text: &str) {
         let gap = if self.shown > 0 { "\n" } else { "" };
         self.print_text(&format!("{gap}{text}"));
+        self.shown += 1;
     }
 
     /// The JSON file, if it was written.
@@ -100,7 +93,8 @@ impl<'s> Results<'s> {
     /// Writes the JSON file again, with all models so far.
     pub fn save(&mut self, report: &Report) {
         if let Json::File { path, replace } = &mut self.json {
-            match write_json(path, *replace, report) {
+            let output = create_text(path, *replace);
+            match output.and_then(|output| write_text(output, &report_json(report)?)) {
                 Ok(()) => *replace = true,
                 Err(error) => {
                     say!("kl: {}", one_line(&error));
@@ -151,37 +145,42 @@ impl<'s> Results<'s> {
 
     fn print(&mut self, text: &str) {
         if self.stdout_closed.is_none() {
-            self.stdout_closed = print_result(text).err();
+            let mut stdout = io::stdout().lock();
+            let printed = stdout.write_all(text.as_bytes());
+            self.stdout_closed = printed.and_then(|()| stdout.flush()).err();
         }
     }
 }
 
-/// Whether a file starts like the JSON of a result.
+/// True if a file starts like the JSON of a result.
 fn is_result(path: &Path) -> bool {
+    let start = start_of(path);
+    let start = start.strip_prefix('{').unwrap_or_default();
+    start.trim_start().starts_with("\"kl_version\"")
+}
+
+/// The start of a file, as far as it is text; empty if it cannot be read.
+pub fn start_of(path: &Path) -> String {
+    const START_BYTES: u64 = 1024;
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut start));
-    let start = start
-        .strip_prefix(b"{")
-        .unwrap_or_default()
-        .trim_ascii_start();
-    read.is_ok() && start.starts_with(b"\"kl_version\"")
+    let read = File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
+    let start = read.map_or(Vec::new(), |_| start);
+    String::from_utf8_lossy(&start).into_owned()
 }
 
-fn create_json(path: &Path, replace: bool) -> Result<PartialFile> {
-    PartialFile::create(
-        path,
-        Overwrite {
-            replace_target: replace,
-            on_partial: OnPartial::Replace,
-        },
-    )
+/// Creates the file for a text. `replace`: set if an existing one may be replaced.
+pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
+    let overwrite = Overwrite {
+        replace_target: replace,
+        on_partial: OnPartial::Replace,
+    };
+    PartialFile::create(path, overwrite)
 }
 
-fn write_json(path: &Path, replace: bool, report: &Report) -> Result<()> {
-    let output = create_json(path, replace)?;
-    let text = report_json(report)?;
+/// Writes a text to the file that was created for it.
+pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
     let written = output.file()?.write_all(text.as_bytes());
-    written.with_context(|| format!("{}: cannot be written", path.display()))?;
+    written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()
 }
 

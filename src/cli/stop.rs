@@ -1,4 +1,5 @@
-//! Signals that ask the program to stop: Ctrl-C, SIGTERM, SIGHUP.
+//! The end of the process before its work is done: after a signal (Ctrl-C, SIGTERM, SIGHUP), or a
+//! fatal error of ggml.
 //!
 //! The first signal ends the run after the current decode call, or where no model runs at the next
 //! rows, the second at once; before the work has begun, as while a text is read, the first does
@@ -6,6 +7,7 @@
 //! that does not answer never ends: after a signal it has a few seconds. A signal that was ignored
 //! when the program started (by `nohup`, or for a script's background job) stays ignored.
 
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -134,4 +136,21 @@ pub fn die() -> ! {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     // The exit code by which shells report a signal.
     std::process::exit(128 + signal)
+}
+
+/// Prints a fatal error of ggml, and ends the process with the exit code of a failure. Files that
+/// `--resume` can continue stay.
+pub fn abort(error: &str) -> ! {
+    const CLEAR_LINE_OF_BAR: &[u8] = b"\r\x1b[2K";
+    const EXIT_FAILURE: i32 = 1;
+    if stderr().is_terminal() {
+        let _ = stderr().write_all(CLEAR_LINE_OF_BAR);
+    }
+    say!("kl: {error}");
+    remove_partial_files();
+    // Without destructors: other threads are in the middle of their work.
+    #[cfg(unix)]
+    signal_hook::low_level::exit(EXIT_FAILURE);
+    #[cfg(not(unix))]
+    std::process::exit(EXIT_FAILURE);
 }

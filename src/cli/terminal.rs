@@ -6,7 +6,7 @@ use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
-use crate::report::{ModelReport, info_text, one_line};
+use crate::report::{ModelReport, info_text, one_line, text_report};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -88,7 +88,7 @@ impl Observer for Terminal<'_> {
                 match self.brief && model.interrupted.is_none() {
                     true if self.quiet => {}
                     true => say!("{}", one_line(model, (index, of), reference.unit())),
-                    false => self.results().show(model, reference),
+                    false => self.results().show(&text_report(model, reference)),
                 }
                 show_conditions(model, self.quiet || self.brief);
             }
@@ -96,7 +96,7 @@ impl Observer for Terminal<'_> {
             Event::WarningOf(warning, labels) => {
                 say!("kl: warning: of {} only: {warning}", labels.join(", "));
             }
-            Event::Compared(comparison) => self.results().show_comparison(&comparison.text()),
+            Event::Compared(comparison) => self.results().show(&comparison.text()),
             Event::Failed(error) => say!("kl: {error}"),
             Event::Report(report) => self.results().save(report),
         }

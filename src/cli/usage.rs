@@ -147,7 +147,7 @@ fn one_of(message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{settings::Command, short_flags};
+    use crate::cli::{settings::Call, short_flags};
 
     /// What clap prints of a call in a terminal of 80 columns.
     fn printed(line: &str) -> String {
@@ -163,7 +163,7 @@ mod tests {
     fn refused(line: &str) -> String {
         let args = short_flags::expand(line.split(' ').map(OsString::from));
         let message = match args::parse(&args) {
-            Ok(cli) => Command::try_from(cli).unwrap_err().to_string(),
+            Ok(cli) => Call::new(cli).unwrap_err(),
             Err(error) => one_line(&error, &args),
         };
         assert!(!message.contains('\n'), "{line}: one line");

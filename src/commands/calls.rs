@@ -1,5 +1,7 @@
 //! How many tokens and windows a decode call holds.
 
+use std::cell::LazyCell;
+
 use anyhow::{Result, bail};
 use kl_formats::Calls;
 
@@ -79,11 +81,12 @@ impl Split {
     ) -> Self {
         let n_ctx = n_ctx.max(1);
         let is_set = run.n_batch.is_some() || run.n_ubatch.is_some();
-        let best = || Self::best(n_ctx, decoding, run.n_contexts(true));
-        let otherwise = precedent.unwrap_or_else(best);
+        // Once, as the memory that is free changes.
+        let best = LazyCell::new(|| Self::best(n_ctx, decoding, run.n_contexts(true)));
+        let otherwise = precedent.unwrap_or_else(|| *best);
         let most = run.n_batch.unwrap_or(match run.n_parallel {
             // As many as fit in what is best.
-            Some(_) if decoding.is_accelerated => best().calls.n_batch,
+            Some(_) if decoding.is_accelerated => best.calls.n_batch,
             Some(_) => default_batch(decoding.n_vocab),
             None => otherwise.calls.n_batch,
         });

@@ -7,8 +7,19 @@ use anyhow::Result;
 use super::cpu;
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
-use crate::engine::{Engine, EngineError, GpuLayers, Model, ModelOptions, Room, lock_has_failed};
+use crate::engine::{
+    Device, Engine, EngineError, GpuLayers, Model, ModelOptions, Room, lock_has_failed,
+};
 use crate::report::Warning;
+
+/// The devices that a model can be computed on, those of the servers (`HOST:PORT`) too.
+///
+/// # Errors
+/// A server that cannot be used, or if the engine cannot be started.
+pub fn list_devices(servers: &[String], engine: &impl Engine) -> Result<Vec<Device>> {
+    engine.add_servers(servers)?;
+    Ok(engine.devices()?)
+}
 
 /// Connects to the servers of a run. Warns if its flags offload layers or place weights, and no device
 /// can hold them, if ggml was compiled for much older CPUs than this one, and of more threads than can run

@@ -7,22 +7,19 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Found, GgmlType, Reference, SidecarReader};
 
 use super::observer::{Event, Observer, Watch};
-use super::settings::InfoSettings;
 use super::verify::{verify_reference, verify_sidecar};
 use crate::engine::gguf::{self, Gguf};
 use crate::report::{GgufInfo, GroupInfo, Info, PromptsInfo, TensorTypeInfo};
 
-/// Describes the file, and then reads it whole if the settings ask for it. The observer gets the
-/// description first.
+/// Describes the file, and then reads it whole if `verify`. The observer gets the description first.
 ///
 /// # Errors
 /// What is wrong with the file, and where.
-pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
+pub fn info(path: &Path, verify: bool, observer: &dyn Observer) -> Result<Info> {
     let watch = &Watch::new(observer);
-    let path = &settings.file;
     let (mut info, reference) = match Found::look(path) {
         Found::Sidecar => (of_sidecar(path)?, None),
-        Found::Model if settings.verify => bail!(
+        Found::Model if verify => bail!(
             "{}: a GGUF has no checksums that --verify could check: without it, kl info checks the header, and that no tensor is missing; compare the file's sha256sum with the publisher's",
             path.display()
         ),
@@ -34,7 +31,7 @@ pub fn info(settings: &InfoSettings, observer: &dyn Observer) -> Result<Info> {
     };
     info.path = path.display().to_string();
     watch.event(&Event::Described(&info));
-    if settings.verify {
+    if verify {
         info.verified = Some(match reference {
             Some(reference) => verify_reference(reference, watch)?,
             None => verify_sidecar(path)?,

@@ -108,20 +108,16 @@ impl<'o> Watch<'o> {
     pub fn warn(&self, warning: Warning) {
         let mut warnings = self.locked();
         let model = warnings.model;
-        match warnings
-            .given
-            .iter_mut()
-            .find(|(known, _)| *known == warning)
-        {
-            Some((_, Some(models))) => models.extend(model),
-            Some((_, None)) => {}
-            None => {
-                self.event(&Event::Warning(&warning));
-                warnings
-                    .given
-                    .push((warning, model.map(|model| vec![model])));
-            }
+        let mut given = warnings.given.iter_mut();
+        if let Some((_, models)) = given.find(|(known, _)| *known == warning) {
+            models.iter_mut().for_each(|models| models.extend(model));
+            return;
         }
+        let models = model.map(|model| vec![model]);
+        warnings.given.push((warning.clone(), models));
+        // The observer may take its time, or ask for the warnings.
+        drop(warnings);
+        self.event(&Event::Warning(&warning));
     }
 
     /// Tells which model of the run is evaluated from now on, by its index; `None`: none is.
@@ -132,7 +128,8 @@ impl<'o> Watch<'o> {
     /// Reports the warnings that only some of these models gave, by their indices and labels, unless
     /// a warning itself names the model.
     pub fn warn_of_some(&self, models: &[(usize, String)]) {
-        for (warning, given) in &self.locked().given {
+        let given = self.locked().given.clone();
+        for (warning, given) in &given {
             let Some(given) = given.as_ref().filter(|_| !warning.names_model()) else {
                 continue;
             };
@@ -151,8 +148,9 @@ impl<'o> Watch<'o> {
         let mut warnings = self.locked();
         let kind = warning.kind();
         if !warnings.given.iter().any(|(known, _)| known.kind() == kind) {
+            warnings.given.push((warning.clone(), None));
+            drop(warnings);
             self.event(&Event::Warning(&warning));
-            warnings.given.push((warning, None));
         }
     }
 
@@ -222,4 +220,42 @@ impl Drop for Phase<'_> {
 /// An error and its causes, in one line.
 pub fn one_line(error: &Error) -> String {
     format!("{error:#}").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Stays in its callback until it is released.
+    struct Slow {
+        called: mpsc::SyncSender<()>,
+        released: Mutex<mpsc::Receiver<()>>,
+    }
+
+    impl Observer for Slow {
+        fn on_event(&self, _event: &Event<'_>) {
+            self.called.send(()).unwrap();
+            let released = self.released.lock().unwrap();
+            released.recv_timeout(Duration::from_secs(5)).unwrap();
+        }
+    }
+
+    #[test]
+    fn warnings_can_be_listed_while_the_observer_is_told_of_one() {
+        let (called, is_called) = mpsc::sync_channel(1);
+        let (release, released) = mpsc::channel();
+        let released = Mutex::new(released);
+        let observer = Slow { called, released };
+        let watch = &Watch::new(&observer);
+        thread::scope(|scope| {
+            scope.spawn(|| watch.warn(Warning::NoChatTemplate));
+            is_called.recv().unwrap();
+            assert_eq!(watch.warnings(), [Warning::NoChatTemplate]);
+            release.send(()).unwrap();
+        });
+    }
 }

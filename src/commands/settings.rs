@@ -116,8 +116,6 @@ pub struct ConvertSettings {
     pub threads: u32,
     /// Whether to overwrite an existing output.
     pub force: bool,
-    /// Whether to print warnings and errors only.
-    pub quiet: bool,
 }
 
 impl ConvertSettings {
@@ -164,20 +162,6 @@ pub struct MergeSettings {
     pub resume: bool,
     /// Whether to overwrite an existing output.
     pub force: bool,
-    /// Whether to print warnings and errors only.
-    pub quiet: bool,
-}
-
-/// Settings for describing a file.
-#[derive(Debug)]
-pub struct InfoSettings {
-    pub file: PathBuf,
-    /// Whether to read every byte and check every checksum.
-    pub verify: bool,
-    /// Whether to print JSON.
-    pub json: bool,
-    /// Whether to show no progress.
-    pub quiet: bool,
 }
 
 /// What to do with the numbers of an evaluation or a comparison.
@@ -213,8 +197,6 @@ pub struct ResultSettings {
     pub force: bool,
     /// Whether to resume what an interrupted run left; `None`: the command cannot resume.
     pub resume: Option<bool>,
-    /// Whether to print results, warnings and errors only.
-    pub quiet: bool,
 }
 
 impl ResultSettings {
@@ -372,10 +354,6 @@ pub struct RunSettings {
     pub max_rows: Option<u64>,
     /// Whether to overwrite existing outputs.
     pub force: bool,
-    /// Whether to show llama.cpp's log.
-    pub verbose: bool,
-    /// Whether to print results, warnings and errors only.
-    pub quiet: bool,
 }
 
 impl RunSettings {

@@ -19,8 +19,8 @@ use kl_formats::{Encoding, Kind, SidecarReader, Target, llamacpp, native};
 use tempfile::TempDir;
 
 use super::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, ReferenceSource,
-    ResultSettings, RunSettings, Sidecar, Vocabulary, WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, ReferenceSource, ResultSettings,
+    RunSettings, Sidecar, Vocabulary, WriteSettings,
 };
 use super::{Event, Observer, Written, compare, convert, evaluate, info, write};
 use crate::engine::{CacheType, FakeEngine, ModelOptions};
@@ -185,8 +185,6 @@ pub(super) fn run() -> RunSettings {
         contexts: None,
         max_rows: None,
         force: false,
-        verbose: false,
-        quiet: true,
     }
 }
 
@@ -208,7 +206,6 @@ fn results() -> ResultSettings {
         sidecar: Sidecar::None,
         force: false,
         resume: None,
-        quiet: true,
     }
 }
 
@@ -474,7 +471,6 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
         bos: None,
         threads: 1,
         force: false,
-        quiet: true,
     };
     let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
     assert!(converted.warnings.len() > 2);
@@ -485,14 +481,8 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
             .all(|w| w.kind() == "conversion_loss")
     );
     assert_eq!(observer.heard().len(), converted.warnings.len() + 2);
-    let settings = InfoSettings {
-        file: folder.path("base"),
-        verify: true,
-        json: false,
-        quiet: true,
-    };
     let observer = Recorder::default();
-    let info = info(&settings, &observer).unwrap();
+    let info = info(&folder.path("base"), true, &observer).unwrap();
     assert_eq!(
         (info.kind.as_str(), info.log_probabilities),
         ("llama.cpp", Some(true))

@@ -2,20 +2,22 @@
 //! without a reason.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
+use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_cpp_2::{LogOptions, send_logs_to_tracing};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use llama_cpp_sys_2 as sys;
 
 /// How many of the log's last errors are kept.
 const KEPT_ERRORS: usize = 4;
 
-/// Whether the system has refused to lock weights into memory, which llama.cpp does not treat as
+static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// The level of the last message, which a piece without a level continues.
+static LEVEL: AtomicU32 = AtomicU32::new(sys::GGML_LOG_LEVEL_NONE);
+
+/// Set once the system has refused to lock weights into memory, which llama.cpp does not treat as
 /// an error.
 static LOCK_FAILED: AtomicBool = AtomicBool::new(false);
 
@@ -23,12 +25,12 @@ static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// Sends llama.cpp's log to stderr if `verbose`, and keeps its last errors either way.
 pub fn follow_log(verbose: bool) {
-    // A second call, as in tests, keeps the first subscriber.
-    let _ = tracing::subscriber::set_global_default(Log { verbose });
-    send_logs_to_tracing(LogOptions::default());
+    IS_VERBOSE.store(verbose, Ordering::Relaxed);
+    // SAFETY: the callback may be called on any thread, and does not unwind.
+    unsafe { sys::llama_log_set(Some(take), std::ptr::null_mut()) }
 }
 
-/// Whether the system has refused to lock a model's weights into memory.
+/// Returns whether the system has refused to lock a model's weights into memory.
 #[must_use]
 pub fn lock_has_failed() -> bool {
     LOCK_FAILED.load(Ordering::Relaxed)
@@ -49,67 +51,38 @@ fn last_errors() -> MutexGuard<'static, VecDeque<String>> {
     LAST_ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes llama.cpp's messages, which are events; spans are refused.
-struct Log {
-    verbose: bool,
+/// Takes a message of llama.cpp or ggml, or a piece of one.
+unsafe extern "C" fn take(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    // SAFETY: the text is a string that lives until this returns.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let (level, text) = match level {
+        sys::GGML_LOG_LEVEL_CONT => (LEVEL.load(Ordering::Relaxed), &*text),
+        level => {
+            LEVEL.store(level, Ordering::Relaxed);
+            (level, without_function(&text))
+        }
+    };
+    if level >= sys::GGML_LOG_LEVEL_WARN && text.contains("failed to mlock") {
+        LOCK_FAILED.store(true, Ordering::Relaxed);
+    }
+    if level >= sys::GGML_LOG_LEVEL_INFO && IS_VERBOSE.load(Ordering::Relaxed) {
+        // A closed stderr must not stop the work.
+        let _ = write!(std::io::stderr(), "{text}");
+    }
+    if level == sys::GGML_LOG_LEVEL_ERROR && !text.trim().is_empty() {
+        let mut kept = last_errors();
+        if kept.len() == KEPT_ERRORS {
+            kept.pop_front();
+        }
+        kept.push_back(text.trim_end().to_owned());
+    }
 }
 
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let level = *event.metadata().level();
-        // Of warnings, one counts without `-v` too.
-        if level > Level::INFO || (!self.verbose && level > Level::WARN) {
-            return;
-        }
-        let mut message = Message::default();
-        event.record(&mut message);
-        let text = message.0.trim_end();
-        if text.contains("failed to mlock") {
-            LOCK_FAILED.store(true, Ordering::Relaxed);
-        }
-        if self.verbose {
-            // A closed stderr must not stop the work.
-            let _ = writeln!(std::io::stderr(), "{text}");
-        }
-        if level == Level::ERROR && !text.is_empty() {
-            let mut kept = last_errors();
-            if kept.len() == KEPT_ERRORS {
-                kept.pop_front();
-            }
-            kept.push_back(text.to_owned());
-        }
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Message(String);
-
-impl Visit for Message {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.0.push_str(value);
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
-        }
+/// A message without the name of the function that it begins with, as in `load_tensors: `.
+fn without_function(text: &str) -> &str {
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    match text.split_once(": ") {
+        Some((name, message)) if is_name(name) => message,
+        _ => text,
     }
 }

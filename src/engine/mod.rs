@@ -10,8 +10,6 @@ mod device;
 mod error;
 #[cfg(test)]
 mod fake;
-#[cfg(test)]
-mod ggml_types;
 pub mod gguf;
 mod head;
 mod llama_cpp;
@@ -187,11 +185,12 @@ impl ModelFacts {
     /// If the model has learned a vector for each position, and too few of them.
     pub fn check_window(&self, n_tokens: u64) -> Result<(), EngineError> {
         match self.n_positions {
-            Some(n_positions) if n_positions < n_tokens => Err(EngineError::TooFewPositions {
-                path: self.path.clone(),
-                n_positions,
-                n_tokens,
-            }),
+            Some(n) if n < n_tokens => {
+                let what = format!(
+                    "has {n} learned positions, and so cannot decode a window of {n_tokens} tokens: the reference needs windows of {n} tokens or less (--n-ctx {n})"
+                );
+                Err(EngineError::model(&self.path, what))
+            }
             _ => Ok(()),
         }
     }
@@ -258,8 +257,8 @@ pub trait Model: Tokens {
         threads: u32,
     ) -> Result<Self::Head<'_>, EngineError>;
 
-    /// Drops a model right before the process ends, which may skip work that the system does
-    /// faster.
+    /// Drops the last model of a program, which may skip work that the system does faster when the
+    /// process ends.
     fn drop_last(self)
     where
         Self: Sized,

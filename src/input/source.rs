@@ -24,6 +24,15 @@ impl Source {
         }
     }
 
+    /// How texts are cut; `None` for prompts.
+    #[must_use]
+    pub fn windowing(&self) -> Option<&Windowing> {
+        match self {
+            Self::Texts(grouped) => Some(&grouped.windowing),
+            Self::Prompts(_) => None,
+        }
+    }
+
     /// The most tokens in a window; `None`: as many as the longest prompt has.
     #[must_use]
     pub fn n_ctx(&self) -> Option<u32> {

@@ -10,10 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kl_formats::{
-    Member, Piece, PieceMemory, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec,
-    Writer,
-};
+use kl_formats::{Piece, RowForms, RowLayout, WindowEncoder, WindowFormat, WindowSpec, Writer};
 use rayon::prelude::*;
 
 use super::{Error, Pool, depth};
@@ -28,7 +25,7 @@ const BYTES_AHEAD: usize = 512 << 20;
 
 /// The pieces of a window: each is compressed on any core, and waited for in order. There is room for a
 /// bounded number of them.
-type Lane = Receiver<Receiver<Member>>;
+type Lane = Receiver<Receiver<Piece>>;
 
 /// Writes windows in order.
 pub(super) struct ParallelWriter<W> {
@@ -38,15 +35,15 @@ pub(super) struct ParallelWriter<W> {
     /// Pieces that a window may have under way.
     lane_depth: usize,
     thread: JoinHandle<Result<W, kl_formats::Error>>,
-    memory: Pool<PieceMemory>,
+    memory: Pool<Piece>,
 }
 
 /// A window that is being written.
 pub(super) struct OpenOutput {
     layout: RowLayout,
     encoder: WindowEncoder,
-    lane: SyncSender<Receiver<Member>>,
-    memory: Pool<PieceMemory>,
+    lane: SyncSender<Receiver<Piece>>,
+    memory: Pool<Piece>,
     /// How long writing has kept its caller waiting.
     pub(super) waited: Duration,
     /// How long encoding rows has taken.
@@ -62,11 +59,11 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
         let memory = Pool::default();
         let written = memory.clone();
         let thread = std::thread::spawn(move || {
-            for member in windows.into_iter().flatten() {
+            for piece in windows.into_iter().flatten() {
                 // One that is lost ends the file: its job panicked, and has printed so.
-                let Ok(member) = member.recv() else { break };
-                if let Some(memory) = writer.append(member)? {
-                    written.give(memory);
+                let Ok(piece) = piece.recv() else { break };
+                if let Some(piece) = writer.append(piece)? {
+                    written.give(piece);
                 }
             }
             writer.finish()
@@ -90,10 +87,10 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
     /// Begins the next window. Its rows are written once all windows before it are whole.
     pub(super) fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
         let (encoder, head) = self.format.encode(window)?;
-        let (lane, members) = sync_channel(self.lane_depth);
+        let (lane, pieces) = sync_channel(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
-        self.lanes.send(members).map_err(|_| Error::WorkerLost)?;
+        self.lanes.send(pieces).map_err(|_| Error::WorkerLost)?;
         let mut output = OpenOutput {
             layout: self.format.row_layout(),
             encoder,

@@ -185,18 +185,15 @@ fn is_layout(c: char) -> bool {
 /// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
-    if seconds < 1.0 {
+    let whole = seconds.round() as u64;
+    if seconds < 0.9995 {
         format!("{:.0} ms", seconds * 1e3)
     } else if seconds < 59.95 {
         format!("{seconds:.1} s")
-    } else if seconds < 3600.0 {
-        format!("{} min {:02} s", seconds as u64 / 60, seconds as u64 % 60)
+    } else if whole < 3600 {
+        format!("{} min {:02} s", whole / 60, whole % 60)
     } else {
-        format!(
-            "{} h {:02} min",
-            seconds as u64 / 3600,
-            seconds as u64 % 3600 / 60
-        )
+        format!("{} h {:02} min", whole / 3600, whole % 3600 / 60)
     }
 }
 
@@ -247,7 +244,10 @@ mod tests {
         assert_eq!(quantile_name(0.5), "median");
         assert_eq!(quantile_name(0.95), "95 %");
         assert_eq!(duration(0.0123), "12 ms");
+        assert_eq!(duration(0.9999), "1.0 s");
         assert_eq!(duration(59.9), "59.9 s");
+        assert_eq!(duration(59.97), "1 min 00 s");
+        assert_eq!(duration(3599.7), "1 h 00 min");
         assert_eq!(duration(200.0), "3 min 20 s");
         assert_eq!(duration(7500.0), "2 h 05 min");
     }

@@ -1,6 +1,7 @@
 //! `kl convert`: rows and tokens arrive unchanged, as far as the new kind can hold them.
 
-use kl_formats::LlamaCppReader;
+use std::fs;
+use std::path::PathBuf;
 
 use crate::numbers::{self, close, log_softmax, max, number};
 use crate::session::{Session, fixture};
@@ -112,9 +113,8 @@ fn write_mode_gives_the_base_file_of_llama_perplexity() {
     let session = Session::new();
     let write = "-m @f16 -c 128 -w base.kld --format llama.cpp -q -t @peers/short.txt";
     session.ok(write).warns(&["last 5 token"]);
-    let ours = LlamaCppReader::open(&session.path("base.kld")).unwrap();
-    let theirs = LlamaCppReader::open(&fixture("base")).unwrap();
-    assert_eq!(ours.header(), theirs.header());
+    let header = |path: PathBuf| fs::read(path).unwrap()[..20].to_vec();
+    assert_eq!(header(session.path("base.kld")), header(fixture("base")));
     let (ours, theirs) = (session.windows("base.kld"), session.windows("@base"));
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(

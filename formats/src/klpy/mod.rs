@@ -19,22 +19,19 @@
 //! `kl_values`: `log_probabilities`, or `floored_log_probabilities` as llama.cpp's base file has
 //! them. kl.py ignores both entries, and its own files lack them.
 
-mod about;
 mod header;
-mod members;
 mod reader;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use header::KlPyHeader;
-pub use reader::KlPyReader;
+pub(crate) use header::KlPyHeader;
+pub(crate) use reader::KlPyReader;
 
-use crate::Encoding;
+use crate::BackendIdentity;
 use crate::reference::Kind;
-use crate::reference::format::{Format, Traits, WriteFormat};
-use crate::writing::of_members;
+use crate::reference::format::Format;
 
 /// kl.py's file.
 pub const KIND: Kind = Kind::new("kl.py");
@@ -45,19 +42,17 @@ pub const MAGIC_LINE: &str = "llama_kl_divergence_v1\n";
 /// Most bytes of the header line.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
-    open: |path| KlPyReader::open(path).map(about::reference),
-    write: Some(WriteFormat {
-        encodings: &[Encoding::F32],
-        start: writer::start,
-        projected_bytes: of_members,
-        traits: Traits {
-            has_all_rows: true,
-            is_without_flash_attention: true,
-            can_resume: false,
-            is_base_file: false,
-        },
-    }),
+    open: |path| KlPyReader::open(path).map(KlPyReader::into_reference),
+    write: Some(writer::FORMAT),
 };
+
+/// The backend of kl.py, which leaves flash attention off, llama-cpp-python's default.
+pub(crate) fn backend() -> BackendIdentity {
+    BackendIdentity {
+        flash_attn: Some("off".to_owned()),
+        ..BackendIdentity::default()
+    }
+}

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::members::Members;
-use super::{KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES};
+use flate2::bufread::GzDecoder;
+
+use super::{KIND, KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES, backend};
 use crate::error::{Named, Result};
-use crate::reference::ReadStream;
+use crate::gzip::GZIP_MAGIC;
+use crate::reference::{About, Checks, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
 use crate::{Error, RowBlock, WindowSpec};
@@ -17,7 +19,7 @@ const STEP_WORDS: usize = 256 << 10;
 
 /// Reads kl.py's file from its start to its end: a [`ReadStream`].
 #[derive(Debug)]
-pub struct KlPyReader {
+pub(crate) struct KlPyReader {
     name: Named,
     file_bytes: u64,
     stream: BufReader<Members<BufReader<File>>>,
@@ -67,19 +69,32 @@ impl KlPyReader {
         Ok(reader)
     }
 
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        self.name.path()
-    }
-
-    /// Bytes of the file.
-    pub fn file_bytes(&self) -> u64 {
-        self.file_bytes
-    }
-
-    /// The header.
-    pub fn header(&self) -> &KlPyHeader {
-        &self.header
+    /// The open file as a reference. The file does not list its windows.
+    pub(super) fn into_reference(self) -> Reference {
+        let KlPyHeader {
+            n_ctx,
+            n_vocab,
+            n_windows,
+            model,
+            text_path,
+            values,
+            others,
+        } = self.header.clone();
+        let mut about = About {
+            file_bytes: self.file_bytes,
+            n_ctx_is_padded: true,
+            n_windows,
+            values,
+            numbers_are_of_the_text: false,
+            others,
+            checks: Checks::Gzip,
+            ..About::new(KIND, self.name.path(), n_ctx, n_vocab)
+        };
+        about.first_scored = Some(0);
+        about.model_path = model;
+        about.text_path = text_path;
+        about.backend = Some(backend());
+        Reference::new(about, None, Rows::Stream(Box::new(self)))
     }
 
     fn skip_rows(&mut self) -> Result<()> {
@@ -173,29 +188,25 @@ impl ReadStream for KlPyReader {
                 _ => Ok(None),
             };
         }
-        let corrupt = |name: &Named, what: String| Err(name.corrupt(Some(window), start, what));
         let mut counts = [0u32; 3];
         self.fill(window, bytemuck::cast_slice_mut(&mut counts))?;
         let [n_tokens, n_rows, n_vocab] = counts;
-        if n_vocab != self.header.n_vocab {
-            let what = format!(
-                "rows of {n_vocab} entries, the header states {}",
-                self.header.n_vocab
-            );
-            return corrupt(&self.name, what);
-        }
-        if n_tokens > self.header.n_ctx {
-            let what = format!(
-                "a window of {n_tokens} tokens, the header states n_ctx {}",
-                self.header.n_ctx
-            );
-            return corrupt(&self.name, what);
-        }
-        if self.header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
-            return corrupt(&self.name, "more windows than the header states".into());
-        }
-        if n_rows > n_tokens {
-            return corrupt(&self.name, format!("{n_rows} rows for {n_tokens} tokens"));
+        let header = &self.header;
+        let fault = if n_vocab != header.n_vocab {
+            let there = header.n_vocab;
+            format!("rows of {n_vocab} entries, the header states {there}")
+        } else if n_tokens > header.n_ctx {
+            let there = header.n_ctx;
+            format!("a window of {n_tokens} tokens, the header states n_ctx {there}")
+        } else if header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
+            "more windows than the header states".to_owned()
+        } else if n_rows > n_tokens {
+            format!("{n_rows} rows for {n_tokens} tokens")
+        } else {
+            String::new()
+        };
+        if !fault.is_empty() {
+            return Err(self.name.corrupt(Some(window), start, fault));
         }
         let tokens = self.words(window, n_tokens as usize)?;
         let spec = WindowSpec {
@@ -205,7 +216,7 @@ impl ReadStream for KlPyReader {
             n_rows,
         };
         if let Some(fault) = spec.fault(n_vocab) {
-            return corrupt(&self.name, fault);
+            return Err(self.name.corrupt(Some(window), start, fault));
         }
         self.next = window + 1;
         (self.n_rows, self.rows_left) = (n_rows, n_rows);
@@ -220,26 +231,99 @@ impl ReadStream for KlPyReader {
         let window = self.next.saturating_sub(1);
         let start = self.offset;
         let n_vocab = self.header.n_vocab as usize;
-        let too_large = |name: &Named| name.corrupt(Some(window), start, "rows larger than memory");
-        let words = n_vocab
-            .checked_mul(n_rows)
-            .ok_or_else(|| too_large(&self.name))?;
-        let storage = self.words(window, words)?;
-        let first_row = self.n_rows - self.rows_left;
         let shape = Shape {
             window,
-            first_row,
+            first_row: self.n_rows - self.rows_left,
             n_rows,
             n_vocab,
-            layout: RowLayout::F32.into(),
+            layout: RowLayout::F32,
         };
+        let too_large = "rows larger than memory";
+        let words = n_vocab.checked_mul(n_rows);
+        let words = words.ok_or_else(|| self.name.corrupt(Some(window), start, too_large))?;
+        let storage = self.words(window, words)?;
         self.rows_left -= n_rows as u32; // at most rows_left
-        RowBlock::over(shape, storage)
+        let block = RowBlock::over(shape, storage);
+        block
             .map(Some)
-            .ok_or_else(|| too_large(&self.name))
+            .ok_or_else(|| self.name.corrupt(Some(window), start, too_large))
     }
 
     fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        Ok(Box::new(Self::open(self.path())?))
+        Ok(Box::new(Self::open(self.name.path())?))
+    }
+}
+
+/// The contents of all members. Unlike [`flate2::bufread::MultiGzDecoder`], it distinguishes bytes
+/// after the last member, which fail with [`io::ErrorKind::InvalidData`], from a member that is cut
+/// short.
+#[derive(Debug)]
+struct Members<R> {
+    /// The member being read; `None` after the last one.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Members<R> {
+    fn new(stream: R) -> Self {
+        Self {
+            member: Some(GzDecoder::new(stream)),
+        }
+    }
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        while let Some(member) = &mut self.member {
+            let n = member.read(into)?;
+            if n > 0 {
+                return Ok(n);
+            }
+            // This may be a single byte: the buffer may end there.
+            let next = member.get_mut().fill_buf()?;
+            if !next.iter().zip(&GZIP_MAGIC).all(|(a, b)| a == b) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "trailing bytes: what follows the gzip stream is not gzip",
+                ));
+            }
+            let is_end = next.is_empty();
+            self.member = self
+                .member
+                .take()
+                .filter(|_| !is_end)
+                .map(|member| GzDecoder::new(member.into_inner()));
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gzip::gzip;
+
+    fn read(bytes: &[u8], buffer_bytes: usize) -> io::Result<Vec<u8>> {
+        let mut plain = Vec::new();
+        Members::new(io::BufReader::with_capacity(buffer_bytes, bytes)).read_to_end(&mut plain)?;
+        Ok(plain)
+    }
+
+    #[test]
+    fn members_are_joined_and_trailing_bytes_are_not_a_cut_member() {
+        let two = [gzip(b"one, "), gzip(b""), gzip(b"two")].concat();
+        // Wherever the buffer ends.
+        for buffer_bytes in 1..=two.len() {
+            assert_eq!(read(&two, buffer_bytes).unwrap(), b"one, two");
+            for trailing in [&b"\0"[..], b"no gzip at all"] {
+                let error = read(&[&two[..], trailing].concat(), buffer_bytes).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{trailing:?}");
+            }
+            let cut = [&two[..], &two[..9]].concat();
+            let error = read(&cut, buffer_bytes).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        }
     }
 }

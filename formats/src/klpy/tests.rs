@@ -31,8 +31,8 @@ fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
 
 fn writer(header: &KlPyHeader) -> Writer<Vec<u8>> {
     let name = Named::new(Path::new("out"));
-    let start = writer::with_header(&name, header).unwrap();
-    Writer::begin(Vec::new(), name, start).unwrap()
+    let start = writer::start(&name, header).unwrap();
+    Writer::begin(Vec::new(), start).unwrap()
 }
 
 fn write(header: &KlPyHeader, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {

@@ -7,49 +7,40 @@ use crate::{MAX_N_CTX, MAX_N_VOCAB};
 pub(super) const HEADER_BYTES: u64 = 20;
 
 /// The three counts that a base file begins with, and which kind of rows it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LlamaCppHeader {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LlamaCppHeader {
     /// Tokens in each window.
-    pub n_ctx: u32,
+    pub(crate) n_ctx: u32,
     /// Entries of a row.
-    pub n_vocab: u32,
+    pub(crate) n_vocab: u32,
     /// Windows in the file.
-    pub n_windows: u32,
-    /// Whether rows are floored, as llama.cpp's are; those of a `_logits2` file are not.
-    pub is_floored: bool,
+    pub(crate) n_windows: u32,
+    /// Set if rows are floored, as llama.cpp's are; those of a `_logits2` file are not.
+    pub(crate) is_floored: bool,
 }
 
 impl LlamaCppHeader {
     /// The position of a window's first row.
-    pub fn first_scored(&self) -> u32 {
+    pub(crate) fn first_scored(&self) -> u32 {
         self.n_ctx / 2
     }
 
     /// Rows of each window: those of the positions from [`LlamaCppHeader::first_scored`] to the
     /// last that has a next token.
-    pub fn rows_per_window(&self) -> u32 {
+    pub(crate) fn rows_per_window(&self) -> u32 {
         self.n_ctx.saturating_sub(1 + self.first_scored())
     }
 
     /// Rows in the file.
-    pub fn n_rows(&self) -> u64 {
+    pub(crate) fn n_rows(&self) -> u64 {
         u64::from(self.n_windows) * u64::from(self.rows_per_window())
     }
 
     /// Bytes of the whole file; `None` where that overflows.
-    pub fn file_bytes(&self) -> Option<u64> {
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
         self.window_bytes()
             .checked_mul(self.n_windows.into())?
             .checked_add(self.rows_start())
-    }
-
-    /// Whether the rows of a file that starts so are floored; `None` if it is not a base file.
-    pub(super) fn is_floored(magic: [u8; 8]) -> Option<bool> {
-        match magic {
-            MAGIC => Some(true),
-            LOGITS2_MAGIC => Some(false),
-            _ => None,
-        }
     }
 
     /// Reads the counts after the magic.
@@ -64,10 +55,7 @@ impl LlamaCppHeader {
             n_windows,
             is_floored,
         };
-        match header.fault() {
-            Some(fault) => Err(fault),
-            None => Ok(header),
-        }
+        header.fault().map_or(Ok(header), Err)
     }
 
     pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES as usize] {

@@ -6,7 +6,6 @@
 //! A window here is what llama-perplexity calls a chunk. Every offset in the file follows from its
 //! header, so a [`LlamaCppReader`] reads any rows of any window, from any threads.
 
-mod about;
 mod header;
 mod reader;
 mod writer;
@@ -15,12 +14,11 @@ mod writer;
 mod tests;
 
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
-pub use header::LlamaCppHeader;
-pub use reader::LlamaCppReader;
+pub(crate) use header::LlamaCppHeader;
+pub(crate) use reader::LlamaCppReader;
 
-use crate::Encoding;
 use crate::reference::Kind;
-use crate::reference::format::{Format, Traits, WriteFormat};
+use crate::reference::format::Format;
 
 /// llama.cpp's base file.
 pub const KIND: Kind = Kind::new("llama.cpp");
@@ -31,22 +29,12 @@ pub const MAGIC: [u8; 8] = *b"_logits_";
 /// The first bytes of beellama.cpp's file.
 pub const LOGITS2_MAGIC: [u8; 8] = *b"_logits2";
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| {
         let magics = [MAGIC, LOGITS2_MAGIC];
         magics.iter().any(|magic| start.raw.starts_with(magic))
     },
-    open: |path| LlamaCppReader::open(path).map(about::reference),
-    write: Some(WriteFormat {
-        encodings: &[Encoding::U16],
-        start: writer::start,
-        projected_bytes: writer::projected_bytes,
-        traits: Traits {
-            is_base_file: true,
-            can_resume: false,
-            has_all_rows: false,
-            is_without_flash_attention: false,
-        },
-    }),
+    open: |path| LlamaCppReader::open(path).map(LlamaCppReader::into_reference),
+    write: Some(writer::FORMAT),
 };

@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use super::{LlamaCppHeader, MAGIC};
+use super::{KIND, LOGITS2_MAGIC, LlamaCppHeader, MAGIC};
 use crate::error::{Error, Result};
-use crate::reference::ReadBlocks;
-use crate::row::{Row, RowLayout, Shape, StoredLayout};
+use crate::reference::{About, Checks, ReadBlocks, Reference, Rows, Values};
+use crate::row::{Row, RowLayout, Shape};
 use crate::source::Source;
-use crate::{RowBlock, WindowSpec, rows_per_piece};
+use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
 
 /// A base file of llama.cpp. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
-pub struct LlamaCppReader {
+pub(crate) struct LlamaCppReader {
     source: Source,
-    header: LlamaCppHeader,
+    pub(super) header: LlamaCppHeader,
     bos: Option<u32>,
 }
 
@@ -26,12 +26,13 @@ impl LlamaCppReader {
     /// and the byte where the rest should begin; [`Error::Corrupt`] for one that is too long;
     /// [`Error::NotAReference`], [`Error::Unsupported`] for what is not a regular file,
     /// [`Error::Header`], [`Error::Io`].
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let name = &source.name;
-        let magic = source.array_at(0)?;
-        let Some(is_floored) = magic.and_then(LlamaCppHeader::is_floored) else {
-            return Err(name.not_a_reference("it does not start like llama.cpp's base file"));
+        let is_floored = match source.array_at(0)? {
+            Some(MAGIC) => true,
+            Some(LOGITS2_MAGIC) => false,
+            _ => return Err(name.not_a_reference("it does not start like llama.cpp's base file")),
         };
         let Some(counts) = source.array_at(MAGIC.len() as u64)? else {
             return Err(name.truncated(None, source.len, "the file ends within its header"));
@@ -52,24 +53,28 @@ impl LlamaCppReader {
         }
     }
 
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        self.source.name.path()
-    }
-
-    /// The header.
-    pub fn header(&self) -> &LlamaCppHeader {
-        &self.header
-    }
-
-    /// Bytes of the file.
-    pub fn file_bytes(&self) -> u64 {
-        self.source.len
-    }
-
-    /// Windows in the file.
-    pub fn n_windows(&self) -> usize {
-        self.header.n_windows as usize
+    /// The open file as a reference.
+    pub(super) fn into_reference(self) -> Reference {
+        let header = self.header;
+        let mut about = About {
+            file_bytes: self.source.len,
+            encoding: "u16",
+            values: match header.is_floored {
+                true => Values::FlooredLogProbabilities,
+                false => Values::LogProbabilities,
+            },
+            hides_bos: true,
+            checks: Checks::LengthAndTokens,
+            ..About::new(KIND, self.source.name.path(), header.n_ctx, header.n_vocab)
+        };
+        about.first_scored = Some(header.first_scored());
+        let windows = (0..header.n_windows).map(|window| WindowEntry {
+            window,
+            n_tokens: header.n_ctx,
+            n_rows: header.rows_per_window(),
+            first_scored: header.first_scored(),
+        });
+        Reference::new(about, Some(windows.collect()), Rows::Blocks(Box::new(self)))
     }
 
     /// `n_rows` rows of the `i`-th window from its stored row `first_row` on, in the memory of
@@ -82,7 +87,7 @@ impl LlamaCppReader {
     ///
     /// # Panics
     /// If there is no such window, or it does not have these rows.
-    pub fn rows(
+    pub(super) fn rows(
         &self,
         i: usize,
         first_row: u32,
@@ -103,8 +108,8 @@ impl LlamaCppReader {
             n_rows: n_rows as usize,
             n_vocab: self.header.n_vocab as usize,
             layout: match self.header.is_floored {
-                true => RowLayout::LlamaCpp.into(),
-                false => StoredLayout::Logits2,
+                true => RowLayout::LlamaCpp,
+                false => RowLayout::Logits2,
             },
         };
         let too_large = || {

@@ -3,19 +3,24 @@
 use super::{KIND, LlamaCppHeader};
 use crate::error::{Named, Result};
 use crate::reference::About;
+use crate::reference::format::WriteFormat;
 use crate::row::RowLayout;
 use crate::window::longest;
-use crate::writing::{Framing, NoEnd, Start, WindowFormat, rows_per_piece};
+use crate::writing::{Start, WindowFormat, rows_per_piece};
 use crate::{Encoding, WindowSpec};
 
 /// Rows as they are; a window's tokens are at the file's start.
-const FRAMING: Framing = Framing {
-    fault: |window, n_ctx| {
+pub(super) const FORMAT: WriteFormat = WriteFormat {
+    encodings: &[Encoding::U16],
+    start: |name, _, about, windows| start(name, about, windows),
+    projected_bytes: |_, about, windows| {
+        let bytes = header(about, windows).file_bytes();
+        bytes.unwrap_or(u64::MAX)
+    },
+    window_fault: |window, n_ctx| {
         let header = LlamaCppHeader {
             n_ctx,
-            n_vocab: 1,
-            n_windows: 1,
-            is_floored: true,
+            ..LlamaCppHeader::default()
         };
         let fits = window.tokens.len() == n_ctx as usize
             && window.first_scored == header.first_scored()
@@ -24,80 +29,65 @@ const FRAMING: Framing = Framing {
             "llama.cpp's base file has the rows n_ctx/2 to n_ctx-2 of windows of n_ctx tokens",
         )
     },
-    head: |_window, _n_vocab| Vec::new(),
+    window_head: |_window, _n_vocab| Vec::new(),
     has_checksum: false,
     pack: None,
+    end: |_windows, _offset| Ok(Vec::new()),
 };
 
-/// The start of a file of these windows.
-pub(super) fn start(
-    name: &Named,
-    _encoding: Encoding,
-    about: &About,
-    windows: &[WindowSpec],
-) -> Result<Start> {
-    let n_ctx = match longest(windows) {
-        0 => about.n_ctx,
-        longest => longest,
-    };
-    let tokens: Vec<u32> = windows
-        .iter()
-        .flat_map(|window| window.tokens.iter().copied())
-        .collect();
-    with_tokens(name, n_ctx, about.n_vocab, &tokens)
+/// The header of a file of these windows.
+fn header(about: &About, windows: &[WindowSpec]) -> LlamaCppHeader {
+    LlamaCppHeader {
+        n_ctx: match longest(windows) {
+            0 => about.n_ctx,
+            longest => longest,
+        },
+        n_vocab: about.n_vocab,
+        n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+        is_floored: true,
+    }
 }
 
-/// The start of a file with the tokens of whole windows of `n_ctx`, one after another.
-pub(super) fn with_tokens(name: &Named, n_ctx: u32, n_vocab: u32, tokens: &[u32]) -> Result<Start> {
-    let n_windows = tokens.len().checked_div(n_ctx as usize).unwrap_or(0);
-    let header = LlamaCppHeader {
-        n_ctx,
-        n_vocab,
-        n_windows: u32::try_from(n_windows).unwrap_or(u32::MAX),
-        is_floored: true,
-    };
-    if let Some(fault) = header.fault() {
-        return Err(name.unwritable(fault));
-    }
-    if n_windows * n_ctx as usize != tokens.len() {
-        let what = format!("{} tokens are not whole windows of {n_ctx}", tokens.len());
-        return Err(name.unwritable(what));
-    }
-    if let Some(token) = tokens.iter().find(|&&token| token >= n_vocab) {
-        let what = format!("token {token} is outside the vocabulary of {n_vocab}");
-        return Err(name.unwritable(what));
+/// The start of a file of these windows.
+fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+    let header = header(about, windows);
+    let LlamaCppHeader { n_ctx, n_vocab, .. } = header;
+    let mut bytes = header.to_bytes().to_vec();
+    let mut fault = header.fault();
+    for window in windows {
+        let tokens = &window.tokens;
+        if tokens.len() != n_ctx as usize {
+            fault = Some(format!(
+                "{} tokens are not a window of {n_ctx}",
+                tokens.len()
+            ));
+        } else if let Some(token) = tokens.iter().find(|&&token| token >= n_vocab) {
+            fault = Some(format!(
+                "token {token} is outside the vocabulary of {n_vocab}"
+            ));
+        }
+        bytes.extend_from_slice(bytemuck::cast_slice(tokens));
     }
     if header.file_bytes().is_none() {
-        return Err(name.unwritable("a file of more than 2^64 bytes"));
+        fault = fault.or(Some("a file of more than 2^64 bytes".to_owned()));
     }
-    let mut bytes = header.to_bytes().to_vec();
-    bytes.extend_from_slice(bytemuck::cast_slice(tokens));
+    if let Some(fault) = fault {
+        return Err(name.unwritable(fault));
+    }
     Ok(Start {
         bytes,
         format: WindowFormat {
-            name: Named::default(),
+            name: name.clone(),
             kind: KIND,
+            format: &FORMAT,
             layout: RowLayout::LlamaCpp,
             n_ctx,
             n_vocab,
             row_len: n_vocab,
             rows_per_piece: rows_per_piece(RowLayout::LlamaCpp, n_vocab),
-            framing: FRAMING,
         },
         n_windows: Some(header.n_windows),
         n_rows: Some(header.n_rows()),
         states: None,
-        end: Box::new(NoEnd),
     })
-}
-
-/// Bytes of a file of these windows.
-pub(super) fn projected_bytes(_encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
-    let header = LlamaCppHeader {
-        n_ctx: longest(windows),
-        n_vocab: about.n_vocab,
-        n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
-        is_floored: true,
-    };
-    header.file_bytes().unwrap_or(u64::MAX)
 }

@@ -81,7 +81,7 @@ impl NativeReader {
             first_row,
             n_rows: n_rows as usize,
             n_vocab: self.header.row_len() as usize,
-            layout: self.header.layout().into(),
+            layout: self.header.layout(),
         };
         let (offset, end) = self.extent(i, b as usize + 1);
         let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);

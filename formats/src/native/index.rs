@@ -6,6 +6,7 @@ use byteorder::{LittleEndian, ReadBytesExt};
 
 use super::Header;
 use super::member::MIN_BYTES;
+use crate::window::PlacedWindow;
 use crate::{CheckRow, WindowEntry};
 
 /// The index's first bytes in the plain stream.
@@ -14,37 +15,10 @@ const MAGIC: [u8; 8] = *b"KL_INDEX";
 /// Bytes of a window's entry before its offsets.
 const ENTRY_BYTES: u64 = 20;
 
-/// A window, as the index describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct IndexEntry {
-    pub(super) window: WindowEntry,
-    /// Where its members start: the head, then each piece of rows.
-    pub(super) offsets: Vec<u64>,
-}
-
-impl IndexEntry {
-    /// Where the window starts, in bytes of the file.
-    pub(super) fn offset(&self) -> u64 {
-        self.offsets.first().copied().unwrap_or(0)
-    }
-
-    /// Whether its counts can be those of a window of this file.
-    pub(super) fn fits(&self, header: &Header) -> bool {
-        let WindowEntry {
-            n_tokens,
-            n_rows,
-            first_scored,
-            ..
-        } = self.window;
-        let end = first_scored.checked_add(n_rows);
-        n_tokens <= header.n_ctx && end.is_some_and(|end| end <= n_tokens)
-    }
-
-    /// Members of rows.
-    pub(super) fn n_pieces(&self) -> u32 {
-        // Their number was checked against `n_rows`, a u32.
-        self.offsets.len().saturating_sub(1) as u32
-    }
+/// Returns true if a window's counts can be those of a window of this file.
+pub(super) fn fits(window: &WindowEntry, header: &Header) -> bool {
+    let end = window.first_scored.checked_add(window.n_rows);
+    window.n_tokens <= header.n_ctx && end.is_some_and(|end| end <= window.n_tokens)
 }
 
 /// Most plain bytes of an index in a file of `file_bytes`: each offset stands for a member.
@@ -53,7 +27,7 @@ pub(super) fn max_plain_bytes(file_bytes: u64) -> u64 {
 }
 
 /// The index's plain bytes.
-pub(super) fn encode(entries: &[IndexEntry]) -> Vec<u8> {
+pub(super) fn encode(entries: &[PlacedWindow]) -> Vec<u8> {
     let mut plain = MAGIC.to_vec();
     let mut put = |v: u32| plain.extend_from_slice(&v.to_le_bytes());
     put(entries.len() as u32); // the header counts windows in a u32
@@ -85,7 +59,7 @@ pub(super) fn decode(
     header: &Header,
     start: u64,
     end: u64,
-) -> Result<Vec<IndexEntry>, String> {
+) -> Result<Vec<PlacedWindow>, String> {
     let short = |_| "the index ends within an entry".to_string();
     let mut bytes = plain
         .strip_prefix(&MAGIC)
@@ -135,7 +109,7 @@ pub(super) fn decode(
             offsets.push(offset);
         }
         n_rows += u64::from(rows); // at most 2^32 times 2^32
-        let entry = IndexEntry {
+        let entry = PlacedWindow {
             window: WindowEntry {
                 window,
                 n_tokens,
@@ -144,7 +118,7 @@ pub(super) fn decode(
             },
             offsets,
         };
-        if !entry.fits(header) {
+        if !fits(&entry.window, header) {
             return what("has counts that do not fit its tokens");
         }
         entries.push(entry);
@@ -169,7 +143,7 @@ pub(super) fn decode(
 
 /// Why a check row cannot be that of a window of the file, if it cannot. Its window may be in another
 /// part of the reference.
-fn check_row_fault(header: &Header, entries: &[IndexEntry]) -> Option<String> {
+fn check_row_fault(header: &Header, entries: &[PlacedWindow]) -> Option<String> {
     let rows = header.states.iter().flat_map(|states| &states.check.rows);
     let has_row = |row: &CheckRow| {
         let entry = entries

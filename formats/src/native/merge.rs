@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
+use super::NativeReader;
 use super::member::{HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM};
 use super::members::member_at;
-use super::{KIND, NativeReader};
 use crate::ReadBlocks as _;
 use crate::error::Result;
-use crate::writing::{Member, Part, Writer};
+use crate::writing::{Part, Piece, Writer};
 use crate::{HeadCheck, States};
 
 impl<W: Write> Writer<W> {
@@ -31,14 +31,14 @@ impl<W: Write> Writer<W> {
         from.window(i)?;
         for m in 0..=n_pieces {
             let (tag, part) = match m.checked_sub(1) {
-                None => (Tag::head(window.window), Part::Head { window, n_pieces }),
+                None => (Tag::head(window.window), Part::Head(window)),
                 Some(piece) => {
                     let window = window.window;
                     (Tag::rows(window, piece), Part::Rows { window, piece })
                 }
             };
             let bytes = from.member_bytes(i, m as usize, tag)?;
-            self.append(Member::copied(bytes, part, KIND))?;
+            self.append(Piece::copied(bytes, part, self.format()))?;
         }
         Ok(())
     }

@@ -5,7 +5,6 @@
 //! [`crate::Writer::native`] writes a file with a [`Header`] of your own, [`crate::Writer::resume`]
 //! resumes one that was cut off.
 
-mod about;
 mod blocks;
 mod head;
 mod head_writer;
@@ -26,10 +25,8 @@ pub use header::{FORMAT_VERSION, Header};
 pub use reader::NativeReader;
 pub use walk::count_windows;
 
-use crate::Encoding;
 use crate::reference::Kind;
-use crate::reference::format::{Format, Traits, WriteFormat};
-use crate::writing::of_members;
+use crate::reference::format::Format;
 
 /// `kl`'s own file.
 pub const KIND: Kind = Kind::new("kl");
@@ -37,24 +34,9 @@ pub const KIND: Kind = Kind::new("kl");
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
     open: |path| NativeReader::open(path).map(NativeReader::into_reference),
-    write: Some(WriteFormat {
-        encodings: &[
-            Encoding::U16,
-            Encoding::F32,
-            Encoding::Hidden,
-            Encoding::Hidden16,
-        ],
-        start: writer::start,
-        projected_bytes: of_members,
-        traits: Traits {
-            can_resume: true,
-            has_all_rows: false,
-            is_base_file: false,
-            is_without_flash_attention: false,
-        },
-    }),
+    write: Some(writer::FORMAT),
 };

@@ -5,14 +5,15 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::head::HeadMembers;
-use super::index::{self, IndexEntry};
+use super::index;
 use super::member::{self, END_BYTES, MemberHead, Tag};
 use super::members::{member_at, open_header, unpack_at};
-use super::{Header, walk};
+use super::{Header, KIND, walk};
 use crate::WindowEntry;
 use crate::error::{Error, Named, Result};
-use crate::reference::ReadBlocks;
+use crate::reference::{About, Checks, Prompts, ReadBlocks, Reference, Rows};
 use crate::source::Source;
+use crate::window::PlacedWindow;
 
 /// A native file. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
     pub(super) head: HeadMembers,
-    entries: Vec<IndexEntry>,
+    entries: Vec<PlacedWindow>,
     /// Where the windows' members end.
     index_offset: u64,
 }
@@ -126,7 +127,7 @@ impl NativeReader {
             let fits = seen.insert(entry.window.window)
                 && i < self.header.n_windows as usize
                 && n_rows <= self.header.n_rows
-                && entry.fits(&self.header);
+                && index::fits(&entry.window, &self.header);
             if !fits {
                 return Ok(i);
             }
@@ -166,7 +167,7 @@ impl NativeReader {
     }
 
     /// The index.
-    pub(super) fn entries(&self) -> &[IndexEntry] {
+    pub(super) fn entries(&self) -> &[PlacedWindow] {
         &self.entries
     }
 
@@ -207,14 +208,14 @@ impl NativeReader {
 
     /// The `i`-th window of the file, which must be there.
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
-    pub(super) fn entry(&self, i: usize) -> &IndexEntry {
+    pub(super) fn entry(&self, i: usize) -> &PlacedWindow {
         &self.entries[i]
     }
 
     /// Where the `i`-th window of the file ends.
     pub(super) fn window_end(&self, i: usize) -> u64 {
         let next = self.entries.get(i + 1);
-        next.map_or(self.index_offset, IndexEntry::offset)
+        next.map_or(self.index_offset, PlacedWindow::offset)
     }
 
     /// The number of the `i`-th window of the file.
@@ -229,5 +230,38 @@ impl NativeReader {
     /// Names the window in an error that does not.
     pub(super) fn in_window(&self, i: usize, error: crate::Error) -> crate::Error {
         error.in_window(self.number(i))
+    }
+
+    /// The open file as a reference, of rows or of hidden states.
+    pub fn into_reference(self) -> Reference {
+        let windows = self.windows().copied().collect();
+        let about = about(&self);
+        let rows = match self.header().states.clone() {
+            None => Rows::Blocks(Box::new(self)),
+            Some(states) => Rows::States(Box::new(self), states),
+        };
+        Reference::new(about, Some(windows), rows)
+    }
+}
+
+/// What is known of an open file.
+fn about(reader: &NativeReader) -> About {
+    let header = reader.header();
+    About {
+        provenance: header.provenance.clone(),
+        file_bytes: reader.file_bytes(),
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows),
+        encoding: header.encoding.name(),
+        states: header.states.clone(),
+        values: header.values(),
+        groups: header.groups(),
+        prompts: header.prompts.clone().map(|list| Prompts {
+            list,
+            chat_template: header.chat_template.clone(),
+            generated: header.generated,
+        }),
+        checks: Checks::Checksums,
+        ..About::new(KIND, reader.path(), header.n_ctx, header.n_vocab)
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::Header;
 use super::head::HeadMembers;
-use super::index::IndexEntry;
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
 use super::members::{open_header, unpack_at};
 use crate::source::Source;
+use crate::window::PlacedWindow;
 use crate::{Error, WindowEntry};
 
 /// The error for a file whose last bytes are not its end: walks its members from `start`, where the
@@ -35,7 +35,7 @@ pub fn count_windows(path: &Path) -> crate::Result<usize> {
 #[derive(Default)]
 pub(super) struct Walked {
     /// Whole windows, judging by the lengths of their members.
-    pub(super) whole: Vec<IndexEntry>,
+    pub(super) whole: Vec<PlacedWindow>,
     /// Where the last of those ends: an interrupted write resumes there.
     pub(super) whole_until: u64,
     /// Where the walk stopped.
@@ -52,7 +52,7 @@ pub(super) struct Walked {
 
 /// A window whose members have not all been seen.
 struct Unfinished {
-    entry: IndexEntry,
+    entry: PlacedWindow,
     pieces: u32,
 }
 
@@ -130,7 +130,7 @@ impl Walked {
     fn enter(&mut self, head: &MemberHead, counts: [u32; 3], pieces: u32) {
         let [n_tokens, n_rows, first_scored] = counts;
         self.within = Some(Unfinished {
-            entry: IndexEntry {
+            entry: PlacedWindow {
                 window: WindowEntry {
                     window: head.tag.window,
                     n_tokens,

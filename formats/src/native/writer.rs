@@ -1,22 +1,28 @@
-//! The writing side: header, index and end, and how windows become members.
+//! The writing side: header, index and end, and windows as members.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::index::{self, IndexEntry};
 use super::member::{self, Tag};
-use super::{Header, KIND, NativeReader};
+use super::{Header, KIND, NativeReader, index};
+use crate::Encoding;
 use crate::error::{Named, Result};
-use crate::reference::About;
-use crate::writing::{self, Framing, Part, Start, WindowFormat, Writer};
-use crate::{Encoding, WindowSpec};
+use crate::reference::format::WriteFormat;
+use crate::writing::{Part, Start, WindowFormat, Writer, of_members};
 
-/// How a window becomes members.
-const FRAMING: Framing = Framing {
-    fault: |window, n_ctx| {
+pub(super) const FORMAT: WriteFormat = WriteFormat {
+    encodings: &[
+        Encoding::U16,
+        Encoding::F32,
+        Encoding::Hidden,
+        Encoding::Hidden16,
+    ],
+    start: |name, encoding, about, windows| start(name, &Header::new(about, encoding, windows)),
+    projected_bytes: of_members,
+    window_fault: |window, n_ctx| {
         (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
     },
-    head: |window, n_vocab| {
+    window_head: |window, n_vocab| {
         let entry = window.entry();
         let counts = [
             entry.window,
@@ -30,98 +36,15 @@ const FRAMING: Framing = Framing {
         plain
     },
     has_checksum: true,
-    pack: Some(pack),
-};
-
-impl<W: Write> Writer<W> {
-    /// Writes the start of a native file with this header. `path` is only
-    /// used in messages.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if the header contradicts itself, [`crate::Error::Io`].
-    pub fn native(out: W, path: &Path, header: &Header) -> Result<Self> {
-        let name = Named::new(path);
-        let start = with_header(&name, header)?;
-        Self::begin(out, name, start)
-    }
-
-    /// Resumes a native file whose writer was cut off, as [`NativeReader::open_cut_off`] reads it.
-    /// `out` receives the bytes from [`NativeReader::windows_end`] on. The finished file is byte
-    /// for byte what the first writer would have made.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if the header contradicts itself.
-    pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
-        let name = Named::new(path);
-        let start = Start {
-            end: Box::new(End(cut_off.entries().to_vec())),
-            ..with_header(&name, cut_off.header())?
+    pack: Some(|bytes, part, plain| {
+        let tag = match part {
+            Part::Head(window) => Tag::head(window.window),
+            Part::Rows { window, piece } => Tag::rows(window, piece),
         };
-        let offset = cut_off.windows_end();
-        Ok(Self::at(out, name, start, offset, cut_off.windows()))
-    }
-}
-
-/// The start of a file of these windows.
-pub(super) fn start(
-    name: &Named,
-    encoding: Encoding,
-    about: &About,
-    windows: &[WindowSpec],
-) -> Result<Start> {
-    with_header(name, &Header::new(about, encoding, windows))
-}
-
-fn with_header(name: &Named, header: &Header) -> Result<Start> {
-    let lines = header.to_lines(name)?;
-    Ok(Start {
-        bytes: member::build(Tag::HEADER, &lines),
-        format: WindowFormat {
-            name: Named::default(),
-            kind: KIND,
-            layout: header.layout(),
-            n_ctx: header.n_ctx,
-            n_vocab: header.n_vocab,
-            row_len: header.row_len(),
-            rows_per_piece: header.rows_per_piece,
-            framing: FRAMING,
-        },
-        n_windows: Some(header.n_windows),
-        n_rows: Some(header.n_rows),
-        states: header.states.clone(),
-        end: Box::new(End(Vec::new())),
-    })
-}
-
-fn pack(bytes: &mut Vec<u8>, part: Part, plain: &[u8]) {
-    let tag = match part {
-        Part::Head { window, .. } => Tag::head(window.window),
-        Part::Rows { window, piece } => Tag::rows(window, piece),
-    };
-    member::build_in(bytes, tag, plain);
-}
-
-/// Where each window's members start: the index.
-#[derive(Debug)]
-struct End(Vec<IndexEntry>);
-
-impl writing::End for End {
-    fn note(&mut self, part: Part, offset: u64) {
-        match part {
-            Part::Head { window, .. } => self.0.push(IndexEntry {
-                window,
-                offsets: vec![offset],
-            }),
-            Part::Rows { .. } => {
-                if let Some(entry) = self.0.last_mut() {
-                    entry.offsets.push(offset);
-                }
-            }
-        }
-    }
-
-    fn bytes(&self, offset: u64) -> std::result::Result<Vec<u8>, &'static str> {
-        let plain = index::encode(&self.0);
+        member::build_in(bytes, tag, plain);
+    }),
+    end: |windows, offset| {
+        let plain = index::encode(windows);
         if u32::try_from(plain.len()).is_err() {
             return Err("an index of more than 4 GiB");
         }
@@ -132,5 +55,48 @@ impl writing::End for End {
             file_bytes,
         }));
         Ok(bytes)
+    },
+};
+
+impl<W: Write> Writer<W> {
+    /// Writes the start of a native file with this header. `path` is only
+    /// used in messages.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the header contradicts itself, [`crate::Error::Io`].
+    pub fn native(out: W, path: &Path, header: &Header) -> Result<Self> {
+        Self::begin(out, start(&Named::new(path), header)?)
     }
+
+    /// Resumes a native file whose writer was cut off, as [`NativeReader::open_cut_off`] reads it.
+    /// `out` receives the bytes from [`NativeReader::windows_end`] on. The finished file is byte
+    /// for byte what the first writer would have made.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the header contradicts itself.
+    pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
+        let start = start(&Named::new(path), cut_off.header())?;
+        let windows = cut_off.entries().to_vec();
+        Ok(Self::at(out, start, cut_off.windows_end(), windows))
+    }
+}
+
+/// The start of a file with this header.
+fn start(name: &Named, header: &Header) -> Result<Start> {
+    Ok(Start {
+        bytes: member::build(Tag::HEADER, &header.to_lines(name)?),
+        format: WindowFormat {
+            name: name.clone(),
+            kind: KIND,
+            format: &FORMAT,
+            layout: header.layout(),
+            n_ctx: header.n_ctx,
+            n_vocab: header.n_vocab,
+            row_len: header.row_len(),
+            rows_per_piece: header.rows_per_piece,
+        },
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows),
+        states: header.states.clone(),
+    })
 }

@@ -5,18 +5,15 @@
 //! stream of windows. The format of an array:
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
-mod about;
 mod arrays;
-mod member;
 mod npy;
-mod prompts;
 mod reader;
-mod window;
+mod zip;
 
 #[cfg(test)]
 mod tests;
 
-pub use reader::NpzReader;
+pub(crate) use reader::NpzReader;
 
 use crate::reference::Kind;
 use crate::reference::format::Format;
@@ -27,9 +24,9 @@ pub const KIND: Kind = Kind::new("npz");
 /// The file's first bytes: a zip's first member.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.raw.starts_with(&MAGIC),
-    open: |path| NpzReader::open(path).map(about::reference),
+    open: |path| NpzReader::open(path).map(NpzReader::into_reference),
     write: None,
 };

@@ -12,9 +12,9 @@ const MAGIC: [u8; 6] = *b"\x93NUMPY";
 /// Most bytes of the dict; numpy itself refuses to parse more than 10,000.
 const MAX_DICT_BYTES: u32 = 64 << 10;
 
-/// What an array's entries are.
+/// The type of an array's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryType {
     Float(Float),
     Integer(Integer),
     /// Bytes: mlx-kld's `meta_json`.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 /// An array's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) entry: EntryType,
     pub(super) shape: Vec<u64>,
     /// Bytes before the first entry.
     pub(super) bytes: u64,
@@ -61,15 +61,15 @@ pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
     }
     let mut dict = vec![0; length as usize];
     array.read_exact(&mut dict)?;
-    let (kind, shape) = parse(&dict)?;
+    let (entry, shape) = parse(&dict)?;
     Ok(Header {
-        kind,
+        entry,
         shape,
         bytes: before + u64::from(length),
     })
 }
 
-fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
+fn parse(dict: &[u8]) -> io::Result<(EntryType, Vec<u64>)> {
     let text = str::from_utf8(dict).ok();
     let entries = text
         .and_then(|text| python_literal::dict(text).ok())
@@ -79,8 +79,8 @@ fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
         let found = entries.iter().find(|(key, _)| is_wanted(key));
         found.map(|(_, value)| value)
     };
-    let kind = match entry("descr") {
-        Some(Value::String(descr)) => kind(descr)?,
+    let entry_type = match entry("descr") {
+        Some(Value::String(descr)) => entry_type(descr)?,
         _ => return Err(unsupported("holds records, not numbers")),
     };
     match entry("fortran_order") {
@@ -100,20 +100,20 @@ fn parse(dict: &[u8]) -> io::Result<(Kind, Vec<u64>)> {
     };
     let shape: Option<Vec<u64>> = shape.iter().map(size).collect();
     let shape = shape.ok_or_else(|| unsupported("has a shape that is not a list of sizes"))?;
-    Ok((kind, shape))
+    Ok((entry_type, shape))
 }
 
-/// What `descr` means: byte order, type and bytes of an entry.
-fn kind(descr: &str) -> io::Result<Kind> {
+/// The meaning of `descr`: byte order, type and bytes of an entry.
+fn entry_type(descr: &str) -> io::Result<EntryType> {
     Ok(match descr {
-        "<f2" => Kind::Float(Float::F16),
-        "<f4" => Kind::Float(Float::F32),
-        "<f8" => Kind::Float(Float::F64),
-        "<i4" => Kind::Integer(Integer::I32),
-        "<i8" => Kind::Integer(Integer::I64),
-        "<u4" => Kind::Integer(Integer::U32),
-        "<u8" => Kind::Integer(Integer::U64),
-        "|u1" => Kind::Bytes,
+        "<f2" => EntryType::Float(Float::F16),
+        "<f4" => EntryType::Float(Float::F32),
+        "<f8" => EntryType::Float(Float::F64),
+        "<i4" => EntryType::Integer(Integer::I32),
+        "<i8" => EntryType::Integer(Integer::I64),
+        "<u4" => EntryType::Integer(Integer::U32),
+        "<u8" => EntryType::Integer(Integer::U64),
+        "|u1" => EntryType::Bytes,
         _ if descr.starts_with('>') => {
             return Err(unsupported(
                 "is big-endian: save it as a little-endian type, as '<f4'",
@@ -156,7 +156,10 @@ mod tests {
         for (version, before) in [(1, 10), (2, 12), (3, 12)] {
             let bytes = header(version, dict);
             let got = read(&mut &bytes[..]).unwrap();
-            assert_eq!((got.kind, got.shape), (Kind::Float(Float::F32), vec![3, 4]));
+            assert_eq!(
+                (got.entry, got.shape),
+                (EntryType::Float(Float::F32), vec![3, 4])
+            );
             assert_eq!(got.bytes, before + dict.len() as u64);
             for cut in 0..bytes.len() {
                 let error = read(&mut &bytes[..cut]).unwrap_err();

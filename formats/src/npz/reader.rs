@@ -1,25 +1,45 @@
-//! The reading side: a stream, window after window.
+//! The reading side: a stream, window after window. It is a [`ReadStream`].
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use rawzip::FileReader;
 
-use super::arrays::Arrays;
-use super::member::{self, Member, Stream};
-use super::npy::{self, Kind};
-use super::prompts::{MAX_BYTES, Prompts, TokenIds};
-use super::window::{OpenRows, WindowArrays, fault, fill, in_array};
+use super::KIND;
+use super::arrays::{Arrays, MAX_META_BYTES, Meta, TokenIds};
+use super::npy::{self, EntryType};
+use super::zip::{self, Member, Stream};
 use crate::error::{Named, Result};
-use crate::reference::ReadStream;
+use crate::reference::{About, Checks, ReadStream, Reference, Rows};
+use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::tensors::{Float, Matrix, count_fault, is_normalised, n_ids, window};
-use crate::{Error, RowBlock, WindowSpec};
+use crate::tensors::{Matrix, TensorWindow, about, count_fault, id_fault, is_normalised, n_ids};
+use crate::{Error, RowBlock, WindowEntry, WindowSpec};
+
+/// Most memory that is allocated before its bytes have arrived.
+const STEP_BYTES: usize = 1 << 20;
+
+/// A window's rows and ids.
+#[derive(Debug)]
+struct WindowArrays {
+    array: Member,
+    window: TensorWindow,
+}
+
+/// The rows of a window that are still to come.
+#[derive(Debug)]
+struct OpenRows {
+    stream: Stream,
+    matrix: Matrix,
+    /// The index of the window.
+    index: usize,
+    n_read: u32,
+}
 
 /// Reads an npz from its first window to its last: a [`ReadStream`].
 #[derive(Debug)]
-pub struct NpzReader {
+pub(crate) struct NpzReader {
     name: Named,
     file: Arc<FileReader>,
     file_bytes: u64,
@@ -38,11 +58,11 @@ impl NpzReader {
     /// # Errors
     /// [`Error::Unsupported`] for arrays that are not rows of one model and their token ids, and
     /// for mlx-kld's sparse kind; [`Error::Truncated`], [`Error::Corrupt`], [`Error::Io`].
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;
         let (file, members) =
-            member::directory(file).map_err(|e| fault(&name, None, file_bytes, e))?;
+            zip::directory(file).map_err(|e| fault(&name, None, file_bytes, e))?;
         let arrays = Arrays::of(members).map_err(|what| name.unsupported(what))?;
         let mut reader = Self {
             name,
@@ -54,95 +74,47 @@ impl NpzReader {
             next: 0,
             rows: None,
         };
-        let prompts = reader.prompts(arrays.meta.as_ref())?;
-        reader.add_windows(arrays.windows, prompts.token_ids)?;
-        reader.model = prompts.model;
+        let meta = reader.meta(arrays.meta.as_ref())?;
+        reader.add_windows(arrays.windows, meta.prompts)?;
+        reader.model = meta.reference_model;
         reader.log_probabilities = reader.looks_normalised()?;
         Ok(reader)
     }
 
-    /// The file's path.
-    pub fn path(&self) -> &Path {
-        self.name.path()
-    }
-
-    /// Windows in the file; at least 1.
-    pub fn n_windows(&self) -> usize {
-        self.windows.len()
-    }
-
-    /// Rows of each window.
-    pub fn rows_per_window(&self) -> impl Iterator<Item = u32> {
-        self.windows.iter().map(|window| window.matrix.n_rows)
-    }
-
-    /// Entries of a row.
-    pub fn n_vocab(&self) -> u32 {
-        self.windows
-            .first()
-            .map_or(0, |window| window.matrix.n_vocab)
-    }
-
-    /// How the first window stores an entry.
-    pub fn float(&self) -> Float {
-        let first = self.windows.first();
-        first.map_or(Float::F32, |window| window.matrix.float)
-    }
-
-    /// Whether the file holds token ids: of all windows, or of none.
-    pub fn holds_tokens(&self) -> bool {
-        self.windows
-            .first()
-            .is_some_and(|window| !window.tokens.is_empty())
-    }
-
-    /// Whether the rows are log-probabilities: whether the first that is finite sums to 1.
-    pub fn log_probabilities(&self) -> bool {
-        self.log_probabilities
-    }
-
-    /// The model whose rows they are, as mlx-kld names it.
-    pub fn model(&self) -> Option<&str> {
-        self.model.as_deref()
-    }
-
-    /// Bytes of the file.
-    pub fn file_bytes(&self) -> u64 {
-        self.file_bytes
-    }
-
-    /// The `i`-th window; its tokens are empty where the file holds none.
-    ///
-    /// # Panics
-    /// If `i` is not below [`NpzReader::n_windows`].
-    pub fn window(&self, i: usize) -> WindowSpec {
-        let arrays = self.arrays(i);
-        window(i, &arrays.tokens, arrays.matrix.n_rows)
-    }
-
-    /// The rows of a window, from the first on.
-    fn start(&self, index: usize) -> Result<OpenRows> {
-        let window = self.arrays(index);
-        let mut rows = OpenRows {
-            stream: Stream::new(&self.file, &window.array),
-            index,
-            n_read: 0,
+    /// The open file as a reference.
+    pub(super) fn into_reference(self) -> Reference {
+        let arrays = (0u32..).zip(&self.windows);
+        let windows = arrays.map(|(window, arrays)| WindowEntry {
+            window,
+            n_tokens: arrays.window.tokens.len() as u32, // at most one more than rows
+            n_rows: arrays.window.matrix.n_rows,
+            first_scored: 0,
+        });
+        let windows: Vec<WindowEntry> = windows.collect();
+        let first = self.windows.first().map(|arrays| &arrays.window);
+        let mut about = About {
+            file_bytes: self.file_bytes,
+            checks: Checks::Zip,
+            ..about(
+                (KIND, self.name.path()),
+                first,
+                &windows,
+                self.log_probabilities,
+            )
         };
-        match npy::read(&mut rows.stream) {
-            Ok(_) => Ok(rows),
-            Err(e) => Err(window.fault(&self.name, &rows, e)),
-        }
+        about.model_path = self.model.clone();
+        Reference::new(about, Some(windows), Rows::Stream(Box::new(self)))
     }
 
-    fn prompts(&self, meta: Option<&Member>) -> Result<Prompts> {
+    fn meta(&self, meta: Option<&Member>) -> Result<Meta> {
         let Some(meta) = meta else {
-            return Ok(Prompts::default());
+            return Ok(Meta::default());
         };
-        let json = self.array(meta, |array| match (array.kind, &array.shape[..]) {
-            (Kind::Bytes, &[n]) if n <= MAX_BYTES => Ok(n),
+        let json = self.array(meta, |array| match (array.entry, &array.shape[..]) {
+            (EntryType::Bytes, &[n]) if n <= MAX_META_BYTES => Ok(n),
             _ => Err("is not JSON as mlx-kld stores it, in bytes".to_owned()),
         })?;
-        Prompts::parse(&json).map_err(|what| self.name.unsupported(what))
+        Meta::parse(&json).map_err(|what| self.name.unsupported(what))
     }
 
     fn add_windows(
@@ -166,26 +138,22 @@ impl NpzReader {
                 Some(ids) => self.token_ids(&ids, matrix)?,
                 None => prompts.take(index),
             };
-            let window = WindowArrays {
-                array,
-                matrix,
-                tokens,
-            };
-            window.check(self.windows.first()).map_err(|what| {
-                self.name
-                    .unsupported(format!("{}: {what}", window.array.name))
-            })?;
-            self.windows.push(window);
+            let window = TensorWindow { matrix, tokens };
+            let arrays = WindowArrays { array, window };
+            if let Some(fault) = arrays.fault(self.windows.first()) {
+                let array = &arrays.array.name;
+                return Err(self.name.unsupported(format!("{array}: {fault}")));
+            }
+            self.windows.push(arrays);
         }
         Ok(())
     }
 
     /// The shape of an array of rows, whose length must match it.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
-        let mut stream = Stream::new(&self.file, member);
-        let header = npy::read(&mut stream).map_err(|e| self.fault(member, &stream, e))?;
+        let (header, stream) = self.open_array(member)?;
         let unsupported = |what: String| self.name.unsupported(format!("{}: {what}", member.name));
-        let Kind::Float(float) = header.kind else {
+        let EntryType::Float(float) = header.entry else {
             return Err(unsupported(
                 "rows must be float16, float32 or float64".to_owned(),
             ));
@@ -208,7 +176,7 @@ impl NpzReader {
     fn token_ids(&self, member: &Member, matrix: Matrix) -> Result<Vec<u32>> {
         let mut integer = None;
         let bytes = self.array(member, |array| {
-            let (Kind::Integer(kind), Some(n)) = (array.kind, n_ids(&array.shape)) else {
+            let (EntryType::Integer(kind), Some(n)) = (array.entry, n_ids(&array.shape)) else {
                 return Err(
                     "token ids must be int32, int64, uint32 or uint64, of shape [tokens]"
                         .to_owned(),
@@ -231,40 +199,39 @@ impl NpzReader {
         member: &Member,
         size: impl FnOnce(&npy::Header) -> std::result::Result<u64, String>,
     ) -> Result<Vec<u8>> {
-        let mut stream = Stream::new(&self.file, member);
-        let header = npy::read(&mut stream).map_err(|e| self.fault(member, &stream, e))?;
+        let (header, mut stream) = self.open_array(member)?;
         let n = size(&header)
             .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
         let mut bytes = Vec::new();
         let read = fill(&mut stream, &mut bytes, n).and_then(|()| stream.finish());
         match read {
             Ok(()) => Ok(bytes),
-            Err(e) => Err(self.fault(member, &stream, e)),
+            Err(e) => Err(array_fault(&self.name, None, &stream, e)),
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
-    fn arrays(&self, i: usize) -> &WindowArrays {
-        &self.windows[i]
+    /// An array's header, and what follows it.
+    fn open_array(&self, member: &Member) -> Result<(npy::Header, Stream)> {
+        let mut stream = Stream::new(&self.file, member);
+        match npy::read(&mut stream) {
+            Ok(header) => Ok((header, stream)),
+            Err(e) => Err(array_fault(&self.name, None, &stream, e)),
+        }
     }
 
-    fn looks_normalised(&self) -> Result<bool> {
-        for (index, window) in self.windows.iter().enumerate() {
-            let mut rows = self.start(index)?;
-            while let Some(block) = rows
-                .next(window, 1)
-                .map_err(|e| window.fault(&self.name, &rows, e))?
+    /// Reads rows until one is finite, and starts over.
+    fn looks_normalised(&mut self) -> Result<bool> {
+        let mut found = None;
+        while found.is_none() && self.next_window()?.is_some() {
+            while found.is_none()
+                && let Some(block) = self.next_rows(1)?
             {
-                if let Some(normalised) = is_normalised(&block, window.matrix.float) {
-                    return Ok(normalised);
-                }
+                let matrix = self.rows.as_ref().map(|rows| rows.matrix);
+                found = matrix.and_then(|matrix| is_normalised(&block, matrix.float));
             }
         }
-        Ok(false)
-    }
-
-    fn fault(&self, member: &Member, stream: &Stream, error: io::Error) -> Error {
-        fault(&self.name, None, stream.n_bytes(), in_array(member, error))
+        (self.next, self.rows) = (0, None);
+        Ok(found.unwrap_or(false))
     }
 }
 
@@ -274,26 +241,123 @@ impl ReadStream for NpzReader {
     fn next_window(&mut self) -> Result<Option<WindowSpec>> {
         let index = self.next;
         self.rows = None;
-        if index >= self.windows.len() {
+        let Some(WindowArrays { array, window }) = self.windows.get(index) else {
             return Ok(None);
-        }
-        self.rows = Some(self.start(index)?);
+        };
+        self.rows = Some(OpenRows {
+            stream: self
+                .open_array(array)
+                .map_err(|error| error.in_window(index as u32))?
+                .1,
+            matrix: window.matrix,
+            index,
+            n_read: 0,
+        });
         self.next += 1;
-        Ok(Some(self.window(index)))
+        Ok(Some(window.spec(index)))
     }
 
     fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
         let Some(rows) = &mut self.rows else {
             return Ok(None);
         };
-        let Some(window) = self.windows.get(rows.index) else {
-            return Ok(None);
-        };
-        rows.next(window, max_rows)
-            .map_err(|e| window.fault(&self.name, rows, e))
+        let block = rows.next(max_rows);
+        block.map_err(|e| array_fault(&self.name, Some(rows.index as u32), &rows.stream, e))
     }
 
     fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        Ok(Box::new(Self::open(self.path())?))
+        Ok(Box::new(Self::open(self.name.path())?))
+    }
+}
+
+impl WindowArrays {
+    /// What of its tokens does not match its rows, or of its vocabulary the first window's, if
+    /// anything.
+    fn fault(&self, first: Option<&WindowArrays>) -> Option<String> {
+        let TensorWindow { matrix, tokens } = &self.window;
+        let n_vocab = matrix.n_vocab;
+        if let Some(WindowArrays { array, window }) = first {
+            let (name, there) = (&array.name, window.matrix.n_vocab);
+            if n_vocab != there {
+                return Some(format!(
+                    "has rows of {n_vocab}, and {name} of {there}: a file holds windows of one model"
+                ));
+            }
+            if tokens.is_empty() != window.tokens.is_empty() {
+                return Some(format!("it and {name} do not both have token ids"));
+            }
+        }
+        if tokens.is_empty() {
+            return None;
+        }
+        count_fault(tokens.len() as u64, matrix.n_rows).or_else(|| id_fault(tokens, n_vocab))
+    }
+}
+
+impl OpenRows {
+    fn next(&mut self, max_rows: usize) -> io::Result<Option<RowBlock>> {
+        let matrix = self.matrix;
+        let n_rows = max_rows.min((matrix.n_rows - self.n_read) as usize);
+        if n_rows == 0 {
+            return Ok(None);
+        }
+        let shape = Shape {
+            window: self.index as u32,
+            first_row: self.n_read,
+            n_rows,
+            n_vocab: matrix.n_vocab as usize,
+            layout: RowLayout::F32,
+        };
+        let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows larger than memory");
+        let mut packed = Vec::new();
+        let packed_bytes = n_rows as u64 * matrix.row_bytes() as u64;
+        fill(&mut self.stream, &mut packed, packed_bytes)?;
+        let bytes = shape.bytes().ok_or_else(too_large)?;
+        let mut block = RowBlock::prepare(None, shape, bytes);
+        let (_, plain) = block.buffers();
+        let logits = bytemuck::cast_slice_mut(plain);
+        matrix.float.decode(&packed, logits);
+        self.n_read += n_rows as u32; // at most n_rows
+        if self.n_read == matrix.n_rows {
+            self.stream.finish()?;
+        }
+        Ok(Some(block))
+    }
+}
+
+/// Reads `n` bytes. Memory is allocated as they arrive.
+fn fill(stream: &mut impl Read, bytes: &mut Vec<u8>, n: u64) -> io::Result<()> {
+    let mut left = n;
+    while left > 0 {
+        let start = bytes.len();
+        // At most doubles what has arrived already.
+        let step = left.min(STEP_BYTES.max(start) as u64);
+        bytes.resize(start + step as usize, 0);
+        stream.read_exact(bytes.get_mut(start..).unwrap_or_default())?;
+        left -= step;
+    }
+    Ok(())
+}
+
+/// The error for a failure to read an array.
+fn array_fault(name: &Named, window: Option<u32>, stream: &Stream, error: io::Error) -> Error {
+    let what = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "ends before all of its shape is read".to_owned(),
+        _ => error.to_string(),
+    };
+    let what = format!("{} {what}", stream.name());
+    let offset = stream.n_bytes();
+    fault(name, window, offset, io::Error::new(error.kind(), what))
+}
+
+/// The error for a failure to read.
+fn fault(name: &Named, window: Option<u32>, offset: u64, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => name.truncated(window, offset, error.to_string()),
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            name.corrupt(window, offset, error.to_string())
+        }
+        io::ErrorKind::Unsupported => name.unsupported(error.to_string()),
+        _ => name.io("read", error),
     }
 }

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
-use crate::reference::ReadStream;
+use crate::Error;
+use crate::reference::{ReadStream, Values};
 use crate::testing::{Scratch, any_change};
-use crate::{Error, Float};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
 fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
@@ -106,11 +106,15 @@ fn windows_come_in_the_order_of_their_numbers() {
             .map(|(name, bytes)| (name.as_str(), bytes.clone()))
             .collect();
         let mut reader = NpzReader::open(scratch.file(&zip(&members, deflated))).unwrap();
-        assert_eq!((reader.n_windows(), reader.n_vocab()), (12, 5));
-        assert!(!reader.holds_tokens() && !reader.log_probabilities());
-        assert_eq!((reader.float(), reader.model()), (Float::F32, None));
         let expected: Vec<_> = (3..15).map(|n| (vec![], logits(n))).collect();
         assert_eq!(read(&mut reader).unwrap(), expected);
+        let about = reader.into_reference().about().clone();
+        assert_eq!((about.n_windows, about.n_vocab), (Some(12), 5));
+        assert_eq!(
+            (about.holds_tokens, &about.model_path),
+            (Some(false), &None)
+        );
+        assert_eq!((about.values, about.encoding), (Values::Logits, "f32"));
     }
 }
 
@@ -162,8 +166,9 @@ fn token_ids_are_read_from_arrays_and_from_prompts() {
         ("logprobs_1.npy", rows(1)),
     ];
     let mut reader = NpzReader::open(scratch.file(&zip(&cache, true))).unwrap();
-    assert_eq!(reader.model(), Some("org/model"));
     assert_eq!(tokens(&mut reader), [vec![3, 1], vec![2]]);
+    let reference = reader.into_reference();
+    assert_eq!(reference.about().model_path.as_deref(), Some("org/model"));
 }
 
 #[test]

@@ -7,19 +7,19 @@ use std::str::FromStr;
 
 use flate2::read::GzDecoder;
 
-use super::format::{FirstBytes, Format};
+use super::format::{FirstBytes, Format, WriteFormat};
 use super::{Kind, Reference};
 use crate::error::{Named, Result};
 use crate::gzip::GZIP_MAGIC;
 use crate::{Found, klpy, llamacpp, native, npz, safetensors, source};
 
 /// Every kind there is.
-static FORMATS: [Format; 5] = [
-    native::FORMAT,
-    klpy::FORMAT,
-    llamacpp::FORMAT,
-    safetensors::FORMAT,
-    npz::FORMAT,
+static FORMATS: [&Format; 5] = [
+    &native::FORMAT,
+    &klpy::FORMAT,
+    &llamacpp::FORMAT,
+    &safetensors::FORMAT,
+    &npz::FORMAT,
 ];
 
 /// Bytes that recognition reads, raw and plain.
@@ -45,9 +45,10 @@ impl Reference {
     }
 }
 
-/// The format of a kind, if it is one of this crate's.
-pub(crate) fn format_of(kind: Kind) -> Option<&'static Format> {
-    FORMATS.iter().find(|format| format.kind == kind)
+/// The writing side of a kind, if it is one that this crate writes.
+pub(crate) fn write_format_of(kind: Kind) -> Option<&'static WriteFormat> {
+    let mut formats = FORMATS.iter();
+    formats.find(|format| format.kind == kind)?.write.as_ref()
 }
 
 impl Kind {
@@ -77,8 +78,8 @@ pub struct UnknownKind(String);
 fn recognise(path: &Path) -> Result<&'static Format> {
     let name = Named::new(path);
     let start = FirstBytes::read(&name)?;
-    FORMATS
-        .iter()
+    let mut formats = FORMATS.into_iter();
+    formats
         .find(|format| (format.recognise)(&start))
         .ok_or_else(|| name.not_a_reference(Found::of(&start)))
 }

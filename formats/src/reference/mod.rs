@@ -4,7 +4,6 @@ mod about;
 pub(crate) mod fingerprint;
 pub(crate) mod format;
 pub(crate) mod formats;
-mod kind;
 mod rows;
 
 #[cfg(test)]
@@ -13,9 +12,8 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use about::{About, Checks, Prompts, Values};
+pub use about::{About, Checks, Kind, Prompts, Values};
 pub use formats::{UnknownKind, sniff};
-pub use kind::Kind;
 pub use rows::{ReadBlocks, ReadStream, Rows};
 
 use crate::error::{Named, Result};

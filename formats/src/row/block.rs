@@ -1,6 +1,6 @@
 //! Several rows of a file at once.
 
-use super::{Encoding, Row, RowLayout, StoredLayout};
+use super::{Encoding, Form, Row, RowLayout};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
@@ -13,7 +13,7 @@ pub struct RowBlock {
     pub first_row: u32,
     n_rows: usize,
     n_vocab: usize,
-    layout: StoredLayout,
+    layout: RowLayout,
     /// Bytes of each row, where all have the same length.
     row_bytes: usize,
     /// Where each row ends, in bytes, where they differ in length.
@@ -31,7 +31,7 @@ pub(crate) struct Shape {
     pub(crate) first_row: u32,
     pub(crate) n_rows: usize,
     pub(crate) n_vocab: usize,
-    pub(crate) layout: StoredLayout,
+    pub(crate) layout: RowLayout,
 }
 
 impl Shape {
@@ -58,7 +58,7 @@ impl RowBlock {
             first_row,
             n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
             n_vocab,
-            layout: RowLayout::F32.into(),
+            layout: RowLayout::F32,
         };
         Self {
             storage: bytemuck::cast_slice(logits).to_vec(),
@@ -111,7 +111,7 @@ impl RowBlock {
         ends.clear();
         let mut rest = self.bytes().get(..bytes).unwrap_or_default();
         while ends.len() < self.n_rows {
-            let length = self.layout.row_bytes_at(rest, self.n_vocab);
+            let length = Form::of(rest).and_then(|form| form.row_bytes(self.n_vocab));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
                 break;
             };
@@ -187,7 +187,7 @@ impl RowBlock {
     /// How the rows are stored; u16 also for the codes of llama.cpp's base file.
     pub fn encoding(&self) -> Encoding {
         match self.layout {
-            StoredLayout::Written(RowLayout::F32) => Encoding::F32,
+            RowLayout::F32 => Encoding::F32,
             _ => Encoding::U16,
         }
     }
@@ -225,7 +225,7 @@ mod tests {
             first_row: 0,
             n_rows,
             n_vocab,
-            layout: layout.into(),
+            layout,
         }
     }
 

@@ -1,10 +1,10 @@
-//! How a row of logits becomes bytes in each kind of file, and the bytes a row again.
+//! Rows of logits as the bytes of each kind of file.
 
 use super::u16::{self, Form};
 use super::{Row, llama_cpp};
 use crate::StateType;
 
-/// How the bytes of a row are laid out in a file that is written.
+/// The layout of a row's bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowLayout {
@@ -17,6 +17,9 @@ pub enum RowLayout {
     /// The layout of llama.cpp's base file: log-probabilities as u16 codes, padded, after a scale
     /// and a minimum.
     LlamaCpp,
+    /// The layout of beellama.cpp's `_logits2` files, which are only read: as llama.cpp's, but code 0
+    /// is a probability of 0.
+    Logits2,
     /// No row of logits, but the hidden state that one is computed from, in `kl`'s own file.
     State(StateType),
 }
@@ -28,7 +31,7 @@ impl RowLayout {
         match self {
             RowLayout::F32 => n_vocab.checked_mul(4),
             RowLayout::U16 => Form::Linear.row_bytes(n_vocab),
-            RowLayout::LlamaCpp => llama_cpp::row_bytes(n_vocab),
+            RowLayout::LlamaCpp | RowLayout::Logits2 => llama_cpp::row_bytes(n_vocab),
             RowLayout::State(state_type) => n_vocab.checked_mul(state_type.bytes()),
         }
     }
@@ -37,7 +40,9 @@ impl RowLayout {
     /// exactly, only a mark.
     ///
     /// # Panics
-    /// If `row` is empty, or `out` is not [`RowLayout::row_bytes`] of its length long.
+    /// If `row` is empty, `out` is not [`RowLayout::row_bytes`] of its length long, or the layout is
+    /// only read.
+    #[expect(clippy::panic, reason = "the caller's layout, as documented")]
     pub fn encode(self, row: &[f32], out: &mut [u8]) {
         assert_eq!(
             Some(out.len()),
@@ -48,6 +53,7 @@ impl RowLayout {
             RowLayout::F32 => out.copy_from_slice(bytemuck::cast_slice(row)),
             RowLayout::U16 => u16::encode(row, out),
             RowLayout::LlamaCpp => llama_cpp::encode_row(row, out),
+            RowLayout::Logits2 => panic!("a row of a _logits2 file is only read"),
             RowLayout::State(state_type) => state_type.encode(row, out),
         }
     }
@@ -60,6 +66,7 @@ impl RowLayout {
             RowLayout::F32 => bytemuck::try_cast_slice(bytes).ok().map(Row::F32),
             RowLayout::U16 => u16::view(bytes, n_vocab),
             RowLayout::LlamaCpp => llama_cpp::view(bytes, n_vocab),
+            RowLayout::Logits2 => llama_cpp::view_logits2(bytes, n_vocab),
             RowLayout::State(_) => None,
         }
     }
@@ -68,33 +75,7 @@ impl RowLayout {
     pub(crate) fn form(self, encoded: &[u8]) -> Option<Form> {
         match self {
             RowLayout::U16 => Form::of(encoded),
-            RowLayout::F32 | RowLayout::LlamaCpp | RowLayout::State(_) => None,
-        }
-    }
-
-    /// Appends to `out` a row that [`RowLayout::encode`] has only marked.
-    pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
-        u16::append_exact(row, out);
-    }
-}
-
-/// How the bytes of a row are laid out in a file that is read: as this crate writes it, or as only
-/// others do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredLayout {
-    /// As this crate writes it.
-    Written(RowLayout),
-    /// A row of a `_logits2` base file.
-    Logits2,
-}
-
-impl StoredLayout {
-    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly; `None` where that
-    /// overflows.
-    pub(crate) fn row_bytes(self, n_vocab: usize) -> Option<usize> {
-        match self {
-            Self::Written(layout) => layout.row_bytes(n_vocab),
-            Self::Logits2 => llama_cpp::row_bytes(n_vocab),
+            _ => None,
         }
     }
 
@@ -102,35 +83,18 @@ impl StoredLayout {
     pub(crate) fn most_row_bytes(self, n_vocab: usize) -> Option<usize> {
         let usual = self.row_bytes(n_vocab)?;
         match self {
-            Self::Written(RowLayout::U16) => Some(usual.max(Form::Exact.row_bytes(n_vocab)?)),
+            RowLayout::U16 => Some(usual.max(Form::Exact.row_bytes(n_vocab)?)),
             _ => Some(usual),
         }
     }
 
-    /// Bytes of the row that starts with `bytes`; `None` if none does.
-    pub(crate) fn row_bytes_at(self, bytes: &[u8], n_vocab: usize) -> Option<usize> {
-        match self {
-            Self::Written(RowLayout::U16) => Form::of(bytes)?.row_bytes(n_vocab),
-            _ => self.row_bytes(n_vocab),
-        }
-    }
-
-    /// Whether all rows have the same length.
+    /// Returns true if all rows have the same length.
     pub(crate) fn is_fixed(self) -> bool {
-        self != Self::Written(RowLayout::U16)
+        self != RowLayout::U16
     }
 
-    /// The row that `bytes` hold, as for [`RowLayout::view`].
-    pub(crate) fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
-        match self {
-            Self::Written(layout) => layout.view(bytes, n_vocab),
-            Self::Logits2 => llama_cpp::view_logits2(bytes, n_vocab),
-        }
-    }
-}
-
-impl From<RowLayout> for StoredLayout {
-    fn from(layout: RowLayout) -> Self {
-        Self::Written(layout)
+    /// Appends to `out` a row that [`RowLayout::encode`] has only marked.
+    pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
+        u16::append_exact(row, out);
     }
 }

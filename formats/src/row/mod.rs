@@ -13,7 +13,6 @@ pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use encoding::Encoding;
 pub use layout::RowLayout;
-pub(crate) use layout::StoredLayout;
 pub(crate) use u16::Form;
 pub use u16::RowForms;
 

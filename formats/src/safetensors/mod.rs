@@ -4,16 +4,15 @@
 //! Every offset in a file follows from its header, so a [`SafetensorsReader`] reads any rows of any
 //! window, from any threads. The format itself: <https://github.com/huggingface/safetensors>.
 
-mod about;
-mod folder;
 mod header;
 mod reader;
 
 #[cfg(test)]
 mod tests;
 
-pub use folder::is_window;
-pub use reader::SafetensorsReader;
+pub(crate) use reader::SafetensorsReader;
+
+use std::path::Path;
 
 use crate::reference::Kind;
 use crate::reference::format::Format;
@@ -30,9 +29,14 @@ const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
 /// Names of the tensor that holds the token ids.
 const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
 
-pub(crate) const FORMAT: Format = Format {
+pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.is_folder,
-    open: |path| SafetensorsReader::open(path).map(about::reference),
+    open: |path| SafetensorsReader::open(path).map(SafetensorsReader::into_reference),
     write: None,
 };
+
+/// Returns true if a file of a folder is a window's, by its name.
+pub fn is_window(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "safetensors")
+}

@@ -1,19 +1,20 @@
 //! The reading side: any rows of any window, from any thread.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{folder, header};
+use super::{KIND, header};
 use crate::error::{Named, Result};
-use crate::reference::ReadBlocks;
+use crate::reference::{About, Checks, ReadBlocks, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source::Source;
-use crate::tensors::{Float, Matrix, id_fault, is_normalised, window};
+use crate::tensors::{Float, TensorWindow, about, id_fault, is_normalised};
 use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
 
 /// A folder of windows. It reads any block of rows of any window, from any thread: see
 /// [`ReadBlocks`].
 #[derive(Debug)]
-pub struct SafetensorsReader {
+pub(crate) struct SafetensorsReader {
     folder: Named,
     windows: Vec<WindowFile>,
     log_probabilities: bool,
@@ -24,10 +25,8 @@ pub struct SafetensorsReader {
 struct WindowFile {
     path: PathBuf,
     file_bytes: u64,
-    matrix: Matrix,
     rows_start: u64,
-    /// Empty where the file holds none.
-    tokens: Vec<u32>,
+    window: TensorWindow,
 }
 
 impl SafetensorsReader {
@@ -37,9 +36,9 @@ impl SafetensorsReader {
     /// # Errors
     /// Those of the folder and of each file's header; [`crate::Error::Unsupported`] for windows
     /// that do not belong together.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let folder = Named::new(path);
-        let files = folder::windows(&folder)?;
+        let files = window_files(&folder)?;
         let windows: Vec<WindowFile> = files
             .into_iter()
             .map(WindowFile::open)
@@ -58,59 +57,28 @@ impl SafetensorsReader {
         Ok(reader)
     }
 
-    /// The folder's path.
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Windows in the folder; at least 1.
-    pub fn n_windows(&self) -> usize {
-        self.windows.len()
-    }
-
-    /// Rows of each window.
-    pub fn rows_per_window(&self) -> impl Iterator<Item = u32> {
-        self.windows.iter().map(|window| window.matrix.n_rows)
-    }
-
-    /// The windows, in their order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = WindowEntry> {
-        (0..).zip(&self.windows).map(|(number, file)| WindowEntry {
-            window: number,
-            n_tokens: file.tokens.len() as u32, // at most one more than rows
-            n_rows: file.matrix.n_rows,
+    /// The open folder as a reference.
+    pub(super) fn into_reference(self) -> Reference {
+        let files = (0u32..).zip(&self.windows);
+        let windows = files.map(|(window, file)| WindowEntry {
+            window,
+            n_tokens: file.window.tokens.len() as u32, // at most one more than rows
+            n_rows: file.window.matrix.n_rows,
             first_scored: 0,
-        })
-    }
-
-    /// Entries of a row.
-    pub fn n_vocab(&self) -> u32 {
-        self.windows
-            .first()
-            .map_or(0, |window| window.matrix.n_vocab)
-    }
-
-    /// How the first window stores an entry.
-    pub fn float(&self) -> Float {
-        let first = self.windows.first();
-        first.map_or(Float::F32, |window| window.matrix.float)
-    }
-
-    /// Whether the files hold token ids: all do, or none.
-    pub fn holds_tokens(&self) -> bool {
-        self.windows
-            .first()
-            .is_some_and(|window| !window.tokens.is_empty())
-    }
-
-    /// Whether the rows are log-probabilities: whether the first that is finite sums to 1.
-    pub fn log_probabilities(&self) -> bool {
-        self.log_probabilities
-    }
-
-    /// Bytes of all files.
-    pub fn file_bytes(&self) -> u64 {
-        self.windows.iter().map(|window| window.file_bytes).sum()
+        });
+        let windows: Vec<WindowEntry> = windows.collect();
+        let first = self.windows.first().map(|file| &file.window);
+        let about = About {
+            file_bytes: self.windows.iter().map(|file| file.file_bytes).sum(),
+            checks: Checks::Lengths,
+            ..about(
+                (KIND, self.folder.path()),
+                first,
+                &windows,
+                self.log_probabilities,
+            )
+        };
+        Reference::new(about, Some(windows), Rows::Blocks(Box::new(self)))
     }
 
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
@@ -120,10 +88,10 @@ impl SafetensorsReader {
 
     fn looks_normalised(&self) -> Result<bool> {
         let mut block = None;
-        for i in 0..self.n_windows() {
+        for (i, file) in self.windows.iter().enumerate() {
             for number in 0..self.n_blocks(i) {
                 let rows = self.block(i, number, block)?;
-                if let Some(normalised) = is_normalised(&rows, self.file(i).matrix.float) {
+                if let Some(normalised) = is_normalised(&rows, file.window.matrix.float) {
                     return Ok(normalised);
                 }
                 block = Some(rows);
@@ -136,16 +104,18 @@ impl SafetensorsReader {
 /// Rows are f32. A file is opened for each block, so there is none to fetch ahead from.
 impl ReadBlocks for SafetensorsReader {
     fn rows_per_block(&self) -> u32 {
-        rows_per_piece(RowLayout::F32, self.n_vocab())
+        let first = self.windows.first();
+        let n_vocab = first.map_or(0, |file| file.window.matrix.n_vocab);
+        rows_per_piece(RowLayout::F32, n_vocab)
     }
 
     fn n_blocks(&self, i: usize) -> u32 {
-        self.file(i).matrix.n_rows.div_ceil(self.rows_per_block())
+        let n_rows = self.file(i).window.matrix.n_rows;
+        n_rows.div_ceil(self.rows_per_block())
     }
 
     fn window(&self, i: usize) -> Result<WindowSpec> {
-        let file = self.file(i);
-        Ok(window(i, &file.tokens, file.matrix.n_rows))
+        Ok(self.file(i).window.spec(i))
     }
 
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock> {
@@ -173,9 +143,11 @@ impl WindowFile {
         }
         Ok(Self {
             file_bytes: source.len,
-            matrix: contents.matrix,
             rows_start: contents.rows_start,
-            tokens,
+            window: TensorWindow {
+                matrix: contents.matrix,
+                tokens,
+            },
             path,
         })
     }
@@ -187,11 +159,14 @@ impl WindowFile {
             Err(Named::new(&self.path).unsupported(format!("{what}: {folder}")))
         };
         let first_name = first.path.file_name().unwrap_or_default().to_string_lossy();
-        let (here, there) = (self.matrix.n_vocab, first.matrix.n_vocab);
+        let (here, there) = (self.window.matrix.n_vocab, first.window.matrix.n_vocab);
         if here != there {
             return other(format!("has rows of {here}, and {first_name} of {there}"));
         }
-        match (self.tokens.is_empty(), first.tokens.is_empty()) {
+        match (
+            self.window.tokens.is_empty(),
+            first.window.tokens.is_empty(),
+        ) {
             (true, false) => other(format!("holds no token ids, and {first_name} does")),
             (false, true) => other(format!("holds token ids, and {first_name} does not")),
             _ => Ok(()),
@@ -211,28 +186,82 @@ impl WindowFile {
             let what = "has changed while it was read: start again";
             return Err(source.name.unsupported(what));
         }
+        let matrix = self.window.matrix;
         let shape = Shape {
             window: number,
             first_row,
-            n_rows: n.min(self.matrix.n_rows - first_row) as usize,
-            n_vocab: self.matrix.n_vocab as usize,
-            layout: RowLayout::F32.into(),
+            n_rows: n.min(matrix.n_rows - first_row) as usize,
+            n_vocab: matrix.n_vocab as usize,
+            layout: RowLayout::F32,
         };
         let too_large = || source.name.too_large("a block of rows larger than memory");
         let bytes = shape.bytes().ok_or_else(too_large)?;
         let mut block = RowBlock::prepare(reuse, shape, bytes);
-        let row_bytes = self.matrix.row_bytes();
+        let row_bytes = matrix.row_bytes();
         let start = self.rows_start + u64::from(first_row) * row_bytes as u64;
         let (packed, plain) = block.buffers();
-        if self.matrix.float == Float::F32 {
+        if matrix.float == Float::F32 {
             source.read_exact_at(plain, start)?;
         } else {
             packed.resize(shape.n_rows * row_bytes, 0);
             source.read_exact_at(packed, start)?;
-            self.matrix
-                .float
-                .decode(packed, bytemuck::cast_slice_mut(plain));
+            matrix.float.decode(packed, bytemuck::cast_slice_mut(plain));
         }
         Ok(block)
     }
+}
+
+/// The files of a folder in the order of their numbers, which must not have a gap. Other files,
+/// which do not end in `.safetensors`, are ignored.
+///
+/// # Errors
+/// [`crate::Error::Unsupported`] naming the file whose name is not a number, the numbers that two
+/// files have or none has, or a folder without any; [`crate::Error::Io`].
+fn window_files(folder: &Named) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let failed = |cause| folder.io("read", cause);
+    for entry in fs::read_dir(folder.path()).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if super::is_window(&path) {
+            files.push((number(&path)?, path));
+        }
+    }
+    files.sort_unstable();
+    let Some(&(first, _)) = files.first() else {
+        return Err(folder.unsupported(
+            "is a folder without safetensors files: give one with 0.safetensors, 1.safetensors \
+             and so on, one file for each window",
+        ));
+    };
+    for ((number, path), expected) in files.iter().zip(first..) {
+        if *number < expected {
+            return Err(Named::new(path).unsupported(format!(
+                "another file in its folder has the number {number} too: remove one of them"
+            )));
+        }
+        if *number > expected {
+            return Err(folder.unsupported(format!(
+                "lacks {expected}.safetensors, but has {number}.safetensors: copy it again or \
+                 renumber its files"
+            )));
+        }
+    }
+    if u32::try_from(files.len()).is_err() {
+        return Err(folder.too_large("more than 2^32 windows"));
+    }
+    Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The number that a file is named by.
+fn number(path: &Path) -> Result<u64> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let digits = stem.filter(|stem| stem.bytes().all(|byte| byte.is_ascii_digit()));
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| {
+            Named::new(path).unsupported(
+            "its name is not a number: a folder of logits holds 0.safetensors, 1.safetensors and so \
+             on, a file a window",
+        )
+        })
 }

@@ -9,8 +9,9 @@ use half::f16;
 
 use super::SafetensorsReader;
 use crate::reference::ReadBlocks;
+use crate::tensors::Float;
 use crate::testing::bits;
-use crate::{Error, Float};
+use crate::{About, Error};
 
 const N_VOCAB: usize = 5;
 
@@ -30,6 +31,11 @@ impl Folder {
 
     fn open(&self) -> crate::Result<SafetensorsReader> {
         SafetensorsReader::open(self.0.path())
+    }
+
+    /// The folder as a reference.
+    fn about(&self) -> About {
+        self.open().unwrap().into_reference().about().clone()
     }
 
     /// The error of opening it, which is one line that names this file.
@@ -86,14 +92,18 @@ fn windows_come_in_the_order_of_their_numbers() {
     }
     folder.put("config.json", b"{}");
     let reader = folder.open().unwrap();
-    assert_eq!((reader.n_windows(), reader.n_vocab()), (12, 5));
-    assert!(
-        reader.rows_per_window().eq(1..=12),
-        "9, 10, ... and not 10, 11, ..., 9"
-    );
-    assert!(!reader.holds_tokens() && !reader.log_probabilities());
+    let about = folder.about();
+    assert_eq!((about.n_windows, about.n_vocab), (Some(12), 5));
+    assert_eq!((about.n_ctx, about.n_rows), (12, Some(78)));
+    assert_eq!(about.holds_tokens, Some(false));
+    assert!(!about.holds_log_probabilities());
     for index in 0..12 {
         let spec = reader.window(index).unwrap();
+        assert_eq!(
+            spec.n_rows,
+            index as u32 + 1,
+            "9, 10, ... and not 10, 11, ..., 9"
+        );
         assert_eq!(
             (spec.window, spec.tokens, spec.first_scored),
             (index as u32, vec![], 0)
@@ -136,7 +146,9 @@ fn every_type_of_entry_and_of_id_is_read() {
             let ids: Tensor<'_> = (name, id_type, &[2], id_bytes.clone());
             folder.put("0.safetensors", &file(&[ids, rows]));
             let reader = folder.open().unwrap();
-            assert_eq!((reader.float(), reader.log_probabilities()), (*float, true));
+            let about = folder.about();
+            assert_eq!(about.encoding, float.name());
+            assert!(about.holds_log_probabilities());
             let spec = reader.window(0).unwrap();
             assert_eq!((spec.tokens, spec.n_rows), (vec![3, 4], 1));
             let block = reader.block(0, 0, None).unwrap();
@@ -183,7 +195,7 @@ fn folders_without_proper_windows_are_refused() {
         assert!(folder.refused(name).to_string().contains("not a number"));
         fs::remove_file(path).unwrap();
     }
-    assert_eq!(folder.open().unwrap().n_windows(), 3);
+    assert_eq!(folder.about().n_windows, Some(3));
     let wide = file(&[("logits", "F32", &[1, 6], f32s(&[0.0; 6]))]);
     folder.put("3.safetensors", &wide);
     assert!(
@@ -344,11 +356,11 @@ fn rows_that_are_not_finite_do_not_show_what_they_are() {
         "0.safetensors",
         &file(&[("x", "F32", &[3, 5], f32s(&rows))]),
     );
-    assert!(folder.open().unwrap().log_probabilities());
+    assert!(folder.about().holds_log_probabilities());
     rows[10..].fill(f32::NEG_INFINITY);
     folder.put(
         "0.safetensors",
         &file(&[("x", "F32", &[3, 5], f32s(&rows))]),
     );
-    assert!(!folder.open().unwrap().log_probabilities());
+    assert!(!folder.about().holds_log_probabilities());
 }

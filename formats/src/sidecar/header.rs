@@ -169,29 +169,23 @@ impl ReferenceSummary {
     /// # Errors
     /// Those of [`Reference::fingerprint`].
     pub fn of(reference: &Reference) -> Result<Self> {
-        Ok(Self {
-            fingerprint: reference.fingerprint()?,
-            ..Self::without_fingerprint(reference.about())
-        })
+        Ok(Self::new(reference.about(), reference.fingerprint()?))
     }
 
     /// What a sidecar records about the reference that a model computes over `windows`, of which
     /// there is no file.
     pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
-        Self {
-            fingerprint: Some(fingerprint::of_model(about, windows)),
-            ..Self::without_fingerprint(about)
-        }
+        Self::new(about, Some(fingerprint::of_model(about, windows)))
     }
 
-    fn without_fingerprint(about: &About) -> Self {
+    fn new(about: &About, fingerprint: Option<String>) -> Self {
         let file_name = about.path.file_name();
         Self {
             file_name: file_name.map(|name| name.to_string_lossy().into_owned()),
             kind: Some(about.kind.to_string()),
             model: about.model.clone(),
             text: about.text.clone(),
-            fingerprint: None,
+            fingerprint,
             backend: about.backend.clone(),
         }
     }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::Float;
+use crate::tensors::Float;
 
 /// The type in which the numbers of a hidden state are stored. Written `f16`, `bf16` or `f32` in
 /// JSON.

@@ -1,6 +1,6 @@
 //! How large a file of gzip members can become.
 
-use super::window_format::rows_per_piece;
+use super::rows_per_piece;
 use crate::reference::About;
 use crate::row::RowLayout;
 use crate::window::n_rows;

@@ -1,4 +1,4 @@
-//! Which kind of file to write.
+//! The kinds of file that can be written.
 
 use std::fmt;
 use std::io::Write;
@@ -6,17 +6,26 @@ use std::path::Path;
 
 use super::writer::Writer;
 use crate::error::{Named, Result};
-use crate::reference::format::{Traits, WriteFormat};
-use crate::reference::formats::format_of;
+use crate::reference::format::WriteFormat;
+use crate::reference::formats::write_format_of;
 use crate::reference::{About, Kind};
-use crate::{BackendIdentity, Encoding, WindowSpec};
+use crate::{BackendIdentity, Encoding, WindowSpec, klpy, llamacpp, native};
 
 /// A kind of file, and how it stores a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Target {
     kind: Kind,
     encoding: Encoding,
+    format: &'static WriteFormat,
 }
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, self.encoding) == (other.kind, other.encoding)
+    }
+}
+
+impl Eq for Target {}
 
 /// Why a kind of file cannot be written, or not in the encoding asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,14 +53,17 @@ impl Target {
     /// # Errors
     /// If the kind can only be read, or does not have this encoding.
     pub fn new(kind: Kind, encoding: Option<Encoding>) -> std::result::Result<Self, TargetError> {
-        let format = format_of(kind).and_then(|format| format.write);
-        let encodings = format.map(|format| format.encodings).unwrap_or_default();
-        let &[own, ..] = encodings else {
+        let format = write_format_of(kind).ok_or(TargetError::NotWritten(kind))?;
+        let &[own, ..] = format.encodings else {
             return Err(TargetError::NotWritten(kind));
         };
         let encoding = encoding.unwrap_or(own);
-        match encodings.contains(&encoding) {
-            true => Ok(Self { kind, encoding }),
+        match format.encodings.contains(&encoding) {
+            true => Ok(Self {
+                kind,
+                encoding,
+                format,
+            }),
             false => Err(TargetError::Encoding {
                 kind,
                 encoding,
@@ -74,55 +86,37 @@ impl Target {
     /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top. Of
     /// hidden states that `about` does not describe: `u64::MAX`.
     pub fn projected_bytes(self, about: &About, windows: &[WindowSpec]) -> u64 {
-        match self.format() {
-            Some(format) => (format.projected_bytes)(self.encoding, about, windows),
-            None => 0,
-        }
+        (self.format.projected_bytes)(self.encoding, about, windows)
     }
 
-    /// Whether checksums show which windows of such a file are whole, so that writing one can be
-    /// resumed.
+    /// Returns true if checksums show which windows of such a file are whole, so that writing one
+    /// can be resumed.
     pub fn can_resume(self) -> bool {
-        self.traits().can_resume
+        self.kind == native::KIND
     }
 
-    /// Whether each window must have rows from its first token on (kl.py).
+    /// Returns true if each window must have rows from its first token on (kl.py).
     pub fn has_all_rows(self) -> bool {
-        self.traits().has_all_rows
+        self.kind == klpy::KIND
     }
 
-    /// Whether it is llama.cpp's base file: whole windows of a text, scored in their second half,
+    /// Returns true for llama.cpp's base file: whole windows of a text, scored in their second half,
     /// as log-probabilities.
     pub fn is_base_file(self) -> bool {
-        self.traits().is_base_file
+        self.kind == llamacpp::KIND
     }
 
-    /// How readers of such a file assume that its rows were computed, if they assume anything.
+    /// The backend that readers of such a file assume, if they assume any: kl.py leaves flash
+    /// attention off, llama-cpp-python's default.
     pub fn assumed_backend(self) -> Option<BackendIdentity> {
-        let backend = BackendIdentity {
-            flash_attn: Some("off".to_owned()),
-            ..BackendIdentity::default()
-        };
-        self.traits().is_without_flash_attention.then_some(backend)
-    }
-
-    fn traits(self) -> Traits {
-        self.format()
-            .map(|format| format.traits)
-            .unwrap_or_default()
-    }
-
-    /// How its kind is written.
-    fn format(self) -> Option<WriteFormat> {
-        format_of(self.kind)?.write
+        (self.kind == klpy::KIND).then(klpy::backend)
     }
 }
 
 /// The kind, and the encoding where the kind has a choice: `kl u16`, `kl.py`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let encodings = self.format().map_or(0, |format| format.encodings.len());
-        match encodings > 1 {
+        match self.format.encodings.len() > 1 {
             true => write!(f, "{} {}", self.kind, self.encoding),
             false => write!(f, "{}", self.kind),
         }
@@ -148,10 +142,9 @@ impl<W: Write> Writer<W> {
         windows: &[WindowSpec],
     ) -> Result<Self> {
         let name = Named::new(path);
-        let Some(format) = target.format() else {
-            return Err(name.unwritable(format!("a file of kind {}", target.kind)));
-        };
-        let start = (format.start)(&name, target.encoding, about, windows)?;
-        Self::begin(out, name, start)
+        Self::begin(
+            out,
+            (target.format.start)(&name, target.encoding, about, windows)?,
+        )
     }
 }

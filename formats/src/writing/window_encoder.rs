@@ -2,11 +2,168 @@
 
 use std::ops::Range;
 
-use super::piece::{Part, Piece, PieceMemory};
-use super::window_format::WindowFormat;
-use crate::error::Result;
+use crate::error::{Named, Result};
+use crate::reference::Kind;
+use crate::reference::format::WriteFormat;
 use crate::row::{Form, RowForms, RowLayout};
-use crate::{MAX_N_VOCAB, WindowSpec};
+use crate::{MAX_N_VOCAB, WindowEntry, WindowSpec};
+
+/// Plain bytes that a piece of rows aims at.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Rows of `row_len` numbers in a piece: about 1 MiB before compression, and at least one. Rows that
+/// are stored exactly make a piece longer.
+pub fn rows_per_piece(layout: RowLayout, row_len: u32) -> u32 {
+    let row_bytes = layout.row_bytes(row_len as usize).unwrap_or(usize::MAX);
+    let rows = PIECE_BYTES / row_bytes.max(1);
+    u32::try_from(rows).unwrap_or(u32::MAX).max(1)
+}
+
+/// A bounded part of a file, before and after it is compressed.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub(crate) plain: Vec<u8>,
+    /// The bytes of the file; empty before it is compressed.
+    packed: Vec<u8>,
+    pub(super) part: Part,
+    pub(super) kind: Kind,
+    format: &'static WriteFormat,
+}
+
+/// The part of its window that a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Counts and tokens.
+    Head(WindowEntry),
+    /// Rows, in pieces numbered from 0.
+    Rows { window: u32, piece: u32 },
+}
+
+impl Piece {
+    /// A piece that another file of this format holds, unchanged.
+    pub(crate) fn copied(packed: Vec<u8>, part: Part, format: &WindowFormat) -> Self {
+        Self {
+            plain: Vec::new(),
+            packed,
+            part,
+            kind: format.kind,
+            format: format.format,
+        }
+    }
+
+    /// The memory of a piece that has been written, plain and packed, for a later one: taking fresh
+    /// memory from the system for every piece costs more than filling it.
+    fn into_memory(self) -> (Vec<u8>, Vec<u8>) {
+        let mut packed = self.packed;
+        packed.clear();
+        (self.plain, packed)
+    }
+
+    /// The index of the window that this is a part of.
+    pub fn window(&self) -> u32 {
+        match self.part {
+            Part::Head(window) => window.window,
+            Part::Rows { window, .. } => window,
+        }
+    }
+
+    /// Its bytes before compression.
+    pub fn plain_bytes(&self) -> usize {
+        self.plain.len()
+    }
+
+    /// Compresses it, or stores it where compressing does not pay, unless that has been done.
+    /// Depends on nothing but the piece, so pieces may be compressed on any thread, in any order.
+    #[must_use]
+    pub fn compress(mut self) -> Self {
+        if let (Some(pack), true) = (self.format.pack, self.packed.is_empty()) {
+            pack(&mut self.packed, self.part, &self.plain);
+        }
+        self
+    }
+
+    /// The bytes of the file that a compressed piece becomes.
+    pub fn file_bytes(&self) -> &[u8] {
+        match self.format.pack {
+            Some(_) => &self.packed,
+            None => &self.plain,
+        }
+    }
+}
+
+/// The way the windows of one file become pieces. Windows may be encoded on any thread; their pieces
+/// are appended in order by the [`super::Writer`] that this comes from.
+#[derive(Clone, Debug)]
+pub struct WindowFormat {
+    /// The file, for errors.
+    pub(crate) name: Named,
+    pub(crate) kind: Kind,
+    pub(crate) format: &'static WriteFormat,
+    pub(crate) layout: RowLayout,
+    pub(crate) n_ctx: u32,
+    /// Tokens are below it.
+    pub(crate) n_vocab: u32,
+    /// Numbers in a row: `n_vocab`, or those of a hidden state.
+    pub(crate) row_len: u32,
+    pub(crate) rows_per_piece: u32,
+}
+
+impl WindowFormat {
+    /// The layout of its rows.
+    pub fn row_layout(&self) -> RowLayout {
+        self.layout
+    }
+
+    /// Plain bytes of a piece of rows; rows that are stored exactly make it longer.
+    pub fn piece_bytes(&self) -> usize {
+        let row_bytes = self.layout.row_bytes(self.row_len as usize);
+        let row_bytes = row_bytes.unwrap_or(usize::MAX);
+        row_bytes.saturating_mul(self.rows_per_piece as usize)
+    }
+
+    /// Begins a window: its first piece, and an encoder of its rows.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if the file cannot hold such a window.
+    pub fn encode(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
+        let unwritable = |what: &str| {
+            let what = format!("window {}: {what}", window.window);
+            self.name.unwritable(what)
+        };
+        if let Some(fault) = (self.format.window_fault)(window, self.n_ctx) {
+            return Err(unwritable(fault));
+        }
+        if let Some(fault) = window.fault(self.n_vocab) {
+            return Err(unwritable(&fault));
+        }
+        let row_bytes = (1..=MAX_N_VOCAB)
+            .contains(&self.row_len)
+            .then(|| self.layout.row_bytes(self.row_len as usize))
+            .flatten()
+            .ok_or_else(|| unwritable(&format!("rows of {}", self.row_len)))?;
+        if self.rows_per_piece == 0 {
+            return Err(unwritable("pieces without rows"));
+        }
+        let mut encoder = WindowEncoder {
+            format: self.clone(),
+            window: window.window,
+            row_bytes,
+            rows_per_piece: self.rows_per_piece as usize,
+            rows_left: window.n_rows as usize,
+            reserved: 0,
+            plain: (self.format.window_head)(window, self.n_vocab),
+            packed: Vec::new(),
+            rows_in_piece: 0,
+            filled: 0,
+            piece: 0,
+            forms: RowForms::default(),
+            crc: crc32fast::Hasher::new(),
+        };
+        encoder.checksum(0..encoder.plain.len());
+        let piece = encoder.take(Part::Head(window.entry()));
+        Ok((encoder, piece))
+    }
+}
 
 /// Turns the rows of one window into [`Piece`]s.
 ///
@@ -58,67 +215,7 @@ pub struct WindowEncoder {
     crc: crc32fast::Hasher,
 }
 
-impl WindowFormat {
-    /// An encoder of a window, and the piece that comes before its rows.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unwritable`] if the file cannot hold such a window.
-    pub fn encode(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
-        WindowEncoder::new(self, window)
-    }
-}
-
 impl WindowEncoder {
-    fn new(format: &WindowFormat, window: &WindowSpec) -> Result<(Self, Piece)> {
-        let WindowFormat {
-            n_vocab,
-            row_len,
-            rows_per_piece,
-            framing,
-            ..
-        } = *format;
-        let unwritable = |what: &str| {
-            let what = format!("window {}: {what}", window.window);
-            format.name.unwritable(what)
-        };
-        if let Some(fault) = (framing.fault)(window, format.n_ctx) {
-            return Err(unwritable(fault));
-        }
-        if let Some(fault) = window.fault(n_vocab) {
-            return Err(unwritable(&fault));
-        }
-        let row_bytes = (1..=MAX_N_VOCAB)
-            .contains(&row_len)
-            .then(|| format.layout.row_bytes(row_len as usize))
-            .flatten()
-            .ok_or_else(|| unwritable(&format!("rows of {row_len}")))?;
-        if rows_per_piece == 0 {
-            return Err(unwritable("pieces without rows"));
-        }
-        let mut encoder = Self {
-            format: format.clone(),
-            window: window.window,
-            row_bytes,
-            rows_per_piece: rows_per_piece as usize,
-            rows_left: window.n_rows as usize,
-            reserved: 0,
-            plain: (framing.head)(window, n_vocab),
-            packed: Vec::new(),
-            rows_in_piece: 0,
-            filled: 0,
-            piece: 0,
-            forms: RowForms::default(),
-            crc: crc32fast::Hasher::new(),
-        };
-        let part = Part::Head {
-            window: window.entry(),
-            n_pieces: window.n_rows.div_ceil(rows_per_piece),
-        };
-        encoder.checksum(0..encoder.plain.len());
-        let piece = encoder.take(part);
-        Ok((encoder, piece))
-    }
-
     /// Rows still to be given.
     pub fn rows_left(&self) -> usize {
         self.rows_left + self.reserved
@@ -136,7 +233,7 @@ impl WindowEncoder {
     pub fn reserve_rows(
         &mut self,
         k: usize,
-        memory: impl FnOnce() -> Option<PieceMemory>,
+        memory: impl FnOnce() -> Option<Piece>,
     ) -> (&mut [u8], usize) {
         self.rows_left += self.reserved;
         let k = k
@@ -145,8 +242,7 @@ impl WindowEncoder {
         self.rows_left -= k;
         self.reserved = k;
         if self.plain.is_empty() && k > 0 {
-            let memory = memory().unwrap_or_default();
-            (self.plain, self.packed) = (memory.plain, memory.packed);
+            (self.plain, self.packed) = memory().map(Piece::into_memory).unwrap_or_default();
         }
         // The whole piece at once: its size is bounded, and growing would copy it.
         let rows_to_come = (self.rows_per_piece - self.rows_in_piece).min(self.rows_left + k);
@@ -170,9 +266,7 @@ impl WindowEncoder {
         }
         let start = self.filled;
         self.filled += k * self.row_bytes;
-        if self.count_forms(start) {
-            self.insert_exact(start, row);
-        }
+        self.insert_exact(start, row);
         self.rows_in_piece += k;
         let end = self.filled;
         self.checksum(start..end);
@@ -188,32 +282,25 @@ impl WindowEncoder {
         })
     }
 
-    /// Counts the forms of the rows from byte `start` on. Returns whether any is to be exact.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the rows' bytes in the piece's memory"
-    )]
-    fn count_forms(&mut self, start: usize) -> bool {
-        let n_exact = self.forms.exact;
-        for encoded in self.plain[start..self.filled].chunks_exact(self.row_bytes) {
-            match self.format.layout.form(encoded) {
-                Some(form) => self.forms.count(form),
-                None => return false,
-            }
-        }
-        self.forms.exact > n_exact
-    }
-
-    /// Puts exact rows where those from byte `start` on are only marked.
+    /// Counts the forms of the rows from byte `start` on, if rows have one, and puts exact rows where
+    /// those are only marked.
     #[expect(
         clippy::indexing_slicing,
         reason = "the rows' bytes in the piece's memory"
     )]
     fn insert_exact<'r>(&mut self, start: usize, row: impl Fn(usize) -> &'r [f32]) {
-        let marked = self.plain[start..self.filled].to_vec();
+        let (layout, n_exact) = (self.format.layout, self.forms.exact);
+        let rows = &self.plain[start..self.filled];
+        let forms = rows.chunks_exact(self.row_bytes);
+        let forms = forms.filter_map(|encoded| layout.form(encoded));
+        forms.for_each(|form| self.forms.count(form));
+        if self.forms.exact == n_exact {
+            return;
+        }
+        let marked = rows.to_vec();
         self.plain.truncate(start);
         for (i, encoded) in marked.chunks_exact(self.row_bytes).enumerate() {
-            match self.format.layout.form(encoded) {
+            match layout.form(encoded) {
                 Some(Form::Exact) => RowLayout::append_exact(row(i), &mut self.plain),
                 _ => self.plain.extend_from_slice(encoded),
             }
@@ -240,7 +327,7 @@ impl WindowEncoder {
         reason = "ranges of rows that are in the piece's memory"
     )]
     fn checksum(&mut self, filled: Range<usize>) {
-        if self.format.framing.has_checksum {
+        if self.format.format.has_checksum {
             self.crc.update(&self.plain[filled]);
         }
     }
@@ -248,7 +335,7 @@ impl WindowEncoder {
     /// The filled bytes as a piece; the window's last piece ends with the checksum.
     fn take(&mut self, part: Part) -> Piece {
         let mut plain = std::mem::take(&mut self.plain);
-        if self.format.framing.has_checksum && self.rows_left == 0 {
+        if self.format.format.has_checksum && self.rows_left == 0 {
             plain.extend_from_slice(&self.crc.clone().finalize().to_le_bytes());
         }
         Piece {
@@ -256,7 +343,7 @@ impl WindowEncoder {
             packed: std::mem::take(&mut self.packed),
             part,
             kind: self.format.kind,
-            pack: self.format.framing.pack,
+            format: self.format.format,
         }
     }
 }

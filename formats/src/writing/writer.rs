@@ -1,65 +1,71 @@
 //! A file as it is written: its start, its windows in order, its end.
 
+use std::collections::HashSet;
 use std::io::Write;
 
-use super::order::Order;
-use super::piece::{Member, PieceMemory};
-use super::start::{End, Start};
-use super::window_format::WindowFormat;
+use super::window_encoder::{Part, Piece, WindowFormat};
 use crate::error::{Named, Result};
-use crate::{Error, RowForms, States, WindowEntry, WindowSpec};
+use crate::window::PlacedWindow;
+use crate::{Error, RowForms, States, WindowSpec};
+
+/// The start of a file that is to be written.
+pub(crate) struct Start {
+    /// Everything before the first window.
+    pub(crate) bytes: Vec<u8>,
+    /// The way windows become pieces.
+    pub(crate) format: WindowFormat,
+    /// Windows that the file is to have; `None` where its header does not state it.
+    pub(crate) n_windows: Option<u32>,
+    /// Rows that the file is to have; `None` where its header does not state it.
+    pub(crate) n_rows: Option<u64>,
+    /// The hidden states that its windows will hold, whose head comes before them.
+    pub(crate) states: Option<States>,
+}
 
 /// Writes a reference of any kind to anything that accepts bytes.
 ///
 /// Call [`Writer::write_window`] for each window. Or share the work between threads:
-/// [`Writer::window_format`] encodes windows and [`super::Piece::compress`] compresses their
-/// pieces, both on any thread; [`Writer::append`] writes them in order.
+/// [`Writer::window_format`] encodes windows and [`Piece::compress`] compresses their pieces, both
+/// on any thread; [`Writer::append`] writes them in order.
 ///
 /// The file is whole only after [`Writer::finish`].
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    name: Named,
     offset: u64,
     format: WindowFormat,
-    order: Order,
-    end: Box<dyn End>,
+    n_windows: Option<u32>,
+    n_rows: Option<u64>,
+    /// The windows written so far, and those of an earlier writer.
+    windows: Vec<PlacedWindow>,
+    /// Their numbers.
+    seen: HashSet<u32>,
     /// The hidden states that its windows hold.
     states: Option<States>,
-    /// Whether their head is still to be written.
+    /// Set until their head is written.
     is_head_due: bool,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the start of any file.
-    pub(crate) fn begin(out: W, name: Named, mut start: Start) -> Result<Self> {
+    pub(crate) fn begin(out: W, mut start: Start) -> Result<Self> {
         let bytes = std::mem::take(&mut start.bytes);
-        let mut writer = Self::at(out, name, start, 0, []);
+        let mut writer = Self::at(out, start, 0, Vec::new());
         writer.is_head_due = writer.states.is_some();
         writer.put(&bytes)?;
         Ok(writer)
     }
 
     /// A writer of a file that is written up to `offset`: its head, if it has one, and these windows.
-    pub(crate) fn at<'w>(
-        out: W,
-        name: Named,
-        start: Start,
-        offset: u64,
-        windows: impl IntoIterator<Item = &'w WindowEntry>,
-    ) -> Self {
-        let mut order = Order::new(start.n_windows, start.n_rows);
-        order.resume(windows);
+    pub(crate) fn at(out: W, start: Start, offset: u64, windows: Vec<PlacedWindow>) -> Self {
         Self {
             out,
             offset,
-            format: WindowFormat {
-                name: name.clone(),
-                ..start.format
-            },
-            name,
-            order,
-            end: start.end,
+            format: start.format,
+            n_windows: start.n_windows,
+            n_rows: start.n_rows,
+            seen: windows.iter().map(|placed| placed.window.window).collect(),
+            windows,
             states: start.states,
             is_head_due: false,
         }
@@ -69,7 +75,7 @@ impl<W: Write> Writer<W> {
         &self.format
     }
 
-    /// How windows become the pieces of this file.
+    /// A copy of the way windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
         self.format.clone()
     }
@@ -87,7 +93,7 @@ impl<W: Write> Writer<W> {
     }
 
     pub(crate) fn name(&self) -> &Named {
-        &self.name
+        &self.format.name
     }
 
     /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each, or as many hidden
@@ -104,7 +110,7 @@ impl<W: Write> Writer<W> {
         let layout = self.format.row_layout();
         let row_len = self.format.row_len as usize;
         let (mut encoder, head) = self.format.encode(window)?;
-        self.append(head.compress())?;
+        self.append(head)?;
         let mut memory = None;
         for row in rows {
             let row = row.as_ref();
@@ -114,28 +120,76 @@ impl<W: Write> Writer<W> {
             }
             layout.encode(row, bytes);
             if let Some(piece) = encoder.commit(|_| row) {
-                memory = self.append(piece.compress())?;
+                memory = self.append(piece)?;
             }
         }
         encoder.finish()
     }
 
-    /// Writes the next member: a window's head, then its rows in order, then the next window's.
-    /// Returns the memory of rows, to be reused.
+    /// Writes the next piece: a window's first, then its rows in order, then the next window's. Returns
+    /// a piece of rows, whose memory can be reused.
     ///
     /// # Errors
     /// [`Error::Unwritable`] if it is not the next one, or of another kind of file; [`Error::Io`].
-    pub fn append(&mut self, member: Member) -> Result<Option<PieceMemory>> {
-        if member.kind != self.format.kind {
-            return Err(self.name.unwritable("a member of another kind of file"));
+    pub fn append(&mut self, piece: Piece) -> Result<Option<Piece>> {
+        if piece.kind != self.format.kind {
+            return Err(self.name().unwritable("a piece of another kind of file"));
         }
         self.check_head()?;
-        self.order
-            .check(member.part)
-            .map_err(|what| self.name.unwritable(what))?;
-        self.end.note(member.part, self.offset);
-        self.put(&member.bytes)?;
-        Ok(member.into_memory())
+        self.place(piece.part)
+            .map_err(|what| self.name().unwritable(what))?;
+        let piece = piece.compress();
+        self.put(piece.file_bytes())?;
+        Ok(matches!(piece.part, Part::Rows { .. }).then_some(piece))
+    }
+
+    /// Notes where a part starts.
+    ///
+    /// # Errors
+    /// A phrase that states why it is not the next one.
+    fn place(&mut self, part: Part) -> std::result::Result<(), String> {
+        match part {
+            Part::Head(window) => {
+                self.check_last_window()?;
+                let (number, n_written) = (window.window, self.windows.len() as u64);
+                if let Some(n) = self.n_windows.filter(|&n| n_written >= u64::from(n)) {
+                    return Err(format!("window {number} is one more than the header's {n}"));
+                }
+                if !self.seen.insert(number) {
+                    return Err(format!("window {number} comes twice"));
+                }
+                self.windows.push(PlacedWindow {
+                    window,
+                    offsets: vec![self.offset],
+                });
+                Ok(())
+            }
+            Part::Rows { window, piece } => match self.windows.last_mut() {
+                Some(last)
+                    if (last.window.window, last.n_pieces()) == (window, piece)
+                        && piece < last.window.n_rows.div_ceil(self.format.rows_per_piece) =>
+                {
+                    last.offsets.push(self.offset);
+                    Ok(())
+                }
+                _ => Err(format!("piece {piece} of window {window} is out of order")),
+            },
+        }
+    }
+
+    /// Checks that the last window lacks no rows.
+    fn check_last_window(&self) -> std::result::Result<(), String> {
+        let Some(last) = self.windows.last() else {
+            return Ok(());
+        };
+        let n_pieces = last.window.n_rows.div_ceil(self.format.rows_per_piece);
+        match n_pieces - last.n_pieces().min(n_pieces) {
+            0 => Ok(()),
+            left => {
+                let number = last.window.window;
+                Err(format!("window {number} lacks {left} pieces of rows"))
+            }
+        }
     }
 
     /// Writes the end, flushes, and returns the output.
@@ -144,21 +198,32 @@ impl<W: Write> Writer<W> {
     /// [`Error::Unwritable`] if windows or rows are missing, [`Error::Io`].
     pub fn finish(mut self) -> Result<W> {
         self.check_head()?;
-        let whole = self.order.check_end();
-        whole.map_err(|what| self.name.unwritable(what))?;
-        let end = self.end.bytes(self.offset);
-        let end = end.map_err(|what| self.name.unwritable(what))?;
+        let end = self.check_last_window().and_then(|()| {
+            let rows = self.windows.iter().map(|placed| placed.window.n_rows);
+            let n_rows = rows.map(u64::from).sum::<u64>();
+            let n_windows = self.windows.len() as u64;
+            let windows = self.n_windows.map_or(n_windows, u64::from);
+            let rows = self.n_rows.unwrap_or(n_rows);
+            if (n_windows, n_rows) != (windows, rows) {
+                return Err(format!(
+                    "{n_windows} windows with {n_rows} rows were given, the header states {windows} \
+                     with {rows}"
+                ));
+            }
+            Ok((self.format.format.end)(&self.windows, self.offset)?)
+        });
+        let end = end.map_err(|what| self.name().unwritable(what))?;
         self.put(&end)?;
         self.out
             .flush()
-            .map_err(|source| self.name.io("write", source))?;
+            .map_err(|source| self.name().io("write", source))?;
         Ok(self.out)
     }
 
     /// Checks that nothing of the head is missing.
     fn check_head(&self) -> Result<()> {
         match self.is_head_due {
-            true => Err(self.name.unwritable("hidden states without their head")),
+            true => Err(self.name().unwritable("hidden states without their head")),
             false => Ok(()),
         }
     }
@@ -171,7 +236,7 @@ impl<W: Write> Writer<W> {
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.out
             .write_all(bytes)
-            .map_err(|source| self.name.io("write", source))?;
+            .map_err(|source| self.name().io("write", source))?;
         self.offset += bytes.len() as u64;
         Ok(())
     }
@@ -180,7 +245,7 @@ impl<W: Write> Writer<W> {
     fn unfit(&self, window: &WindowSpec, entries: usize) -> Error {
         let WindowSpec { window, n_rows, .. } = window;
         let row_len = self.format.row_len;
-        self.name.unwritable(match entries == row_len as usize {
+        self.name().unwritable(match entries == row_len as usize {
             true => format!("window {window}: more rows were given than its {n_rows}"),
             false => format!("window {window}: a row has {entries} entries, not {row_len}"),
         })

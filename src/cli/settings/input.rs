@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::{Kind, Target, native};
 
-use super::usage_error::{UsageError, wrong};
+use super::wrong;
 use crate::cli::args::InputArgs;
 use crate::commands::settings::DEFAULT_N_CTX;
 use crate::input::{
@@ -13,11 +13,11 @@ use crate::input::{
 };
 
 /// The text or prompts to run the reference model over, if any are given.
-pub(super) fn input(
+pub fn input(
     args: &mut InputArgs,
     format: Kind,
     n_ctx: Option<u32>,
-) -> Result<Option<Source>, UsageError> {
+) -> Result<Option<Source>, String> {
     if let Some(path) = args.prompts_file.take() {
         return prompts(args, path, format, n_ctx).map(|prompts| Some(Source::Prompts(prompts)));
     }
@@ -64,7 +64,7 @@ pub(super) fn input(
 
 /// The path of a text, and its group where it is given as `NAME=PATH`. What exists as a file, or has
 /// a folder before its `=`, is a path.
-fn text(given: &Path) -> Result<NamedText, UsageError> {
+fn text(given: &Path) -> Result<NamedText, String> {
     let parts = given.to_str().and_then(|text| text.split_once('='));
     let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
     let Some((group, path)) = parts else {
@@ -98,7 +98,7 @@ fn prompts(
     path: PathBuf,
     format: Kind,
     n_ctx: Option<u32>,
-) -> Result<PromptSource, UsageError> {
+) -> Result<PromptSource, String> {
     if format != native::KIND {
         return wrong("--prompts-file needs --format kl: no other format can hold prompts");
     }
@@ -135,18 +135,10 @@ fn prompts(
     })
 }
 
-/// How texts are cut; `None` for prompts.
-pub(super) fn windowing(input: &Source) -> Option<&Windowing> {
-    match input {
-        Source::Texts(texts) => Some(&texts.windowing),
-        Source::Prompts(_) => None,
-    }
-}
-
 /// Refuses windows that leave nothing to score.
-pub(super) fn check_score(input: &Source) -> Result<(), UsageError> {
+pub fn check_score(input: &Source) -> Result<(), String> {
     // With a BOS, the default starts at position 1, which every window has.
-    match windowing(input) {
+    match input.windowing() {
         Some(windowing) if windowing.score.first(windowing.n_ctx, false) >= windowing.n_ctx => {
             wrong("--score must be less than --n-ctx: no position is left to score")
         }
@@ -154,9 +146,9 @@ pub(super) fn check_score(input: &Source) -> Result<(), UsageError> {
     }
 }
 
-/// The files that are read for an input, and those of the models that run over it.
-pub(super) fn files(input: &Source, models: &[PathBuf]) -> Vec<PathBuf> {
-    let mut files = models.to_vec();
+/// The files that are read for an input, and the model that runs over it.
+pub fn files(input: &Source, model: &Path) -> Vec<PathBuf> {
+    let mut files = vec![model.to_owned()];
     files.extend(input.paths().into_iter().map(Path::to_owned));
     if let Source::Prompts(prompts) = input
         && let TemplateChoice::File(template) = &prompts.template

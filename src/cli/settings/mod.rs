@@ -1,84 +1,111 @@
-//! Turns flags into checked settings: what clap cannot check is checked here.
+//! Turns flags into checked settings. clap checks each value by its type, and which flags exclude or
+//! need each other; one function per command here checks how the values go together; the command
+//! checks what needs the contents of files.
 
-mod convert;
 mod evaluate;
 mod input;
-mod merge;
 mod paths;
-mod report;
-mod run;
 #[cfg(test)]
 mod tests;
-mod usage_error;
 mod write;
 
-pub use report::{ReportOutputs, Shown};
-pub use usage_error::UsageError;
+use std::slice::from_ref;
 
-use super::args::{Args, Cli, InfoArgs, Subcommand};
-use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, InfoSettings, MergeSettings,
-    ReportSettings, RunSettings, WriteSettings,
+use kl_formats::native;
+
+use super::args::{
+    Args, Cli, ContextArgs, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
 };
-use evaluate::{against_file, against_model};
-use input::input;
-use report::report_settings;
-pub use run::default_threads;
-use run::{check_devices, run_settings};
-use usage_error::wrong;
-use write::write_settings;
+use crate::commands::is_listed;
+use crate::commands::settings::{
+    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RunSettings,
+    WriteSettings,
+};
+use crate::engine::ModelOptions;
+
+/// A checked call of the program.
+#[derive(Debug)]
+pub struct Call {
+    pub command: Command,
+    /// Set if only results, warnings and errors are printed.
+    pub quiet: bool,
+    /// Set if the machine and llama.cpp's log are shown.
+    pub verbose: bool,
+}
 
 /// A command, with all that it needs to run.
 #[derive(Debug)]
 pub enum Command {
     Write(WriteSettings),
     Evaluate(EvaluateSettings),
-    Info(InfoSettings),
+    Info(InfoArgs),
     Convert(ConvertSettings),
     Merge(MergeSettings),
     Compare(CompareSettings),
-    Report(ReportSettings, ReportOutputs),
-    ListDevices(RunSettings),
+    /// With the form that is printed.
+    Report(ReportArgs, Form),
+    /// The servers whose devices are listed too.
+    ListDevices(Vec<String>),
     /// The servers to try.
     Doctor(Vec<String>),
 }
 
-impl TryFrom<Cli> for Command {
-    type Error = UsageError;
+/// A form of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    Markdown,
+    ModelCard,
+    Json,
+    Csv,
+    Page,
+}
 
-    fn try_from(cli: Cli) -> Result<Self, UsageError> {
-        match cli.subcommand {
-            None => classic(cli.classic),
-            Some(Subcommand::Info(args)) => Ok(Self::Info(args.into())),
-            Some(Subcommand::Convert(args)) => args.try_into().map(Self::Convert),
-            Some(Subcommand::Merge(args)) => args.try_into().map(Self::Merge),
-            Some(Subcommand::Compare(args)) => args.try_into().map(Self::Compare),
-            Some(Subcommand::Doctor(args)) => Ok(Self::Doctor(args.rpc)),
-            Some(Subcommand::Report(args)) => {
-                report_settings(args).map(|(settings, outputs)| Self::Report(settings, outputs))
-            }
-        }
+impl Call {
+    /// Checks how the flags of a call go together.
+    ///
+    /// # Errors
+    /// What is wrong and what to do, in one line.
+    pub fn new(cli: Cli) -> Result<Self, String> {
+        let verbose = cli.classic.verbose;
+        let (quiet, command) = match cli.subcommand {
+            None => (cli.classic.quiet, classic(cli.classic)?),
+            Some(Subcommand::Info(args)) => (args.quiet, Command::Info(args)),
+            Some(Subcommand::Convert(args)) => (args.quiet, convert(args)?),
+            Some(Subcommand::Merge(args)) => (args.quiet, merge(args)?),
+            Some(Subcommand::Compare(args)) => (args.quiet, evaluate::compare(args)?),
+            Some(Subcommand::Report(args)) => (args.quiet, report(args)?),
+            Some(Subcommand::Doctor(args)) => (false, Command::Doctor(args.rpc)),
+        };
+        Ok(Self {
+            command,
+            quiet,
+            verbose,
+        })
     }
+}
+
+/// Refuses a call.
+fn wrong<T>(message: impl Into<String>) -> Result<T, String> {
+    Err(message.into())
 }
 
 /// The command of a classic call. clap has already refused flags for writing beside flags for
 /// evaluating, and an input beside a reference that is read.
-fn classic(mut args: Args) -> Result<Command, UsageError> {
+fn classic(mut args: Args) -> Result<Command, String> {
     check_devices("--device", &args.devices.device)?;
     check_devices("--ref-device", &args.evaluate.ref_device)?;
     if args.devices.list_devices {
-        return Ok(Command::ListDevices(run_settings(&args)));
+        return Ok(Command::ListDevices(args.devices.rpc));
     }
     if let Some(reference) = args.evaluate.read_path.take() {
-        return against_file(args, reference).map(Command::Evaluate);
+        return evaluate::against_file(args, reference);
     }
-    let input = input(&mut args.input, args.write.format, args.n_ctx)?;
+    let input = input::input(&mut args.input, args.write.format, args.n_ctx)?;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());
     match (input, output, ref_model) {
-        (Some(input), None, Some(model)) => {
-            against_model(args, input, model).map(Command::Evaluate)
-        }
-        (Some(input), Some(output), _) => write_settings(args, input, output).map(Command::Write),
+        (Some(input), None, Some(model)) => evaluate::against_model(args, input, model),
+        (Some(input), Some(output), _) => write::write(args, input, output),
         (Some(_), None, None) => wrong(
             "nothing to do: -t and --prompts-file need -w REF to write a reference, or --ref-model \
              MODEL to evaluate against it",
@@ -94,13 +121,138 @@ fn classic(mut args: Args) -> Result<Command, UsageError> {
     }
 }
 
-impl From<InfoArgs> for InfoSettings {
-    fn from(args: InfoArgs) -> Self {
-        Self {
-            file: args.file,
-            verify: args.verify,
-            json: args.json,
-            quiet: args.quiet,
+/// Checks a list of devices: each is named once, and `none` stands alone.
+fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
+    for (i, name) in names.iter().enumerate() {
+        if names.iter().take(i).any(|earlier| earlier == name) {
+            return wrong(format!("{flag}: names {name} twice: name each device once"));
+        }
+        if name == "none" && names.len() > 1 {
+            return wrong(format!(
+                "{flag}: 'none' means the CPU alone: leave it out, or leave out the others"
+            ));
         }
     }
+    Ok(())
+}
+
+fn convert(args: ConvertArgs) -> Result<Command, String> {
+    if args.encoding.is_some() && args.format != native::KIND {
+        return wrong("--encoding needs --format kl: every other format has its own");
+    }
+    paths::check(from_ref(&args.input), paths::none, from_ref(&args.output))?;
+    Ok(Command::Convert(ConvertSettings {
+        target: write::target(args.format, args.encoding)?,
+        input: args.input,
+        output: args.output,
+        bos: args.bos,
+        threads: default_threads(),
+        force: args.force,
+    }))
+}
+
+fn merge(args: MergeArgs) -> Result<Command, String> {
+    if paths::is_among(&args.output, &args.parts) {
+        return wrong(format!(
+            "{}: is the output, and among the parts: name the parts so that a pattern for them does not match it, as in ref.*.gz",
+            args.output.display()
+        ));
+    }
+    paths::check(&args.parts, paths::none, from_ref(&args.output))?;
+    Ok(Command::Merge(MergeSettings {
+        output: args.output,
+        parts: args.parts,
+        resume: args.resume,
+        force: args.force,
+    }))
+}
+
+/// Chooses the form that is printed, and leaves the files among the outputs.
+fn report(mut args: ReportArgs) -> Result<Command, String> {
+    let [json, csv] = [&mut args.json, &mut args.csv]
+        .map(|path| path.take_if(|path| path.as_os_str() == "-").is_some());
+    let printed = [
+        (args.markdown, Form::Markdown),
+        (args.model_card, Form::ModelCard),
+        (json, Form::Json),
+        (csv, Form::Csv),
+    ];
+    let mut printed = printed.into_iter().filter(|(is_asked, _)| *is_asked);
+    let form = printed.next().map_or(Form::Text, |(_, form)| form);
+    if printed.next().is_some() {
+        return wrong(
+            "only one of --markdown, --model-card, --json - and --csv - can go to stdout: \
+             name a file for the other",
+        );
+    }
+    paths::check_distinct(&[
+        ("--json", args.json.as_ref()),
+        ("--csv", args.csv.as_ref()),
+        ("--html", args.html.as_ref()),
+    ])?;
+    let written: Vec<_> = [&args.json, &args.csv, &args.html]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    paths::check(&args.paths, is_listed, &written)?;
+    Ok(Command::Report(args, form))
+}
+
+/// How a model is run, to write a reference or to be evaluated.
+fn run_settings(args: &Args) -> RunSettings {
+    let ContextArgs {
+        n_batch,
+        n_ubatch,
+        parallel: n_parallel,
+        threads,
+        flash_attn,
+        cache_type_k: type_k,
+        cache_type_v: type_v,
+        contexts,
+    } = args.context;
+    let devices = &args.devices;
+    let model = ModelOptions {
+        n_gpu_layers: devices.n_gpu_layers,
+        room: None,
+        split_mode: devices.split_mode,
+        main_gpu: devices.main_gpu,
+        devices: devices.device.clone(),
+        tensor_split: devices.tensor_split.clone().unwrap_or_default(),
+        tensor_overrides: devices.override_tensor.clone(),
+        n_cpu_moe: match devices.cpu_moe {
+            true => u32::MAX,
+            false => devices.n_cpu_moe.unwrap_or_default(),
+        },
+        use_mmap: (devices.mmap || devices.no_mmap).then_some(devices.mmap),
+        use_mlock: devices.mlock,
+        no_kv_offload: devices.no_kv_offload,
+        no_op_offload: devices.no_op_offload,
+    };
+    RunSettings {
+        model,
+        rpc: devices.rpc.clone(),
+        n_batch,
+        n_ubatch,
+        n_parallel,
+        threads: threads.unwrap_or_else(default_threads),
+        flash_attn,
+        type_k,
+        type_v,
+        contexts,
+        max_rows: max_rows(args.n_tokens),
+        force: args.force,
+    }
+}
+
+/// Threads that compute where `--threads` names no other number: one for each physical core that
+/// this process may use, since more would wait for each other.
+pub fn default_threads() -> u32 {
+    let n = num_cpus::get_physical().min(num_cpus::get());
+    (n as u32).min(MAX_THREADS)
+}
+
+/// `--n-tokens`, which has been parsed to -1 or a positive number.
+fn max_rows(n_tokens: i64) -> Option<u64> {
+    u64::try_from(n_tokens).ok()
 }

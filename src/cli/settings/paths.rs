@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kl_formats::part_of_name;
 
-use super::usage_error::{UsageError, wrong};
+use super::wrong;
 use crate::commands::output::{folder_of, follow_links, partial_path};
 
 /// Refuses a run that would overwrite what it reads or has just written, `--force` or not. Of a
@@ -14,7 +14,7 @@ pub fn check(
     inputs: &[PathBuf],
     is_read: fn(&Path) -> bool,
     outputs: &[PathBuf],
-) -> Result<(), UsageError> {
+) -> Result<(), String> {
     let (folders, named): (Vec<&PathBuf>, Vec<_>) = inputs.iter().partition(|path| path.is_dir());
     let named: Vec<PathBuf> = named.iter().flat_map(|path| parts(path)).collect();
     let in_folders = folders.iter().flat_map(|folder| entries(folder));
@@ -64,7 +64,7 @@ pub fn none(_: &Path) -> bool {
 }
 
 /// Refuses a run two of whose flags name one file; each flag comes with its value.
-pub fn check_distinct(flags: &[(&str, Option<&PathBuf>)]) -> Result<(), UsageError> {
+pub fn check_distinct(flags: &[(&str, Option<&PathBuf>)]) -> Result<(), String> {
     let mut named: Vec<(&str, PathBuf)> = Vec::new();
     for (flag, path) in flags {
         let Some(path) = path else { continue };

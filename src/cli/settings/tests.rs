@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use kl_formats::{Encoding, native};
 
-use super::Command;
+use super::{Call, Command};
 use crate::cli::{args, short_flags, usage};
 use crate::commands::settings::{ReferenceSource, Sidecar};
 use crate::engine::{CacheType, GpuLayers};
@@ -11,7 +11,7 @@ use crate::input::{ScoreFrom, Source, TemplateChoice, TextSource};
 fn command(line: &str) -> Result<Command, String> {
     let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
     let cli = args::parse(&args).map_err(|error| usage::one_line(&error, &args))?;
-    Command::try_from(cli).map_err(|error| error.to_string())
+    Call::new(cli).map(|call| call.command)
 }
 
 #[test]
@@ -184,7 +184,8 @@ fn a_reference_model_runs_as_the_others_but_where_it_has_flags_of_its_own() {
     ] {
         let line = format!("{call}{flags}");
         let args = short_flags::expand(line.split(' ').map(OsString::from));
-        let Ok(Command::Evaluate(evaluate)) = Command::try_from(args::parse(&args).unwrap()) else {
+        let call = Call::new(args::parse(&args).unwrap()).unwrap();
+        let Command::Evaluate(evaluate) = call.command else {
             panic!("evaluate")
         };
         let ReferenceSource::Model(model) = evaluate.reference else {

@@ -1,30 +1,21 @@
-//! The flags of write mode.
+//! The flags of a call that writes a reference.
 
 use std::path::PathBuf;
+use std::slice::from_ref;
 
 use kl_formats::{Encoding, Kind, Target, native};
 
-use super::input::{check_score, files, windowing};
-use super::paths;
-use super::run::run_settings;
-use super::usage_error::{UsageError, wrong};
-use crate::cli::args::{Args, EncodingChoice, WriteArgs};
+use super::input::{check_score, files};
+use super::{Command, paths, run_settings, wrong};
+use crate::cli::args::{Args, EncodingChoice};
 use crate::commands::settings::WriteSettings;
 use crate::input::{ScoreFrom, Source, Windowing};
 
-pub(super) fn write_settings(
-    args: Args,
-    input: Source,
-    output: PathBuf,
-) -> Result<WriteSettings, UsageError> {
-    let WriteArgs {
-        format, encoding, ..
-    } = args.write;
-    let [model] = <[PathBuf; 1]>::try_from(args.model.clone()).or_else(|models| {
-        wrong(format!(
-            "{} models given: -w writes the reference of one model only",
-            models.len()
-        ))
+/// `-w`: writes what the one model makes of the input.
+pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, String> {
+    let (kind, n_models) = (args.write.format, args.model.len());
+    let model = args.model.pop().filter(|_| n_models == 1).ok_or_else(|| {
+        format!("{n_models} models given: -w writes the reference of one model only")
     })?;
     if model.is_dir() {
         return wrong(format!(
@@ -32,27 +23,26 @@ pub(super) fn write_settings(
             model.display()
         ));
     }
-    if args.resume && format != native::KIND {
+    if args.resume && kind != native::KIND {
         return wrong(
             "--resume needs --format kl, whose checksums show which windows are whole: write that, \
              then use kl convert",
         );
     }
-    if args.shard.is_some() && format != native::KIND {
+    if args.shard.is_some() && kind != native::KIND {
         return wrong(
             "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
              convert",
         );
     }
-    let (target, auto) = stored(format, encoding)?;
+    let (target, auto) = stored(kind, args.write.encoding)?;
     let run = run_settings(&args);
     check_score(&input)?;
-    if let Some(windowing) = windowing(&input) {
+    if let Some(windowing) = input.windowing() {
         check_windowing(windowing, target, args.input.score, run.max_rows)?;
     }
-    let inputs = files(&input, std::slice::from_ref(&model));
-    paths::check(&inputs, paths::none, std::slice::from_ref(&output))?;
-    Ok(WriteSettings {
+    paths::check(&files(&input, &model), paths::none, from_ref(&output))?;
+    Ok(Command::Write(WriteSettings {
         model,
         input,
         output,
@@ -61,11 +51,11 @@ pub(super) fn write_settings(
         part: args.shard,
         resume: args.resume,
         run,
-    })
+    }))
 }
 
 /// How rows are stored, and whether hidden states may be stored instead.
-fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), UsageError> {
+fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), String> {
     let encoding = choice.map(EncodingChoice::encoding);
     let auto = choice == Some(EncodingChoice::Auto);
     if kind == native::KIND {
@@ -79,7 +69,8 @@ fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), 
     Ok((target(kind, encoding)?, false))
 }
 
-pub(super) fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, UsageError> {
+/// A kind of file, and how it is to store rows.
+pub fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, String> {
     let target = Target::new(kind, encoding)
         .or_else(|error| wrong(format!("--encoding: {error}: omit it")))?;
     match target.is_base_file() && encoding.is_some() {
@@ -96,25 +87,16 @@ fn check_windowing(
     target: Target,
     score: Option<ScoreFrom>,
     max_rows: Option<u64>,
-) -> Result<(), UsageError> {
+) -> Result<(), String> {
     if target.has_all_rows() && windowing.score != ScoreFrom::All {
         return wrong(format!(
             "--format {} scores every position: omit --score",
             target.kind()
         ));
     }
-    match target.is_base_file() {
-        true => check_base_file(windowing, score, max_rows),
-        false => Ok(()),
+    if !target.is_base_file() {
+        return Ok(());
     }
-}
-
-/// Refuses what llama.cpp's base file cannot express.
-fn check_base_file(
-    windowing: &Windowing,
-    score: Option<ScoreFrom>,
-    max_rows: Option<u64>,
-) -> Result<(), UsageError> {
     let n_ctx = windowing.n_ctx;
     if windowing.stride.is_some() || windowing.max_windows.is_some() {
         return wrong(

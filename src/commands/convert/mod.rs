@@ -10,12 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use kl_formats::{About, Reference, States, WindowSpec, Writer};
-use serde::Serialize;
 
 use super::context::writer;
 use super::head::open_rows;
 use super::observer::{Observer, Watch};
-use super::output::{Overwrite, PartialFile, check_free_space};
+use super::output::{NewFile, Overwrite, PartialFile, check_free_space};
 use super::reference::{read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
@@ -23,17 +22,6 @@ use crate::input::{longest_window, n_rows};
 use crate::pipeline::{FileRows, Sources, Step, write_reference};
 use crate::report::Warning;
 use losses::{Conversion, begin_alike, check_kinds};
-
-/// A reference that was converted.
-#[derive(Serialize, Debug)]
-pub struct Converted {
-    /// The new file, as given.
-    pub path: String,
-    pub file_bytes: u64,
-    pub n_rows: u64,
-    pub wall_s: f64,
-    pub warnings: Vec<Warning>,
-}
 
 /// Writes the new reference.
 ///
@@ -43,7 +31,7 @@ pub fn convert<E: Engine>(
     settings: &ConvertSettings,
     engine: &E,
     observer: &dyn Observer,
-) -> Result<Converted> {
+) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let target = settings.target;
@@ -88,8 +76,9 @@ pub fn convert<E: Engine>(
     if let Some(warning) = Warning::of_forms(written.forms) {
         watch.warn(warning);
     }
-    Ok(Converted {
+    Ok(NewFile {
         path: settings.output.display().to_string(),
+        was_whole: false,
         file_bytes: output.commit_direct(written.output)?,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),

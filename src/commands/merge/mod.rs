@@ -12,30 +12,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kl_formats::is_sidecar;
-use serde::Serialize;
 
 use super::observer::{Observer, Watch};
 use super::output::{
-    OnPartial, Overwrite, PartialFile, check_free_space, flushed, follow_links, partial_path,
+    NewFile, OnPartial, Overwrite, PartialFile, check_free_space, flushed, follow_links,
+    partial_path,
 };
 use super::settings::MergeSettings;
-use crate::report::Warning;
 use compared::Compared;
-
-/// A file that was made of its parts.
-#[derive(Serialize, Debug)]
-pub struct Merged {
-    /// The file, as given.
-    pub path: String,
-    /// Whether it was there already, and is what the parts make.
-    pub was_whole: bool,
-    pub n_parts: usize,
-    pub file_bytes: u64,
-    /// Rows; of a sidecar, records.
-    pub n_rows: u64,
-    pub wall_s: f64,
-    pub warnings: Vec<Warning>,
-}
 
 /// Writes the whole of all its parts, references or sidecars. With `resume`, an output that is
 /// already that whole is a success.
@@ -43,7 +27,7 @@ pub struct Merged {
 /// # Errors
 /// If a part is missing, comes twice or belongs to another whole, if a file is not a part, or if the
 /// output cannot be written.
-pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<Merged> {
+pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let was_whole = settings.resume && settings.output.is_file();
@@ -51,10 +35,9 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<Merged
         true => compare(settings, watch)?,
         false => write(settings, watch)?,
     };
-    Ok(Merged {
+    Ok(NewFile {
         path: settings.output.display().to_string(),
         was_whole,
-        n_parts: settings.parts.len(),
         file_bytes,
         n_rows,
         wall_s: started.elapsed().as_secs_f64(),

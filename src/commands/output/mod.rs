@@ -17,7 +17,22 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use crate::report::Warning;
 use crate::report::number::bytes;
+
+/// A reference or a sidecar that was made of other files.
+#[derive(Debug)]
+pub struct NewFile {
+    /// The file, as given.
+    pub path: String,
+    /// True if it was there already, and is what would be made.
+    pub was_whole: bool,
+    pub file_bytes: u64,
+    /// Rows; of a sidecar, records.
+    pub n_rows: u64,
+    pub wall_s: f64,
+    pub warnings: Vec<Warning>,
+}
 
 /// Refuses a file that cannot fit on its disk.
 ///

@@ -163,21 +163,15 @@ impl PartialFile {
             file.sync_all()
                 .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
         }
-        let named = if self.overwrite.replace_target {
-            fs::rename(&self.partial, &self.target)
-        } else {
-            rename_new(&self.partial, &self.target)
+        let (from, to) = (&self.partial, &self.target);
+        let named = match self.overwrite.replace_target {
+            true => fs::rename(from, to).map_err(|error| format!("cannot be created: {error}")),
+            false => rename_new(from, to, |from| fs::remove_file(from)),
         };
         // Nothing is left to remove: the file has its name, or is whole and stays.
         under_way(|paths| paths.retain(|path| *path != self.partial));
         let partial = std::mem::take(&mut self.partial);
-        if let Err(error) = named {
-            let why = match error.kind() {
-                io::ErrorKind::AlreadyExists => {
-                    "was created by another program meanwhile".to_owned()
-                }
-                _ => format!("cannot be created: {error}"),
-            };
+        if let Err(why) = named {
             bail!(
                 "{}: {why}: what was written is whole, in {}",
                 self.target.display(),
@@ -266,13 +260,24 @@ fn is_same_file(_: &File, path: &Path) -> bool {
 }
 
 /// Renames without replacing: making a hard link fails where the name is taken. On file systems
-/// without hard links, a moment passes between looking and renaming.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// without hard links, a moment passes between looking and renaming. `unlink` removes a name.
+///
+/// # Errors
+/// What is wrong with `to`, in words.
+fn rename_new(
+    from: &Path,
+    to: &Path,
+    unlink: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), String> {
     match fs::hard_link(from, to) {
-        Ok(()) => fs::remove_file(from),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        Err(_) if fs::symlink_metadata(to).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(_) => fs::rename(from, to),
+        // With two names, a later run that starts the partial file over would empty this file.
+        Ok(()) => unlink(from).map_err(|error| {
+            format!("was created, but its partial name must be removed by hand ({error})")
+        }),
+        Err(_) if fs::symlink_metadata(to).is_ok() => {
+            Err("was created by another program meanwhile".to_owned())
+        }
+        Err(_) => fs::rename(from, to).map_err(|error| format!("cannot be created: {error}")),
     }
 }
 
@@ -436,6 +441,17 @@ mod tests {
         assert!(message.contains("a.partial"), "{message}");
         assert_eq!(fs::read(&target).unwrap(), b"precious");
         assert_eq!(fs::read(folder.path().join("a.partial")).unwrap(), b"work");
+    }
+
+    #[test]
+    fn a_partial_name_that_stays_is_told_from_a_name_that_cannot_be_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("a.partial"), folder.path().join("a"));
+        fs::write(&from, b"work").unwrap();
+        let unlink = |_: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let why = rename_new(&from, &to, unlink).unwrap_err();
+        assert!(why.starts_with("was created, but"), "{why}");
+        assert_eq!(fs::read(&to).unwrap(), b"work");
     }
 
     #[test]

@@ -86,7 +86,6 @@ impl Both {
             bos: None,
             threads: 1,
             force: true,
-            quiet: true,
         }
     }
 }
@@ -321,7 +320,6 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
         parts,
         resume: false,
         force: false,
-        quiet: true,
     };
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));
@@ -338,7 +336,6 @@ fn parts_merge_though_each_machine_has_its_own_error() {
         parts: ["0", "1"].map(|name| both.folder.path(name)).to_vec(),
         resume: false,
         force: false,
-        quiet: true,
     };
     merge(&settings, &()).unwrap();
     assert!(
@@ -350,13 +347,7 @@ fn parts_merge_though_each_machine_has_its_own_error() {
 #[test]
 fn info_shows_the_states_and_verify_reads_the_head() {
     let both = Both::new();
-    let settings = InfoSettings {
-        file: both.folder.path("hidden"),
-        verify: true,
-        json: false,
-        quiet: true,
-    };
-    let shown = info(&settings, &()).unwrap();
+    let shown = info(&both.folder.path("hidden"), true, &()).unwrap();
     let text = crate::report::info_text(&shown);
     assert!(
         text.contains("8 numbers each, f16, from batches of 16"),
@@ -385,7 +376,9 @@ fn info_shows_the_states_and_verify_reads_the_head() {
         let mut damaged = whole.clone();
         damaged[at.expect("stored, not deflated")] ^= 1;
         fs::write(both.folder.path("hidden"), &damaged).unwrap();
-        let error = info(&settings, &()).unwrap_err().to_string();
+        let error = info(&both.folder.path("hidden"), true, &())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("hidden") && !error.contains('\n'), "{error}");
         let report = both.try_evaluate("hidden", |_| ());
         assert!(

@@ -419,7 +419,6 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
             parts: parts.collect(),
             resume: false,
             force: true,
-            quiet: true,
         };
         merge(&settings, &()).unwrap();
         assert!(

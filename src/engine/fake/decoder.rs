@@ -117,12 +117,8 @@ impl FakeDecoder {
     }
 
     fn failed(&self, window: u32, position: usize, reason: &str) -> EngineError {
-        EngineError::Decode {
-            path: self.path.clone(),
-            window,
-            position,
-            reason: reason.to_owned(),
-        }
+        let what = format!("llama.cpp failed at window {window}, position {position}: {reason}");
+        EngineError::model(&self.path, what)
     }
 
     fn call(&self, window: &WindowSpec, start: usize) -> Result<Call, EngineError> {

@@ -89,7 +89,7 @@ impl Engine for FakeEngine {
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<FakeModel, EngineError> {
-        let bytes = fs::read(path).map_err(|error| refused(path, &error))?;
+        let bytes = fs::read(path).map_err(|error| EngineError::model(path, error.to_string()))?;
         let hash = Sha256::digest(&bytes);
         let n_bytes = Some(bytes.len() as u64);
         let name = path.file_name().unwrap_or_default();
@@ -138,13 +138,6 @@ impl Engine for FakeEngine {
         _threads: u32,
     ) -> Result<FakeHead, EngineError> {
         FakeHead::new(self, states, section, None)
-    }
-}
-
-fn refused(path: &Path, error: &std::io::Error) -> EngineError {
-    EngineError::Load {
-        path: path.to_owned(),
-        reason: error.to_string(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::num::NonZeroI32;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,11 +39,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Tokens.
-    pub(super) fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
@@ -50,11 +46,28 @@ impl Batch {
         self.outputs.clear();
     }
 
-    pub(super) fn push(&mut self, sequence: usize, token: u32, position: usize, is_output: bool) {
-        self.tokens.push(token as sys::llama_token);
-        self.sequences.push(sequence as sys::llama_seq_id);
-        self.positions.push(position as sys::llama_pos);
-        self.outputs.push(is_output.into());
+    /// Adds the tokens at these positions of a sequence; the rows from `scored_start` on are wanted.
+    pub(super) fn push(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        positions: Range<usize>,
+        scored_start: usize,
+    ) {
+        for (position, &token) in tokens.iter().enumerate().take(positions.end) {
+            if position >= positions.start {
+                self.tokens.push(token as sys::llama_token);
+                self.sequences.push(sequence as sys::llama_seq_id);
+                self.positions.push(position as sys::llama_pos);
+                self.outputs.push((position >= scored_start).into());
+            }
+        }
+    }
+
+    /// The indices of the tokens whose rows are wanted.
+    fn wanted(&self) -> impl Iterator<Item = usize> {
+        let outputs = self.outputs.iter().enumerate();
+        outputs.filter_map(|(i, &is_wanted)| (is_wanted != 0).then_some(i))
     }
 }
 
@@ -138,6 +151,9 @@ impl<'m> Context<'m> {
 
     /// Decodes the tokens of a batch, after those decoded before. The batch is unchanged.
     pub(super) fn decode(&mut self, batch: &mut Batch) -> Result<(), DecodeError> {
+        if batch.tokens.is_empty() {
+            return Ok(());
+        }
         // Each token belongs to one sequence.
         let mut n_sequences = vec![1; batch.tokens.len()];
         let sequences = batch.sequences.iter_mut().map(std::ptr::from_mut);
@@ -156,15 +172,18 @@ impl<'m> Context<'m> {
         NonZeroI32::new(code).map_or(Ok(()), |code| Err(code.into()))
     }
 
-    /// The row of the token at this index of the last batch, if it was wanted. The first waits
-    /// until an accelerator is done.
-    pub(super) fn row(&self, i: usize) -> Option<&[f32]> {
-        // SAFETY: the context is valid. The row has n_vocab entries and does not change before the
-        // next decode, which borrows the context mutably.
-        unsafe {
-            let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
-            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_vocab))
-        }
+    /// The rows that were wanted of the last batch; `None` if one is missing. The first waits until
+    /// an accelerator is done.
+    pub(super) fn rows(&self, batch: &Batch) -> Option<Vec<&[f32]>> {
+        let row = |i: usize| {
+            // SAFETY: the context is valid. The row has n_vocab entries and does not change before
+            // the next decode, which borrows the context mutably.
+            unsafe {
+                let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
+                (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_vocab))
+            }
+        };
+        batch.wanted().map(row).collect()
     }
 }
 

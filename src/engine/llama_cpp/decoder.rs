@@ -8,44 +8,25 @@ use kl_formats::{Calls, WindowSpec};
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Call, ContextOptions, Decoder, EngineError, LogitSource, ModelFacts, Outputs, decode_in_steps,
-    last_log_errors, top_token,
+    Call, Decoder, EngineError, LogitSource, ModelFacts, Outputs, decode_in_steps, last_log_errors,
+    top_token,
 };
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
-    context: Context<'m>,
-    batch: Batch,
-    calls: Calls,
+    pub(super) context: Context<'m>,
+    pub(super) batch: Batch,
+    pub(super) calls: Calls,
     /// Most windows of a call.
-    n_seq: usize,
-    facts: &'m ModelFacts,
+    pub(super) n_seq: usize,
+    pub(super) facts: &'m ModelFacts,
     /// Takes the hidden states, in a context that shows them.
-    tap: Option<Arc<Mutex<Tap>>>,
-    turn: &'m Mutex<()>,
+    pub(super) tap: Option<Arc<Mutex<Tap>>>,
+    /// Locked while it decodes, so that one context of a model decodes at a time.
+    pub(super) turn: &'m Mutex<()>,
 }
 
-impl<'m> LlamaCppDecoder<'m> {
-    /// Wraps a context that was created with `options`; `turn` is locked while it decodes, so
-    /// that one context of a model decodes at a time.
-    pub(super) fn new(
-        context: Context<'m>,
-        options: &ContextOptions,
-        facts: &'m ModelFacts,
-        tap: Option<Arc<Mutex<Tap>>>,
-        turn: &'m Mutex<()>,
-    ) -> Self {
-        Self {
-            context,
-            batch: Batch::default(),
-            calls: options.calls(),
-            n_seq: options.n_seq.max(1) as usize,
-            facts,
-            tap,
-            turn,
-        }
-    }
-
+impl LlamaCppDecoder<'_> {
     /// Runs a call as [`decode_batch`](Self::decode_batch) does.
     fn decode_call(
         &mut self,
@@ -74,23 +55,15 @@ impl<'m> LlamaCppDecoder<'m> {
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
         self.context.clear();
         self.batch.clear();
-        let mut scored = Vec::new();
         for (sequence, window) in windows.iter().enumerate() {
-            let tokens = window.tokens.iter().take(window.n_decoded() as usize);
             self.facts.check_window(window.n_decoded())?;
-            for (position, &token) in tokens.enumerate() {
-                let is_scored = position >= window.first_scored as usize;
-                if is_scored {
-                    scored.push(self.batch.len());
-                }
-                self.batch.push(sequence, token, position, is_scored);
-            }
-        }
-        if self.batch.len() == 0 {
-            return Ok(Vec::new());
+            let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
+            let tokens = &window.tokens;
+            self.batch
+                .push(sequence, tokens, positions, scored as usize);
         }
         let first = windows.first().map_or(0, |window| window.window);
-        self.compute(first, 0, scored.into_iter())
+        self.compute(first, 0)
     }
 
     /// Decodes the tokens at `positions` of a window in one call, after those before them, and
@@ -113,39 +86,25 @@ impl<'m> LlamaCppDecoder<'m> {
         if start == 0 {
             self.context.clear();
         }
-        if positions.is_empty() {
-            return Ok(Vec::new());
-        }
         self.batch.clear();
-        for position in positions.clone() {
-            let is_scored = position >= scored_start;
-            self.batch.push(0, tokens[position], position, is_scored);
-        }
-        let scored = start.max(scored_start)..positions.end;
-        self.compute(window, start, scored.map(|position| position - start))
+        self.batch.push(0, tokens, positions, scored_start);
+        self.compute(window, start)
     }
 
-    /// Computes the batch, which starts at `position` of `window`, and returns the rows of the tokens
-    /// with these indices in it.
-    fn compute(
-        &mut self,
-        window: u32,
-        position: usize,
-        scored: impl Iterator<Item = usize>,
-    ) -> Result<Vec<&[f32]>, EngineError> {
+    /// Computes the batch, which starts at `position` of `window`, and returns the rows that are
+    /// wanted.
+    fn compute(&mut self, window: u32, position: usize) -> Result<Vec<&[f32]>, EngineError> {
         let path = &self.facts.path;
-        let failed = |reason: String| EngineError::Decode {
-            path: path.clone(),
-            window,
-            position,
-            reason,
+        let failed = |reason: String| {
+            let what =
+                format!("llama.cpp failed at window {window}, position {position}: {reason}");
+            EngineError::model(path, what)
         };
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.context
             .decode(&mut self.batch)
             .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-        // Getting the first row waits until the accelerator is done.
-        let rows = scored.map(|i| self.context.row(i)).collect::<Option<_>>();
+        let rows = self.context.rows(&self.batch);
         rows.ok_or_else(|| failed(last_log_errors()))
     }
 }
@@ -255,10 +214,11 @@ impl Decoder for LlamaCppDecoder<'_> {
                 next = rows.last().and_then(|row| top_token(row));
                 decoded = end;
             }
-            let next = next.ok_or_else(|| EngineError::NoTopToken {
-                path: self.facts.path.clone(),
-                window,
-                position: last,
+            let next = next.ok_or_else(|| {
+                let what = format!(
+                    "cannot generate a token after prompt {window}, position {last}: the logits are not finite: leave out the prompt, or use another model"
+                );
+                EngineError::model(&self.facts.path, what)
             })?;
             tokens.push(next);
             on_token()?;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use super::context;
-use super::load::{END, Params};
+use super::params::{END, Params};
 use crate::engine::{
     Beside, ContextOptions, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
 };
@@ -20,11 +20,11 @@ const DEFAULT_N_CTX: u32 = 512;
 
 /// `common_fit_extra_model` of llama.cpp's `common/fit.h`, whose bindings lack it.
 #[repr(C)]
-struct Extra {
-    path_model: *const c_char,
-    mparams: *mut sys::llama_model_params,
-    cparams: *mut sys::llama_context_params,
-    shares_model: bool,
+pub(super) struct Extra {
+    pub(super) path_model: *const c_char,
+    pub(super) mparams: *mut sys::llama_model_params,
+    pub(super) cparams: *mut sys::llama_context_params,
+    pub(super) shares_model: bool,
 }
 
 /// Chooses how many layers are offloaded and where they lie, so that the model, its contexts and what
@@ -43,13 +43,15 @@ pub(super) fn fit(
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
 
-    let no_fit = |why: String| EngineError::Fit {
-        path: path.to_owned(),
-        why,
+    let no_fit = |why: &str| {
+        let what = format!(
+            "cannot be fitted to the free memory: {why}: give a number of layers instead of auto"
+        );
+        EngineError::model(path, what)
     };
     if let Some(SplitMode::Row | SplitMode::Tensor) = options.split_mode {
         return Err(no_fit(
-            "llama.cpp fits no model that -sm row or tensor splits".to_owned(),
+            "llama.cpp fits no model that -sm row or tensor splits",
         ));
     }
     let room = options.room.as_deref().cloned().unwrap_or_else(|| Room {
@@ -119,8 +121,8 @@ pub(super) fn fit(
     match status {
         0 => Ok(()),
         1 => Err(no_fit(
-            "it is too large with -ts, -ot, -cmoe and -ncmoe as they are".to_owned(),
+            "it is too large with -ts, -ot, -cmoe and -ncmoe as they are",
         )),
-        _ => Err(no_fit(last_log_errors())),
+        _ => Err(no_fit(&last_log_errors())),
     }
 }

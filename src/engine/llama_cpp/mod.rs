@@ -11,6 +11,7 @@ mod matrix;
 mod model;
 mod node;
 mod own_head;
+mod params;
 mod placement;
 mod probe;
 pub(super) mod rpc;
@@ -56,7 +57,9 @@ impl LlamaCpp {
         self.started
             .get_or_init(backends::start)
             .as_ref()
-            .map_err(|error| EngineError::Backend(error.clone()))
+            .map_err(|error| {
+                EngineError::Setup(format!("llama.cpp's backends cannot be used: {error}"))
+            })
     }
 }
 
@@ -93,7 +96,8 @@ impl Engine for LlamaCpp {
     }
 
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<LlamaCppModel<'_>, EngineError> {
-        LlamaCppModel::load(self.backend()?, path, options, self.ends_process)
+        self.backend()?;
+        LlamaCppModel::load(self, path, options)
     }
 
     fn head(
@@ -116,10 +120,7 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     let header = gguf::read(path)?;
     match unsuitable(&header) {
         None => Ok(header),
-        Some(what) => Err(EngineError::Unsuitable {
-            path: path.to_owned(),
-            what,
-        }),
+        Some(what) => Err(EngineError::model(path, what)),
     }
 }
 

@@ -6,18 +6,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kl_formats::States;
-use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use super::context::Contexts;
+use super::context::{Batch, Contexts};
 use super::device::Device;
 use super::load::{Loaded, load};
 use super::probe::Found;
 use super::rpc;
 use super::tap::Tap;
-use super::{LlamaCppDecoder, LlamaCppHead, inspect};
+use super::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
     ContextOptions, EngineError, GpuLayers, Model, ModelFacts, ModelOptions, OutputHead,
@@ -26,14 +25,12 @@ use crate::engine::{
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
-    _backend: &'b LlamaBackend,
+    engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
     pub(super) header: Gguf,
     /// The devices that may compute parts of it.
     pub(super) gpus: Vec<Device>,
-    /// Set if the process may end with it.
-    ends_process: bool,
     /// Locked while one of the contexts decodes.
     turn: Mutex<()>,
     pub(super) contexts: Contexts,
@@ -46,10 +43,9 @@ pub struct LlamaCppModel<'b> {
 impl<'b> LlamaCppModel<'b> {
     /// Loads a GGUF, after [`inspect`] has refused what llama.cpp would abort on.
     pub(super) fn load(
-        backend: &'b LlamaBackend,
+        engine: &'b LlamaCpp,
         path: &Path,
         options: &ModelOptions,
-        ends_process: bool,
     ) -> Result<Self, EngineError> {
         let before = fs::metadata(path).ok();
         let header = inspect(path)?;
@@ -61,17 +57,15 @@ impl<'b> LlamaCppModel<'b> {
             metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
         };
         if stamp(fs::metadata(path).ok()) != stamp(before) {
-            return Err(EngineError::Changed {
-                path: path.to_owned(),
-            });
+            let what = "changed while it was loaded: wait until it is complete, and try again";
+            return Err(EngineError::model(path, what));
         }
         Ok(Self {
-            _backend: backend,
+            engine,
             facts: facts(path, &header, &loaded),
             header,
             inner: loaded.model,
             gpus: loaded.gpus,
-            ends_process,
             turn: Mutex::new(()),
             contexts: Contexts::default(),
             found: OnceLock::new(),
@@ -158,7 +152,11 @@ impl Model for LlamaCppModel<'_> {
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
         // llama.cpp counts the bytes of a text in 31 bits.
         if i32::try_from(text.len()).is_err() {
-            return Err(EngineError::TextTooLong { bytes: text.len() });
+            return Err(EngineError::Setup(format!(
+                "the text has {} bytes, but llama.cpp tokenizes at most {} at once: split the file",
+                text.len(),
+                i32::MAX
+            )));
         }
         let vocab = self.inner.vocab();
         let tokens = vocab.tokenize(text.as_bytes(), false, parse_special);
@@ -171,9 +169,15 @@ impl Model for LlamaCppModel<'_> {
             false => None,
         };
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
-        let context = self.context(options, tap.clone())?;
-        let (facts, turn) = (&self.facts, self.turn());
-        Ok(LlamaCppDecoder::new(context, options, facts, tap, turn))
+        Ok(LlamaCppDecoder {
+            context: self.context(options, tap.clone())?,
+            batch: Batch::default(),
+            calls: options.calls(),
+            n_seq: options.n_seq.max(1) as usize,
+            facts: &self.facts,
+            tap,
+            turn: self.turn(),
+        })
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
@@ -208,7 +212,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if self.ends_process && self.gpus.is_empty() {
+        if self.engine.ends_process && self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }

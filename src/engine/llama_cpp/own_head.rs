@@ -55,7 +55,7 @@ impl LlamaCppModel<'_> {
         let probe = Arc::new(Mutex::new(Probe::new(self.facts.n_vocab)));
         let mut context = self.context(&options, Some(probe.clone()))?;
         let mut batch = Batch::default();
-        batch.push(0, self.facts.bos_token.unwrap_or_default(), 0, true);
+        batch.push(0, &[self.facts.bos_token.unwrap_or_default()], 0..1, 0);
         {
             let _turn = self.turn().lock().unwrap_or_else(PoisonError::into_inner);
             context
@@ -84,10 +84,13 @@ impl LlamaCppModel<'_> {
             &self.facts.options,
             watch,
         );
-        context.ok_or_else(|| EngineError::Context {
-            path: self.facts.path.clone(),
-            n_ctx: options.n_ctx,
-            reason: last_log_errors(),
+        context.ok_or_else(|| {
+            let (n_ctx, reason) = (options.n_ctx, last_log_errors());
+            let advice = context_advice(&reason);
+            let what = format!(
+                "llama.cpp could not create a context of {n_ctx} tokens: {reason} ({advice})"
+            );
+            EngineError::model(&self.facts.path, what)
         })
     }
 
@@ -107,9 +110,8 @@ impl LlamaCppModel<'_> {
             return Ok(sha256);
         }
         let mut hash = Hasher(Sha256::new());
-        io::copy(&mut self.header.open(place)?, &mut hash).map_err(|error| EngineError::Load {
-            path: self.facts.path.clone(),
-            reason: error.to_string(),
+        io::copy(&mut self.header.open(place)?, &mut hash).map_err(|error| {
+            EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
         })?;
         Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))
     }
@@ -180,6 +182,20 @@ impl LlamaCppModel<'_> {
 fn gpu_of(memory: BufferType) -> Option<Device> {
     let device = memory.device()?;
     (device.host_buffer_type() != Some(memory)).then_some(device)
+}
+
+/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
+/// else too little memory.
+fn context_advice(reason: &str) -> &'static str {
+    let mentions = |word: &str| reason.contains(word);
+    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
+        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
+         --cache-type-v f16"
+    } else if mentions("block size") {
+        "use another --cache-type-k or --cache-type-v: f16 always works"
+    } else {
+        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
+    }
 }
 
 /// Hashes what is written to it.

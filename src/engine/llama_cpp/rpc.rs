@@ -62,10 +62,7 @@ fn notice(endpoint: &str) -> Sender<()> {
 /// # Errors
 /// What is wrong with the address, or with what answers there.
 pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
-    let fails = |what: String| EngineError::Server {
-        endpoint: endpoint.to_owned(),
-        what,
-    };
+    let fails = |what: String| EngineError::Setup(format!("--rpc {endpoint}: {what}"));
     if servers().iter().any(|known| known == endpoint) {
         return Ok(());
     }

@@ -169,7 +169,7 @@ proptest! {
         let path = scratch.file(&changed);
         match LlamaCppReader::open(path) {
             Ok(reader) => {
-                prop_assert_eq!(reader.header().file_bytes(), Some(changed.len() as u64));
+                prop_assert_eq!(reader.header.file_bytes(), Some(changed.len() as u64));
                 let found = read(path, 3);
                 found.err().iter().for_each(|error| check_message(error, path));
             }

@@ -9,10 +9,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::common::about;
-use crate::error::Named;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{About, Encoding, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
+use crate::{About, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -26,15 +25,13 @@ type Contents = Vec<(WindowSpec, Vec<u32>)>;
 /// The windows of a file of these tokens, and their rows.
 fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<SampleWindow> {
     let header = LlamaCppHeader {
-        is_floored: true,
         n_ctx,
-        n_vocab,
-        n_windows: tokens.len() as u32 / n_ctx,
+        ..LlamaCppHeader::default()
     };
     let n_rows = header.rows_per_window();
-    let mut logits = logits.chunks((n_rows * n_vocab).max(1) as usize);
+    let mut logits = logits.chunks(n_rows.saturating_mul(n_vocab).max(1) as usize);
     (0..)
-        .zip(tokens.chunks(n_ctx as usize))
+        .zip(tokens.chunks(n_ctx.max(1) as usize))
         .map(|(window, tokens)| SampleWindow {
             spec: WindowSpec {
                 window,
@@ -48,9 +45,10 @@ fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<Samp
 }
 
 fn writer(n_ctx: u32, n_vocab: u32, tokens: &[u32]) -> Result<Writer<Vec<u8>>> {
-    let name = Named::new(Path::new("out"));
-    let start = writer::with_tokens(&name, n_ctx, n_vocab, tokens)?;
-    Writer::begin(Vec::new(), name, start)
+    let target = Target::new(KIND, None).unwrap();
+    let about = About::new(KIND, "", n_ctx, n_vocab);
+    let windows = specs(&windows(n_ctx, n_vocab, tokens, &[]));
+    Writer::create(Vec::new(), Path::new("out"), target, &about, &windows)
 }
 
 /// A file whose rows hold `logits`.
@@ -60,7 +58,9 @@ fn write(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32], at_once: usiz
     let bytes = written(writer, &windows, at_once);
     let specs = specs(&windows);
     let about = About::new(KIND, "", n_ctx, n_vocab);
-    let expected = writer::projected_bytes(Encoding::U16, &about, &specs);
+    let expected = Target::new(KIND, None)
+        .unwrap()
+        .projected_bytes(&about, &specs);
     assert!(specs.is_empty() || expected == bytes.len() as u64);
     bytes
 }
@@ -75,9 +75,9 @@ fn encoded(row: &[f32]) -> Vec<u8> {
 /// Everything a file holds, `at_once` rows at a time.
 fn read(path: &Path, at_once: u32) -> Result<Contents> {
     let reader = LlamaCppReader::open(path)?;
-    let n_rows = reader.header().rows_per_window();
+    let n_rows = reader.header.rows_per_window();
     let mut reuse: Option<RowBlock> = None;
-    (0..reader.n_windows())
+    (0..reader.header.n_windows as usize)
         .map(|i| {
             let spec = reader.window(i)?;
             assert_eq!((spec.window as usize, spec.n_rows), (i, n_rows));
@@ -217,7 +217,7 @@ fn llama_perplexitys_own_file_gives_its_perplexity() {
         n_vocab: 1024,
         n_windows: 2,
     };
-    assert_eq!(*reader.header(), header);
+    assert_eq!(reader.header, header);
     assert_eq!((header.rows_per_window(), header.n_rows()), (63, 126));
     let (mut nll, mut row) = (0.0, vec![0.0; 1024]);
     for i in 0..2 {

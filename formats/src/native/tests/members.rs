@@ -3,7 +3,8 @@
 use super::member::{HEAD_BYTES, MemberHead};
 use super::*;
 use crate::Error;
-use crate::native::index::{self, IndexEntry};
+use crate::native::index;
+use crate::window::PlacedWindow;
 
 /// A member: its tag and its plain bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,13 +14,13 @@ pub(super) struct Part {
 }
 
 /// The sample's members up to the index, and the index's entries.
-fn taken_apart() -> (Vec<Part>, Vec<IndexEntry>) {
+fn taken_apart() -> (Vec<Part>, Vec<PlacedWindow>) {
     let (header, windows) = sample();
     parts_of(&write(&header, &windows, 3))
 }
 
 /// The members of a file up to the index, and the index's entries.
-pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<IndexEntry>) {
+pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<PlacedWindow>) {
     let reader = NativeReader::open(Scratch::new().file(bytes)).unwrap();
     let mut rest = bytes;
     let mut parts = Vec::new();
@@ -39,7 +40,7 @@ pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<IndexEntry>) {
 
 /// A file of these parts. The entries' offsets are made right: they are those of the members in
 /// their order.
-pub(super) fn put_together(parts: &[Part], mut entries: Vec<IndexEntry>) -> Vec<u8> {
+pub(super) fn put_together(parts: &[Part], mut entries: Vec<PlacedWindow>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut offsets = Vec::new();
     for part in parts {

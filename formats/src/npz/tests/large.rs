@@ -53,9 +53,8 @@ fn an_array_beyond_4_gib_is_read_where_it_is() {
     file.set_len(end).unwrap();
 
     let mut reader = NpzReader::open(&scratch.path).unwrap();
-    assert!(reader.file_bytes() > 1 << 32);
-    assert!(reader.rows_per_window().eq([N_ROWS as u32, 2]));
-    reader.next_window().unwrap().unwrap();
+    assert!(end > 1 << 32);
+    assert_eq!(reader.next_window().unwrap().unwrap().n_rows, N_ROWS as u32);
     assert_eq!(reader.next_rows(1).unwrap().unwrap().row(0).get(1), 0.0);
     assert_eq!(reader.next_window().unwrap().unwrap().n_rows, 2);
     let rows = reader.next_rows(2).unwrap().unwrap();

@@ -36,7 +36,6 @@ fn rows_beyond_4_gib_are_read_where_they_are() {
             ],
         );
         let reader = folder.open().unwrap();
-        assert_eq!(reader.file_bytes(), data + matrix_bytes + ids.len() as u64);
         let window = reader.window(0).unwrap();
         assert_eq!(window.tokens.last(), Some(&(N_ROWS as u32 - 1)));
         let block = reader.block(0, reader.n_blocks(0) - 1, None).unwrap();

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::engine::GpuLayers;
+use crate::engine::llama_cpp::fit::Extra;
+use crate::engine::llama_cpp::params::{END, Params};
 
 fn refused(options: &ModelOptions) -> String {
     hush();
@@ -90,6 +92,58 @@ fn automatic_layers_are_a_number_once_a_model_is_loaded() {
     assert_eq!(model.facts().options.n_gpu_layers, GpuLayers::Count(0));
     // Three layers, and the output layer.
     assert_eq!(model.facts().n_layers, 4);
+}
+
+/// llama.cpp gives the extra model's context the size of the first one's, before it looks for
+/// the file.
+#[test]
+fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
+    hush();
+    ENGINE.devices().unwrap();
+    let file = fixture("tiny-q4_K_M.gguf");
+    let file = CString::new(file.to_str().unwrap()).unwrap();
+    let options = ModelOptions {
+        devices: vec!["none".to_owned()],
+        n_gpu_layers: GpuLayers::Auto,
+        ..ModelOptions::default()
+    };
+    let context = |n_ctx| {
+        let options = ContextOptions {
+            n_ctx,
+            n_batch: 32,
+            n_ubatch: 32,
+            threads: 1,
+            ..ContextOptions::default()
+        };
+        context::params(&options, &ModelOptions::default())
+    };
+    let mut params = Params::new(&options, &[]).unwrap();
+    let (mut own, mut others) = (context(512), context(64));
+    let mut others_model = params.raw;
+    let mut extra = Extra {
+        path_model: c"/no/such/model.gguf".as_ptr(),
+        mparams: &raw mut others_model,
+        cparams: &raw mut others,
+        shares_model: false,
+    };
+    let mut overrides = vec![END; 4096];
+    let mut margins = vec![0; params.tensor_split.len()];
+    // SAFETY: as in `fit`.
+    let status = unsafe {
+        assert!(sys::llama_max_tensor_buft_overrides() <= overrides.len());
+        sys::llama_rs_fit_params(
+            file.as_ptr(),
+            &raw mut params.raw,
+            &raw mut own,
+            params.tensor_split.as_mut_ptr(),
+            overrides.as_mut_ptr(),
+            margins.as_mut_ptr(),
+            0,
+            (&raw mut extra).cast_const().cast(),
+            sys::GGML_LOG_LEVEL_ERROR,
+        )
+    };
+    assert_eq!((status, others.n_ctx), (0, 512));
 }
 
 /// A mapped file shows in the process's memory for as long as its model is there.

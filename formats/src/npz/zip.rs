@@ -131,6 +131,11 @@ impl Stream {
         }
     }
 
+    /// The member's name.
+    pub(super) fn name(&self) -> &str {
+        &self.member.name
+    }
+
     /// Bytes read so far.
     pub(super) fn n_bytes(&self) -> u64 {
         self.n_bytes

@@ -1,0 +1,188 @@
+//! llama.cpp's parameters of a model, made of the options that a user gives, and back.
+
+use std::ffi::{CStr, CString};
+
+use llama_cpp_sys_2 as sys;
+
+use super::device::{BufferType, Device};
+use crate::engine::{EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit};
+
+/// llama.cpp's parameters of a model, with all that they point to.
+pub(super) struct Params {
+    pub(super) raw: sys::llama_model_params,
+    /// Of the devices, and null.
+    devices: Vec<sys::ggml_backend_dev_t>,
+    /// One proportion for each of llama.cpp's most devices.
+    pub(super) tensor_split: Vec<f32>,
+    /// The overrides, and one without a pattern.
+    pub(super) overrides: Vec<sys::llama_model_tensor_buft_override>,
+    _patterns: Vec<CString>,
+}
+
+impl Params {
+    pub(super) fn new(options: &ModelOptions, gpus: &[Device]) -> Result<Self, EngineError> {
+        // SAFETY: these return plain values.
+        let (mut raw, max_devices) =
+            unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
+        raw.n_gpu_layers = match options.n_gpu_layers {
+            GpuLayers::Count(n) => i32::try_from(n).unwrap_or(i32::MAX),
+            // Any negative number; `fit` wants the default one.
+            GpuLayers::All | GpuLayers::Auto => raw.n_gpu_layers,
+        };
+        if let Some(mode) = options.split_mode
+            && !gpus.is_empty()
+        {
+            raw.split_mode = match mode {
+                SplitMode::None => sys::LLAMA_SPLIT_MODE_NONE,
+                SplitMode::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
+                SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
+                SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
+            };
+        }
+        if let Some(main_gpu) = options.main_gpu {
+            let is_there = usize::try_from(main_gpu).is_ok_and(|index| index < gpus.len());
+            if !is_there && !gpus.is_empty() {
+                // llama.cpp ignores it, unless it uses that device alone.
+                return Err(EngineError::Setup(format!(
+                    "--main-gpu {main_gpu}: counted from 0, the devices are {}",
+                    names(gpus).join(", ")
+                )));
+            }
+            raw.main_gpu = main_gpu;
+        }
+        // Without AMX: llama.cpp's own list would have it.
+        let mut cpus = Device::all().into_iter().filter(|device| device.is_cpu());
+        raw.use_extra_bufts = cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
+        raw.load_mode = match (options.use_mmap, options.use_mlock) {
+            (None, false) => raw.load_mode,
+            (Some(true), false) => sys::LLAMA_LOAD_MODE_MMAP,
+            (Some(false), false) => sys::LLAMA_LOAD_MODE_NONE,
+            (Some(true) | None, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+            (Some(false), true) => sys::LLAMA_LOAD_MODE_MLOCK,
+        };
+        let TensorSplit(proportions) = &options.tensor_split;
+        if !gpus.is_empty() && proportions.len() > gpus.len() {
+            return Err(EngineError::Setup(format!(
+                "--tensor-split: {} proportions, but the devices are {}: give one for each",
+                proportions.len(),
+                names(gpus).join(", ")
+            )));
+        }
+        let mut tensor_split = proportions.clone();
+        tensor_split.resize(max_devices.max(gpus.len()), 0.0);
+        let overrides = options.all_overrides();
+        // It comes from the command line, where no text holds a NUL.
+        let pattern =
+            |tensors: &TensorOverride| CString::new(&*tensors.pattern).unwrap_or_default();
+        let patterns: Vec<CString> = overrides.iter().map(pattern).collect();
+        let mut list = Vec::with_capacity(overrides.len() + 1);
+        for (TensorOverride { memory, .. }, pattern) in overrides.iter().zip(&patterns) {
+            list.push(sys::llama_model_tensor_buft_override {
+                pattern: pattern.as_ptr(),
+                buft: memory_named(memory)?.as_ptr(),
+            });
+        }
+        list.push(END);
+        let devices = gpus.iter().map(|device| device.as_ptr());
+        let mut params = Self {
+            raw,
+            devices: devices.chain([std::ptr::null_mut()]).collect(),
+            tensor_split,
+            overrides: list,
+            _patterns: patterns,
+        };
+        params.raw.devices = params.devices.as_mut_ptr();
+        if !proportions.is_empty() {
+            params.raw.tensor_split = params.tensor_split.as_ptr();
+        }
+        if !overrides.is_empty() {
+            params.raw.tensor_buft_overrides = params.overrides.as_ptr();
+        }
+        Ok(params)
+    }
+
+    /// The options, with a number of layers and what was fitted.
+    pub(super) fn resolved(
+        &self,
+        given: &ModelOptions,
+        n_layers: u32,
+        n_gpus: usize,
+    ) -> ModelOptions {
+        let mut options = given.clone();
+        options.room = None;
+        // llama.cpp's name of a server's memory holds its address, which is not to be recorded.
+        for tensors in &mut options.tensor_overrides {
+            if let Ok(memory) = memory_named(&tensors.memory)
+                && let Some(device) = memory.device()
+            {
+                tensors.memory = device.name();
+            }
+        }
+        let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
+        // llama.cpp asks for it only where one device holds all.
+        if options.split_mode != Some(SplitMode::None) {
+            options.main_gpu = None;
+        }
+        options.n_gpu_layers = GpuLayers::Count(match n_gpus {
+            0 => 0,
+            _ => n.min(n_layers),
+        });
+        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.is_empty() {
+            let mut split = self.tensor_split.clone();
+            split.truncate(n_gpus);
+            if split.iter().any(|&n| n > 0.0) {
+                options.tensor_split = TensorSplit(split);
+            }
+        }
+        if given.n_gpu_layers == GpuLayers::Auto && given.all_overrides().is_empty() {
+            options.tensor_overrides = self.fitted_overrides();
+        }
+        options
+    }
+
+    /// What the list of overrides holds.
+    fn fitted_overrides(&self) -> Vec<TensorOverride> {
+        let list = self.overrides.iter();
+        list.take_while(|tensors| !tensors.pattern.is_null())
+            .filter_map(|tensors| {
+                let memory = BufferType::new(tensors.buft)?;
+                let device = memory.device().map(Device::name);
+                // SAFETY: a pattern that is not null is a text that lives as long as the list.
+                let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
+                Some(TensorOverride {
+                    pattern: pattern.to_string_lossy().into_owned(),
+                    memory: device.unwrap_or_else(|| memory.name()),
+                })
+            })
+            .collect()
+    }
+}
+
+/// The end of a list of overrides.
+pub(super) const END: sys::llama_model_tensor_buft_override =
+    sys::llama_model_tensor_buft_override {
+        pattern: std::ptr::null(),
+        buft: std::ptr::null_mut(),
+    };
+
+/// The memory of a device, by the name of either.
+fn memory_named(name: &str) -> Result<BufferType, EngineError> {
+    let devices = Device::all();
+    let mut of_devices = devices
+        .iter()
+        .filter_map(|device| Some((device.name(), device.buffer_type()?)));
+    of_devices
+        .find(|(device, memory)| device == name || memory.name() == name)
+        .map(|(_, memory)| memory)
+        .ok_or_else(|| {
+            let known = names(&devices).join(", ");
+            EngineError::Setup(format!(
+                "--override-tensor: no device '{name}': available are {known}"
+            ))
+        })
+}
+
+/// The names of devices.
+pub(super) fn names(devices: &[Device]) -> Vec<String> {
+    devices.iter().map(|device| device.name()).collect()
+}
