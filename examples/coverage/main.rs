@@ -12,7 +12,7 @@
 mod paired;
 mod text;
 
-use kl::stats::student::student_two_sided;
+use kl::stats::probability::student_two_sided;
 use kl::stats::{
     Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Confidence, Estimate, Summary,
 };

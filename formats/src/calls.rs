@@ -1,4 +1,4 @@
-//! How a window is split into decode calls, and these into physical batches.
+//! The rule by which a window is split into decode calls, and these into physical batches.
 
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// How much of a piece is compressed to see whether compressing the rest pays.
+/// The bytes of a piece that are compressed to see whether compressing the rest pays.
 const SAMPLE_BYTES: usize = 16 << 10;
 
 /// A piece is compressed if its sample shrinks to less than this share, else stored. Measured:

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Found;
 
-/// What can go wrong with a file.
+/// The faults of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done, as a verb phrase.
+        /// The attempted action, as a verb phrase.
         what: &'static str,
         /// The system's own words. They are part of the message and not its `source()`, so that a
         /// printed chain of causes does not repeat them.
@@ -29,7 +29,7 @@ pub enum Error {
     NotAReference {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// The kind that it seems to be.
         found: Found,
     },
     /// The file is not a sidecar.
@@ -37,7 +37,7 @@ pub enum Error {
     NotASidecar {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// The kind that it seems to be.
         found: Found,
     },
     /// The file is recognised, but this version cannot read it.
@@ -45,7 +45,7 @@ pub enum Error {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is not supported, and what to do instead.
+        /// The unsupported property, and the remedy.
         what: String,
     },
     /// The file's header line cannot be used.
@@ -53,7 +53,7 @@ pub enum Error {
     Header {
         /// The file.
         path: PathBuf,
-        /// Which field, and what is wrong with it.
+        /// The field, and its fault.
         what: String,
     },
     /// The file ends too early.
@@ -69,7 +69,7 @@ pub enum Error {
         /// Where the missing bytes should begin, in bytes of the file; for kl.py's file, in bytes
         /// of the plain stream.
         offset: u64,
-        /// What is missing.
+        /// The missing item.
         what: String,
     },
     /// The file's bytes contradict themselves.
@@ -85,7 +85,7 @@ pub enum Error {
         /// Where the fault is, in bytes of the file; for kl.py's file, in bytes of the plain
         /// stream.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A size past the limit that this crate allocates memory for.
@@ -93,7 +93,7 @@ pub enum Error {
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Which size, and its limit.
+        /// The size, and its limit.
         what: String,
     },
     /// A writer was given something that its file cannot hold, or that contradicts its header.
@@ -101,7 +101,7 @@ pub enum Error {
     Unwritable {
         /// The file; empty where it has no name.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
 }

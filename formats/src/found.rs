@@ -1,4 +1,4 @@
-//! What a file is, by its first bytes, where another kind of file was expected.
+//! The kind of a file by its first bytes, where another kind was expected.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::gzip::GZIP_MAGIC;
 use crate::reference::format::FirstBytes;
 use crate::{Kind, klpy, llamacpp, native, npz, sidecar};
 
-/// What a file seems to be that is not of the kind that was expected.
+/// The kind that a file seems to be, where another was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
@@ -79,7 +79,7 @@ impl Found {
         start.map_or(Self::Unknown, |start| Self::of(&start))
     }
 
-    /// What starts with these bytes.
+    /// Recognises a file by its first bytes.
     pub(crate) fn of(start: &FirstBytes) -> Self {
         let raw = start.raw.as_slice();
         let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
@@ -98,7 +98,7 @@ impl Found {
     }
 }
 
-/// Whether the first file in a zip file is an array of numpy's.
+/// Returns true if the first file in a zip file is an array of numpy's.
 fn is_npz(raw: &[u8]) -> bool {
     /// Where a local file header states the length of its name, and where the name begins.
     const NAME: (usize, usize) = (26, 30);
@@ -140,7 +140,7 @@ fn of_text(raw: &[u8]) -> Found {
     }
 }
 
-/// Whether these are the first bytes of UTF-8, whose last character may be cut off.
+/// Returns true if these are the first bytes of UTF-8, whose last character may be cut off.
 fn is_utf8(raw: &[u8]) -> bool {
     let error = std::str::from_utf8(raw).err();
     error.is_none_or(|error| error.error_len().is_none())

@@ -14,8 +14,8 @@ pub struct GgmlType {
     pub block: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Whether ggml multiplies matrices of this type with activations. It does not for integers, f64
-    /// and the types that it makes of activations.
+    /// True if ggml multiplies matrices of this type with activations. It does not for integers,
+    /// f64 and the types that it makes of activations.
     pub is_for_weights: bool,
 }
 

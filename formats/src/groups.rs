@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-/// Which group each window of a reference belongs to.
+/// The groups of a reference's windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     names: Vec<String>,
-    /// How many windows in sequence are of which group: [`Groups::window_groups`].
+    /// The numbers of windows in sequence of one group: [`Groups::window_groups`].
     runs: Vec<(u32, u32)>,
     /// The number of the first window after each run.
     ends: Vec<u32>,
@@ -77,8 +77,8 @@ impl Groups {
         &self.names
     }
 
-    /// How many windows in sequence are of which group: pairs of a group, an index into the names,
-    /// and a number of windows, in the order of the windows' numbers.
+    /// Lists the windows in sequence of one group: pairs of a group, an index into the names, and a
+    /// number of windows, in the order of the windows' numbers.
     pub fn window_groups(&self) -> &[(u32, u32)] {
         &self.runs
     }

@@ -27,7 +27,7 @@ pub(crate) fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&trailer(plain));
 }
 
-/// Whether a member's last bytes are those of `plain`.
+/// Returns true if a member's last bytes are those of `plain`.
 pub(crate) fn is_trailer(bytes: &[u8; TRAILER_BYTES], plain: &[u8]) -> bool {
     let [crc, length] = bytemuck::cast::<_, [u32; 2]>(*bytes);
     checksum::matches(crc32fast::hash(plain), crc) && length == plain.len() as u32

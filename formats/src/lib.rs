@@ -52,7 +52,7 @@
 //! # let tensor = [0; 4 * 2 * 3];
 //! # about.states = Some(States {
 //! #     n_embd: 2,
-//! #     state_type: StateType::F16,
+//! #     state_type: Float::F16,
 //! #     head: HeadTensor {
 //! #         name: "output.weight".into(),
 //! #         type_name: "f32".into(),
@@ -189,7 +189,8 @@ pub use sidecar::{
     CutOffSidecar, ReferenceSummary, SidecarHeader, SidecarReader, SidecarWriter, TokenRecord,
     TokenTexts, is_sidecar,
 };
-pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, StateType, States};
+pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
+pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec};
 pub use writing::{
     Piece, Target, TargetError, WindowEncoder, WindowFormat, Writer, rows_per_piece,

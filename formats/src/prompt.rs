@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Prompt {
-    /// What was asked.
+    /// The question.
     pub content: PromptContent,
     /// Tokens that it was decoded as, with an inserted BOS, without generated ones.
     pub n_tokens: u32,
 }
 
-/// What was asked.
+/// The question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptContent {
     /// A text.
@@ -82,7 +82,7 @@ impl PromptContent {
     }
 }
 
-/// How messages look, for errors.
+/// The form of messages, for errors.
 const MESSAGES: &str = r#"[{"role": "...", "content": "..."}]"#;
 
 /// A list of messages: JSON, kept byte for byte.
@@ -121,8 +121,8 @@ impl Messages {
         self.0.get()
     }
 
-    /// What is wrong with them, if anything: there must be some, each with a `role`, and with a
-    /// `content` that is a string or a list of parts, all of them text.
+    /// Finds a fault in them: there must be some, each with a `role`, and with a `content` that is
+    /// a string or a list of parts, all of them text.
     fn fault(&self) -> Option<String> {
         let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(self.json()) else {
             return Some(format!("messages is not a list; expected {MESSAGES}"));
@@ -150,7 +150,7 @@ impl Messages {
     }
 }
 
-/// What is wrong with a message, if anything.
+/// Finds a fault in a message.
 fn message_fault(message: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Fields<'a> {
@@ -185,7 +185,7 @@ fn message_fault(message: &RawValue) -> Option<String> {
     })
 }
 
-/// What is wrong with a part of a content, if anything: only texts can be put into a template.
+/// Finds a fault in a part of a content: only texts can be put into a template.
 fn part_fault(part: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Fields<'a> {

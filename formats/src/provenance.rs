@@ -27,7 +27,7 @@ pub struct Provenance {
     pub n_ctx: u32,
     /// Entries of a row.
     pub n_vocab: u32,
-    /// Whether each window starts with an inserted BOS.
+    /// True if each window starts with an inserted BOS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_bos: Option<bool>,
     /// First scored position of a full window.
@@ -42,7 +42,7 @@ pub struct Provenance {
     /// The text's path, as it was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_path: Option<String>,
-    /// How the rows were computed.
+    /// The set-up that computed the rows: results move with each of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendIdentity>,
     /// Seed of the windows' order; `None` where they are in the order of the text.
@@ -51,7 +51,7 @@ pub struct Provenance {
     /// Tokens of text from the start of a window to that of the next, where windows overlap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stride: Option<u32>,
-    /// Which part of a whole the file holds; `None` for a whole one.
+    /// The part of a whole that the file holds; `None` for a whole one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
 }
@@ -127,7 +127,8 @@ impl ModelIdentity {
         Some(8.0 * self.size_bytes? as f64 / n_params as f64)
     }
 
-    /// Whether both are the same model, as far as the hashes show. Without a hash, they are not.
+    /// Returns true if both are the same model, as far as the hashes show. Without a hash, they are
+    /// not.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_equal = |(here, there)| here == there;
         let samples = self
@@ -178,7 +179,7 @@ impl TextIdentity {
     }
 }
 
-/// How the rows were computed: results move with each of these.
+/// The set-up that computed the rows: results move with each of these.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -197,7 +198,7 @@ pub struct BackendIdentity {
     pub n_batch: Option<u32>,
     /// Physical batch, in tokens.
     pub n_ubatch: Option<u32>,
-    /// Whether windows were split into decode calls of equal length. Where absent, they were not.
+    /// True if windows were split into decode calls of equal length. Where absent, they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal_calls: Option<bool>,
     /// Windows decoded in a call, as separate sequences. Where absent, one.
@@ -222,7 +223,7 @@ impl BackendIdentity {
         }
     }
 
-    /// How windows were split, as far as it is recorded.
+    /// Returns the rule by which windows were split, as far as it is recorded.
     pub fn calls(&self) -> Option<Calls> {
         let n_batch = self.n_batch.filter(|&n| n > 0)?;
         Some(Calls {
@@ -233,17 +234,17 @@ impl BackendIdentity {
     }
 }
 
-/// Which part of a whole a file holds: the windows `index`, `index + count`, `index + 2 * count`, ...
-/// of the whole's, counted from 0 in the order in which one run would write them.
+/// The part of a whole that a file holds: the windows `index`, `index + count`, `index + 2 *
+/// count`, ... of the whole's, counted from 0 in the order in which one run would write them.
 ///
 /// The header of a part counts its own windows and rows; here are those of the whole. Everything
 /// else in the header is as in the whole's.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shard {
-    /// Which part, from 0.
+    /// The part's number, from 0.
     pub index: u32,
-    /// How many parts there are.
+    /// The number of parts.
     pub count: u32,
     /// Windows of the whole that have rows.
     pub n_windows: u32,
@@ -258,7 +259,7 @@ impl Shard {
         after.div_ceil(self.count.max(1))
     }
 
-    /// What is wrong with it, if anything; `n_rows` are the file's own.
+    /// Finds a fault in it; `n_rows` are the file's own.
     pub(crate) fn fault(&self, n_rows: Option<u64>) -> Option<String> {
         let Self { index, count, .. } = self;
         if index >= count {

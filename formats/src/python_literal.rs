@@ -25,9 +25,9 @@ pub(crate) fn dict(text: &str) -> Result<Vec<(Value, Value)>, NotADict> {
     }
 }
 
-/// Whether `text` is safe to parse: for each level of nesting the parser needs more stack, and
-/// twice the time. Brackets inside strings do not count. A `\N{...}` escape, the one that may hold
-/// a quote, is refused: Python's `repr` never writes it.
+/// Returns true if `text` is safe to parse: for each level of nesting the parser needs more stack,
+/// and twice the time. Brackets inside strings do not count. A `\N{...}` escape, the one that may
+/// hold a quote, is refused: Python's `repr` never writes it.
 fn is_shallow(text: &str) -> bool {
     let mut depth = 0usize;
     let mut quote = None;

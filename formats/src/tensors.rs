@@ -4,26 +4,30 @@
 use std::path::Path;
 
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
 use crate::reference::{About, Kind, Values};
 use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowEntry, WindowSpec};
 
-/// The type of a row's entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Float {
+/// The type of a row's entries, or of a hidden state's. Written `f16`, `bf16` or `f32` in JSON.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Float {
     /// IEEE binary16.
     F16,
     /// The upper half of an f32.
     Bf16,
     /// IEEE binary32.
     F32,
-    /// IEEE binary64, rounded to f32 when read.
+    /// IEEE binary64, rounded to f32 when read; not of hidden states.
+    #[serde(skip)]
     F64,
 }
 
 impl Float {
     /// Its name, in JSON and in messages.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Float::F16 => "f16",
             Float::Bf16 => "bf16",
@@ -33,7 +37,7 @@ impl Float {
     }
 
     /// Bytes of an entry.
-    pub(crate) const fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Float::F16 | Float::Bf16 => 2,
             Float::F32 => 4,
@@ -41,8 +45,32 @@ impl Float {
         }
     }
 
+    /// Writes entries to `out`, little-endian, rounded to the nearest and on a tie to even, as ggml
+    /// rounds them: a number too large becomes an infinity, and NaN stays NaN.
+    ///
+    /// # Panics
+    /// If `out` is not as long as the entries become.
+    pub fn encode(self, entries: &[f32], out: &mut [u8]) {
+        fn each<const N: usize>(entries: &[f32], out: &mut [u8], of: impl Fn(f32) -> [u8; N]) {
+            let (numbers, _) = out.as_chunks_mut::<N>();
+            let numbers = numbers.iter_mut().zip(entries);
+            numbers.for_each(|(b, &x)| *b = of(x));
+        }
+        assert_eq!(
+            out.len(),
+            entries.len() * self.bytes(),
+            "encoded entries are as long as their type makes them"
+        );
+        match self {
+            Float::F16 => each(entries, out, |x| f16::from_f32(x).to_le_bytes()),
+            Float::Bf16 => each(entries, out, |x| bf16::from_f32(x).to_le_bytes()),
+            Float::F32 => each(entries, out, f32::to_le_bytes),
+            Float::F64 => each(entries, out, |x| f64::from(x).to_le_bytes()),
+        }
+    }
+
     /// Decodes little-endian entries to f32, as many as both slices hold.
-    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         fn each<const N: usize>(bytes: &[u8], out: &mut [f32], of: impl Fn([u8; N]) -> f32) {
             let (entries, _) = bytes.as_chunks::<N>();
             out.iter_mut().zip(entries).for_each(|(x, &b)| *x = of(b));
@@ -55,7 +83,7 @@ impl Float {
         }
     }
 
-    /// How far the logarithm of a sum of probabilities may be from 0 where they were stored as
+    /// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
     /// rounded logarithms. Each is off by a relative `u` at most (f16: 2^-11, bf16: 2^-8), the sum
     /// by `u` times the row's entropy, which is at most that of equal chances.
     fn tolerance(self, n_vocab: usize) -> f64 {
@@ -150,7 +178,8 @@ impl Matrix {
     }
 }
 
-/// How many ids an array of this shape holds, `[n]` or `[1, n]`; `None` for any other shape.
+/// Returns the number of ids in an array of this shape, `[n]` or `[1, n]`; `None` for any other
+/// shape.
 pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     match shape {
         &[n] | &[1, n] => Some(n),
@@ -158,8 +187,8 @@ pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     }
 }
 
-/// What is wrong with the number of ids of a window, if anything: there must be one per row, and
-/// there may be one more, which follows the last row's.
+/// Finds a fault in the number of ids of a window: there must be one per row, and there may be one
+/// more, which follows the last row's.
 pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     let n_rows = u64::from(n_rows);
     (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
@@ -169,7 +198,7 @@ pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     })
 }
 
-/// What is wrong with the ids of a window, if anything.
+/// Finds a fault in the ids of a window.
 pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
     let position = ids.iter().position(|&id| id >= n_vocab)?;
     Some(format!(
@@ -234,6 +263,63 @@ pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn encoded<const N: usize>(float: Float, x: f32) -> [u8; N] {
+        let mut out = [0x55; N];
+        float.encode(&[x], &mut out);
+        out
+    }
+
+    /// Bits as IEEE 754 gives them, of numbers halfway between two neighbours, and beyond the range.
+    #[test]
+    fn rounding_is_to_the_nearest_and_on_a_tie_to_even() {
+        let half = 2f32.powi(-11); // half the distance of 1 from its neighbour in f16
+        for (x, bits) in [
+            (1.0, 0x3c00u16),
+            (1.0 + half, 0x3c00),
+            (1.0 + half * 1.001, 0x3c01),
+            (1.0 + 3.0 * half, 0x3c02),
+            (-65504.0, 0xfbff),
+            (65519.0, 0x7bff),
+            (65520.0, 0x7c00),
+            (-1e30, 0xfc00),
+            (2f32.powi(-24), 0x0001),
+            (2f32.powi(-25), 0x0000),
+            (2f32.powi(-25) * 1.001, 0x0001),
+            (-0.0, 0x8000),
+        ] {
+            assert_eq!(encoded(Float::F16, x), bits.to_le_bytes(), "f16 {x}");
+        }
+        let half = 2f32.powi(-8);
+        for (x, bits) in [
+            (1.0, 0x3f80u16),
+            (1.0 + half, 0x3f80),
+            (1.0 + 1.01 * half, 0x3f81),
+            (1.0 + 3.0 * half, 0x3f82),
+            (f32::MAX, 0x7f80),
+            (-3.5, 0xc060),
+        ] {
+            assert_eq!(encoded(Float::Bf16, x), bits.to_le_bytes(), "bf16 {x}");
+        }
+        assert_eq!(encoded(Float::F32, 0.1), 0.1f32.to_le_bytes());
+        for float in [Float::F16, Float::Bf16] {
+            let mut out = [0.0];
+            float.decode(&encoded::<2>(float, f32::NAN), &mut out);
+            assert!(out[0].is_nan(), "{}", float.name());
+        }
+    }
+
+    #[test]
+    fn every_number_is_decoded_exactly_and_encoded_again() {
+        for float in [Float::F16, Float::Bf16] {
+            for bits in 0..=u16::MAX {
+                let mut out = [0.0];
+                float.decode(&bits.to_le_bytes(), &mut out);
+                let again = u16::from_le_bytes(encoded(float, out[0]));
+                assert!(again == bits || out[0].is_nan(), "{bits:04x}");
+            }
+        }
+    }
 
     #[test]
     fn entries_become_f32() {

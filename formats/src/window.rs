@@ -69,7 +69,7 @@ impl WindowSpec {
         u64::from(self.first_scored) + u64::from(self.n_rows)
     }
 
-    /// What is wrong with the counts and the tokens of this window, if anything.
+    /// Finds a fault in the counts and the tokens of this window.
     pub(crate) fn fault(&self, n_vocab: u32) -> Option<String> {
         let n_tokens = match u32::try_from(self.tokens.len()) {
             Ok(n) if n <= MAX_N_CTX => n,

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kl_formats::{
-    CheckRow, Encoding, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary, Result,
-    SidecarHeader, SidecarWriter, StateType, States, Target, TokenRecord, WindowSpec, Writer, hex,
-    klpy, llamacpp, native,
+    CheckRow, Encoding, Float, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary, Result,
+    SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex, klpy,
+    llamacpp, native,
 };
 use sha2::{Digest, Sha256};
 
@@ -72,7 +72,7 @@ fn hidden(disk: Disk) -> Result<Disk> {
     let mut about = common::about(native::KIND, 4, N_VOCAB);
     about.states = Some(States {
         n_embd: 1,
-        state_type: StateType::Bf16,
+        state_type: Float::Bf16,
         head: HeadTensor {
             name: "output.weight".into(),
             type_name: "f32".into(),

@@ -20,7 +20,7 @@ fn reader_of(spec: &str) -> &str {
         .unwrap()
 }
 
-/// What `script` prints when given `path`; `None` where there is no Python to run it.
+/// Runs `script` on `path` and returns what it prints; `None` where there is no Python to run it.
 fn python(script: &str, path: &Path) -> Option<String> {
     let has_numpy = Command::new("python3")
         .args(["-c", "import numpy"])
@@ -83,7 +83,7 @@ fn rows(window: &WindowSpec) -> impl Iterator<Item = [f32; 5]> {
     (0..window.n_rows).map(move |i| row(number, i))
 }
 
-/// What both readers print for the windows.
+/// The text that both readers print for the windows.
 fn expected(encoding: Encoding) -> String {
     expected_of(|window, i| {
         let layout = encoding.layout().unwrap();
@@ -97,7 +97,7 @@ fn expected(encoding: Encoding) -> String {
     })
 }
 
-/// What a reader prints for the windows, whose rows `row` gives, by window and index.
+/// The text that a reader prints for the windows, whose rows `row` gives, by window and index.
 fn expected_of(row: impl Fn(u32, u32) -> Vec<f32>) -> String {
     let mut lines = String::new();
     for window in windows() {

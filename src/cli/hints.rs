@@ -53,7 +53,7 @@ const OF_OTHER_COMMANDS: [(&[&str], &str); 2] = [
     ),
 ];
 
-/// How alike two flags must be, from 0 to 1, for one to be taken for the other.
+/// The similarity of two flags, from 0 to 1, from which on one is taken for the other.
 const SIMILAR: f64 = 0.7;
 
 /// Hints for the flags of a command line that are llama-perplexity's, all at once.

@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::report::number;
 
-/// How often a plain line is printed.
+/// The time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often a bar is redrawn, so that its clock runs even while nothing happens.
+/// The time between two drawings of a bar, so that its clock runs even while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 
 /// The progress of one run over its windows and rows.

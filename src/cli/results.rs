@@ -18,7 +18,7 @@ pub struct Results<'s> {
     shown: usize,
     /// Why stdout accepts no more. A reader that has stopped reading is not an error.
     stdout_closed: Option<io::Error>,
-    /// Whether a file could not be written.
+    /// True if a file could not be written.
     has_failed: bool,
 }
 

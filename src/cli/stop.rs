@@ -15,19 +15,19 @@ use std::time::Duration;
 use crate::commands::output::remove_partial_files;
 use crate::engine::servers;
 
-/// How long a run that uses servers may take to stop after the first signal.
+/// The time that a run with servers may take to stop after the first signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The signal that asked to stop; 0 before that.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// Whether there is work that looks at `ASKED`.
+/// True if there is work that looks at `ASKED`.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the work consists of decode calls, which cannot be interrupted.
+/// True if the work consists of decode calls, which cannot be interrupted.
 static DECODES: AtomicBool = AtomicBool::new(false);
 
-/// Whether decode calls, or other work of which there is progress, are under way.
+/// True if decode calls, or other work of which there is progress, are under way.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the work begins, which asks from now on whether it should stop.
@@ -41,7 +41,7 @@ pub fn end() {
     UNDER_WAY.store(false, Ordering::Relaxed);
 }
 
-/// Whether a signal has asked to stop.
+/// Returns true if a signal has asked to stop.
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed) != 0
 }

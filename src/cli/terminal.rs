@@ -11,7 +11,7 @@ use crate::report::{ModelReport, info_text, one_line, text_report};
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
     quiet: bool,
-    /// Whether each of several models is shown in a line.
+    /// True if each of several models is shown in a line.
     brief: bool,
     progress: Mutex<Option<Progress>>,
     results: Mutex<Results<'s>>,

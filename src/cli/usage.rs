@@ -1,4 +1,4 @@
-//! What clap prints: help as it is, an error in one line.
+//! The words of clap: help as it is, an error in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::cli::{settings::Call, short_flags};
 
-    /// What clap prints of a call in a terminal of 80 columns.
+    /// Returns what clap prints of a call in a terminal of 80 columns.
     fn printed(line: &str) -> String {
         let command = args::command().term_width(80);
         let mut command = command.mut_subcommands(|subcommand| subcommand.term_width(80));

@@ -1,4 +1,4 @@
-//! How many tokens and windows a decode call holds.
+//! The tokens and windows of a decode call.
 
 use std::cell::LazyCell;
 
@@ -21,21 +21,21 @@ const MEMORY_SHARE: u64 = 8;
 /// Most windows of a call. llama.cpp holds 256 sequences; more than these make no call faster.
 const MAX_N_SEQ: u32 = 64;
 
-/// What of a model decides how its windows are decoded.
+/// The model's properties that decide how its windows are decoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoding {
     /// Entries of a row.
     pub n_vocab: u32,
     /// Most rows that are wanted of a window.
     pub window_rows: u32,
-    /// Whether an accelerator computes some of its layers.
+    /// True if an accelerator computes some of its layers.
     pub is_accelerated: bool,
-    /// Whether a call may decode several windows.
+    /// True if a call may decode several windows.
     pub is_together: bool,
 }
 
 impl Decoding {
-    /// How a loaded model is decoded, in windows of which at most `window_rows` rows are wanted.
+    /// Reads them from a loaded model. `window_rows` is the most rows that are wanted of a window.
     pub fn of(model: &impl Model, window_rows: u32) -> Self {
         Self {
             n_vocab: model.facts().n_vocab,
@@ -63,7 +63,7 @@ impl Decoding {
     }
 }
 
-/// How windows are split, and how many a call decodes.
+/// The sizes of decode calls: where windows are split, and how many a call decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     pub calls: Calls,
@@ -116,8 +116,8 @@ impl Split {
         }
     }
 
-    /// What is best where nothing is set: on the CPU, equal calls of one window; with an accelerator,
-    /// llama.cpp's batches, with as many whole windows as they hold.
+    /// The best sizes where nothing is set: on the CPU, equal calls of one window; with an
+    /// accelerator, llama.cpp's batches, with as many whole windows as they hold.
     fn best(n_ctx: u32, decoding: Decoding, n_contexts: u32) -> Self {
         if !decoding.is_accelerated {
             return Self {

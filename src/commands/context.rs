@@ -10,7 +10,7 @@ use super::settings::RunSettings;
 use crate::engine::{ContextOptions, DeviceKind, Engine, FlashAttention, GpuLayers, Model};
 use crate::report::Warning;
 
-/// How the reference's own rows were computed, as far as it records that and it affects results.
+/// The set-up that computed the reference's own rows, as far as it is recorded and affects results.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Precedent {
     pub split: Option<Split>,

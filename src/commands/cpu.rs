@@ -1,5 +1,5 @@
-//! What the CPU can compute, by the names that ggml gives to what it was compiled for, and how much at
-//! once.
+//! The CPU's instructions, by the names that ggml gives to what it was compiled for, and its
+//! threads.
 
 use crate::engine::{Device, DeviceKind};
 
@@ -9,8 +9,8 @@ pub fn threads() -> usize {
     num_cpus::get()
 }
 
-/// Whether ggml was compiled for older CPUs than this one: without AVX2, a decode takes many times as
-/// long.
+/// Returns true if ggml was compiled for older CPUs than this one: without AVX2, a decode takes
+/// many times as long.
 pub fn is_slow_build(devices: &[Device]) -> bool {
     lacks_avx2(devices, &features())
 }

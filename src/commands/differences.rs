@@ -23,18 +23,19 @@ const OF_ATTENTION: [(&str, &str, &str); 3] = [
     ("V cache", "the type of cached values", "--cache-type-v"),
 ];
 
-/// What two runs are compared by.
+/// The layers offloaded: no more than the model has.
+const LAYERS: (&str, &str, &str) = ("GPU layers", "the number of offloaded layers", "-ngl");
+
+/// The parts of two runs that are compared.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'b> {
-    /// How this run computes rows.
+    /// The set-up of this run.
     pub here: &'b BackendIdentity,
-    /// How the reference's were computed.
+    /// The set-up of the reference's rows.
     pub there: &'b BackendIdentity,
     /// Tokens of the longest window.
     pub n_ctx: u32,
-    /// Layers that the model could offload: older files record more where all were.
-    pub n_layers: u32,
-    /// Whether the model has attention: one without has no KV cache.
+    /// True if the model has attention: one without has no KV cache.
     pub has_attention: bool,
 }
 
@@ -76,7 +77,7 @@ impl Run<'_> {
             true => OF_ATTENTION.as_slice(),
             false => &[],
         };
-        let settings = OF_ALL.iter().chain(of_attention);
+        let settings = OF_ALL.iter().chain(of_attention).chain([&LAYERS]);
         let differ = settings.filter_map(|&(name, what, flag)| {
             let (here, there) = (setting(self.here, name)?, setting(self.there, name)?);
             let is_same_attention = name == "flash attention"
@@ -91,24 +92,11 @@ impl Run<'_> {
                 there,
             })
         });
-        let offloaded = self.layers().into_iter().chain(self.placement());
         differ
-            .chain(offloaded)
+            .chain(self.placement())
             .chain(self.batch())
             .chain(self.together())
             .collect()
-    }
-
-    /// The difference of the layers offloaded.
-    fn layers(self) -> Option<Difference> {
-        let here = self.here.n_gpu_layers?.min(self.n_layers);
-        let there = self.there.n_gpu_layers?.min(self.n_layers);
-        (here != there).then(|| Difference {
-            what: "the number of offloaded layers",
-            here: here.to_string(),
-            there: there.to_string(),
-            flags: format!("-ngl {there}"),
-        })
     }
 
     /// The difference of the flags that move weights or work between devices, where some device has
@@ -215,8 +203,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether it matters which device has how many layers: only where devices differ, or a layer is
-/// split itself.
+/// Returns true if it matters which device has how many layers: only where devices differ, or a
+/// layer is split itself.
 fn split_matters(backend: &BackendIdentity) -> bool {
     let flags = backend.placement.iter().flatten();
     let mut modes = flags.filter(|flag| flag.starts_with("-sm "));
@@ -262,7 +250,7 @@ mod tests {
         backend
     }
 
-    /// What differs, and the flags to match.
+    /// Lists the settings that differ, with the flags to match.
     fn differences(
         here: &BackendIdentity,
         there: &BackendIdentity,
@@ -272,7 +260,6 @@ mod tests {
             here,
             there,
             n_ctx: 64,
-            n_layers: 33,
             has_attention: attention,
         };
         let differences = run.differences().into_iter();
@@ -340,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn more_layers_than_there_are_is_all_of_them() {
+    fn layers_and_where_they_are_placed_differ() {
         let with = |n_gpu_layers: u32, placement: &[&str]| {
             let mut backend = backend(32, 16, "on");
             backend.n_gpu_layers = Some(n_gpu_layers);
@@ -349,7 +336,6 @@ mod tests {
             backend
         };
         let all = with(33, &[]);
-        assert!(differences(&all, &with(99, &[]), true).is_empty());
         let layers = ["the number of offloaded layers", "-ngl 20"].map(str::to_owned);
         assert_eq!(differences(&all, &with(20, &[]), true), [layers]);
         let split = with(33, &["-ts 3,1", "-nkvo"]);

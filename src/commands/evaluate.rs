@@ -16,11 +16,10 @@ use super::differences;
 use super::evaluation::{
     Evaluated, Evaluation, Known, Measures, ScoredTokens, SidecarFile, evaluate_each,
 };
-use super::head::open_rows;
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{check_vocabulary, open_again, refuse_folder, warn_of_overlap};
+use super::reference::{check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{DeviceClock, Sources, to_share};
@@ -137,8 +136,8 @@ fn against_model<E: Engine>(
         tokens: tokens(settings, &reference.windows(), shard),
         against: Against::Model(&reference),
     };
-    let report = run.evaluate(ReferenceInfo::new(reference.about()));
-    reference.drop_last();
+    let report = run.evaluate(ReferenceInfo::new(&reference.about));
+    reference.model.drop_last();
     Ok(report)
 }
 
@@ -179,7 +178,7 @@ fn tokens(
     }
 }
 
-/// Which part of the reference's windows is to be evaluated; `None`: all.
+/// Finds the part of the reference's windows to evaluate; `None`: all.
 fn shard(settings: &EvaluateSettings, reference: &Reference) -> Result<Option<Shard>> {
     let Some(part) = settings.results.part else {
         return Ok(None);
@@ -219,7 +218,7 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// What models are evaluated against.
+/// The reference that models are evaluated against: a file or a model.
 enum Against<'r, M> {
     /// A file, which must keep its fingerprint.
     File {
@@ -235,21 +234,21 @@ impl<M: Model> Against<'_, M> {
     fn open(&self) -> Result<(Reference, ReferenceSummary)> {
         match self {
             Self::File { path, summary } => open_again(path, summary.fingerprint.as_deref()),
-            Self::Model(model) => Ok((model.windows(), model.summary().clone())),
+            Self::Model(model) => Ok((model.windows(), model.summary.clone())),
         }
     }
 
-    /// What sidecars record of it.
+    /// Describes it as sidecars record it.
     fn summary(&self) -> &ReferenceSummary {
         match self {
             Self::File { summary, .. } => summary,
-            Self::Model(model) => model.summary(),
+            Self::Model(model) => &model.summary,
         }
     }
 
-    /// Whether an accelerator computes its rows.
+    /// Returns true if an accelerator computes its rows.
     fn is_offloaded(&self) -> bool {
-        matches!(self, Self::Model(model) if model.is_offloaded())
+        matches!(self, Self::Model(reference) if reference.model.facts().is_offloaded)
     }
 }
 
@@ -328,7 +327,6 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there,
                 n_ctx,
-                n_layers: model.facts().n_layers,
                 has_attention: model.facts().has_attention,
             };
             run.warn(watch);
@@ -369,12 +367,9 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             started,
             loaded: started.elapsed(),
         };
-        let rows = match (self.shard, settings.until) {
-            (Some(shard), _) => rows.part(run.max_rows, shard),
-            (None, Some(_)) => rows.sampled(run.max_rows),
-            (None, None) => rows.limited(run.max_rows),
-        };
-        let rows = rows.cut_to(n_compared);
+        let rows = rows
+            .choose(run.max_rows, self.shard, settings.until.is_some())
+            .cut_to(n_compared);
         let (against, contexts) = (&self.against, rows.contexts.clone());
         let make = || {
             let decoder = model.decoder(&options)?;

@@ -57,14 +57,14 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
     Ok(found)
 }
 
-/// Whether a file's name is that of a GGUF.
+/// Returns true if a file's name is that of a GGUF.
 #[must_use]
 pub fn is_gguf(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether the file is a later part of a split GGUF: llama.cpp loads those itself.
+/// Returns true if the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
     let part = stem.and_then(kl_formats::part_of_name);

@@ -1,5 +1,5 @@
-//! What the program does: each command goes from checked settings and an [`Observer`] to a value
-//! that can be printed or serialised. Commands print nothing and read no flags.
+//! The program's commands. Each goes from checked settings and an [`Observer`] to a value that can
+//! be printed or serialised. Commands print nothing and read no flags.
 //!
 //! No input may make it panic: clippy denies what could, and each exception states why it cannot.
 #![cfg_attr(
@@ -24,7 +24,6 @@ mod doctor;
 mod evaluate;
 mod evaluation;
 mod folder;
-mod head;
 mod info;
 mod input;
 mod merge;

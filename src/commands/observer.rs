@@ -1,4 +1,4 @@
-//! How a command reports its progress, and learns that it should stop.
+//! The observer, to which a command reports its progress, and which can stop it.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,8 @@ pub trait Observer: Sync {
     /// Receives an event.
     fn on_event(&self, event: &Event<'_>);
 
-    /// Whether the command should stop. It asks after each decode call, and keeps what it can.
+    /// Returns true if the command should stop. It asks after each decode call, and keeps what it
+    /// can.
     fn should_stop(&self) -> bool {
         false
     }
@@ -24,18 +25,18 @@ impl Observer for () {
     fn on_event(&self, _event: &Event<'_>) {}
 }
 
-/// What a command reports while it works.
+/// A report of a command at work.
 #[derive(Debug)]
 pub enum Event<'e> {
     /// Something that the user should know before trusting the result, which lists it too.
     Warning(&'e Warning),
-    /// What a person may want to know, in one line: what is about to happen, or what was kept.
+    /// A line that a person may want to read: what is about to happen, or what was kept.
     Note(&'e str),
     /// A line of the description of what is about to be written: a name and a text.
     Plan(&'e str, &'e str),
     /// Work of known or unknown length begins.
     Begin {
-        /// What is done, as a verb or a file's name.
+        /// The work, as a verb or a file's name.
         label: &'e str,
         /// Windows to come, if known.
         n_windows: Option<u64>,
@@ -57,9 +58,9 @@ pub enum Event<'e> {
     Evaluated {
         model: &'e ModelReport,
         reference: &'e ReferenceInfo,
-        /// Which of the run's models it is, from 0.
+        /// The index of the model in the run, from 0.
         index: usize,
-        /// How many models the run has.
+        /// The number of models in the run.
         of: usize,
     },
     /// A file was written: its path.
@@ -166,7 +167,7 @@ impl<'o> Watch<'o> {
         given.map(|(warning, _)| warning.clone()).collect()
     }
 
-    /// Whether the command should stop.
+    /// Returns true if the command should stop.
     pub fn should_stop(&self) -> bool {
         self.observer.should_stop()
     }

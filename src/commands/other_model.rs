@@ -1,4 +1,4 @@
-//! Whether a model can be a quant of the one that the reference is of, as far as headers show.
+//! Checks, as far as headers show, that a model can be a quant of the reference's.
 
 use kl_formats::ModelIdentity;
 
@@ -13,8 +13,8 @@ const PARAMETERS_TOLERANCE: f64 = 0.3;
 /// From so many bits per weight on, a reference is an original.
 const ORIGINAL_BITS: f64 = 15.5;
 
-/// How many times the reference's bits per weight a quant may have. Two conversions of one model
-/// differ by little: some keep a few tensors in another type.
+/// The most bits per weight that a quant may have, as a multiple of the reference's. Two
+/// conversions of one model differ by little: some keep a few tensors in another type.
 const BITS_TOLERANCE: f64 = 1.1;
 
 /// Warns if the evaluated model is another one than the reference's, or the larger one of the two.

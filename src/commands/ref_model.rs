@@ -22,10 +22,11 @@ pub const MODEL_KIND: Kind = Kind::new("model");
 
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
 pub struct RefModel<M> {
-    model: M,
+    pub model: M,
     options: ContextOptions,
-    about: About,
-    summary: ReferenceSummary,
+    pub about: About,
+    /// Describes it as sidecars record it.
+    pub summary: ReferenceSummary,
     windows: Vec<WindowSpec>,
 }
 
@@ -74,8 +75,8 @@ pub fn load<'e, E: Engine>(
     })
 }
 
-/// What must fit beside the reference model: its contexts, and the largest evaluated model with as
-/// many, which so has the memory first.
+/// The memory to keep free beside the reference model: for its contexts, and for the largest
+/// evaluated model with as many, which so has the memory first.
 fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl Engine) -> Room {
     let context = |run| largest_context(run, settings.input.n_ctx(), Precedent::default());
     let evaluated = &evaluation.run;
@@ -127,15 +128,6 @@ fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64, EngineError> {
 }
 
 impl<M: Model> RefModel<M> {
-    pub fn about(&self) -> &About {
-        &self.about
-    }
-
-    /// What sidecars record of it.
-    pub fn summary(&self) -> &ReferenceSummary {
-        &self.summary
-    }
-
     /// The part of the windows that is to be evaluated.
     ///
     /// # Errors
@@ -151,21 +143,11 @@ impl<M: Model> RefModel<M> {
         Reference::new(self.about.clone(), Some(entries), rows)
     }
 
-    /// Whether an accelerator computes all layers.
-    pub fn is_offloaded(&self) -> bool {
-        self.model.facts().is_offloaded
-    }
-
     /// Creates one more context.
     ///
     /// # Errors
     /// Not enough memory.
     pub fn decoder(&self) -> Result<M::Decoder<'_>, EngineError> {
         self.model.decoder(&self.options)
-    }
-
-    /// Drops the model right before the process ends.
-    pub fn drop_last(self) {
-        self.model.drop_last();
     }
 }

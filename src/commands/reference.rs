@@ -1,21 +1,28 @@
 //! Checks of a reference before its rows are used: its file, its windows, and whether its rows and a
 //! model's have the same tokens for entries.
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, BackendIdentity, ModelIdentity, Reference, ReferenceSummary, TokenizerIdentity,
+    About, BackendIdentity, ModelIdentity, Reference, ReferenceSummary, States, TokenizerIdentity,
     WindowSpec,
 };
 
 use super::observer::{Event, Watch};
 use super::settings::Vocabulary;
-use crate::engine::Model;
+use crate::engine::{EngineError, Head, Model};
+use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
 
 /// The KV cache's type unless the user chooses another.
 const DEFAULT_KV_TYPE: &str = "f16";
+
+/// The KLD, in nats, from which a row that was computed on another backend than its writer's is
+/// doubtful. The kernels of backends round differently, up to products in half precision, which
+/// moves a row by 1e-7 to 1e-4; what is measured of a quant is rarely below 1e-3.
+const DOUBTFUL_KLD: f64 = 1e-3;
 
 /// Refuses a folder, for a command that needs a reference of one file.
 ///
@@ -79,8 +86,9 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
     Ok(windows)
 }
 
-/// Whether the reference's own model shows how much the set-up alone moves the numbers: with the
-/// types of KV cache that the reference was written with. Other types are a loss of their own.
+/// Returns true if the numbers show how much the set-up alone moves them: the reference's own
+/// model, with the types of KV cache that the reference was written with. Other types are a loss of
+/// their own.
 pub fn is_noise_floor(
     is_reference_model: bool,
     set_up: Option<&BackendIdentity>,
@@ -95,10 +103,34 @@ pub fn is_noise_floor(
     is_reference_model && types(set_up) == types(of_reference)
 }
 
-/// Whether both files name the same model; false if one does not name its model.
+/// Returns true if both files name the same model; false if one does not name its model.
 pub fn is_same_model(one: Option<&ModelIdentity>, other: Option<&ModelIdentity>) -> bool {
     one.zip(other)
         .is_some_and(|(one, other)| one.is_same(other))
+}
+
+/// Opens the rows of a reference. Where it holds hidden states, `make` prepares its head.
+///
+/// # Errors
+/// Those of `make` and of the file, and rows that are not those of the model that wrote it.
+pub fn open_rows<'h, H: Head + 'h>(
+    reference: Reference,
+    make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+    watch: &Watch<'_>,
+) -> Result<ReferenceRows<'h>, pipeline::Error> {
+    let path = reference.path().display().to_string();
+    let rows = ReferenceRows::open(reference, make)?;
+    if let Some(here) = &rows.here
+        && here.error.max_kld >= DOUBTFUL_KLD
+    {
+        watch.warn(Warning::RowsMoved {
+            path,
+            device: here.device.clone(),
+            mean_kld: here.error.mean_kld,
+            max_kld: here.error.max_kld,
+        });
+    }
+    Ok(rows)
 }
 
 /// Returns how many entries of the reference's rows are compared with a model's.

@@ -1,4 +1,4 @@
-//! What a run that was cut off has left, and whether this run can continue it.
+//! The remains of a run that was cut off, and the check that this run can continue it.
 
 use std::path::Path;
 
@@ -125,7 +125,7 @@ pub fn first_difference(there: &impl Serialize, here: &impl Serialize) -> Option
     })
 }
 
-/// Whether a difference is in the version of the program.
+/// Returns true if a difference is in the version of the program.
 fn is_version(difference: &str) -> bool {
     difference.starts_with("writer:")
 }

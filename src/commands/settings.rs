@@ -28,12 +28,12 @@ pub struct WriteSettings {
     pub output: PathBuf,
     /// Its kind, and how it stores rows.
     pub target: Target,
-    /// Whether to store hidden states instead, where that is smaller for this text and gives the
+    /// True to store hidden states instead, where that is smaller for this text and gives the
     /// model's rows to the bit; needs kl's own kind of file.
     pub auto: bool,
-    /// Which part of the windows to write; `None`: all. Needs kl's own kind of file.
+    /// The part of the windows to write; `None`: all. Needs kl's own kind of file.
     pub part: Option<Part>,
-    /// Whether to resume what an interrupted run left; needs kl's own kind of file.
+    /// True to resume what an interrupted run left; needs kl's own kind of file.
     pub resume: bool,
     pub run: RunSettings,
 }
@@ -47,7 +47,7 @@ pub struct EvaluateSettings {
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
     pub vocabulary: Vocabulary,
-    /// How narrow the interval of the mean KLD is to be; `None`: all windows are evaluated.
+    /// The width of the mean KLD's interval at which to stop; `None`: all windows are evaluated.
     pub until: Option<RelativeWidth>,
     pub results: ResultSettings,
     pub run: RunSettings,
@@ -73,7 +73,7 @@ pub struct ReferenceModel {
     pub path: PathBuf,
     /// The text or the prompts that it and they run over.
     pub input: Source,
-    /// How it is run.
+    /// The way to run it.
     pub run: RunSettings,
 }
 
@@ -99,7 +99,7 @@ pub struct ReportSettings {
     pub paths: Vec<PathBuf>,
     pub confidence: Confidence,
     pub clusters: ClusterRule,
-    /// Whether to compare two models in depth.
+    /// True to compare two models in depth.
     pub pair: bool,
 }
 
@@ -114,7 +114,7 @@ pub struct ConvertSettings {
     pub bos: Option<Bos>,
     /// Threads that compute rows of hidden states.
     pub threads: u32,
-    /// Whether to overwrite an existing output.
+    /// True to overwrite an existing output.
     pub force: bool,
 }
 
@@ -129,7 +129,7 @@ impl ConvertSettings {
     }
 }
 
-/// What the model of a base file decoded as the first token of each window.
+/// The first token of each window, as the model of a base file decoded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bos {
     /// The text's own token.
@@ -158,50 +158,50 @@ pub struct MergeSettings {
     pub output: PathBuf,
     /// All parts of one reference, or of one evaluation, in any order.
     pub parts: Vec<PathBuf>,
-    /// Whether an output that is what the parts make is a success, and a partial one is replaced.
+    /// True to accept an output that is what the parts make, and to replace a partial one.
     pub resume: bool,
-    /// Whether to overwrite an existing output.
+    /// True to overwrite an existing output.
     pub force: bool,
 }
 
-/// What to do with the numbers of an evaluation or a comparison.
+/// The uses of the numbers of an evaluation or a comparison.
 #[derive(Debug)]
 pub struct ResultSettings {
     pub confidence: Confidence,
-    /// What the user calls the evaluation, of which there is only one then.
+    /// The user's name for the evaluation, of which there is only one then.
     pub label: Option<Label>,
-    /// What evaluations are called whose files have the same name, by their paths.
+    /// The names of evaluations whose files have the same name, by their paths.
     pub labels_of_namesakes: BTreeMap<PathBuf, String>,
     /// Statistics in addition to kl's own.
     pub stats: Vec<Stats>,
     /// The JSON to write; `-` is stdout.
     pub json: Option<PathBuf>,
-    /// Whether the JSON holds every token's values.
+    /// True if the JSON holds every token's values.
     pub json_tokens: bool,
-    /// How many tokens to list: those with the largest KLD.
+    /// The number of tokens to list: those with the largest KLD.
     pub top_k: Option<u32>,
-    /// Whether the text report shows where the KLD comes from.
+    /// True if the text report shows where the KLD comes from.
     pub breakdown: bool,
-    /// Whether each of several models gets its whole report, not a line.
+    /// True if each of several models gets its whole report, not a line.
     pub full: bool,
-    /// What counts as one observation in the clustered intervals.
+    /// The rule for what counts as one observation in the clustered intervals.
     pub clusters: ClusterRule,
     /// A model that meets one of these fails.
     pub conditions: Vec<Condition>,
-    /// Whether a model may pass where tokens are left out or have an infinite KLD.
+    /// True if a model may pass where tokens are left out or have an infinite KLD.
     pub allow_excluded: bool,
-    /// Which part of the windows to evaluate; `None`: all.
+    /// The part of the windows to evaluate; `None`: all.
     pub part: Option<Part>,
     pub sidecar: Sidecar,
-    /// Whether to overwrite existing outputs.
+    /// True to overwrite existing outputs.
     pub force: bool,
-    /// Whether to resume what an interrupted run left; `None`: the command cannot resume.
+    /// True to resume what an interrupted run left; `None`: the command cannot resume.
     pub resume: Option<bool>,
 }
 
 impl ResultSettings {
-    /// Whether each of `n` models is shown in a line, and all of them in a table. What is asked for
-    /// beside the numbers of the table is in the whole reports only.
+    /// Returns true if each of `n` models is shown in a line, and all of them in a table. What is
+    /// asked for beside the numbers of the table is in the whole reports only.
     #[must_use]
     pub fn is_brief(&self, n: usize) -> bool {
         let more = self.breakdown || self.top_k.is_some();
@@ -209,7 +209,8 @@ impl ResultSettings {
         n > 1 && !self.full && !more
     }
 
-    /// What the evaluation of `model`, or of a file that is compared, is called, if not as its file.
+    /// The label of the evaluation of `model`, or of a file that is compared, if not its file's
+    /// name.
     #[must_use]
     pub fn label_of(&self, model: &Path) -> Option<String> {
         let given = self.label.as_ref().map(ToString::to_string);
@@ -232,7 +233,7 @@ impl ResultSettings {
     }
 }
 
-/// What the user calls an evaluation: a name that a file can have.
+/// The user's name for an evaluation: one that a file can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label(String);
 
@@ -330,7 +331,7 @@ pub enum Sidecar {
     None,
 }
 
-/// How a model is run, whether to write a reference or to be evaluated.
+/// The way to run a model, to write a reference or to be evaluated.
 #[derive(Debug)]
 pub struct RunSettings {
     pub model: ModelOptions,
@@ -352,13 +353,13 @@ pub struct RunSettings {
     pub contexts: Option<u32>,
     /// Scored rows to stop after.
     pub max_rows: Option<u64>,
-    /// Whether to overwrite existing outputs.
+    /// True to overwrite existing outputs.
     pub force: bool,
 }
 
 impl RunSettings {
-    /// How many contexts of a model to use in turn: two where an accelerator computes all layers,
-    /// since the CPU has time for the rows of one while the other decodes.
+    /// The number of contexts of a model to use in turn: two where an accelerator computes all
+    /// layers, since the CPU has time for the rows of one while the other decodes.
     #[must_use]
     pub fn n_contexts(&self, is_offloaded: bool) -> u32 {
         match self.contexts {

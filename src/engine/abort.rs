@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::llama_cpp::rpc;
 
-/// What ends the process, given ggml's fatal error in one line.
+/// The function that ends the process, given ggml's fatal error in one line.
 type Handler = fn(&str) -> !;
 
 static HANDLER: OnceLock<Handler> = OnceLock::new();

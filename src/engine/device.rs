@@ -7,14 +7,15 @@ use std::fmt;
 pub struct Device {
     /// Its name, by which `--device` chooses it: `CUDA0`.
     pub name: String,
-    /// What it is: `NVIDIA H200`.
+    /// Its description: `NVIDIA H200`.
     pub description: String,
     pub kind: DeviceKind,
     /// Bytes of its memory that are free.
     pub memory_free: u64,
     /// Bytes of its memory.
     pub memory_total: u64,
-    /// What its backend was compiled to use, such as `AVX2`; empty if the backend does not say.
+    /// The instructions that its backend was compiled to use, such as `AVX2`; empty if the backend
+    /// does not say.
     pub features: Vec<String>,
 }
 
@@ -26,14 +27,14 @@ impl Device {
         matches!(self.kind, Gpu | IntegratedGpu | Remote)
     }
 
-    /// Whether its backend was compiled to use something, such as `AVX2`.
+    /// Returns true if its backend was compiled to use something, such as `AVX2`.
     #[must_use]
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature == name)
     }
 }
 
-/// What kind of device it is.
+/// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     Cpu,

@@ -16,7 +16,7 @@ pub enum EngineError {
     Model {
         /// The model's file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         what: String,
     },
     /// Rows of the model cannot be computed from its hidden states.
@@ -24,7 +24,7 @@ pub enum EngineError {
     Head {
         /// The model's file.
         path: PathBuf,
-        /// What `kl` cannot repeat, and of which architecture.
+        /// The operation that `kl` cannot repeat, and the architecture that has it.
         what: String,
     },
     /// The head of stored hidden states cannot be used.

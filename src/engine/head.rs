@@ -1,5 +1,5 @@
-//! What makes rows of logits of a model's hidden states: the output head, a matrix, and the steps
-//! that follow it in some architectures.
+//! The output head of a model and the steps that follow it in some architectures, which make rows
+//! of logits of hidden states.
 
 use kl_formats::{HeadStep, HeadTensor};
 
@@ -13,7 +13,7 @@ pub struct OutputHead {
     /// The matrix, n_embd x n_vocab, as it stands in the model's file. Its hash may be missing: see
     /// [`Model::hashed_head`](super::Model::hashed_head).
     pub tensor: HeadTensor,
-    /// What follows the product, in order.
+    /// The steps that follow the product, in order.
     pub then: Vec<HeadStep>,
 }
 
@@ -33,18 +33,19 @@ pub trait Head: Send {
     /// Where the rows are computed: `CPU`, `CUDA0`.
     fn device(&self) -> &str;
 
-    /// Whether it uses the matrix of a loaded model, and so has no memory of its own for one.
+    /// Returns true if it uses the matrix of a loaded model, and so has no memory of its own for
+    /// one.
     fn is_shared(&self) -> bool;
 }
 
-/// What one decode call gave.
+/// The outputs of one decode call.
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'a> {
     /// The hidden states of the call's scored positions, in order: n x n_embd.
     pub states: &'a [f32],
     /// The model's own rows of the same positions, if they were asked for.
     pub rows: Option<&'a [&'a [f32]]>,
-    /// How many of the states each physical batch brought, without those that brought none: the
+    /// The number of states that each physical batch brought, without those that brought none: the
     /// model computed the rows of each by one product.
     pub groups: &'a [usize],
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
-/// How many of the log's last errors are kept.
+/// The number of the log's last errors that are kept.
 const KEPT_ERRORS: usize = 4;
 
 static IS_VERBOSE: AtomicBool = AtomicBool::new(false);

@@ -50,7 +50,7 @@ pub trait Engine {
     where
         Self: 'e;
 
-    /// What computes rows of hidden states without a model.
+    /// The head that computes rows of hidden states without a model.
     type Head<'e>: Head
     where
         Self: 'e;
@@ -117,7 +117,7 @@ pub trait Tokens {
     /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
 
-    /// Whether a token is a control or a user-defined one.
+    /// Returns true if a token is a control or a user-defined one.
     fn is_special(&self, token: u32) -> bool;
 
     /// The text of consecutive tokens, special tokens by name, and those outside the vocabulary by
@@ -131,7 +131,7 @@ pub trait Tokens {
     }
 }
 
-/// What a loaded model is, and how it was loaded.
+/// The facts about a loaded model, and the way it was loaded.
 #[derive(Clone, Debug)]
 pub struct ModelFacts {
     /// The model's file.
@@ -163,7 +163,8 @@ pub struct ModelFacts {
     pub bos_and_eos_text: (String, String),
     /// The model's own chat template, a Jinja source.
     pub chat_template: Option<String>,
-    /// How it was loaded: layers as a number, and all that [`GpuLayers::Auto`] chose.
+    /// The options with which it was loaded: layers as a number, and all that [`GpuLayers::Auto`]
+    /// chose.
     pub options: ModelOptions,
     /// Layers that can be offloaded, of which the output layer is one.
     pub n_layers: u32,
@@ -198,17 +199,17 @@ impl ModelFacts {
 
 /// A loaded model: facts, a tokenizer, and decoders that run it.
 pub trait Model: Tokens {
-    /// What runs this model: one of its contexts.
+    /// A decoder that runs this model: one of its contexts.
     type Decoder<'m>: Decoder + Send
     where
         Self: 'm;
 
-    /// What computes rows of hidden states where this model computes its own.
+    /// The head that computes rows of hidden states where this model computes its own.
     type Head<'m>: Head
     where
         Self: 'm;
 
-    /// What the model is.
+    /// The facts about the model.
     fn facts(&self) -> &ModelFacts;
 
     /// Tokenizes a text, without adding BOS or EOS. With `parse_special`, special tokens in the
@@ -274,8 +275,8 @@ pub trait LogitSource {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
-    /// Whether the rows are log-probabilities with a floor, as llama.cpp's base file holds them,
-    /// and not raw logits.
+    /// Returns true if the rows are log-probabilities with a floor, as llama.cpp's base file holds
+    /// them, and not raw logits.
     fn is_floored(&self) -> bool {
         false
     }
@@ -404,7 +405,7 @@ impl Call {
         }
     }
 
-    /// How many of the scored positions are in each physical batch, without those that hold none.
+    /// Counts the scored positions in each physical batch, without batches that hold none.
     fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
         let mut groups = Vec::new();
         let mut start = self.positions.start.max(self.scored_start);

@@ -13,32 +13,32 @@ use super::ContextOptions;
 pub struct ModelOptions {
     /// Layers to offload.
     pub n_gpu_layers: GpuLayers,
-    /// What must fit beside the model's weights for [`GpuLayers::Auto`]; else unused.
+    /// The room that must stay beside the model's weights for [`GpuLayers::Auto`]; else unused.
     pub room: Option<Box<Room>>,
-    /// How layers are split between several devices.
+    /// The mode in which layers are split between several devices.
     pub split_mode: Option<SplitMode>,
     /// Index of the device that holds everything that is not split.
     pub main_gpu: Option<i32>,
     /// Devices to offload to, by ggml's names; empty for all, `none` for the CPU alone.
     pub devices: Vec<String>,
-    /// How much of the model each device holds, in proportion.
+    /// The share of the model that each device holds, in proportion.
     pub tensor_split: TensorSplit,
     /// Tensors that lie elsewhere than their layer: the first that matches counts.
     pub tensor_overrides: Vec<TensorOverride>,
     /// Layers whose experts stay in the CPU's memory, the first ones first.
     pub n_cpu_moe: u32,
-    /// Whether the file is mapped; `None`: unless a device cannot use it so.
+    /// True if the file is mapped; `None`: unless a device cannot use it so.
     pub use_mmap: Option<bool>,
-    /// Whether the system must keep the weights in memory.
+    /// True if the system must keep the weights in memory.
     pub use_mlock: bool,
-    /// Whether attention and its cache stay on the CPU in all contexts, of offloaded layers too.
+    /// True if attention and its cache stay on the CPU in all contexts, of offloaded layers too.
     pub no_kv_offload: bool,
-    /// Whether the CPU computes all that lies in its memory; else a GPU may compute large batches.
+    /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
     pub no_op_offload: bool,
 }
 
 impl ModelOptions {
-    /// Whether only the CPU is to compute.
+    /// Returns true if only the CPU is to compute.
     #[must_use]
     pub(super) fn is_cpu_only(&self) -> bool {
         self.devices == ["none"]
@@ -54,7 +54,8 @@ impl ModelOptions {
         all
     }
 
-    /// Whether all weights lie where an accelerator computes, of a model with `n_layers` layers.
+    /// Returns true if all weights lie where an accelerator computes, of a model with `n_layers`
+    /// layers.
     pub(super) fn offloads_all(&self, n_layers: u32) -> bool {
         let has_all = matches!(self.n_gpu_layers, GpuLayers::Count(n) if n >= n_layers);
         has_all && self.tensor_overrides.is_empty() && self.n_cpu_moe == 0
@@ -89,7 +90,7 @@ impl ModelOptions {
     }
 }
 
-/// How many layers are offloaded, the last ones first; the output layer counts as one.
+/// The number of layers that are offloaded, the last ones first; the output layer counts as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuLayers {
     /// At most as many.
@@ -133,12 +134,13 @@ impl fmt::Display for GpuLayers {
     }
 }
 
-/// What is to fit in the memory of the devices beside a model's weights.
+/// The contexts and the model that are to fit in the memory of the devices beside a model's
+/// weights.
 #[derive(Debug, Clone)]
 pub struct Room {
     /// The model's contexts.
     pub context: ContextOptions,
-    /// How many there will be.
+    /// The number of contexts that there will be.
     pub n_contexts: u32,
     /// A model that will be loaded later, with as many contexts.
     pub beside: Option<Beside>,
@@ -149,13 +151,13 @@ pub struct Room {
 pub struct Beside {
     /// Its file.
     pub path: PathBuf,
-    /// How many of its layers will be offloaded; [`GpuLayers::Auto`] counts as all.
+    /// The number of its layers that will be offloaded; [`GpuLayers::Auto`] counts as all.
     pub n_gpu_layers: GpuLayers,
     /// Its contexts.
     pub context: ContextOptions,
 }
 
-/// How layers are split between several devices, by llama.cpp's names.
+/// The modes in which layers are split between several devices, by llama.cpp's names.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMode {
     /// The whole model lies on one device.
@@ -179,12 +181,13 @@ impl fmt::Display for SplitMode {
     }
 }
 
-/// How much of a model each device holds, in proportion; empty: in proportion to its free memory.
+/// The share of a model that each device holds, in proportion; empty: in proportion to its free
+/// memory.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TensorSplit(pub(super) Vec<f32>);
 
 impl TensorSplit {
-    /// Whether the proportions are left to llama.cpp.
+    /// Returns true if the proportions are left to llama.cpp.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -239,7 +242,7 @@ impl TensorOverride {
     /// Longest pattern, in bytes: the C++ library compiles nested groups on its stack.
     const MAX_PATTERN: usize = 1000;
 
-    /// Whether the tensors lie in the CPU's memory.
+    /// Returns true if the tensors lie in the CPU's memory.
     pub(super) fn is_on_cpu(&self) -> bool {
         self.memory == CPU
     }

@@ -1,4 +1,4 @@
-//! How a context is created: llama.cpp's flags as values.
+//! The options of a context: llama.cpp's flags as values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use kl_formats::Calls;
 use llama_cpp_2::context::params::KvCacheType;
 
-/// How a context is created.
+/// The options with which a context is created.
 #[derive(Debug, Clone, Default)]
 pub struct ContextOptions {
     /// Tokens in a window.
@@ -16,24 +16,24 @@ pub struct ContextOptions {
     pub n_batch: u32,
     /// Physical batch: most tokens computed at once.
     pub n_ubatch: u32,
-    /// Whether a window is split into equal calls: see [`Calls`].
+    /// True if a window is split into equal calls: see [`Calls`].
     pub equal_calls: bool,
     /// Most windows that a call decodes, each as a sequence of its own; 0 is 1.
     pub n_seq: u32,
     /// Decode threads.
     pub threads: u32,
-    /// Whether attention is computed by the fused kernel.
+    /// The use of the fused kernel for attention.
     pub flash_attn: FlashAttention,
     /// Type of the K cache.
     pub type_k: CacheType,
     /// Type of the V cache.
     pub type_v: CacheType,
-    /// Whether the context shows hidden states, for [`super::Decoder::decode_states`].
+    /// True if the context shows hidden states, for [`super::Decoder::decode_states`].
     pub states: bool,
 }
 
 impl ContextOptions {
-    /// How a window is split into decode calls.
+    /// Returns the rule by which a window is split into decode calls.
     #[must_use]
     pub fn calls(&self) -> Calls {
         Calls {
@@ -63,7 +63,7 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
     Calls::equal(default_batch(n_vocab), n_ctx)
 }
 
-/// Whether attention is computed by the fused kernel.
+/// The use of the fused kernel for attention.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
     /// Always.

@@ -16,9 +16,10 @@ use crate::engine::Model;
 pub struct Selection {
     /// The most scored positions in all.
     pub max_rows: Option<u64>,
-    /// Which part of those windows; `None`: all.
+    /// The part of those windows to use; `None`: all.
     pub part: Option<Part>,
-    /// How many rows of the [first windows of all parts](super::Plan::first) are wanted too.
+    /// The number of rows of the [first windows of all parts](super::Plan::first) that are wanted
+    /// too.
     pub n_first_rows: u64,
 }
 
@@ -95,7 +96,7 @@ impl<'s> RawInput<'s> {
 pub struct PreparedInput {
     /// The windows, in the order in which they are decoded.
     pub plan: Plan,
-    /// Which part of all windows these are; `None`: all.
+    /// The part of all windows that these are; `None`: all.
     pub shard: Option<Shard>,
     /// The most tokens in a window.
     pub n_ctx: u32,
@@ -105,24 +106,24 @@ pub struct PreparedInput {
     pub first_scored: u32,
     /// Tokens from the start of a window to the start of the next, where windows overlap.
     pub stride: Option<u32>,
-    /// Whether each window starts with an inserted BOS.
+    /// True if each window starts with an inserted BOS.
     pub add_bos: bool,
     /// The file that was read, or all of them together.
     pub text: TextIdentity,
     /// Each of several texts; else empty.
     pub texts: Vec<TextIdentity>,
-    /// Which group each window belongs to, if there are groups.
+    /// The group that each window belongs to, if there are groups.
     pub groups: Option<Groups>,
     /// For a text cut into llama-perplexity's chunks, the text's own tokens in all windows; else
     /// empty.
     pub text_tokens: Vec<u32>,
-    /// How many tokens after the last whole chunk are left out.
+    /// The number of tokens after the last whole chunk, which are left out.
     pub n_left_out: u64,
     /// The prompts, where the windows are prompts.
     pub prompts: Option<Vec<Prompt>>,
     /// SHA-256 of the chat template that was applied.
     pub chat_template: Option<String>,
-    /// How many tokens the model generated after each prompt.
+    /// The number of tokens that the model generated after each prompt.
     pub generated: Option<u32>,
 }
 

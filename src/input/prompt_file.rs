@@ -97,10 +97,10 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
     }
 }
 
-/// What is wrong with a prompt in JSON where others are plain.
+/// The fault of a prompt in JSON where others are plain.
 const MIXED: &str = r#"is a prompt in JSON, but the first line is plain text: write {"prompt": "..."} on every line, without a list around them"#;
 
-/// Whether a line is a prompt in JSON, perhaps as an item of a list.
+/// Returns true if a line is a prompt in JSON, perhaps as an item of a list.
 fn is_prompt_in_json(line: &str) -> bool {
     let line = line.trim();
     let item = line.strip_suffix(',').unwrap_or(line);
@@ -120,8 +120,8 @@ fn group(json: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Whether a first line makes the file JSONL. A line that starts like JSON and is not valid JSON is
-/// a mistake rather than a prompt.
+/// Decides whether a first line makes the file JSONL. A line that starts like JSON and is not valid
+/// JSON is a mistake rather than a prompt.
 fn is_json(line: &str) -> Result<bool, String> {
     let line = line.trim_start();
     let advice = r#"expected {"prompt": "..."} or {"messages": [...]}, also for a text that starts with a bracket"#;

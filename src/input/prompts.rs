@@ -20,7 +20,7 @@ pub struct RawPrompts<'s> {
     template: Option<String>,
 }
 
-/// How the model is run where prompts are to be continued.
+/// The way to run the model where prompts are to be continued.
 pub struct Generation<'g> {
     /// Gives the options of a context for windows of this many tokens.
     pub context: &'g dyn Fn(u32) -> ContextOptions,

@@ -1,4 +1,4 @@
-//! What a reference is written from, as the user names it.
+//! The source of a reference, as the user names it: texts or prompts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Source {
         }
     }
 
-    /// How texts are cut; `None` for prompts.
+    /// Returns the rule by which texts are cut; `None` for prompts.
     #[must_use]
     pub fn windowing(&self) -> Option<&Windowing> {
         match self {
@@ -61,14 +61,14 @@ impl fmt::Display for Source {
     }
 }
 
-/// How texts become windows.
+/// The texts to cut into windows.
 #[derive(Debug)]
 pub struct TextSource {
     /// The texts, of which several may be of one group: one without a group, or each with one.
     pub texts: Vec<NamedText>,
-    /// How each is cut.
+    /// The rule by which each is cut.
     pub windowing: Windowing,
-    /// Whether special tokens in the texts are read as such.
+    /// True if special tokens in the texts are read as such.
     pub parse_special: bool,
 }
 
@@ -88,36 +88,36 @@ impl NamedText {
     }
 }
 
-/// What a group's name has to be.
+/// The rule for a group's name, for messages.
 pub const GROUP_NAMES: &str = "use 1 to 100 characters, none of them a control character";
 
-/// Whether a group can have this name.
+/// Returns true if a group can have this name.
 #[must_use]
 pub fn is_group_name(name: &str) -> bool {
     (1..=100).contains(&name.chars().count()) && !name.contains(char::is_control)
 }
 
-/// How prompts become windows.
+/// The prompts to make windows of.
 #[derive(Debug)]
 pub struct PromptSource {
     /// The file, or `-`.
     pub path: PathBuf,
     /// The chat template to apply.
     pub template: TemplateChoice,
-    /// Whether special tokens are read as such where no template is applied.
+    /// True if special tokens are read as such where no template is applied.
     pub parse_special: bool,
     /// The most tokens in a window; `None`: as many as the longest prompt has.
     pub n_ctx: Option<u32>,
-    /// How many prompts to use, from the first on; `None`: all.
+    /// The number of prompts to use, from the first on; `None`: all.
     pub max_prompts: Option<u32>,
-    /// How many tokens the model generates after each prompt.
+    /// The number of tokens that the model generates after each prompt.
     pub generate: Option<u32>,
-    /// Which positions are scored: not `Half` or `New`, since prompts differ in length and do not
-    /// overlap. `None`: from the prompt's last on.
+    /// The first scored position: not `Half` or `New`, since prompts differ in length and do not
+    /// overlap. `None`: the prompt's last.
     pub score: Option<ScoreFrom>,
 }
 
-/// Which chat template is applied to prompts.
+/// The chat template that is applied to prompts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TemplateChoice {
     /// The model's own, if it has one.

@@ -23,7 +23,7 @@ pub struct Text {
 pub struct InvalidUtf8 {
     /// The file, as given.
     pub name: String,
-    /// How many.
+    /// The number of such bytes.
     pub n: usize,
     /// The offset of the first.
     pub first: usize,

@@ -59,7 +59,7 @@ impl FromStr for ScoreFrom {
     }
 }
 
-/// How a text is cut.
+/// The rule by which a text is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windowing {
     /// Tokens in a window, BOS included.
@@ -67,7 +67,7 @@ pub struct Windowing {
     /// Tokens of text from the start of a window to that of the next; `None`: as many as a window
     /// holds, so that windows do not overlap.
     pub stride: Option<u32>,
-    /// Which positions are scored.
+    /// The first scored position.
     pub score: ScoreFrom,
     /// The most windows to cut, from the start of the text.
     pub max_windows: Option<u32>,
@@ -340,7 +340,7 @@ pub fn n_rows(windows: &[WindowSpec]) -> u64 {
     windows.iter().map(|window| u64::from(window.n_rows)).sum()
 }
 
-/// How many windows from the first on have `n_rows` rows together; all, if they have fewer.
+/// Counts the windows from the first on that have `n_rows` rows together; all, if they have fewer.
 fn n_first(windows: &[WindowSpec], n_rows: u64) -> usize {
     let mut left = n_rows;
     let is_wanted = |window: &&WindowSpec| {

@@ -1,4 +1,4 @@
-//! How busy the accelerator is that computes a run's rows.
+//! The time for which the accelerator is busy that computes a run's rows.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

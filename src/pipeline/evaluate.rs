@@ -27,7 +27,7 @@ pub struct ScoredWindow<M = ()> {
 pub struct ScoredRow<M = ()> {
     /// The numbers that a sidecar keeps.
     pub record: TokenRecord,
-    /// What else the caller measured.
+    /// The caller's other measures.
     pub measured: M,
 }
 
@@ -61,7 +61,7 @@ where
         },
     };
     let n_entries = reference.n_entries;
-    let score = |pair: RowPair<'_>| {
+    let score = |window, position, pair: RowPair<'_>| {
         let eval = pair.eval.get(..n_entries).unwrap_or(pair.eval);
         let pair = RowPair {
             reference: pair.reference.first(n_entries),
@@ -69,7 +69,10 @@ where
             next: pair.next.filter(|&next| (next as usize) < eval.len()),
             ..pair
         };
-        (pair.next, kernel.score(&pair), measure(&pair))
+        ScoredRow {
+            record: record(window, position, pair.next, &kernel.score(&pair)),
+            measured: measure(&pair),
+        }
     };
     let device = sources.device.clone();
     // The last window may bring more rows than are wanted.
@@ -97,7 +100,7 @@ where
 fn evaluate_windows<S: LogitSource, M: Send>(
     source: &mut S,
     mut windows: Vec<OpenWindow<'_, '_>>,
-    score: impl Fn(RowPair<'_>) -> (Option<u32>, TokenScore, M) + Sync,
+    score: impl Fn(u32, u32, RowPair<'_>) -> ScoredRow<M> + Sync,
     progress: &mut Progress<'_>,
 ) -> Result<Vec<ScoredWindow<M>>, Error>
 where
@@ -130,22 +133,17 @@ where
         let ref_is_floored = window.of.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
         let rows = window.map(evaluated.len(), |i, row| {
-            let eval = evaluated[i];
-            score(RowPair {
+            let (eval, position) = (evaluated[i], first + i);
+            let pair = RowPair {
                 reference: row,
                 eval,
-                next: spec.tokens.get(first + i + 1).copied(),
+                next: spec.tokens.get(position + 1).copied(),
                 ref_floor: ref_is_floored.then(|| floor(row)).flatten(),
                 eval_floor: eval_is_floored.then(|| floor(Row::F32(eval))).flatten(),
-            })
+            };
+            score(spec.window, position as u32, pair)
         })?;
-        for (i, (next, score, measured)) in rows.into_iter().enumerate() {
-            let position = (first + i) as u32;
-            scored.rows.push(ScoredRow {
-                record: record(spec.window, position, next, &score),
-                measured,
-            });
-        }
+        scored.rows.extend(rows);
         in_sink += sink_started.elapsed();
         progress.rows(evaluated.len())?;
         call = device.map(DeviceClock::begin);

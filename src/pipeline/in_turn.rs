@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use super::device_clock::DeviceClock;
 use super::{Error, Step, Timing, locked};
 
-/// How a model's rows are made: by `n` sources, each in a thread of its own, where `make` creates it.
+/// The sources of a model's rows: `n` of them, each in a thread of its own, where `make` creates
+/// it.
 ///
 /// One is enough if the CPU decodes. If an accelerator does, a second keeps both busy: while the rows
 /// of one are scored or encoded, the other decodes. (Sources make sure that only one decodes at a
@@ -18,7 +19,7 @@ use super::{Error, Step, Timing, locked};
 /// another can.
 #[derive(Debug)]
 pub struct Sources<F> {
-    /// How many.
+    /// The number of sources.
     pub n: usize,
     /// Creates one.
     pub make: F,
@@ -154,8 +155,8 @@ pub(super) fn in_turn<S, J, T: Send>(
     }
 }
 
-/// How long the calling thread, since it started, was ready to run while no core was free for it. Of all
-/// systems only Linux measures that.
+/// The time since its start for which the calling thread was ready to run while no core was free
+/// for it. Of all systems only Linux measures that.
 fn core_wait() -> Option<Duration> {
     // The time that it ran and the time that it waited, in nanoseconds, and a count.
     let times = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
@@ -163,7 +164,7 @@ fn core_wait() -> Option<Duration> {
     Some(Duration::from_nanos(waited))
 }
 
-/// What a thread notes as it works.
+/// The notes of a thread as it works.
 pub(super) struct Progress<'p> {
     /// Where its time went.
     pub(super) timing: Timing,
@@ -179,7 +180,7 @@ impl Progress<'_> {
     }
 }
 
-/// What a thread reports of its jobs, which are numbered in their order.
+/// The reports of a thread on its jobs, which are numbered in their order.
 enum Report<T> {
     Rows(usize),
     Done(u64, T),

@@ -58,7 +58,7 @@ pub enum Error {
     /// A file whose windows hold other numbers of rows than they state.
     #[error("the reference gives {found}: it is damaged, or has changed while it was read")]
     Inconsistent {
-        /// What the file gave instead.
+        /// The item that the file gave instead.
         found: String,
     },
     /// A row that cannot be computed from its hidden state.
@@ -140,7 +140,7 @@ impl<T> Clone for Pool<T> {
     }
 }
 
-/// What a run reports to its caller, who may stop it with an error.
+/// A report of a run to its caller, who may stop it with an error.
 #[derive(Debug)]
 pub enum Step<T> {
     /// This many more rows have come from the model.
@@ -169,7 +169,7 @@ pub struct Timing {
     pub core_wait: Option<Duration>,
     /// Where the time of the accelerator went that computes all of the model's rows, if one does.
     pub device: Option<DeviceTime>,
-    /// How many sources could not be created; the run continued without them.
+    /// The number of sources that could not be created; the run continued without them.
     pub refused: usize,
 }
 
@@ -200,15 +200,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many rows a thread scores at once: waking a thread takes longer than scoring one row of a
-/// small vocabulary.
+/// The number of rows that a thread scores at once: waking a thread takes longer than scoring one
+/// row of a small vocabulary.
 fn rows_per_task(n_vocab: usize) -> usize {
     const LOGITS_PER_TASK: usize = 1 << 16;
     LOGITS_PER_TASK.div_ceil(n_vocab.max(1))
 }
 
-/// How many pieces may be under way between a file and the model: enough for every core to have one
-/// while as many wait.
+/// The number of pieces that may be under way between a file and the model: enough for every core
+/// to have one while as many wait.
 fn depth() -> usize {
     2 * rayon::current_num_threads() + 2
 }

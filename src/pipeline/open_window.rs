@@ -16,7 +16,7 @@ use super::reference_rows::ReferenceRows;
 use super::stream::Stream;
 use super::{Error, Pool, locked, rows_per_task};
 
-/// How many bytes of decoded rows are held at once; one row is always allowed.
+/// The bytes of decoded rows that are held at once; one row is always allowed.
 const BYTES_AT_ONCE: usize = 16 << 20;
 
 /// One window, whose rows are compared with the model's as those come.
@@ -24,7 +24,7 @@ pub(super) struct OpenWindow<'r, 'h> {
     pub(super) spec: WindowSpec,
     pub(super) of: &'r ReferenceRows<'h>,
     pub(super) rows: WindowRows<'r, 'h>,
-    /// How much of its caller's time reading has taken.
+    /// The part of its caller's time that reading has taken.
     pub(super) in_reading: Duration,
 }
 

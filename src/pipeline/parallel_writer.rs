@@ -19,8 +19,8 @@ use super::{Error, Pool, depth};
 /// vocabulary is encoded faster than a thread is woken.
 const BYTES_PER_TASK: usize = 1 << 17;
 
-/// How many bytes of pieces may wait while another thread's windows are written: those of 512 rows of
-/// 248,320 entries in f32. A thread that has more waits.
+/// The bytes of pieces that may wait while another thread's windows are written: those of 512 rows
+/// of 248,320 entries in f32. A thread that has more waits.
 const BYTES_AHEAD: usize = 512 << 20;
 
 /// The pieces of a window: each is compressed on any core, and waited for in order. There is room for a
@@ -44,9 +44,9 @@ pub(super) struct OpenOutput {
     encoder: WindowEncoder,
     lane: SyncSender<Receiver<Piece>>,
     memory: Pool<Piece>,
-    /// How long writing has kept its caller waiting.
+    /// The time for which writing has kept its caller waiting.
     pub(super) waited: Duration,
-    /// How long encoding rows has taken.
+    /// The time that encoding rows has taken.
     pub(super) encoding: Duration,
 }
 

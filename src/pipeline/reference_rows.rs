@@ -15,7 +15,8 @@ use super::{Error, Pool, Timing, locked};
 use crate::engine::{Decoder, EngineError, Head};
 use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
 
-/// How many blocks the system is asked to fetch before they are read: 64 MiB, at 1 MiB each.
+/// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
+/// each.
 const BLOCKS_AHEAD: usize = 64;
 
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
@@ -23,9 +24,9 @@ const BLOCKS_AHEAD: usize = 64;
 pub struct ReferenceRows<'h> {
     pub(super) source: Source<'h>,
     order: Mutex<Order>,
-    /// How many rows each window has, in the order of the file, if it has a list of them.
+    /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
-    /// Whether the windows are in random order already, or in one that cannot be changed.
+    /// True if the windows are in random order already, or in one that cannot be changed.
     is_shuffled: bool,
     /// Measures the accelerator that computes the rows, if one does.
     pub(super) device: Option<DeviceClock>,
@@ -35,7 +36,7 @@ pub struct ReferenceRows<'h> {
     /// Blocks whose memory can be used again.
     pub(super) blocks: Pool<RowBlock>,
     pub(super) n_vocab: usize,
-    /// Whether the rows are log-probabilities with a floor.
+    /// True if the rows are log-probabilities with a floor.
     pub(super) is_floored: bool,
     /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
@@ -47,7 +48,8 @@ pub struct ReferenceRows<'h> {
     /// Rows wanted. Windows come whole, since a model computes a part of one in batches of another
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
-    /// How many entries of each row are compared, from the first on, in the model's rows too.
+    /// The number of entries of each row that are compared, from the first on, in the model's rows
+    /// too.
     pub n_entries: usize,
     /// Where the rows of hidden states are computed.
     pub here: Option<RowsHere>,
@@ -136,53 +138,31 @@ impl<'h> ReferenceRows<'h> {
         Self { device, ..self }
     }
 
-    /// Reads at most `max_rows` rows.
+    /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream
+    /// cannot be shared out, and keeps its own order.
     ///
-    /// Where only a part is wanted, files in text order are read in the seeded random order of
-    /// [`shuffled`]; others in their own, which for a part written with `-n`, and for kl.py's
-    /// files, is random already.
+    /// Where not all rows are wanted, or `is_sampled` for a caller who may stop anywhere, files in text
+    /// order are read in the seeded random order of [`shuffled`]; others in their own, which for a part
+    /// written with `-n`, and for kl.py's files, is random already.
     #[must_use]
-    pub fn limited(self, max_rows: Option<u64>) -> Self {
-        self.chosen(max_rows, choose_windows)
-    }
-
-    /// The same in the order of a sample, though all rows may be read: for a caller who may stop
-    /// anywhere. A stream keeps its own order.
-    #[must_use]
-    pub fn sampled(self, max_rows: Option<u64>) -> Self {
-        self.chosen(max_rows, sample)
-    }
-
-    fn chosen(self, max_rows: Option<u64>, choose: fn(&[u32], bool, u64) -> Vec<usize>) -> Self {
-        let max_rows = max_rows.unwrap_or(u64::MAX);
-        let order = choose(self.listed(), self.is_shuffled, max_rows);
-        self.in_order(order, max_rows)
-    }
-
-    /// Reads the windows of [`limited`](Self::limited) that belong to one part of them. A stream cannot
-    /// be shared out: it is read whole.
-    #[must_use]
-    pub fn part(self, max_rows: Option<u64>, shard: Shard) -> Self {
-        let rows = self.listed();
-        let all = windows_to_share(rows, self.is_shuffled, max_rows);
-        let excess = count(rows, &all).saturating_sub(shard.n_rows);
-        let last = all.last().copied();
-        let order = Part::from(shard).keep(all);
-        let n_rows = count(rows, &order);
-        // Only the last window of all is cut short.
-        let excess = if order.last().copied() == last {
-            excess
-        } else {
-            0
+    pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
+        let rows = self.rows_per_window.as_deref().unwrap_or_default();
+        let most = max_rows.unwrap_or(u64::MAX);
+        let (order, max_rows) = match shard {
+            Some(shard) => {
+                let all = windows_to_share(rows, self.is_shuffled, max_rows);
+                let excess = count(rows, &all).saturating_sub(shard.n_rows);
+                let last = all.last().copied();
+                let order = Part::from(shard).keep(all);
+                let n_rows = count(rows, &order);
+                // Only the last window of all is cut short.
+                let is_cut = order.last().copied() == last;
+                let n_wanted = n_rows.saturating_sub(if is_cut { excess } else { 0 });
+                (order, n_wanted)
+            }
+            None if is_sampled => (sample(rows, self.is_shuffled, most), most),
+            None => (choose_windows(rows, self.is_shuffled, most), most),
         };
-        self.in_order(order, n_rows.saturating_sub(excess))
-    }
-
-    fn listed(&self) -> &[u32] {
-        self.rows_per_window.as_deref().unwrap_or_default()
-    }
-
-    fn in_order(self, order: Vec<usize>, max_rows: u64) -> Self {
         let (n_windows, n_rows) = match &self.rows_per_window {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
@@ -314,7 +294,7 @@ impl<'h> ReferenceRows<'h> {
         }
     }
 
-    /// Whether several windows can be open at once.
+    /// Returns true if several windows can be open at once.
     pub(super) fn can_share(&self) -> bool {
         !matches!(self.source, Source::Stream(_))
     }
@@ -389,7 +369,7 @@ impl<'h> ReferenceRows<'h> {
     }
 }
 
-/// Counts the windows with rows, and the rows, that [`ReferenceRows::limited`] reads: how many of them
+/// Counts the windows with rows, and the rows, that [`ReferenceRows::choose`] reads: how many of them
 /// there are to share out; `None` for a stream, which has no list of them.
 #[must_use]
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
@@ -400,7 +380,7 @@ pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, 
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
 }
 
-/// The windows that [`ReferenceRows::limited`] reads, without those that have no rows.
+/// The windows that [`ReferenceRows::choose`] reads, without those that have no rows.
 fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> Vec<usize> {
     let max_rows = max_rows.unwrap_or(u64::MAX);
     let mut order = choose_windows(rows, is_shuffled, max_rows);
@@ -408,12 +388,13 @@ fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> V
     order
 }
 
-/// How many rows the windows of `order` have.
+/// Counts the rows of the windows of `order`.
 fn count(rows: &[u32], order: &[usize]) -> u64 {
     order.iter().map(|&i| u64::from(rows[i])).sum()
 }
 
-/// How many rows each window has, in the order of the file; empty if the file has no list of them.
+/// Lists the number of rows of each window, in the order of the file; empty if the file has no list
+/// of them.
 fn rows_per_window(reference: &Reference) -> Vec<u32> {
     let windows = reference.windows().unwrap_or_default();
     windows.iter().map(|window| window.n_rows).collect()

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use kl_formats::{NativeReader, ReadBlocks, Reference, Rows, States, WindowEntry, WindowSpec};
+use serde::Serialize;
 
 use super::Error;
 use super::stream::Stream;
 use crate::engine::{EngineError, Head};
-use crate::score::{Kernel, Recomputed};
+use crate::score::{Kernel, RowError};
 
 /// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
 /// the kernels of other backends move a row by 1e-7 to 1e-4.
@@ -33,21 +34,24 @@ pub(super) enum Source<'h> {
     Model(Vec<WindowSpec>),
 }
 
-/// Where the rows of hidden states are computed, and how far they are from those of the model that
-/// wrote them.
-#[derive(Debug, Clone, PartialEq)]
+/// Where rows are computed, and how far they are from the model's own.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "HereInfo"))]
 pub struct RowsHere {
     /// The device: `CPU`, `CUDA0`.
     pub device: String,
-    /// Whether the evaluated model's own head is the same, and so is in memory once.
+    /// The distance of the rows that the file also holds as the model gave them from those computed
+    /// here. No rows: the file is a part without the window that they are of.
+    #[serde(flatten)]
+    pub error: RowError,
+    /// True if all of them are equal to the bit; null without rows.
+    pub is_exact: Option<bool>,
+    /// True if the evaluated model's own head is the same, so that memory holds it once.
     pub shares_model_head: bool,
-    /// The model's own rows that the file holds, against the same rows computed here. None where
-    /// the file is a part without the window that they are of.
-    pub moved: Recomputed,
 }
 
 impl RowsHere {
-    /// Whether an accelerator computes them.
+    /// Returns true if an accelerator computes them.
     #[must_use]
     pub fn is_on_device(&self) -> bool {
         self.device != "CPU"
@@ -80,23 +84,25 @@ impl<'h> Source<'h> {
             },
             cause => head_error(path, cause),
         })?;
+        let error = check(&file, &states, &windows, &mut head)?;
         let here = RowsHere {
-            moved: check(&file, &states, &windows, &mut head)?,
             device: head.device().to_owned(),
+            error,
+            is_exact: (error.n_rows > 0).then(|| error.is_exact()),
             shares_model_head: head.is_shared(),
         };
-        if here.moved.max_kld >= WRONG_KLD {
+        if error.max_kld >= WRONG_KLD {
             return Err(Error::WrongRows {
                 path: path.to_owned(),
                 device: here.device,
-                max_kld: here.moved.max_kld,
+                max_kld: error.max_kld,
             });
         }
         let head: Mutex<Box<dyn Head + 'h>> = Mutex::new(Box::new(head));
         Ok((Self::States { file, states, head }, Some(here)))
     }
 
-    /// Whether rows are computed, not read.
+    /// Returns true if rows are computed, not read.
     pub(super) fn is_computed(&self) -> bool {
         matches!(self, Self::States { .. } | Self::Model(_))
     }
@@ -123,8 +129,8 @@ fn check(
     states: &States,
     windows: &[WindowEntry],
     head: &mut impl Head,
-) -> Result<Recomputed, Error> {
-    let mut all = Recomputed::default();
+) -> Result<RowError, Error> {
+    let mut all = RowError::default();
     let own = file.check_rows()?;
     let (mut last, mut numbers) = (None, Vec::new());
     for (i, window) in windows.iter().enumerate() {
@@ -144,7 +150,7 @@ fn check(
             let computed = head.rows(&numbers)?;
             for (column, own) in of_group {
                 let again = &computed[column * n_vocab..][..n_vocab];
-                all += Recomputed::compare(Kernel::detect(), &[own], again);
+                all += RowError::compare(Kernel::detect(), &[own], again);
             }
         }
     }

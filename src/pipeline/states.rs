@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use kl_formats::{Calls, StateType, WindowSpec, Writer};
+use kl_formats::{Calls, Float, WindowSpec, Writer};
 
 use super::in_turn::Sources;
 use super::write::{Written, write_reference};
 use super::{Error, Step};
 use crate::engine::{Decoder, Head, LogitSource, Outputs};
-use crate::score::{Kernel, Recomputed};
+use crate::score::{Kernel, RowError};
 
 /// Rows of a decode call that are compared where not all are.
 const N_SAMPLED: usize = 16;
@@ -41,7 +41,7 @@ impl<H: Head> RowCheck<H> {
     }
 
     /// Returns whether these rows are near enough to the model's own.
-    pub fn accepts(&self, rows: &Recomputed) -> bool {
+    pub fn accepts(&self, rows: &RowError) -> bool {
         match self.tolerance {
             Some(most) => rows.max_kld <= most,
             None => rows.is_exact(),
@@ -56,8 +56,8 @@ impl<H: Head> RowCheck<H> {
     pub fn compare(
         &mut self,
         outputs: &Outputs<'_>,
-        state_type: StateType,
-    ) -> Result<Vec<Recomputed>, Error> {
+        state_type: Float,
+    ) -> Result<Vec<RowError>, Error> {
         let mut compared = Vec::new();
         let (mut states, mut rows) = (outputs.states, outputs.rows.unwrap_or_default());
         let n_embd = states.len() / rows.len().max(1);
@@ -78,8 +78,8 @@ impl<H: Head> RowCheck<H> {
     fn compare_some(
         &mut self,
         outputs: &Outputs<'_>,
-        state_type: StateType,
-    ) -> Result<Vec<Recomputed>, Error> {
+        state_type: Float,
+    ) -> Result<Vec<RowError>, Error> {
         let rows = outputs.rows.unwrap_or_default();
         if rows.len() > N_SAMPLED {
             let n_embd = outputs.states.len() / rows.len();
@@ -101,23 +101,19 @@ impl<H: Head> RowCheck<H> {
         &mut self,
         states: &[f32],
         own: &[&[f32]],
-        state_type: StateType,
-    ) -> Result<Vec<Recomputed>, Error> {
+        state_type: Float,
+    ) -> Result<Vec<RowError>, Error> {
         self.round(states, state_type);
         let again = self.head.rows(&self.states)?;
-        Ok(Recomputed::each(self.kernel, own, again))
+        Ok(RowError::each(self.kernel, own, again))
     }
 
-    /// Whether rounding these states to `state_type` leaves the rows that the head makes of them as
-    /// they are, to the bit.
+    /// Returns true if rounding these states to `state_type` leaves the rows that the head makes of
+    /// them as they are, to the bit.
     ///
     /// # Errors
     /// Those of the head.
-    pub fn is_rounding_exact(
-        &mut self,
-        states: &[f32],
-        state_type: StateType,
-    ) -> Result<bool, Error> {
+    pub fn is_rounding_exact(&mut self, states: &[f32], state_type: Float) -> Result<bool, Error> {
         let exact = self.head.rows(states)?.to_vec();
         self.round(states, state_type);
         let rounded = self.head.rows(&self.states)?;
@@ -125,11 +121,11 @@ impl<H: Head> RowCheck<H> {
         Ok(logits.all(|(exact, rounded)| exact.to_bits() == rounded.to_bits()))
     }
 
-    fn round(&mut self, states: &[f32], state_type: StateType) {
+    fn round(&mut self, states: &[f32], state_type: Float) {
         self.bytes.resize(states.len() * state_type.bytes(), 0);
         self.states.resize(states.len(), 0.0);
         state_type.encode(states, &mut self.bytes);
-        state_type.decode_into(&self.bytes, &mut self.states);
+        state_type.decode(&self.bytes, &mut self.states);
     }
 }
 
@@ -137,17 +133,17 @@ impl<H: Head> RowCheck<H> {
 pub struct StateWriting<H> {
     /// Numbers in a state.
     pub n_embd: usize,
-    /// How they are stored.
-    pub state_type: StateType,
-    /// How windows are split.
+    /// The type in which they are stored.
+    pub state_type: Float,
+    /// The rule by which windows are split.
     pub calls: Calls,
     /// Computes rows again.
     pub check: RowCheck<H>,
     /// The states of windows that were decoded and checked already, by the windows' numbers.
     pub known: HashMap<u32, Vec<f32>>,
     /// The rows that were checked so far.
-    pub checked: Recomputed,
-    /// How long that took.
+    pub checked: RowError,
+    /// The time that the check took.
     pub check_time: Duration,
 }
 
@@ -312,7 +308,7 @@ mod tests {
         after: usize,
         error: f32,
         tolerance: Option<f64>,
-    ) -> (Result<(), Error>, Recomputed) {
+    ) -> (Result<(), Error>, RowError) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model");
         std::fs::write(&path, "a model").unwrap();
@@ -337,7 +333,7 @@ mod tests {
         let head = model.hashed_head().unwrap();
         let states = States {
             n_embd: head.n_embd,
-            state_type: StateType::F16,
+            state_type: Float::F16,
             head: head.tensor.clone(),
             then: Vec::new(),
             n_batch: 4,
@@ -370,11 +366,11 @@ mod tests {
         known.unwrap();
         let mut writing = StateWriting {
             n_embd: states.n_embd as usize,
-            state_type: StateType::F16,
+            state_type: Float::F16,
             calls: options.calls(),
             check: RowCheck::new(failing, tolerance),
             known: HashMap::from([(0, first)]),
-            checked: Recomputed::default(),
+            checked: RowError::default(),
             check_time: Duration::ZERO,
         };
         let written = write_states(&mut decoder, &mut writing, &windows, writer, |_| Ok(()));

@@ -29,7 +29,7 @@ pub(super) struct Stream {
     /// Windows are read up to the one that brings so many rows.
     max_rows: u64,
     events: Receiver<kl_formats::Result<Event>>,
-    /// What was looked at and not handed out: a window, or the end.
+    /// The item that was looked at and not handed out: a window, or the end.
     peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
     /// Rows of the window, from the first of `rows` on, that have been used or left out.

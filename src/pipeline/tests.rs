@@ -93,11 +93,11 @@ fn read_with(
     max_rows: Option<u64>,
 ) -> Vec<TokenRecord> {
     let mut records = Vec::new();
-    let blocks = open(path).limited(max_rows);
+    let blocks = open(path).choose(max_rows, None, false);
     evaluate(
         sources(n_sources, || Ok(fake(seed, n_batch))),
         &blocks,
-        Kernel::Portable,
+        Kernel::detect(),
         NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
@@ -121,7 +121,7 @@ fn sources<F>(n: usize, make: F) -> Sources<F> {
     }
 }
 
-/// What `evaluate` should give, from the rows themselves.
+/// The records that `evaluate` should give, from the rows themselves.
 fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
     let rows = |window: &WindowSpec, seed| {
         let mut all: Vec<Vec<f32>> = Vec::new();
@@ -138,7 +138,7 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
         for ((reference, evaluated), position) in pairs.zip(window.first_scored..) {
             let next = window.tokens.get(position as usize + 1).copied();
             let score =
-                Kernel::Portable.score(&RowPair::new(Row::F32(&reference), &evaluated, next));
+                Kernel::detect().score(&RowPair::new(Row::F32(&reference), &evaluated, next));
             records.push(super::evaluate::record(
                 window.window,
                 position,
@@ -198,13 +198,13 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
     write_native(&path, &plan, Encoding::F32, 4, 5);
     for n_sources in [1, 3] {
         let mut seen = 0;
-        let rows = open(&path).limited(Some(20));
+        let rows = open(&path).choose(Some(20), None, false);
         let make = || Ok(fake(2, 3));
-        let measure = |pair: &RowPair<'_>| (pair.next, Kernel::Portable.score(pair));
+        let measure = |pair: &RowPair<'_>| (pair.next, Kernel::detect().score(pair));
         evaluate(
             sources(n_sources, make),
             &rows,
-            Kernel::Portable,
+            Kernel::detect(),
             measure,
             |step| {
                 if let Step::Window(window) = step {
@@ -242,7 +242,7 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
         let done = evaluate(
             sources(2, make),
             &rows,
-            Kernel::Portable,
+            Kernel::detect(),
             NOTHING_MORE,
             |step| {
                 if let Step::Window(window) = step {
@@ -316,7 +316,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let error = evaluate(
         sources(1, make),
         &blocks,
-        Kernel::Portable,
+        Kernel::detect(),
         NOTHING_MORE,
         |_| Ok(()),
     )
@@ -338,7 +338,7 @@ fn a_caller_can_stop_either_way() {
     let stopped = evaluate(
         sources(2, make),
         &blocks,
-        Kernel::Portable,
+        Kernel::detect(),
         NOTHING_MORE,
         |_| Err(Error::Interrupted),
     );

@@ -16,11 +16,11 @@ use crate::engine::LogitSource;
 /// A reference that was written.
 #[derive(Debug)]
 pub struct Written<W> {
-    /// What it was written to.
+    /// The output that it was written to.
     pub output: W,
     /// Where the time went.
     pub timing: Timing,
-    /// How its rows are stored.
+    /// The forms in which its rows are stored.
     pub forms: RowForms,
 }
 

@@ -1,4 +1,4 @@
-//! What numbers give reason to doubt: the warnings of a result, and of several beside each other.
+//! The doubts that numbers give reason for: the warnings of a result, and of several beside each other.
 
 use super::comparison::ComparedModel;
 use super::number::printable;
@@ -107,7 +107,7 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     doubts
 }
 
-/// Whether all KLDs are 0, though the model is not known to be the reference's.
+/// Returns true if all KLDs are 0, though the model is not known to be the reference's.
 fn is_doubtfully_identical(model: &ModelResult) -> bool {
     let kld = model.summary.kld.as_ref();
     let is_0 = kld.is_some_and(|kld| kld.max == 0.0 && kld.n_infinite == 0);

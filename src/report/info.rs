@@ -1,4 +1,4 @@
-//! What a file holds, as `kl info` shows it.
+//! The contents of a file, as `kl info` shows them.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,14 @@ use serde::Serialize;
 use super::json::Versions;
 use super::layout::laid_out;
 use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
-use super::{PromptsInfo, RowError, Warning};
+use super::{PromptsInfo, Warning};
+use crate::score::RowError;
 
-/// What a file records: null where it does not.
+/// The contents of a file: null where it does not record them.
 #[derive(Serialize, Debug, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Info {
-    /// What wrote the document, and the version of its keys.
+    /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
     /// The file's path, as given.
@@ -50,7 +51,7 @@ pub struct Info {
     pub n_vocab: u32,
     /// Of a sidecar: the entries of each row that were compared.
     pub n_vocab_compared: Option<u32>,
-    /// Whether each window starts with an inserted BOS; of a model, whether its file asks for that.
+    /// True if each window starts with an inserted BOS; of a model, whether its file asks for that.
     pub add_bos: Option<bool>,
     /// The first scored position of a full window.
     pub first_scored: Option<u32>,
@@ -61,18 +62,18 @@ pub struct Info {
     /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
     /// was to stop; null if it was to go on to its end.
     pub until: Option<f64>,
-    /// How a row is stored: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or
+    /// The storage of a row: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or
     /// `hidden16` where it is computed from a hidden state; null for a sidecar.
     pub encoding: Option<String>,
     /// The hidden states that it holds in place of rows, as its header describes them; absent where
     /// it holds rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub states: Option<States>,
-    /// Whether the rows are log-probabilities; null for a sidecar.
+    /// True if the rows are log-probabilities; null for a sidecar.
     pub log_probabilities: Option<bool>,
-    /// Whether it holds token ids; null where the kind always does.
+    /// True if it holds token ids; null where the kind always does.
     pub holds_tokens: Option<bool>,
-    /// Which part of a reference or of an evaluation it holds, and the counts of the whole; null
+    /// The part of a reference or of an evaluation that it holds, and the counts of the whole; null
     /// for a whole one.
     pub shard: Option<Shard>,
     /// Of a model: what else its file records; absent for others.
@@ -87,13 +88,13 @@ pub struct Info {
     pub groups: Vec<GroupInfo>,
     /// The prompts; null where the windows are not prompts.
     pub prompts: Option<PromptsInfo>,
-    /// How the rows were computed.
+    /// The set-up that computed the rows.
     pub backend: Option<BackendIdentity>,
     /// Other entries of kl.py's header, by their names.
     pub others: BTreeMap<String, String>,
-    /// What was read and found whole; null unless `--verify` was given.
+    /// The contents that were read and found whole; null unless `--verify` was given.
     pub verified: Option<Verified>,
-    /// What to know before you trust the file.
+    /// Warnings to read before you trust the file.
     pub warnings: Vec<Warning>,
 }
 
@@ -121,7 +122,7 @@ impl Info {
     }
 }
 
-/// What a model's file records about it.
+/// The record of a model in its own file.
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GgufInfo {
@@ -129,13 +130,14 @@ pub struct GgufInfo {
     pub kind: Option<String>,
     /// The files that it is split into.
     pub n_files: u16,
-    /// How it was quantized (`general.file_type`), by llama-quantize's name, such as `Q4_K_M`.
+    /// Its quantization (`general.file_type`), by llama-quantize's name, such as `Q4_K_M`.
     pub file_type: Option<String>,
     /// Bits per weight: eight times the tensors' bytes over the parameters.
     pub bpw: Option<f64>,
     /// Its tensors by their type, those with the most parameters first.
     pub types: Vec<TensorTypeInfo>,
-    /// How the tokenizer splits a text before it merges pieces (`tokenizer.ggml.pre`).
+    /// The rule by which the tokenizer splits a text before it merges pieces
+    /// (`tokenizer.ggml.pre`).
     pub pre_tokenizer: Option<String>,
     /// The id of the token that begins a text; null where the file leaves it to llama.cpp.
     pub bos: Option<u32>,
@@ -151,7 +153,7 @@ pub struct GgufInfo {
 pub struct TensorTypeInfo {
     /// ggml's name of the type, such as `q6_K`.
     pub name: String,
-    /// How many there are.
+    /// Their number.
     pub n_tensors: u64,
     /// Their parameters.
     pub n_params: u64,
@@ -188,7 +190,7 @@ impl GroupInfo {
     }
 }
 
-/// What `--verify` read, and found to be undamaged.
+/// The contents that `--verify` read, and found to be undamaged.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verified {
@@ -198,7 +200,7 @@ pub struct Verified {
     pub n_rows: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// What could be checked in this format.
+    /// The checks that this format allows.
     pub checks: Checks,
 }
 
@@ -269,7 +271,7 @@ pub fn info_text(info: &Info) -> String {
     out
 }
 
-/// Which part of which whole it is.
+/// Describes the part, and the whole that it is of.
 fn part_of(shard: &Shard) -> String {
     let windows = count_of(shard.n_windows.into(), "window");
     format!(
@@ -300,7 +302,7 @@ fn kind(kind: &str) -> &str {
     }
 }
 
-/// What a model's file records besides its size and its name: names and texts.
+/// Lines about a model's file besides its size and its name: names and texts.
 fn of_gguf(info: &Info, gguf: &GgufInfo) -> Vec<(&'static str, Option<String>)> {
     let n_params = info.model.as_ref().and_then(|model| model.n_params);
     let n_params = n_params.unwrap_or(0);
@@ -490,7 +492,7 @@ fn step_text(step: HeadStep) -> String {
     }
 }
 
-/// How far computed rows are from the model's own.
+/// Describes how far computed rows are from the model's own.
 fn states_error(states: &States) -> String {
     let error = RowError::from(&states.check);
     match error.max_kld > 0.0 {

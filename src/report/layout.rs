@@ -80,7 +80,7 @@ pub struct Sheet {
     has_intervals: bool,
     /// The width of the column of names.
     name_width: usize,
-    /// What a window is called.
+    /// The word for a window.
     pub unit: &'static str,
 }
 

@@ -26,8 +26,8 @@ pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, v
 pub use json::{Versions, json_text};
 pub use one_line::one_line;
 pub use result::{
-    DeviceInfo, DivergentToken, Failure, HeadInfo, HereInfo, Interrupted, ModelInfo, ModelReport,
-    ModelResult, NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, RowError,
+    DeviceInfo, DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport,
+    ModelResult, NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report,
     StatesInfo, TimingInfo, TokenColumns, TokenContext, TopToken, Verdict, notable_core_wait, unit,
     without_part,
 };

@@ -1,4 +1,4 @@
-//! How numbers are formatted for people, all in one place.
+//! The formats of numbers for people, all in one place.
 
 use indicatif::{HumanBytes, HumanCount};
 use kl_formats::Shard;
@@ -10,7 +10,7 @@ pub fn kld(value: f64) -> String {
     significant(value, 6)
 }
 
-/// What stands for a number that is not defined: one divided by 0, or too large.
+/// The stand-in for a number that is not defined: one divided by 0, or too large.
 pub const UNDEFINED: &str = "-";
 
 /// A KL divergence in nats in a table, to three significant digits.
@@ -121,7 +121,7 @@ pub struct SizeUnit {
     pub symbol: &'static str,
     /// `gigabyte`.
     pub name: &'static str,
-    /// How many bytes it is.
+    /// Its size in bytes.
     pub bytes: f64,
 }
 
@@ -142,7 +142,7 @@ impl SizeUnit {
     }
 }
 
-/// Which part of a whole: `part 0 of 3`.
+/// Names a part of a whole: `part 0 of 3`.
 #[must_use]
 pub fn part(shard: &Shard) -> String {
     format!("part {} of {} (from 0)", shard.index, shard.count)
@@ -174,7 +174,7 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Whether a character breaks a line or turns its direction (Unicode's `Bidi_Control`).
+/// Returns true if a character breaks a line or turns its direction (Unicode's `Bidi_Control`).
 fn is_layout(c: char) -> bool {
     matches!(
         c,

@@ -1,4 +1,4 @@
-//! How models were run: the parts of a set-up, as tables, warnings, labels and the page show them.
+//! The parts of a set-up, as tables, warnings, labels and the page show them.
 
 use kl_formats::BackendIdentity;
 
@@ -29,7 +29,7 @@ const COLUMNS: [(&str, SettingValue); 7] = [
     ("llama.cpp", |s| setting(s, "llama.cpp")),
 ];
 
-/// What can distinguish evaluations of one name, the most telling first.
+/// The settings that can distinguish evaluations of one name, the most telling first.
 pub const DISTINCTIONS: [SettingValue; 4] = [
     |s| match (&s.type_k, kv_types(s)?) {
         (Some(k), types) if *k == types => Some(format!("KV {k}")),

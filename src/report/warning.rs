@@ -252,7 +252,7 @@ pub enum Warning {
         /// The models that it is about, where there are several.
         labels: Vec<String>,
         n: u64,
-        /// What a cluster is.
+        /// The word for a cluster.
         unit: &'static str,
     },
     /// Too few tokens for llama-perplexity's statistics.
@@ -262,7 +262,7 @@ pub enum Warning {
     NoLlamaPerplexity,
 }
 
-/// What a reference model finds improbable, and why that may be.
+/// The text that a reference model finds improbable, and why that may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum UnfitText {
     #[error("this text (an instruct model on raw text? --prompts-file runs it on chats)")]
@@ -282,7 +282,7 @@ impl UnfitText {
     }
 }
 
-/// What an accelerator waited for most.
+/// The work that an accelerator waited for most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DeviceWait {
     #[error("for the CPU to score rows: use more cores, or two contexts (--contexts 2)")]
@@ -307,7 +307,7 @@ impl Warning {
         (exact > 0).then_some(Self::ExactRows { exact, of })
     }
 
-    /// Whether the message names the model that it is about.
+    /// Returns true if the message names the model that it is about.
     #[must_use]
     pub fn names_model(&self) -> bool {
         matches!(
@@ -326,20 +326,20 @@ impl Warning {
         )
     }
 
-    /// What the warning is about, for scripts: stable, unlike the message.
+    /// The warning's subject, for scripts: stable, unlike the message.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.into()
     }
 }
 
-/// How many tokens, with their verb.
+/// A number of tokens, with its verb.
 fn tokens_are(n: u64) -> String {
     let verb = if n == 1 { "is" } else { "are" };
     format!("{} {verb}", count_of(n, "token"))
 }
 
-/// Which tokens are left out, and the verb.
+/// The tokens that are left out, and the verb.
 fn left_out(n_excluded: u64, n_infinite: u64) -> String {
     let infinite = || format!("{} with an infinite KLD", count_of(n_infinite, "token"));
     let excluded = || format!("{} without a finite row", count_of(n_excluded, "token"));

@@ -1,16 +1,21 @@
-//! Constants for e^x = 2^n · 2^r, where n is the integer nearest to x·log2(e) and r the rest.
+//! e^x of each lane of a vector: 2^n · 2^r, where n is the integer nearest to x·log2(e) and r the
+//! rest.
+
+use std::f64::consts::LOG2_E;
+
+use fearless_simd::prelude::*;
 
 /// Adding this to a number and subtracting it again rounds the number to an integer; the sum holds
 /// that integer in its lowest bits.
-pub(super) const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
+const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
 
-/// Below this, e^x counts as 0: e^−708 = 3.3e-308 is still a normal number, so no kernel computes
-/// with subnormal ones.
+/// Below this, e^x counts as 0: e^−708 = 3.3e-308 is still a normal number, so no subnormal ones
+/// are computed with.
 pub(super) const UNDERFLOW: f64 = -708.0;
 
 /// Coefficients of 2^r for |r| ≤ 1/2, lowest power first: minimax in relative error, 1.1e-12, with
 /// 2^0 constrained to exactly 1 (Remez exchange in 50 digits).
-pub(super) const POLYNOMIAL: [f64; 9] = [
+const POLYNOMIAL: [f64; 9] = [
     1.0,
     0.693_147_180_541_232_9,
     0.240_226_506_947_426_37,
@@ -21,3 +26,43 @@ pub(super) const POLYNOMIAL: [f64; 9] = [
     1.531_420_903_803_661e-5,
     1.334_418_095_993_795e-6,
 ];
+
+/// e^x for finite x up to [`ORDINARY`](super::passes::ORDINARY): exactly 1 at 0, exactly 0 on
+/// underflow.
+#[inline(always)]
+pub(super) fn exp<S: Simd, const N: usize>(x: [S::f64s; N]) -> [S::f64s; N] {
+    let mut clamped = x;
+    for i in 0..N {
+        clamped[i] = x[i].max(UNDERFLOW);
+    }
+    let mut exp = exp_ordinary::<S, N>(clamped);
+    for i in 0..N {
+        let zero = 0.0.simd_into(x[i].token());
+        exp[i] = x[i].simd_lt(UNDERFLOW).select(zero, exp[i]);
+    }
+    exp
+}
+
+/// e^x for |x| ≤ [`ORDINARY`](super::passes::ORDINARY); any bits for other x.
+///
+/// Several vectors at a time, so that their computations interleave: one alone is a chain of
+/// dependent instructions.
+#[inline(always)]
+pub(super) fn exp_ordinary<S: Simd, const N: usize>(x: [S::f64s; N]) -> [S::f64s; N] {
+    let (mut shifted, mut r, mut sum) = (x, x, x);
+    for i in 0..N {
+        shifted[i] = x[i].mul_add(LOG2_E, ROUND);
+        r[i] = x[i].mul_sub(LOG2_E, shifted[i] - ROUND);
+        sum[i] = POLYNOMIAL[POLYNOMIAL.len() - 1].simd_into(x[i].token());
+    }
+    for &c in POLYNOMIAL[..POLYNOMIAL.len() - 1].iter().rev() {
+        for i in 0..N {
+            sum[i] = sum[i].mul_add(r[i], c);
+        }
+    }
+    for i in 0..N {
+        let exponent = shifted[i].to_bits() << 52u32;
+        sum[i] = S::f64s::from_bits(sum[i].to_bits() + exponent);
+    }
+    sum
+}

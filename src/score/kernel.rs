@@ -3,71 +3,70 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use fearless_simd::Level;
+#[cfg(target_arch = "x86_64")]
+use fearless_simd::{
+    Simd,
+    x86::{Avx2, Avx512, Sse2},
+};
 use kl_formats::Row;
 
-#[cfg(target_arch = "aarch64")]
-use super::neon;
 use super::pair::RowPair;
-use super::portable;
+use super::passes;
 use super::token_score::TokenScore;
-#[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
 
 /// The hot loop compiled for one instruction set. All kernels compute the same numbers, within the
 /// bounds that the [`score`](super) module states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kernel {
-    /// x86-64 with AVX-512F: 8 lanes of f64, a table of 16 in two registers.
-    Avx512,
+    /// x86-64 with AVX-512 as of Ice Lake: 8 lanes of f64.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
     /// x86-64 with AVX2 and FMA: 4 lanes of f64.
-    Avx2,
-    /// AArch64: 2 lanes of f64.
-    Neon,
-    /// Any processor: arrays of lanes, which the compiler vectorises as far as its target allows.
-    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// Any x86-64: 2 lanes of f64.
+    #[cfg(target_arch = "x86_64")]
+    Sse2(Sse2),
+    /// The best that another processor has: NEON, or lanes that the compiler vectorises.
+    #[cfg(not(target_arch = "x86_64"))]
+    Other(Level),
 }
 
 impl Kernel {
-    pub(super) const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
-
     /// The fastest kernel that this processor can run.
     pub fn detect() -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|kernel| kernel.is_available())
-            .unwrap_or(Self::Portable)
+        Self::available()[0]
     }
 
     /// All kernels that this processor can run, fastest first; never empty.
+    #[cfg(target_arch = "x86_64")]
     pub fn available() -> Vec<Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|kernel| kernel.is_available())
-            .collect()
+        let level = Level::new();
+        let kernels = [
+            level.as_avx512().map(Self::Avx512),
+            level.as_avx2().map(Self::Avx2),
+            level.as_sse2().map(Self::Sse2),
+        ];
+        kernels.into_iter().flatten().collect()
     }
 
-    /// Whether this processor can run this kernel.
-    fn is_available(self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
-            Self::Portable => true,
-            #[allow(unreachable_patterns)]
-            _ => false,
-        }
+    /// All kernels that this processor can run, fastest first; never empty.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn available() -> Vec<Self> {
+        vec![Self::Other(Level::new())]
     }
 
     /// The kernel's name: `avx512`, `avx2`, `neon` or `portable`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Avx512 => "avx512",
-            Self::Avx2 => "avx2",
-            Self::Neon => "neon",
-            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Self::Other(Level::Neon(_)) => "neon",
+            _ => "portable",
         }
     }
 
@@ -75,9 +74,9 @@ impl Kernel {
     ///
     /// # Panics
     ///
-    /// If the rows are empty or of different length, if the next token is not below that length, if
-    /// a floor is not one of [`floor`](super::floor())'s, or if the processor cannot run this kernel
-    /// (see [`Kernel::available`]). These are bugs in the caller: no input leads to them.
+    /// If the rows are empty or of different length, if the next token is not below that length, or
+    /// if a floor is not one of [`floor`](super::floor())'s. These are bugs in the caller: no input
+    /// leads to them.
     pub fn score(self, pair: &RowPair<'_>) -> TokenScore {
         pair.check();
         let (n, next) = (pair.eval.len(), pair.next);
@@ -86,38 +85,39 @@ impl Kernel {
             next.is_none_or(|next| (next as usize) < n),
             "next token {next:?} is not in a row of {n}"
         );
-        assert!(
-            self.is_available(),
-            "this processor cannot run the {self} kernel"
-        );
         // Rare: only rows with masked entries are stored so.
         if let Row::U16Masked { .. } = pair.reference {
             return DECODED.with_borrow_mut(|decoded| {
                 decoded.resize(n, 0.0);
                 pair.reference.decode_into(decoded);
-                self.score_decoded(&RowPair {
+                self.score(&RowPair {
                     reference: Row::F32(decoded),
                     ..*pair
                 })
             });
         }
-        self.score_decoded(pair)
-    }
-
-    fn score_decoded(self, pair: &RowPair<'_>) -> TokenScore {
         match self {
-            // SAFETY: the processor has AVX-512F: asserted by the caller.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => unsafe { avx512::score(pair) },
-            // SAFETY: the processor has AVX2 and FMA: asserted by the caller.
+            Self::Avx512(simd) => compiled_for(simd, pair),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => unsafe { avx2::score(pair) },
-            // SAFETY: the processor has NEON: asserted by the caller.
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => unsafe { neon::score(pair) },
-            _ => portable::score(pair),
+            Self::Avx2(simd) => compiled_for(simd, pair),
+            #[cfg(target_arch = "x86_64")]
+            Self::Sse2(simd) => compiled_for(simd, pair),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Other(level) => {
+                fearless_simd::dispatch!(level, simd => passes::score(simd, pair))
+            }
         }
     }
+}
+
+/// Scores with the instructions of `simd`, whatever the program is compiled for.
+#[cfg(target_arch = "x86_64")]
+fn compiled_for<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenScore {
+    simd.vectorize(
+        #[inline(always)]
+        || passes::score(simd, pair),
+    )
 }
 
 thread_local! {

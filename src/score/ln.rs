@@ -1,6 +1,8 @@
-//! The natural logarithm of each lane, in plain Rust that the compiler vectorises.
+//! The natural logarithm of each lane of a vector.
 
 use std::f64::consts::{LN_2, SQRT_2};
+
+use fearless_simd::prelude::*;
 
 /// Bits in an f64's mantissa.
 const MANTISSA: u32 = 52;
@@ -25,34 +27,35 @@ const TERMS: usize = 10;
 ///
 /// (Abramowitz & Stegun 4.1.27.)
 #[inline(always)]
-pub(super) fn ln<const N: usize>(x: [f64; N]) -> [f64; N] {
-    let mut out = [0.0; N];
-    for i in 0..N {
-        // Biased, so that it is never negative: few instruction sets shift signed lanes of 64 bits.
-        let bits = x[i].to_bits();
-        let n = bits
-            .wrapping_sub((SQRT_2 / 2.0).to_bits())
-            .wrapping_add(BIAS << MANTISSA)
-            >> MANTISSA;
-        let m = f64::from_bits(
-            bits.wrapping_sub(n << MANTISSA)
-                .wrapping_add(BIAS << MANTISSA),
-        );
-        let n = f64::from_bits(TWO_POW_52.to_bits() | n) - (TWO_POW_52 + BIAS as f64);
-        let s = (m - 1.0) / (m + 1.0);
-        let square = s * s;
-        let mut series = 0.0;
-        for term in (0..TERMS).rev() {
-            series = series * square + 1.0 / (2 * term + 1) as f64;
-        }
-        out[i] = n * LN_2 + 2.0 * s * series;
+pub(super) fn ln<S: Simd>(x: S::f64s) -> S::f64s {
+    let from_bits = S::f64s::from_bits;
+    let bits = x.to_bits();
+    // Biased, so that it is never negative: few instruction sets shift signed lanes of 64 bits.
+    let n = (bits - (SQRT_2 / 2.0).to_bits() + (BIAS << MANTISSA)) >> MANTISSA;
+    let m = from_bits(bits - (n << MANTISSA) + (BIAS << MANTISSA));
+    let n = from_bits(n | TWO_POW_52.to_bits()) - (TWO_POW_52 + BIAS as f64);
+    let s = (m - 1.0) / (m + 1.0);
+    let square = s * s;
+    let mut series = square * 0.0;
+    for term in (0..TERMS).rev() {
+        series = series.mul_add(square, 1.0 / (2 * term + 1) as f64);
     }
-    out
+    n.mul_add(LN_2, s * 2.0 * series)
 }
 
 #[cfg(test)]
 mod tests {
+    use fearless_simd::{Level, dispatch};
+
     use super::*;
+
+    fn ln(x: [f64; 1]) -> [f64; 1] {
+        #[inline(always)]
+        fn first<S: Simd>(simd: S, x: f64) -> f64 {
+            super::ln::<S>(x.simd_into(simd))[0]
+        }
+        dispatch!(Level::new(), simd => [first(simd, x[0])])
+    }
 
     #[test]
     fn agrees_with_the_standard_library() {

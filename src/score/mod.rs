@@ -44,7 +44,7 @@
 //! and an entry whose weight underflows adds exactly 0. Ranks need the maxima and are counted last,
 //! unless both rows have the same top token.
 //!
-//! Which entries count is decided by factors of 0 and 1. Most rows need none: where a block of 1,024
+//! Which entries count is decided by masks. Most rows need none: where a block of 1,024
 //! entries turns out to hold a −∞, that block is computed again with them.
 //!
 //! If a divergence comes out below 1e-7, its parts have cancelled, and one more pass computes both as
@@ -63,19 +63,12 @@
 //!
 //! Largest errors against a float64 computation with the C library's exp and compensated sums, over
 //! this module's tests (2,383 pairs with finite logits: random, flat, peaked, equal but for one
-//! entry, with ties, with ranges up to the largest f32, of 1 to 128,259 entries). The error of e^x
-//! is that of its polynomial.
-//!
-//! | kernel | e^x, relative | either KL below 1 nat, absolute | above, relative |
-//! |---|---|---|---|
-//! | AVX-512 | 2.5e-12 | 4.8e-12 | 1.8e-12 |
-//! | AVX2, portable | 1.1e-12 | 1.9e-12 | 1.1e-12 |
+//! entry, with ties, with ranges up to the largest f32, of 1 to 128,259 entries): 1.1e-12 relative
+//! for e^x, which is the error of its polynomial; 1.9e-12 for either KL below 1 nat, and 1.1e-12
+//! relative above.
 //!
 //! Below 1e-7, where the last pass computes it, a KL is off by at most 2.4e-8 of its value: against
-//! mpmath with 40 digits, 17 pairs from 5e-8 down to 2.6e-16, every kernel but NEON.
-//!
-//! NEON computes as AVX2 does. Its errors were not recorded: under emulation it passes the same
-//! tests, whose tolerance is 1e-11.
+//! mpmath with 40 digits, 17 pairs from 5e-8 down to 2.6e-16.
 //!
 //! Equal rows give exactly 0 in both directions, since both have the same weights, summed in the
 //! same order. A KL, entropy or NLL that rounding leaves below 0 is returned as 0.
@@ -85,59 +78,37 @@
 //!
 //! # Speed
 //!
-//! Microseconds for a pair of 128,256 entries on one core, with the same top token on both sides
-//! (AVX-512: a tenth more where the tops differ): medians of `cargo bench --bench score` on Zen 5,
-//! best of 4,000 runs on a busy Zen 4; `target-cpu=native`.
+//! The hot loop is written once, in vectors of `fearless_simd`, and compiled for AVX-512 (as of Ice
+//! Lake), AVX2 and SSE2, or for NEON. Microseconds for a pair of 128,256 entries on one core of a
+//! Zen 4, with the same top token on both sides: best of 480 runs.
 //!
-//! | kernel | Zen 5: f32 reference | u16 | Zen 4: f32 | u16 |
-//! |---|---|---|---|---|
-//! | AVX-512 | 49 | 55 | 97 | 108 |
-//! | AVX2 | 116 | 134 | 133 | 148 |
-//! | portable | 348 | 373 | | |
+//! | kernel | f32 reference | u16 | base file | masked column in both rows | divergences of 1e-10 |
+//! |---|---|---|---|---|---|
+//! | AVX-512 | 120 | 136 | 153 | 137 | 317 |
+//! | AVX2 | 172 | 205 | 225 | 204 | 436 |
+//! | SSE2 (portable) | 510 | 555 | 599 | 579 | 1,305 |
 //!
-//! What other pairs take, as a multiple of the same kernel's time for an ordinary pair of the same
-//! encoding (AVX-512 and AVX2, best of 1,500 runs on a busy Xeon):
-//!
-//! | pair | multiple |
-//! |---|---|
-//! | a masked column in both rows | 1.3 |
-//! | a base file's row | 1.3 |
-//! | divergences below 1e-7 | 2.9 |
-//!
-//! Compiled for the baseline of x86-64, with 16 registers, AVX2 takes 171 and 195 on Zen 4. NEON
-//! has not been timed.
+//! NEON has not been timed.
 
 mod exp;
-mod floor;
 mod kernel;
 mod llama_perplexity;
 mod ln;
 pub mod logit_metrics;
 mod pair;
 mod passes;
-mod portable;
-mod recomputed;
+mod row_error;
+mod rows;
 mod token_score;
-mod vector;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod fixed_point;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]
 mod tests;
 
-pub use floor::floor;
 pub use kernel::Kernel;
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
-pub use pair::RowPair;
-pub use recomputed::Recomputed;
+pub use pair::{RowPair, floor};
+pub use row_error::RowError;
 pub use token_score::TokenScore;

@@ -1,6 +1,6 @@
 //! The score of one position.
 
-/// How two rows at one position compare: KL divergence, likelihoods, top tokens.
+/// The comparison of two rows at one position: KL divergence, likelihoods, top tokens.
 ///
 /// If a row holds NaN or +∞ anywhere, or nothing but −∞, its flag is false, and every float of both
 /// rows is NaN and every top and rank 0: count such a pair and leave it out, never average it.
@@ -38,9 +38,9 @@ pub struct TokenScore {
     /// The most that the entries at the reference row's floor can weigh: their number times the
     /// probability at the floor. 0 without a floor.
     pub ref_unknown_p: f64,
-    /// Whether the reference row has a softmax: no NaN, no +∞, not only −∞.
+    /// True if the reference row has a softmax: no NaN, no +∞, not only −∞.
     pub ref_finite: bool,
-    /// Whether the evaluated row has one.
+    /// True if the evaluated row has one.
     pub eval_finite: bool,
 }
 

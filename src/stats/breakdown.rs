@@ -31,13 +31,13 @@ pub struct Breakdown {
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bin {
-    /// What the tokens have in common, in words.
+    /// The trait that the tokens share, in words.
     pub label: String,
     /// The smallest value of a token in the bin; `None` where that has no number or no end.
     pub from: Option<f64>,
     /// The value that all tokens stay below; `None` where that has no number or no end.
     pub to: Option<f64>,
-    /// How many tokens the bin has.
+    /// The number of tokens in the bin.
     pub n_tokens: u64,
     /// Tokens of the bin whose KLD is infinite, which are left out of the mean.
     pub n_infinite: u64,
@@ -216,9 +216,9 @@ impl Tokens<'_> {
 mod tests {
     use kl_formats::TokenRecord;
 
-    use super::super::oracle::records;
-    use super::super::{ClusterRule, Statistics, Summary};
     use super::*;
+    use crate::stats::oracle::records;
+    use crate::stats::{ClusterRule, Statistics, Summary};
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();

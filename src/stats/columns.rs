@@ -5,12 +5,12 @@ use kl_formats::sidecar::TokenRecord;
 
 use super::breakdown::confidence_bin;
 use super::cluster::Clusters;
+use super::cluster::WindowMeans;
 use super::delta_p::delta_p;
 use super::distribution::TokenLocation;
 use super::exclusion::{ExcludedToken, ExclusionReason};
 use super::strata::Cluster;
-use super::unknown::UnknownWeights;
-use super::window_means::WindowMeans;
+use super::summary::UnknownWeights;
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
 pub(super) const MAX_EXCLUDED_LISTED: usize = 100;
@@ -51,9 +51,9 @@ pub struct Run {
     pub window: u32,
     /// The window's group; 0 without groups.
     pub group: u32,
-    /// How many records there are.
+    /// The number of records.
     pub n_records: usize,
-    /// How many counted ones come before them, and are among them.
+    /// The counted ones that come before them, and those among them.
     start: usize,
     pub(super) n_counted: usize,
 }
@@ -170,7 +170,7 @@ impl Columns {
         self.traits.push(bits.into_iter().sum());
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub fn n_records(&self) -> usize {
         self.kld.len() + self.not_counted.len()
     }
@@ -188,7 +188,7 @@ impl Columns {
         self.not_counted.len()
     }
 
-    /// Which counted tokens have a trait.
+    /// Marks the counted tokens that have a trait.
     pub(super) fn with(&self, bit: u8) -> Vec<bool> {
         self.traits.iter().map(|traits| traits & bit != 0).collect()
     }

@@ -1,7 +1,7 @@
 //! Curves of one evaluation's KLDs, as few points.
 
+use super::cluster::WindowMeans;
 use super::mean::Sum;
-use super::window_means::WindowMeans;
 
 /// A point of a curve: `[x, y]` in the JSON.
 pub type Point = (f64, f64);

@@ -76,8 +76,8 @@ fn root_mean_square(
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::assert_close;
     use super::*;
+    use crate::stats::oracle::assert_close;
 
     #[test]
     fn rms_and_its_error() {

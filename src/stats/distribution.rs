@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
+use super::cluster::MIN_CLUSTERS;
 use super::clustered_mean::ClusteredMean;
 use super::columns::Columns;
 use super::estimate::{Confidence, finite};
 use super::mean::Moments;
+use super::mean::Sum;
 use super::quantile::{self, QuantileEstimate};
 use super::strata::Cluster;
-use super::tail::Tail;
-use super::text_length;
 
 /// The upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -38,7 +38,7 @@ pub struct Distribution {
     pub max_at: TokenLocation,
     /// The median and the upper tail, to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
-    /// What the largest values add to the mean.
+    /// The share of the mean that the largest values add.
     pub tail: Tail,
     /// About how many windows like these would give an interval of the mean that reaches 5 % to
     /// either side; `None` for fewer than two clusters, and for a mean of 0.
@@ -101,7 +101,7 @@ impl Distribution {
             max_at: columns.location(max_index),
             quantiles: quantile::estimates(&numbers, &samples, &sorted, &QUANTILES, confidence),
             tail: Tail::of(&sorted),
-            windows_for_5_percent: text_length::windows_for(0.05, &mean, n_windows),
+            windows_for_5_percent: windows_for(0.05, &mean, n_windows),
         };
         Some((distribution, sorted))
     }
@@ -118,4 +118,89 @@ pub(super) fn finite_of<'v>(
     let both = clusters.iter().zip(values);
     let (clusters, values): (Vec<_>, Vec<_>) = both.filter(|(_, value)| value.is_finite()).unzip();
     (clusters.into(), values.into())
+}
+
+/// The share of a mean that comes from few tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Tail {
+    /// The share of the sum that the largest 0.1 % of the samples add; `None` for fewer than 1,000,
+    /// and for a sum of 0.
+    pub top_0_1_percent: Option<f64>,
+    /// The share that the largest 1 % add; `None` for fewer than 100, and for a sum of 0.
+    pub top_1_percent: Option<f64>,
+    /// The mean of all samples but the largest; `None` for one sample.
+    pub mean_without_max: Option<f64>,
+}
+
+impl Tail {
+    /// Computes them from finite samples in ascending order that are not negative.
+    pub fn of(sorted: &[f64]) -> Self {
+        let sum = |samples: &[f64]| samples.iter().copied().collect::<Sum>().value();
+        let total = sum(sorted);
+        let n = sorted.len() as f64;
+        let top = |one_of: f64| {
+            // The share may end within a sample, of which only that part counts.
+            let count = n / one_of;
+            let (rest, largest) = sorted.split_at(sorted.len() - count as usize);
+            let next = rest.last().map_or(0.0, |x| x * count.fract());
+            let share = (sum(largest) + next) / total;
+            (!largest.is_empty() && share.is_finite()).then_some(share)
+        };
+        Self {
+            top_0_1_percent: top(1000.0),
+            top_1_percent: top(100.0),
+            mean_without_max: match sorted.split_last() {
+                Some((_, rest)) if !rest.is_empty() => Some(sum(rest) / (n - 1.0)),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// About how many windows like these `n_windows` give an interval whose half width is this share
+/// of the mean: at least [`MIN_CLUSTERS`].
+///
+/// The width falls as the square root of the number of windows. It is that of the corrected
+/// interval: from few windows their spread is underestimated, and the correction makes up for it.
+/// `None` for fewer than two clusters, and for a mean of 0.
+pub fn windows_for(relative: f64, mean: &ClusteredMean, n_windows: u64) -> Option<u64> {
+    let now = mean.relative_half_width()?;
+    let windows = n_windows as f64 * (now / relative).powi(2);
+    // A float becomes the nearest integer that is in range.
+    windows
+        .is_finite()
+        .then(|| (windows.ceil() as u64).max(MIN_CLUSTERS as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_the_largest() {
+        let mut samples = vec![1.0; 2000];
+        (samples[1998], samples[1999]) = (1001.0, 2002.0);
+        let tail = Tail::of(&samples);
+        // 2 of 2,000, and 20 of them; the sum is 5,001.
+        assert_eq!(tail.top_0_1_percent, Some(3003.0 / 5001.0));
+        assert_eq!(tail.top_1_percent, Some(3021.0 / 5001.0));
+        assert_eq!(tail.mean_without_max, Some(2999.0 / 1999.0));
+    }
+
+    #[test]
+    fn part_of_a_token_counts_in_proportion() {
+        let mut samples = vec![1.0; 1500];
+        (samples[1498], samples[1499]) = (5.0, 11.0);
+        assert_eq!(Tail::of(&samples).top_0_1_percent, Some(13.5 / 1514.0));
+    }
+
+    #[test]
+    fn too_few_and_only_zeros() {
+        let tail = Tail::of(&[1.0; 999]);
+        assert_eq!(tail.top_0_1_percent, None);
+        assert!(tail.top_1_percent.is_some());
+        assert_eq!(Tail::of(&[0.0; 1000]).top_0_1_percent, None);
+        assert_eq!(Tail::of(&[1.0]).mean_without_max, None);
+    }
 }

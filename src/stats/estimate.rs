@@ -1,4 +1,4 @@
-//! What an estimator returns: a value and its uncertainty.
+//! The result of an estimator: a value and its uncertainty.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Which scored tokens the statistics leave out.
+//! The scored tokens that the statistics leave out.
 
 use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
@@ -61,7 +61,7 @@ impl ExclusionReason {
     }
 }
 
-/// Whether the statistics count `record`.
+/// Returns true if the statistics count `record`.
 pub fn is_counted(record: &TokenRecord) -> bool {
     ExclusionReason::of(record).is_none()
 }

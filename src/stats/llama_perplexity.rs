@@ -195,5 +195,5 @@ impl WithError {
 }
 
 #[cfg(test)]
-#[path = "llama_perplexity_tests.rs"]
+#[path = "tests/llama_perplexity.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-"""Prints the values pinned in llama_perplexity_tests.rs, from numpy, as Rust literals.
+"""Prints the values pinned in tests/llama_perplexity.rs, from numpy, as Rust literals.
 
     pip install numpy scipy
     python llama_perplexity_oracle.py

@@ -15,7 +15,7 @@ use crate::score::LogitMetrics;
 /// The median and the upper tail.
 const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 
-/// How far the evaluated model's logits are from the reference's.
+/// The distances of the evaluated model's logits from the reference's.
 ///
 /// A part is `None` (null) without counted tokens.
 #[derive(Serialize, Clone, Debug, PartialEq)]
@@ -157,9 +157,9 @@ impl Metric {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::oracle::{assert_close, records};
-    use super::super::{ClusterRule, Summary};
     use super::*;
+    use crate::stats::oracle::{assert_close, records};
+    use crate::stats::{ClusterRule, Summary};
 
     /// Distances made from the records that all statistics are tested with.
     fn sample() -> (Vec<LogitMetrics>, Vec<TokenLocation>) {

@@ -1,7 +1,7 @@
 //! The mean of independent samples, and the sums that all statistics are built on.
 
 use super::estimate::{Confidence, Estimate};
-use super::student::{normal_two_sided, student_two_sided};
+use super::probability::{normal_two_sided, student_two_sided};
 
 /// Up to this many samples, scipy's `mvsdist` uses Student's t; above it, the normal distribution.
 const STUDENT_UP_TO: usize = 1000;
@@ -62,7 +62,7 @@ impl RunningMean {
         (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 
-    /// How many samples were counted.
+    /// Returns the number of samples that were counted.
     pub fn count(&self) -> u64 {
         self.n
     }
@@ -71,7 +71,7 @@ impl RunningMean {
 /// The first two moments of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
-    /// How many samples there are.
+    /// The number of samples.
     pub n: usize,
     /// Their mean.
     pub mean: f64,
@@ -132,8 +132,8 @@ fn mean_of(terms: impl Iterator<Item = f64>, n: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::{assert_close, skewed};
     use super::*;
+    use crate::stats::oracle::{assert_close, skewed};
 
     /// scipy.stats.bayes_mvs(x, 0.95)[0] on `skewed(n)`, from `oracle.py`.
     #[test]

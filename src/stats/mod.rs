@@ -10,47 +10,38 @@
 //! The values pinned in the tests come from numpy and scipy: `oracle.py` in this folder prints
 //! them.
 
-mod beta;
 pub mod breakdown;
 pub mod cluster;
 pub mod clustered_error;
 pub mod clustered_mean;
 mod columns;
 #[cfg(test)]
+#[path = "tests/coverage.rs"]
 mod coverage_tests;
 pub mod curves;
 pub mod delta_p;
 pub mod distribution;
 pub mod estimate;
 pub mod exclusion;
-pub mod hall;
-pub mod holm;
 pub mod llama_perplexity;
 pub mod logit_metrics;
-mod macro_mean;
-mod maritz_jarrett;
-pub mod mcnemar;
 pub mod mean;
 pub mod most_divergent;
 #[cfg(test)]
+#[path = "tests/oracle.rs"]
 mod oracle;
-mod order_statistics;
 pub mod pair;
 pub mod paired;
 pub mod perplexity;
+pub mod probability;
 pub mod prompts;
 pub mod proportion;
 pub mod quantile;
 mod running;
-pub mod sign_test;
+pub mod significance;
 mod strata;
-pub mod student;
 pub mod summary;
-pub mod tail;
-pub mod text_length;
-pub mod unknown;
 mod until;
-mod window_means;
 
 pub use breakdown::{Bin, Breakdown};
 pub use cluster::{
@@ -61,13 +52,11 @@ pub use clustered_mean::{ClusteredMean, ClusteredValue};
 pub use columns::{Columns, Run};
 pub use curves::Point;
 pub use delta_p::DeltaP;
-pub use distribution::{Distribution, TokenLocation};
+pub use distribution::{Distribution, Tail, TokenLocation};
 pub use estimate::{Confidence, ConfidenceError, Estimate};
 pub use exclusion::{ExcludedToken, ExclusionReason};
-pub use holm::holm;
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitDistances, LogitSummary, LogitsNotAvailable, Metric};
-pub use mcnemar::McNemar;
 pub use mean::RunningMean;
 pub use most_divergent::MostDivergent;
 pub use pair::{EntropyBin, Nearer, PairedComparison, PairedToken};
@@ -77,9 +66,7 @@ pub use prompts::{MeanMax, PromptLogits, PromptStats};
 pub use proportion::Share;
 pub use quantile::QuantileEstimate;
 pub use running::RunningInterval;
-pub use sign_test::SignTest;
+pub use significance::{McNemar, SignTest, holm};
 pub use strata::Cluster;
-pub use summary::{Agreement, Statistics, Summary};
-pub use tail::Tail;
-pub use unknown::UnknownP;
+pub use summary::{Agreement, Statistics, Summary, UnknownP};
 pub use until::{Until, UntilInfo};

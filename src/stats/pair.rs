@@ -9,17 +9,18 @@ use super::cluster::{ClusterRule, Clusters};
 use super::distribution::TokenLocation;
 use super::estimate::Confidence;
 use super::exclusion::is_counted;
-use super::mcnemar::McNemar;
 use super::mean::Sum;
 use super::paired::{PairedDifference, clusters_of};
 use super::proportion::Share;
-use super::sign_test::SignTest;
+use super::significance::McNemar;
+use super::significance::SignTest;
 use super::strata::Cluster;
 
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
 
-/// How two evaluations against one reference compare, token by token. Differences are a's less b's.
+/// The comparison of two evaluations against one reference, token by token. Differences are a's
+/// less b's.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PairedComparison {
@@ -34,7 +35,7 @@ pub struct PairedComparison {
     pub nearer: Nearer,
     /// The sign test over clusters.
     pub sign_test: SignTest,
-    /// How often each model has the reference's top token.
+    /// The tokens on which each model has the reference's top token.
     pub agreement: McNemar,
     /// The difference by decile of the reference's entropy; empty where no entropy is known.
     pub by_entropy: Vec<EntropyBin>,
@@ -225,8 +226,8 @@ fn location(record: &TokenRecord) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::records;
     use super::*;
+    use crate::stats::oracle::records;
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
         PairedComparison::of(a, b, Confidence::default(), ClusterRule::Window, 3)

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
+use super::cluster::WindowMeans;
 use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Sum;
 use super::strata::Cluster;
-use super::window_means::WindowMeans;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.
 ///
@@ -28,9 +28,9 @@ pub struct PairedDifference {
     /// The two-sided p-value of no difference. It is below `1 − confidence` exactly where the
     /// interval does not hold 0.
     pub p: Option<f64>,
-    /// How many tokens were compared.
+    /// The number of tokens that were compared.
     pub n_tokens: u64,
-    /// How the tokens were put into clusters.
+    /// The clusters that the tokens were put into.
     pub clusters: Clustering,
 }
 
@@ -91,9 +91,9 @@ pub(super) fn numbers_of(windows: &[(u32, u32)], clusters: &Clusters) -> Vec<Clu
 
 #[cfg(test)]
 mod tests {
-    use super::super::ClusterKind;
-    use super::super::oracle::{assert_close, records};
     use super::*;
+    use crate::stats::ClusterKind;
+    use crate::stats::oracle::{assert_close, records};
 
     /// The records' two divergences, as if they were two models'.
     fn difference(rule: ClusterRule, groups: u32, half: f64, level: f64) -> PairedDifference {

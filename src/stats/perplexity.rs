@@ -20,8 +20,8 @@ use super::strata::Cluster;
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Perplexity {
-    /// How many tokens the numbers are from: those with a next token, less `n_infinite` and
-    /// `n_unknown`.
+    /// The number of tokens that the numbers are from: those with a next token, less `n_infinite`
+    /// and `n_unknown`.
     pub n_tokens: u64,
     /// Tokens whose NLL is infinite under one of the models, which are left out.
     pub n_infinite: u64,
@@ -128,8 +128,8 @@ impl Perplexity {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::assert_close;
     use super::*;
+    use crate::stats::oracle::assert_close;
 
     /// Each token is a cluster.
     fn of(ref_nll: &[f64], eval_nll: &[f64]) -> Option<Perplexity> {

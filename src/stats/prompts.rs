@@ -16,7 +16,7 @@ use crate::score::LogitMetrics;
 pub struct PromptStats {
     /// The prompt's number, from 0.
     pub window: u32,
-    /// How many scored tokens are counted.
+    /// The number of scored tokens that are counted.
     pub n_tokens: u64,
     /// Counted tokens whose KLD is infinite; `kld` is over the others.
     pub n_infinite: u64,

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::beta;
 use super::clustered_error::Spread;
 use super::estimate::{Confidence, Estimate};
+use super::probability;
 use super::strata::Cluster;
 
 /// A share of tokens, with its clustered interval.
@@ -14,10 +14,10 @@ pub struct Share {
     /// The share, and its interval at the effective number of tokens.
     #[serde(flatten)]
     pub estimate: Estimate,
-    /// How many times larger the variance is than with tokens as independent; `None` for one
-    /// cluster, and for no or all tokens.
+    /// The variance as a multiple of that with tokens as independent; `None` for one cluster, and
+    /// for no or all tokens.
     pub design_effect: Option<f64>,
-    /// How many independent tokens would tell as much: `n / max(1, design_effect)`.
+    /// The number of independent tokens that would tell as much: `n / max(1, design_effect)`.
     pub n_effective: f64,
 }
 
@@ -58,11 +58,11 @@ fn estimate(share: f64, n: f64, confidence: Confidence) -> Option<Estimate> {
     let body = 1.0 - tail;
     let (a, b) = (share * n + 0.5, (1.0 - share) * n + 0.5);
     let lo = match share > 0.0 {
-        true => beta::quantile(a, b, tail, body),
+        true => probability::quantile(a, b, tail, body),
         false => 0.0,
     };
     let hi = match share < 1.0 {
-        true => beta::quantile(a, b, body, tail),
+        true => probability::quantile(a, b, body, tail),
         false => 1.0,
     };
     Some(Estimate::within(share, lo, hi))
@@ -70,8 +70,8 @@ fn estimate(share: f64, n: f64, confidence: Confidence) -> Option<Estimate> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::assert_close;
     use super::*;
+    use crate::stats::oracle::assert_close;
 
     /// scipy.stats.beta.ppf([0.025, 0.975], k + 0.5, n - k + 0.5), from `oracle.py`.
     #[test]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::cluster::WindowMeans;
 use super::cluster::{ClusterRule, Clusters, MIN_CLUSTERS};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Sum;
 use super::strata::{Powers, Stratum};
-use super::window_means::WindowMeans;
 
 /// The mean KLD so far and the width of its clustered interval, for a run that stops when it is
 /// narrow enough.
@@ -91,9 +91,9 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Summary;
-    use super::super::oracle::{assert_close, records};
     use super::*;
+    use crate::stats::Summary;
+    use crate::stats::oracle::{assert_close, records};
 
     /// The summary's own interval is pinned to numpy and scipy.
     #[test]

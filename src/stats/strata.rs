@@ -25,11 +25,11 @@ impl From<u32> for Cluster {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stratum {
     pub powers: Powers,
-    /// How many samples each cluster has, and the sum of their residuals.
+    /// The number of samples in each cluster, and the sum of their residuals.
     pub clusters: Vec<(f64, f64)>,
 }
 
-/// How many samples there are, and the sums of their powers.
+/// The number of samples, and the sums of their powers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Powers {
     pub n: f64,

@@ -5,17 +5,17 @@ use serde::Serialize;
 
 use super::breakdown::Breakdown;
 use super::cluster::{ClusterRule, Clustering, Clusters};
+use super::clustered_mean::macro_mean;
 use super::columns::Columns;
 use super::curves::{self, Point};
 use super::delta_p::DeltaP;
 use super::distribution::Distribution;
 use super::estimate::{Confidence, Estimate};
 use super::exclusion::ExcludedToken;
-use super::macro_mean::macro_mean;
+use super::mean::Sum;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
 use super::strata::Cluster;
-use super::unknown::UnknownP;
 
 /// The statistics of one evaluated model.
 ///
@@ -34,7 +34,7 @@ pub struct Summary {
     pub n_windows: u64,
     /// The level of every interval.
     pub confidence: Confidence,
-    /// Which tokens count as one observation in the clustered intervals.
+    /// The tokens that count as one observation in the clustered intervals.
     pub clusters: Clustering,
     /// KL(p‖q), in nats: p is the reference's distribution, q the evaluated model's.
     pub kld: Option<Distribution>,
@@ -45,7 +45,7 @@ pub struct Summary {
     pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
     pub reverse_kld: Option<Distribution>,
-    /// How often the top tokens agree.
+    /// The agreement of the top tokens.
     pub agreement: Option<Agreement>,
     /// The perplexity of both models on the actual next tokens.
     pub perplexity: Option<Perplexity>,
@@ -58,7 +58,7 @@ pub struct Summary {
     pub excluded: Vec<ExcludedToken>,
 }
 
-/// How often the two models' top tokens agree, as shares of the counted tokens.
+/// The agreement of the two models' top tokens, as shares of the counted tokens.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Agreement {
@@ -191,8 +191,45 @@ fn next_token(
 }
 
 #[cfg(test)]
-#[path = "summary_pinned.rs"]
+#[path = "tests/summary_pinned.rs"]
 mod pinned;
 #[cfg(test)]
-#[path = "summary_tests.rs"]
+#[path = "tests/summary.rs"]
 mod tests;
+
+/// The probability that the entries that a base file floors could have.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UnknownP {
+    /// The mean over counted tokens.
+    pub mean: f64,
+    /// The largest of any token.
+    pub max: f64,
+}
+
+/// The weights of the counted tokens so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnknownWeights {
+    n: u64,
+    sum: Sum,
+    max: f64,
+}
+
+impl UnknownWeights {
+    /// Adds a token.
+    pub fn push(&mut self, weight: f64) {
+        if weight.is_finite() {
+            self.n += 1;
+            self.sum.add(weight);
+            self.max = self.max.max(weight);
+        }
+    }
+
+    /// Summarises the tokens; `None` if the reference knows every probability.
+    pub fn summary(&self) -> Option<UnknownP> {
+        (self.max > 0.0).then(|| UnknownP {
+            mean: self.sum.value() / self.n as f64,
+            max: self.max,
+        })
+    }
+}

@@ -3,19 +3,19 @@
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::text_length::windows_for;
+use super::distribution::windows_for;
 use super::{
     ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
     RunningInterval, Summary, exclusion,
 };
 
-/// How an evaluation ended that was to stop where the interval of the mean KLD is narrow enough.
+/// The end of an evaluation that was to stop where the interval of the mean KLD is narrow enough.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UntilInfo {
     /// Half the interval's width over the mean, as asked for.
     pub target: f64,
-    /// Whether the evaluation stopped because the interval is that narrow.
+    /// True if the evaluation stopped because the interval is that narrow.
     pub reached: bool,
     /// Half the width of the clustered interval, divided by the mean; null if there is no interval.
     pub relative_half_width: Option<f64>,
@@ -34,7 +34,7 @@ pub struct Until {
     clusters: ClusterRule,
     interval: RunningInterval,
     n_windows: usize,
-    /// How many windows there are when the interval is computed next.
+    /// The number of windows at which the interval is computed next.
     next_look: usize,
     is_reached: bool,
 }
@@ -90,8 +90,8 @@ impl Until {
         self.is_reached
     }
 
-    /// How far the evaluation got, whose numbers are `summary`. `of`: how many windows there were to
-    /// evaluate, if known.
+    /// Describes how far the evaluation got, whose numbers are `summary`, of `of` windows, if their
+    /// number is known.
     pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
         let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {

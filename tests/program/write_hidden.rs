@@ -1,7 +1,7 @@
 //! References of hidden states, as they are written: smaller files with the same rows.
 
 use kl_formats::{
-    About, CheckRow, Encoding, HeadCheck, HeadTensor, Kind, StateType, States, Target, WindowSpec,
+    About, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Kind, States, Target, WindowSpec,
     klpy, llamacpp, native,
 };
 
@@ -282,7 +282,7 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
         let target = Target::new(kind, Some(encoding)).unwrap();
         target.projected_bytes(&about, &windows) as f64 / 1e9
     };
-    let (f16, f32) = (StateType::F16, StateType::F32);
+    let (f16, f32) = (Float::F16, Float::F32);
     let (of_f16, of_q8_0, of_q6_k) = (16 * 256, 34 * 8 * 8, 210 * 8);
     for (row, kind, encoding, state_type, head_bits) in [
         ("| kl.py", klpy::KIND, Encoding::F32, f32, 0),

@@ -21,7 +21,7 @@ const NOT_LOGITS: [(Values, &str); 2] = [
     (Values::FlooredLogProbabilities, "floored_log_probabilities"),
 ];
 
-/// What kl.py's header states.
+/// The contents of kl.py's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KlPyHeader {
@@ -35,7 +35,7 @@ pub struct KlPyHeader {
     pub model: Option<String>,
     /// Path of the text.
     pub text_path: Option<String>,
-    /// What the values of the rows mean; kl.py's own are logits.
+    /// The meaning of the rows' values; kl.py's own are logits.
     pub values: Values,
     /// Every other entry, in order: key, and value (a string's text, else its Python literal).
     /// A value that is a decimal integer is written as one, any other as a string.

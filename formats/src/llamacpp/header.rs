@@ -70,7 +70,7 @@ impl LlamaCppHeader {
         bytes
     }
 
-    /// What is wrong with the counts, if anything.
+    /// Finds a fault in the counts.
     pub(super) fn fault(&self) -> Option<String> {
         let Self {
             n_ctx,

@@ -163,7 +163,7 @@ impl NativeReader {
             let bytes = piece.bytes().get(from * size..to * size);
             let numbers = out.get_mut(start..).unwrap_or_default();
             let bytes = bytes.unwrap_or_default();
-            states.state_type.decode_into(bytes, numbers);
+            states.state_type.decode(bytes, numbers);
             *last = Some(piece);
             next = end;
         }

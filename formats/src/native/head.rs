@@ -1,7 +1,7 @@
 //! The members of a head of hidden states: its tensor and the values of the steps that follow, in
 //! bounded pieces, then the check rows.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
@@ -10,6 +10,7 @@ use super::members::{member_at, unpack_at};
 use super::{Header, NativeReader};
 use crate::error::Result;
 use crate::source::Source;
+use crate::writing::Writer;
 use crate::{States, hex};
 
 /// Plain bytes of each piece of the head but the last.
@@ -25,7 +26,7 @@ pub(super) struct HeadMembers {
 }
 
 /// The members that a head has, in order: what each holds, and its plain bytes.
-pub(super) fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
+fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
     let bytes = states.head_bytes();
     let piece = move |i: u64| PIECE_BYTES.min(bytes - i * PIECE_BYTES);
     // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
@@ -162,32 +163,89 @@ impl NativeReader {
     }
 }
 
-/// What is wrong with a head that is not the one of the header.
-pub(super) const OTHER_HASH: &str =
-    "the head's tensor does not have the SHA-256 that the header states";
+/// The fault of a head that is not the one of the header.
+const OTHER_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
 
 /// The SHA-256 of the head's first bytes: its tensor.
-pub(super) struct TensorHash {
+struct TensorHash {
     hash: Sha256,
     left: u64,
 }
 
 impl TensorHash {
-    pub(super) fn new(states: &States) -> Self {
+    fn new(states: &States) -> Self {
         Self {
             hash: Sha256::new(),
             left: states.head.bytes,
         }
     }
 
-    pub(super) fn update(&mut self, plain: &[u8]) {
+    fn update(&mut self, plain: &[u8]) {
         let n = self.left.min(plain.len() as u64);
         self.left -= n;
         self.hash
             .update(plain.get(..n as usize).unwrap_or_default());
     }
 
-    pub(super) fn matches(self, states: &States) -> bool {
+    fn matches(self, states: &States) -> bool {
         cfg!(fuzzing) || hex(&self.hash.finalize()) == states.head.sha256
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes what a file of hidden states has before its first window: `head`, the bytes of the
+    /// head's tensor and the values of the steps that follow, f32; and the model's own rows of the
+    /// positions in [`crate::HeadCheck::rows`], in that order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unwritable`] if they are not what the header states, or not what comes next;
+    /// [`crate::Error::Io`], also where `head` cannot be read.
+    pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
+        let (states, n_vocab) = self.due_head()?;
+        let n_rows = states.check.rows.len();
+        if check_rows.len() != n_rows || check_rows.iter().any(|row| row.len() != n_vocab as usize)
+        {
+            let what = format!("check rows that are not {n_rows} of {n_vocab} entries");
+            return Err(self.name().unwritable(what));
+        }
+        let mut hash = TensorHash::new(&states);
+        let mut bytes = Vec::new();
+        let mut rows = check_rows.iter();
+        for (tag, n) in members(&states, n_vocab) {
+            if tag.is_of_head() {
+                let mut plain = Vec::with_capacity(n as usize); // at most PIECE_BYTES
+                let read = head.by_ref().take(n).read_to_end(&mut plain);
+                read.map_err(|cause| self.name().io("read the head for it", cause))?;
+                if plain.len() as u64 != n {
+                    return Err(self
+                        .name()
+                        .unwritable("a head shorter than its header states"));
+                }
+                hash.update(&plain);
+                member::build_in(&mut bytes, tag, &plain);
+            } else {
+                let row = rows.next().map(Vec::as_slice).unwrap_or_default();
+                member::build_in(&mut bytes, tag, bytemuck::cast_slice(row));
+            }
+            self.put(&bytes)?;
+        }
+        let after = head.read(&mut [0]);
+        match after.map_err(|cause| self.name().io("read the head for it", cause))? {
+            0 if hash.matches(&states) => {
+                self.end_head();
+                Ok(())
+            }
+            0 => Err(self.name().unwritable(OTHER_HASH)),
+            _ => Err(self
+                .name()
+                .unwritable("a head longer than its header states")),
+        }
+    }
+
+    fn due_head(&self) -> Result<(States, u32)> {
+        match self.states() {
+            Some((states, true)) => Ok((states.clone(), self.format().n_vocab)),
+            _ => Err(self.name().unwritable("a head where none comes next")),
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::row::RowLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    Encoding, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, StateType, States,
+    Encoding, Float, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, States,
     TextIdentity, WindowSpec,
 };
 
@@ -38,17 +38,17 @@ pub struct Header {
     pub n_windows: u32,
     /// Rows in the file: scored positions.
     pub n_rows: u64,
-    /// How rows are stored.
+    /// The encoding of rows.
     pub encoding: Encoding,
     /// The hidden states, where `encoding` stores those and not rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<States>,
     /// Rows in each piece but a window's last: see [`rows_per_piece`].
     pub rows_per_piece: u32,
-    /// Whether the rows are log-probabilities, without a way back to logits.
+    /// True if the rows are log-probabilities, without a way back to logits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_probabilities: bool,
-    /// Whether they are floored, as in llama.cpp's base file: a row's smallest value then means "at
+    /// True if they are floored, as in llama.cpp's base file: a row's smallest value then means "at
     /// or below".
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub floored: bool,
@@ -62,7 +62,7 @@ pub struct Header {
     /// The names of the windows' groups; empty without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// How many windows in sequence are of which group: see [`Groups::window_groups`].
+    /// The numbers of windows in sequence of one group: see [`Groups::window_groups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub window_groups: Vec<(u32, u32)>,
     /// Tokens at each window's end that the model itself generated after its prompt.
@@ -112,7 +112,7 @@ impl Header {
         }
     }
 
-    /// Which group each window belongs to, if there are groups.
+    /// Returns the group of each window, if there are groups.
     pub(crate) fn groups(&self) -> Option<Groups> {
         self.checked_groups().ok().flatten()
     }
@@ -142,7 +142,7 @@ impl Header {
         whole
     }
 
-    /// How the rows are laid out.
+    /// Returns the layout of the rows.
     pub(crate) fn layout(&self) -> RowLayout {
         row_layout(self.encoding, self.states.as_ref(), self.n_vocab).0
     }
@@ -152,7 +152,7 @@ impl Header {
         row_layout(self.encoding, self.states.as_ref(), self.n_vocab).1
     }
 
-    /// What the values of the rows mean.
+    /// Returns the meaning of the rows' values.
     pub(crate) fn values(&self) -> Values {
         match (self.log_probabilities, self.floored) {
             (false, _) => Values::Logits,
@@ -199,7 +199,7 @@ impl Header {
         }
     }
 
-    /// What is wrong with the sizes, if anything.
+    /// Finds a fault in the sizes.
     pub(crate) fn fault(&self) -> Option<String> {
         let piece_bytes = self
             .layout()
@@ -237,7 +237,7 @@ impl Header {
         }
     }
 
-    /// What is wrong with the description of hidden states, if anything.
+    /// Finds a fault in the description of hidden states.
     fn states_fault(&self) -> Option<String> {
         let encoding = self.encoding;
         match &self.states {
@@ -246,7 +246,7 @@ impl Header {
             Some(_) if !encoding.holds_states() => Some(format!("states in encoding {encoding}")),
             Some(_) if self.log_probabilities => Some("states of log-probabilities".into()),
             Some(States { state_type, .. })
-                if encoding == Encoding::Hidden16 && *state_type != StateType::F16 =>
+                if encoding == Encoding::Hidden16 && *state_type != Float::F16 =>
             {
                 Some(format!(
                     "states of type {} in encoding {encoding}",
@@ -257,7 +257,7 @@ impl Header {
         }
     }
 
-    /// What is wrong with the part that the file holds, if anything.
+    /// Finds a fault in the part that the file holds.
     fn shard_fault(&self) -> Option<String> {
         let shard = self.shard?;
         let (own, n_windows) = (shard.n_own_windows(), self.n_windows);
@@ -267,7 +267,7 @@ impl Header {
     }
 }
 
-/// How a row is laid out, and how many numbers it has. Of hidden states without a description, which
+/// The layout of a row, and the number of its values. Of hidden states without a description, which
 /// no header may have: as if they were f32 rows.
 fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (RowLayout, u32) {
     match states {
@@ -282,8 +282,8 @@ fn file_name(path: &str) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What is read first, without copying: another version may have other fields, and only what there is
-/// of each prompt may make a header long.
+/// The fields that are read first, without copying: another version may have other fields, and only
+/// what there is of each prompt may make a header long.
 #[derive(Deserialize)]
 struct Preview<'a> {
     format_version: u32,
@@ -298,7 +298,7 @@ impl<'a> Preview<'a> {
         serde_json::from_slice(json).map_err(|e| name.header(format!("{e}")))
     }
 
-    /// What is too large in a header whose lines have `bytes`, if anything.
+    /// Finds what is too large in a header whose lines have `bytes`.
     fn too_large(&self, bytes: usize) -> Option<&'static str> {
         let of_each = [self.prompts, self.window_groups].into_iter().flatten();
         let of_each: usize = of_each.map(|value| value.get().len()).sum();

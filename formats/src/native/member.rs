@@ -13,7 +13,7 @@ pub(super) const HEAD_BYTES: usize = 44;
 /// Bytes of the whole end member.
 pub(super) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
 
-/// What is wrong with a member whose bytes have changed.
+/// The fault of a member whose bytes have changed.
 pub(super) const WRONG_CHECKSUM: &str = "a member's checksum does not match its bytes";
 
 /// Bytes of the shortest member there can be: header, empty body, trailer.
@@ -28,7 +28,7 @@ const GZIP: [u8; 10] = [0x1f, 0x8b, 0x08, 0x04, 0, 0, 0, 0, 0, 0xff];
 const EXTRA: [u8; 6] = [32, 0, b'K', b'L', 28, 0];
 const END_EXTRA: [u8; 6] = [48, 0, b'K', b'L', 44, 0];
 
-/// What a member holds.
+/// The contents of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) kind: u32,
@@ -232,13 +232,13 @@ fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
 }
 
 impl MemberHead {
-    /// Whether the packed bytes can hold as much as the header states. Ask before allocating
-    /// memory.
+    /// Returns true if the packed bytes can hold as much as the header states. Ask before
+    /// allocating memory.
     pub(super) fn is_plausible(&self) -> bool {
         u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
     }
 
-    /// Whether these bytes are what follows the header.
+    /// Returns true if these bytes are what follows the header.
     pub(super) fn matches(&self, packed: &[u8]) -> bool {
         checksum::matches(crc32fast::hash(packed), self.packed_crc)
     }

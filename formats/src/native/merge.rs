@@ -75,7 +75,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Whether rows are made of both alike. Their checks may differ: each is of its own machine.
+/// Returns true if rows are made of both alike. Their checks may differ: each is of its own
+/// machine.
 fn are_alike(one: Option<&States>, other: Option<&States>) -> bool {
     let but_check = |states: &States| States {
         check: HeadCheck::default(),

@@ -7,7 +7,6 @@
 
 mod blocks;
 mod head;
-mod head_writer;
 mod header;
 mod index;
 mod member;

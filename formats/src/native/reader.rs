@@ -244,7 +244,7 @@ impl NativeReader {
     }
 }
 
-/// What is known of an open file.
+/// Describes an open file.
 fn about(reader: &NativeReader) -> About {
     let header = reader.header();
     About {

@@ -31,7 +31,7 @@ pub fn count_windows(path: &Path) -> crate::Result<usize> {
     Ok(walk(&source, &header, head.end)?.whole.len())
 }
 
-/// What was seen before the first member that is not whole.
+/// The members that were seen before the first that is not whole.
 #[derive(Default)]
 pub(super) struct Walked {
     /// Whole windows, judging by the lengths of their members.
@@ -42,11 +42,11 @@ pub(super) struct Walked {
     offset: u64,
     /// The window that the walk stopped in.
     within: Option<Unfinished>,
-    /// Whether the index was seen.
+    /// True if the index was seen.
     index: bool,
-    /// Whether the walk stopped because bytes were missing.
+    /// True if the walk stopped because bytes were missing.
     cut: bool,
-    /// What is wrong with the window's head that the walk stopped at.
+    /// The fault of the window's head that the walk stopped at.
     damage: Option<Error>,
 }
 

@@ -271,8 +271,8 @@ impl ReadStream for NpzReader {
 }
 
 impl WindowArrays {
-    /// What of its tokens does not match its rows, or of its vocabulary the first window's, if
-    /// anything.
+    /// Finds a fault: tokens that do not match the rows, or a vocabulary that is not the first
+    /// window's.
     fn fault(&self, first: Option<&WindowArrays>) -> Option<String> {
         let TensorWindow { matrix, tokens } = &self.window;
         let n_vocab = matrix.n_vocab;

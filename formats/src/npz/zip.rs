@@ -10,7 +10,7 @@ use rawzip::{CompressionMethod, FileReader, RangeReader, ZipArchive};
 
 use crate::checksum;
 
-/// How much of the directory is read at once: the longest entry fits.
+/// The bytes of the directory that are read at once: the longest entry fits.
 const DIRECTORY_BYTES: usize = 256 << 10;
 
 /// Bytes of the file read at once.

@@ -1,4 +1,4 @@
-//! What is known about a reference, whatever its kind.
+//! The description of a reference, whatever its kind.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,41 +15,41 @@ use crate::{Groups, Prompt, Provenance, States};
 pub struct About {
     /// The file's path, or the folder's.
     pub path: PathBuf,
-    /// Which kind of reference it is.
+    /// The kind of reference.
     pub kind: Kind,
     /// Bytes of the file; of a folder, of all its files.
     pub file_bytes: u64,
     /// Where its rows come from.
     pub provenance: Provenance,
-    /// Whether `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
+    /// True if `n_ctx` was rounded up to what llama.cpp allocates: all windows may be shorter.
     pub n_ctx_is_padded: bool,
     /// Windows in the file.
     pub n_windows: Option<u32>,
     /// Rows in the file.
     pub n_rows: Option<u64>,
-    /// How an entry of a row is stored: `u16`, `f32`, `f16`, `bf16` or `f64`; or that hidden states
-    /// are stored instead: `hidden` or `hidden16`.
+    /// The storage of a row's entry: `u16`, `f32`, `f16`, `bf16` or `f64`; or that of hidden states
+    /// in its place: `hidden` or `hidden16`.
     pub encoding: &'static str,
     /// The hidden states, where those are stored and not rows.
     pub states: Option<States>,
-    /// What an entry of a row means.
+    /// The meaning of a row's entry.
     pub values: Values,
-    /// Whether the model may put a BOS in place of each window's first token when it decodes: see
+    /// True if the model may put a BOS in place of each window's first token when it decodes: see
     /// [`super::Reference::set_bos`].
     pub hides_bos: bool,
-    /// Which group each window belongs to, where there are groups.
+    /// The group of each window, where there are groups.
     pub groups: Option<Groups>,
     /// The prompts, where the windows are prompts and not parts of a text.
     pub prompts: Option<Prompts>,
-    /// Whether it holds token ids; `None` where every file of its kind does.
+    /// True if it holds token ids; `None` where every file of its kind does.
     pub holds_tokens: Option<bool>,
-    /// Whether windows are numbered by their order in the text, not in the file.
+    /// True if windows are numbered by their order in the text, not in the file.
     pub numbers_are_of_the_text: bool,
-    /// Whether its tokens and settings suffice to run a model over the same windows.
+    /// True if its tokens and settings suffice to run a model over the same windows.
     pub is_decodable: bool,
     /// The other entries of kl.py's header: key and value.
     pub others: Vec<(String, String)>,
-    /// What can be verified in a file of its kind.
+    /// The checks that a file of its kind allows.
     pub checks: Checks,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What an entry of a row means.
+/// The meaning of a row's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Values {
@@ -125,7 +125,7 @@ impl Prompts {
     }
 }
 
-/// What can be verified in a kind of file.
+/// The checks that a kind of file allows.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -176,7 +176,7 @@ impl About {
         }
     }
 
-    /// Whether the rows are log-probabilities, from which logits cannot be computed.
+    /// Returns true if the rows are log-probabilities, from which logits cannot be computed.
     pub fn holds_log_probabilities(&self) -> bool {
         self.values != Values::Logits
     }

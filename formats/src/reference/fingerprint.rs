@@ -1,4 +1,5 @@
-//! What distinguishes a reference from others of its kind. `SIDECAR.md` specifies it.
+//! The fingerprint, which distinguishes a reference from others of its kind. `SIDECAR.md` specifies
+//! it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

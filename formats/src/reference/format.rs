@@ -1,4 +1,4 @@
-//! What a kind of file must provide to be read and written like any other.
+//! The facts and functions that a kind of file must provide to be read and written like any other.
 
 use std::path::Path;
 

@@ -48,7 +48,7 @@ impl Reference {
         }
     }
 
-    /// What is known about the reference.
+    /// Describes the reference.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -58,7 +58,7 @@ impl Reference {
         &self.about.path
     }
 
-    /// Which kind it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         self.about.kind
     }
@@ -97,7 +97,8 @@ impl Reference {
         })
     }
 
-    /// Whether its windows are in random order already, or in an order that cannot be changed.
+    /// Returns true if its windows are in random order already, or in an order that cannot be
+    /// changed.
     pub fn is_shuffled(&self) -> bool {
         matches!(self.rows, Rows::Stream(_)) || self.about.seed.is_some()
     }

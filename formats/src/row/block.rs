@@ -9,7 +9,7 @@ use super::{Encoding, Form, Row, RowLayout};
 pub struct RowBlock {
     /// The window's index in the order of the text.
     pub window: u32,
-    /// Which of the window's stored rows is the block's first, from 0.
+    /// The index of the block's first row among the window's stored rows, from 0.
     pub first_row: u32,
     n_rows: usize,
     n_vocab: usize,
@@ -24,7 +24,7 @@ pub struct RowBlock {
     pub(crate) packed: Vec<u8>,
 }
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) window: u32,
@@ -184,7 +184,7 @@ impl RowBlock {
         self.n_vocab
     }
 
-    /// How the rows are stored; u16 also for the codes of llama.cpp's base file.
+    /// Returns the encoding of the rows; u16 also for the codes of llama.cpp's base file.
     pub fn encoding(&self) -> Encoding {
         match self.layout {
             RowLayout::F32 => Encoding::F32,

@@ -1,4 +1,4 @@
-//! How an entry of a row is stored, as a user chooses it.
+//! The storage of a row's entry, as a user chooses it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::RowLayout;
 
-/// How the logits of a row are stored. Written `f32`, `u16`, `hidden` or `hidden16` in JSON and on
-/// the command line.
+/// The storage of a row's logits. Written `f32`, `u16`, `hidden` or `hidden16` in JSON and on the
+/// command line.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
@@ -42,8 +42,8 @@ impl Encoding {
         }
     }
 
-    /// How `kl`'s own file lays out a row in this encoding; `None` for hidden states, whose type is
-    /// recorded in the file.
+    /// Returns the layout of a row of `kl`'s own file in this encoding; `None` for hidden states,
+    /// whose type is recorded in the file.
     pub const fn layout(self) -> Option<RowLayout> {
         match self {
             Encoding::F32 => Some(RowLayout::F32),
@@ -52,7 +52,7 @@ impl Encoding {
         }
     }
 
-    /// Whether hidden states are stored, from which rows are computed.
+    /// Returns true if hidden states are stored, from which rows are computed.
     pub const fn holds_states(self) -> bool {
         matches!(self, Encoding::Hidden | Encoding::Hidden16)
     }

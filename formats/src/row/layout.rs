@@ -2,7 +2,7 @@
 
 use super::u16::{self, Form};
 use super::{Row, llama_cpp};
-use crate::StateType;
+use crate::Float;
 
 /// The layout of a row's bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum RowLayout {
     /// is a probability of 0.
     Logits2,
     /// No row of logits, but the hidden state that one is computed from, in `kl`'s own file.
-    State(StateType),
+    State(Float),
 }
 
 impl RowLayout {

@@ -3,7 +3,7 @@
 use super::Row;
 use super::codes::finite_range;
 
-/// How far below a row's largest logit llama-perplexity lets a logit be; it raises lower ones to
+/// The largest distance of a logit below its row's largest; llama-perplexity raises lower ones to
 /// this floor.
 pub const FLOOR: f32 = 16.0;
 

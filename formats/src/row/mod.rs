@@ -91,7 +91,7 @@ impl Row<'_> {
         }
     }
 
-    /// Whether the row has no entries.
+    /// Returns true if the row has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -144,8 +144,8 @@ impl Row<'_> {
         }
     }
 
-    /// Whether every logit is finite, the masked one included. Constant time for codes, a pass over
-    /// the row for `F32`.
+    /// Returns true if every logit is finite, the masked one included. Constant time for codes, a
+    /// pass over the row for `F32`.
     pub fn is_finite(&self) -> bool {
         match *self {
             Row::F32(logits) => logits.iter().fold(true, |all, x| all & x.is_finite()),

@@ -21,7 +21,7 @@ const PREFIX_BYTES: usize = 16;
 /// Bytes of an exact row before its logits: u32 form.
 const FORM_BYTES: usize = 4;
 
-/// How a u16 row is stored.
+/// The form in which a u16 row is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// [`Row::U16`].
@@ -32,7 +32,7 @@ pub(crate) enum Form {
     Exact,
 }
 
-/// How many u16 rows of `kl`'s own file are stored in which form; all 0 for other files.
+/// The numbers of u16 rows of `kl`'s own file in each form; all 0 for other files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowForms {

@@ -15,7 +15,7 @@ use crate::tensors::{Float, Integer, Matrix, count_fault, n_ids};
 /// Bytes of the length that a file begins with.
 const LENGTH_BYTES: u64 = 8;
 
-/// What a window's file holds, and where.
+/// The contents of a window's file, and where they are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contents {
     pub(super) matrix: Matrix,
@@ -94,7 +94,7 @@ pub(super) fn read(source: &Source) -> Result<Contents> {
 }
 
 impl Tensor {
-    /// What is wrong with its offsets, if anything.
+    /// Finds a fault in its offsets.
     fn fault(&self) -> Option<String> {
         let [start, end] = self.data_offsets;
         let Some(there) = end.checked_sub(start) else {

@@ -1,5 +1,5 @@
-//! What follows the records: the texts of tokens, so that what a sidecar holds can be shown in context
-//! without a model; and the trailer, which shows that nothing is missing.
+//! The end of a sidecar, after the records: the texts of tokens, so that its contents can be shown
+//! in context without a model; and the trailer, which shows that nothing is missing.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl TokenTexts {
         ids.filter_map(|(n, &id)| Some((id, self.nth(n)?)))
     }
 
-    /// Whether no text is known.
+    /// Returns true if no text is known.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -110,10 +110,10 @@ impl<B: AsRef<[u8]>> FromIterator<(u32, B)> for TokenTexts {
 /// checksum, the trailer's checksum.
 pub const TRAILER_BYTES: usize = END_MARK.len() + 8 + 8 + 4 + 4;
 
-/// How the trailer starts. A record would have to belong to window 1,600,351,339 to start so.
+/// The start of the trailer. A record would have to belong to window 1,600,351,339 to start so.
 const END_MARK: &[u8; 8] = b"kls_end\n";
 
-/// What a trailer states.
+/// The contents of a trailer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trailer {
     /// Records in the file.

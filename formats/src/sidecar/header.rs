@@ -24,18 +24,18 @@ pub struct SidecarHeader {
     /// text is the reference's.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What the user calls the evaluation; `None` if no name was given.
+    /// The user's name for the evaluation; `None` if no name was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What it was compared with.
+    /// The reference that it was compared with.
     pub reference: ReferenceSummary,
     /// The names of the windows' groups: [`super::TokenRecord::group`] is an index into them. Empty
     /// without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// Whether the windows are prompts.
+    /// True if the windows are prompts.
     pub prompts: bool,
-    /// Whether the evaluated rows were read from a file, as `kl compare` does, and not computed by
+    /// True if the evaluated rows were read from a file, as `kl compare` does, and not computed by
     /// the run.
     pub stored: bool,
     /// The most records that the evaluation has; `None` where that is known only at its end, as for
@@ -52,7 +52,7 @@ pub struct SidecarHeader {
 
 deref_to_provenance!(SidecarHeader);
 
-/// What a sidecar records about its reference.
+/// The record of a reference in a sidecar.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -69,7 +69,7 @@ pub struct ReferenceSummary {
     /// A hash that distinguishes it from others of its kind: see `SIDECAR.md`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// How its rows were computed.
+    /// The set-up that computed its rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendIdentity>,
 }
@@ -147,7 +147,7 @@ impl SidecarHeader {
         }
     }
 
-    /// How many groups records may be of: 1 without groups.
+    /// Returns the number of groups that records may be of: 1 without groups.
     pub(super) fn n_groups(&self) -> usize {
         self.groups.len().max(1)
     }
@@ -164,7 +164,7 @@ impl SidecarHeader {
 }
 
 impl ReferenceSummary {
-    /// What a sidecar records about `reference`.
+    /// Describes `reference` as a sidecar records it.
     ///
     /// # Errors
     /// Those of [`Reference::fingerprint`].
@@ -172,8 +172,8 @@ impl ReferenceSummary {
         Ok(Self::new(reference.about(), reference.fingerprint()?))
     }
 
-    /// What a sidecar records about the reference that a model computes over `windows`, of which
-    /// there is no file.
+    /// Describes the reference that a model computes over `windows`, of which there is no file, as
+    /// a sidecar records it.
     pub fn of_model(about: &About, windows: &[WindowSpec]) -> Self {
         Self::new(about, Some(fingerprint::of_model(about, windows)))
     }

@@ -3,7 +3,8 @@
 use super::{SidecarHeader, TokenRecord};
 use crate::provenance::BackendIdentity;
 
-/// How far rounding may leave a number outside its range. Scores are off by at most 5e-12.
+/// The distance by which rounding may leave a number outside its range. Scores are off by at most
+/// 5e-12.
 const ROUNDING: f64 = 1e-9;
 
 /// The same for the entropy's upper end, which is far from 0.
@@ -90,8 +91,8 @@ impl TokenRecord {
     }
 }
 
-/// Whether rows may leave a probability unknown, as those of llama.cpp's base file do. Such a file
-/// does not record a version of llama.cpp, and what was converted from one does not either.
+/// Returns true if rows may leave a probability unknown, as those of llama.cpp's base file do. Such
+/// a file does not record a version of llama.cpp, and what was converted from one does not either.
 fn may_be_unknown(backend: Option<&BackendIdentity>) -> bool {
     backend.is_none_or(|backend| backend.llama_cpp.is_none())
 }

@@ -24,7 +24,7 @@ pub struct SidecarReader {
     start: u64,
     /// Bytes of the file.
     len: u64,
-    /// What follows the records, and how many there are; of a file that was cut off, more than it
+    /// The trailer after the records, and their number; of a file that was cut off, more than it
     /// can hold.
     trailer: Trailer,
     /// Records read.
@@ -40,7 +40,7 @@ pub struct CutOffSidecar {
     pub records: Vec<TokenRecord>,
 }
 
-/// Whether the file starts like a sidecar. A file that cannot be read does not.
+/// Returns true if the file starts like a sidecar. A file that cannot be read does not.
 pub fn is_sidecar(path: &Path) -> bool {
     let mut magic = [0; MAGIC_LINE.len()];
     source::open(&Named::new(path), "a sidecar")
@@ -79,7 +79,7 @@ impl SidecarReader {
         }
     }
 
-    /// What the trailer states.
+    /// Reads the trailer.
     fn read_trailer(&mut self) -> Result<Trailer> {
         let len = self.len;
         let at = len.checked_sub(TRAILER_BYTES as u64);
@@ -291,7 +291,7 @@ impl Iterator for SidecarReader {
     }
 }
 
-/// What a whole sidecar holds, after every byte was checked.
+/// The contents of a whole sidecar, after every byte was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Different windows among the records.

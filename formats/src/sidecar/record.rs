@@ -11,7 +11,7 @@ pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 
 const FIELD_BYTES: usize = 100;
 
-/// What was measured at one position. Logarithms are natural: KL, NLL and entropy are in nats.
+/// The measures at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 pub struct TokenRecord {
     /// The window's index in the order of the text, from 0.
@@ -60,12 +60,12 @@ impl TokenRecord {
     /// The next token is a control or a user-defined token of the evaluated model's vocabulary.
     pub const NEXT_IS_SPECIAL: u32 = 4;
 
-    /// Whether the position is left out of every statistic.
+    /// Returns true if the position is left out of every statistic.
     pub fn is_excluded(&self) -> bool {
         self.flags & (Self::REF_NOT_FINITE | Self::EVAL_NOT_FINITE) != 0
     }
 
-    /// Whether the next token is known to be a control or a user-defined one.
+    /// Returns true if the next token is known to be a control or a user-defined one.
     pub fn is_special(&self) -> bool {
         self.flags & Self::NEXT_IS_SPECIAL != 0
     }

@@ -12,7 +12,7 @@ use crate::*;
 pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
     States {
         n_embd,
-        state_type: StateType::F16,
+        state_type: Float::F16,
         head: HeadTensor {
             name: "output.weight".to_owned(),
             type_name: "f32".to_owned(),
@@ -42,7 +42,7 @@ pub(crate) struct Hidden {
 impl Hidden {
     /// Windows of states, a head, and every kind of step after it. The first window's first row and
     /// its last are check rows.
-    pub(crate) fn new(state_type: StateType, n_vocab: u32, windows: Vec<SampleWindow>) -> Self {
+    pub(crate) fn new(state_type: Float, n_vocab: u32, windows: Vec<SampleWindow>) -> Self {
         let n_embd = 3;
         let number = |i: u32| (i * 53 % 97) as f32 / 16.0 - 3.0;
         let tensor: Vec<u8> = (0..n_embd * n_vocab)
@@ -103,7 +103,7 @@ impl Hidden {
         self.head.splice(..0, tensor);
     }
 
-    /// What the header records of the states.
+    /// Returns the header's record of the states.
     pub(crate) fn states(&mut self) -> &mut States {
         self.header.states.as_mut().unwrap()
     }

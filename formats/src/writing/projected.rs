@@ -1,4 +1,4 @@
-//! How large a file of gzip members can become.
+//! The size that a file of gzip members can reach.
 
 use super::rows_per_piece;
 use crate::reference::About;

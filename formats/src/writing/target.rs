@@ -39,9 +39,9 @@ pub enum TargetError {
     Encoding {
         /// The kind.
         kind: Kind,
-        /// What was asked for.
+        /// The encoding that was asked for.
         encoding: Encoding,
-        /// What it has.
+        /// The encoding that it has.
         own: Encoding,
     },
 }
@@ -77,7 +77,7 @@ impl Target {
         self.kind
     }
 
-    /// How an entry of a row is stored; in llama.cpp's base file as a log-probability.
+    /// Returns the encoding of a row's entry; in llama.cpp's base file as a log-probability.
     pub fn encoding(self) -> Encoding {
         self.encoding
     }

@@ -10,7 +10,7 @@ pub fn hidden(n_vocab: u32) -> Vec<u8> {
     let tensor = vec![0x3f; 4 * 2 * n_vocab as usize];
     about.states = Some(States {
         n_embd: 4,
-        state_type: StateType::F16,
+        state_type: Float::F16,
         head: HeadTensor {
             name: "output.weight".into(),
             type_name: "bf16".into(),

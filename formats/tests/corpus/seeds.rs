@@ -95,7 +95,7 @@ fn written(mut writer: Writer<Vec<u8>>, windows: &[WindowSpec], n_vocab: u32) ->
     writer.finish().unwrap()
 }
 
-/// What a small file records about itself.
+/// The description of a small file.
 fn about(kind: Kind, n_ctx: u32, n_vocab: u32) -> About {
     let mut about = common::about(kind, n_ctx, n_vocab);
     about.add_bos = Some(false);

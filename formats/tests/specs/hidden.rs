@@ -90,7 +90,7 @@ fn row(head: &[Vec<f32>], state: &[f32]) -> Vec<f32> {
 }
 
 /// A reference of hidden states of this type, with this head.
-fn write(state_type: StateType, head_type: HeadType, head: &[Vec<f32>]) -> tempfile::NamedTempFile {
+fn write(state_type: Float, head_type: HeadType, head: &[Vec<f32>]) -> tempfile::NamedTempFile {
     let (type_name, type_id, encode) = head_type;
     let tensor: Vec<u8> = head.iter().flat_map(|line| encode(line)).collect();
     let mut about = common::about(native::KIND, 3, N_VOCAB as u32);
@@ -148,7 +148,7 @@ fn the_reader_in_logits_md_computes_rows_from_hidden_states() {
             eprintln!("no gguf package here: a quantized head is not checked");
             continue;
         }
-        let state_type = [StateType::F32, StateType::F16, StateType::Bf16][i % 3];
+        let state_type = [Float::F32, Float::F16, Float::Bf16][i % 3];
         let file = write(state_type, head_type, &head);
         if let Some(printed) = python(&script, file.path()) {
             assert_eq!(printed, format!("{expected}[(5,)]\n"), "{}", head_type.0);

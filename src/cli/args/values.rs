@@ -9,7 +9,7 @@ use kl_formats::{Encoding, Kind};
 use crate::commands::settings::Vocabulary;
 use crate::engine::CacheType;
 
-/// How kl's own kind of file is to store rows.
+/// The ways in which kl's own kind of file can store rows.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodingChoice {
     /// 16 bits for each logit.
@@ -96,8 +96,8 @@ fn on_this_machine(path: PathBuf, of_pattern: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether a path that does not exist looks like the name of a repository on Hugging Face, as in
-/// `org/model` or llama.cpp's `org/model:Q4_K_M`.
+/// Returns true if a path that does not exist looks like the name of a repository on Hugging Face,
+/// as in `org/model` or llama.cpp's `org/model:Q4_K_M`.
 fn is_repository(path: &Path) -> bool {
     let parts: Option<Vec<&str>> = path.iter().map(|part| part.to_str()).collect();
     let Some([owner, name]) = parts.as_deref() else {

@@ -36,8 +36,8 @@ pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command
     evaluate(args, ReferenceSource::Model(model), &name, inputs)
 }
 
-/// How the reference model runs: as the evaluated ones, but where it has flags of its own. Its
-/// cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
+/// Settings of the reference model's run: those of the evaluated models, except where it has flags
+/// of its own. Its cache is not theirs: what `-ctk` and `-ctv` change is to be measured.
 fn of_reference(args: &Args) -> RunSettings {
     let mut run = run_settings(args);
     if let Some(n_gpu_layers) = args.evaluate.ref_ngl {

@@ -85,7 +85,7 @@ fn text(given: &Path) -> Result<NamedText, String> {
     })
 }
 
-/// Which positions are scored where the flags do not say.
+/// The first scored position where the flags do not say.
 fn default_score(format: Kind) -> ScoreFrom {
     match Target::new(format, None).is_ok_and(Target::has_all_rows) {
         true => ScoreFrom::All,

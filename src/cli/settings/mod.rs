@@ -199,7 +199,7 @@ fn report(mut args: ReportArgs) -> Result<Command, String> {
     Ok(Command::Report(args, form))
 }
 
-/// How a model is run, to write a reference or to be evaluated.
+/// Settings of a model's run, to write a reference or to be evaluated.
 fn run_settings(args: &Args) -> RunSettings {
     let ContextArgs {
         n_batch,

@@ -80,14 +80,14 @@ pub fn check_distinct(flags: &[(&str, Option<&PathBuf>)]) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether `path` leads to one of these files, under this name or another.
+/// Returns true if `path` leads to one of these files, under this name or another.
 pub fn is_among(path: &Path, files: &[PathBuf]) -> bool {
     let resolved_path = resolved(path);
     let mut files = files.iter();
     files.any(|file| resolved(file) == resolved_path || are_linked(file, path))
 }
 
-/// Whether two paths are hard links to one file.
+/// Returns true if two paths are hard links to one file.
 #[cfg(unix)]
 fn are_linked(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -54,7 +54,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
     }))
 }
 
-/// How rows are stored, and whether hidden states may be stored instead.
+/// Chooses how rows are stored, and whether hidden states may be stored instead.
 fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), String> {
     let encoding = choice.map(EncodingChoice::encoding);
     let auto = choice == Some(EncodingChoice::Auto);

@@ -12,9 +12,8 @@ use anyhow::Result;
 use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
 use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
-use super::head::open_rows;
 use super::observer::{Observer, Watch};
-use super::reference::{check_vocabularies, open_again, read_windows, warn_of_overlap};
+use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};

@@ -15,13 +15,13 @@ pub struct Side<'s> {
     path: &'s Path,
     windows: &'s [WindowSpec],
     has_tokens: bool,
-    /// Whether rows come in the order of the file only.
+    /// True if rows come in the order of the file only.
     is_stream: bool,
-    /// Whether the windows are in a random order already, or in one that cannot be changed.
+    /// True if the windows are in a random order already, or in one that cannot be changed.
     is_shuffled: bool,
-    /// Whether windows are numbered by their order in the text, not in the file.
+    /// True if windows are numbered by their order in the text, not in the file.
     is_numbered: bool,
-    /// Whether a BOS may replace the first token of each window.
+    /// True if a BOS may replace the first token of each window.
     hides_bos: bool,
 }
 
@@ -128,7 +128,7 @@ pub fn pair(
     Ok(chosen.collect())
 }
 
-/// What the search for a window's partner found.
+/// The result of the search for a window's partner.
 enum Found<'f> {
     /// A window of the other file, and its index there.
     At(usize, &'f WindowSpec),

@@ -1,5 +1,5 @@
-//! What each kind of file can hold of a reference, and so what a conversion loses. This is decided
-//! and reported before anything is written.
+//! The parts of a reference that each kind of file can hold, and so the losses of a conversion.
+//! They are decided and reported before anything is written.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -10,12 +10,12 @@ use kl_formats::{About, Encoding, Target, Values, WindowSpec, klpy, llamacpp};
 use crate::input::{longest_window, n_rows};
 use crate::report::number::{count, count_of, kld};
 
-/// What a conversion will write, and what it will lose.
+/// The plan of a conversion: the file to write, and its losses.
 #[derive(Debug)]
 pub struct Conversion {
     /// The windows, with the rows that the new file will have of them.
     pub windows: Vec<WindowSpec>,
-    /// What it will lack, one sentence each.
+    /// The losses, one sentence each.
     pub losses: Vec<String>,
 }
 
@@ -258,7 +258,7 @@ fn not_from_the_first(about: &About, first_scored: u32) -> Error {
     )
 }
 
-/// Whether all windows start with the same token, as with a BOS.
+/// Returns true if all windows start with the same token, as with a BOS.
 pub fn begin_alike(windows: &[WindowSpec]) -> bool {
     let mut firsts = windows.iter().map(|window| window.tokens.first());
     let first = firsts.next();

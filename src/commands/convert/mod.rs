@@ -12,10 +12,9 @@ use anyhow::{Result, bail};
 use kl_formats::{About, Reference, States, WindowSpec, Writer};
 
 use super::context::writer;
-use super::head::open_rows;
 use super::observer::{Observer, Watch};
 use super::output::{NewFile, Overwrite, PartialFile, check_free_space};
-use super::reference::{read_windows, refuse_folder};
+use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};

@@ -11,7 +11,7 @@ use super::cpu;
 use crate::engine::{Device, Engine};
 use crate::report::Warning;
 
-/// What `kl` is, and what it runs on. What the system does not tell is `None` or empty.
+/// A description of this `kl` and of the machine. What the system does not tell is `None` or empty.
 #[derive(Debug)]
 pub struct Doctor {
     /// The engine's name and version.
@@ -19,12 +19,12 @@ pub struct Doctor {
     /// The names of its backends.
     pub backends: Vec<String>,
     pub devices: Vec<Device>,
-    /// What the CPU has of that which ggml can use.
+    /// The CPU's instructions that ggml can use.
     pub cpu_features: Vec<&'static str>,
     pub system: System,
     /// Disks by a folder on each.
     pub disks: Vec<Disk>,
-    /// What should be mended, each with how.
+    /// The problems, each with its remedy.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the operating system tells of the machine. Where it does not, a value is `None`.
+//! The operating system's facts about the machine. Where it gives none, a value is `None`.
 
 use std::fs;
 use std::path::Path;

@@ -25,7 +25,7 @@ pub struct Known<'a> {
     pub model: &'a ModelIdentity,
     /// `None`: a model computes the rows, which is not loaded yet.
     pub reference: Option<&'a ReferenceSummary>,
-    /// Whether its rows are read from a file.
+    /// True if its rows are read from a file.
     pub is_stored: bool,
     pub tokens: Option<ScoredTokens>,
 }

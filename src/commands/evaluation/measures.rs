@@ -1,4 +1,4 @@
-//! What an evaluation measures at each position besides its record, where the user asks for it.
+//! The measures at each position besides its record, where the user asks for them.
 
 use kl_formats::{TokenRecord, Values};
 
@@ -9,22 +9,21 @@ use crate::stats::{
     TokenLocation,
 };
 
-/// Which statistics are wanted, and which passes over a pair of rows they need besides the
-/// kernel's.
+/// The wanted statistics, and the passes over a pair of rows that they need besides the kernel's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measures {
-    /// Whether llama-perplexity's statistics are wanted.
+    /// True if llama-perplexity's statistics are wanted.
     llama_perplexity: bool,
     /// Set if they are computed from the log-probabilities that llama-perplexity stored: a record
     /// has other numbers of such rows.
     on_its_own_rows: bool,
-    /// Whether distances in logit space are wanted.
+    /// True if distances in logit space are wanted.
     logits: bool,
-    /// Whether rows are log-probabilities, from which the logits cannot be recovered.
+    /// True if rows are log-probabilities, from which the logits cannot be recovered.
     only_log_probabilities: bool,
 }
 
-/// What was measured at one position.
+/// The measures at one position.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     llama_perplexity: Option<LlamaPerplexityScore>,
@@ -43,12 +42,12 @@ impl Measures {
         }
     }
 
-    /// Whether anything is measured besides records.
+    /// Returns true if anything is measured besides records.
     pub fn any(self) -> bool {
         self.on_its_own_rows || self.logits
     }
 
-    /// Whether llama-perplexity's statistics are wanted.
+    /// Returns true if llama-perplexity's statistics are wanted.
     pub fn wants_llama_perplexity(self) -> bool {
         self.llama_perplexity
     }

@@ -47,22 +47,22 @@ pub struct Evaluation<'e> {
     pub model: ModelIdentity,
     /// Entries of each row that are compared.
     pub n_vocab_compared: u32,
-    /// How the evaluated rows are computed, if this run computes them or their file records it.
+    /// The set-up of the evaluated rows, if this run computes them or their file records it.
     pub backend: Option<BackendIdentity>,
-    /// What the sidecar records of the reference.
+    /// The sidecar's record of the reference.
     pub reference_summary: ReferenceSummary,
-    /// Which group each window of the reference belongs to, if it has groups.
+    /// The group of each window of the reference, if it has groups.
     pub groups: Option<Groups>,
     /// The labels of the reference's prompts, if its windows are prompts.
     pub prompts: Option<Vec<String>>,
     pub measures: Measures,
-    /// Which part of the windows is evaluated; `None`: all.
+    /// The part of the windows that is evaluated; `None`: all.
     pub shard: Option<Shard>,
-    /// Whether the evaluated rows are read from a file, not computed by this run.
+    /// True if the evaluated rows are read from a file, not computed by this run.
     pub is_stored: bool,
     /// Half the width of the mean's interval over the mean, at which to stop.
     pub until: Option<f64>,
-    /// Whether `--resume` can continue this evaluation if it is cut off.
+    /// True if `--resume` can continue this evaluation if it is cut off.
     pub is_resumable: bool,
     /// The evaluated model's vocabulary, if there is a model.
     pub tokens: Option<&'e dyn Tokens>,
@@ -73,7 +73,7 @@ pub struct Evaluation<'e> {
     pub loaded: Duration,
 }
 
-/// What the rows gave besides their records.
+/// The results of the rows besides their records.
 struct Outcome {
     /// One per record, if any were wanted.
     measured: Vec<Measured>,
@@ -166,10 +166,7 @@ impl Evaluation<'_> {
         header.model = Some(self.model.clone());
         header.model_path = Some(self.path.display().to_string());
         header.label = self.settings.label_of(self.path);
-        header.groups = match &self.groups {
-            Some(groups) => groups.names().to_vec(),
-            None => Vec::new(),
-        };
+        header.groups = self.reference.groups.clone().unwrap_or_default();
         header.prompts = self.prompts.is_some();
         header.stored = self.is_stored;
         header.first_scored = self.reference.first_scored.or(Some(0));

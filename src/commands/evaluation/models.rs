@@ -9,14 +9,14 @@ use crate::commands::report::{Comparer, Row};
 use crate::commands::settings::{ResultSettings, Sidecar};
 use crate::pipeline::RowsHere;
 use crate::report::comparison::Comparison;
-use crate::report::{Failure, HereInfo, ModelReport, ReferenceInfo, Report};
+use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
     /// Its row in the table of several, and the KLD of each of its tokens.
     pub row: (Row, Vec<f64>),
-    /// Whether its sidecar was written: it may have been whole already.
+    /// True if its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
     pub unwritten: Option<Error>,
@@ -62,7 +62,7 @@ pub fn evaluate_each(
         match evaluate(path, &report.reference, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
-                    states.here = evaluated.here.map(HereInfo::from);
+                    states.here = evaluated.here;
                 }
                 if let Some(error) = evaluated.unwritten {
                     let error = one_line(&error);

@@ -25,16 +25,16 @@ pub struct SidecarFile {
     /// Present once the header is known.
     writer: Option<SidecarWriter<BufWriter<File>>>,
     n_records: u64,
-    /// Whether to continue what an earlier run left.
+    /// True to continue what an earlier run left.
     resume: bool,
-    /// What a run that was cut off has left, which is read at most once.
+    /// The remains of a run that was cut off, read at most once.
     cut_off: OnceLock<kl_formats::Result<CutOffSidecar>>,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
     finished: Option<Finished>,
 }
 
-/// What an earlier run has measured of the same model.
+/// The records that an earlier run has measured of the same model.
 pub enum Earlier {
     /// Every record.
     Whole(Vec<TokenRecord>),
@@ -206,7 +206,7 @@ impl SidecarFile {
         Ok(())
     }
 
-    /// Whether records are written as they come.
+    /// Returns true if records are written as they come.
     pub fn has_begun(&self) -> bool {
         self.writer.is_some()
     }

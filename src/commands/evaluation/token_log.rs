@@ -16,11 +16,11 @@ use crate::pipeline::ReferenceRows;
 #[derive(Default)]
 pub struct TokenLog {
     pub records: Vec<TokenRecord>,
-    /// How many of them an earlier run has measured.
+    /// The number of records that an earlier run has measured.
     pub n_resumed: usize,
-    /// Whether those were all, so that nothing is left to measure.
+    /// True if those were all, so that nothing is left to measure.
     pub is_whole: bool,
-    /// How long writing has taken.
+    /// The time that writing has taken.
     pub in_writing: Duration,
     sidecar: Option<SidecarFile>,
     /// A sidecar that was whole already.

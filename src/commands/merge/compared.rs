@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
 pub struct Compared<'d> {
     file: BufReader<Take<File>>,
-    /// Whether only the first bytes are compared: where they end, writing stops with an error.
+    /// True if only the first bytes are compared: where they end, writing stops with an error.
     is_start: bool,
     /// Set where the file holds other bytes, as the error passes through other code.
     differs: &'d AtomicBool,

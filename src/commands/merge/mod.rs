@@ -76,8 +76,8 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     }
 }
 
-/// Whether the partial file that exists, if any, is the start of what the parts make: this merge
-/// then writes all that it holds.
+/// Returns true if the partial file that exists, if any, is the start of what the parts make: this
+/// merge then writes all that it holds.
 fn is_of_this_merge(settings: &MergeSettings) -> bool {
     let (parts, path) = (
         &settings.parts,
@@ -128,7 +128,7 @@ fn length(file: &fs::File, path: &Path) -> Result<u64> {
         .len())
 }
 
-/// What the parts are parts of.
+/// The kind of whole that the parts make.
 enum Kind {
     Sidecars,
     References,

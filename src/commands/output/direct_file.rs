@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 /// that disks have.
 const ALIGNMENT: usize = 4096;
 
-/// How many bytes go to the disk at once.
+/// The bytes that go to the disk at once.
 const CHUNK: usize = 4 << 20;
 
 /// A file that grows at its end. Dropped before it is finished, it writes what it still holds if it
@@ -28,7 +28,7 @@ pub struct DirectFile {
     is_direct: bool,
     /// Bytes that the file must have in the end.
     length: u64,
-    /// Whether a write has failed: the bytes still held belong after those that it lost.
+    /// True if a write has failed: the bytes still held belong after those that it lost.
     has_failed: bool,
 }
 
@@ -102,7 +102,7 @@ impl DirectFile {
     }
 }
 
-/// Whether an error refuses direct writes, and not this write as such.
+/// Returns true if an error refuses direct writes, and not this write as such.
 fn refuses(error: &io::Error) -> bool {
     matches!(
         error.kind(),

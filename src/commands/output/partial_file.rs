@@ -12,16 +12,16 @@ use super::DirectFile;
 /// Files that are being written, which a process that must end at once removes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// What to do about files that exist already.
+/// The rules for files that exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overwrite {
     /// Replace the target.
     pub replace_target: bool,
-    /// What to do about a partial file that an earlier run left.
+    /// The rule for a partial file that an earlier run left.
     pub on_partial: OnPartial,
 }
 
-/// What happens to a partial file that exists already.
+/// The ways to treat a partial file that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnPartial {
     /// It stays as it is, and an error names it and gives this advice.
@@ -33,7 +33,8 @@ pub enum OnPartial {
 }
 
 impl Overwrite {
-    /// What `--force` and `--resume` ask for; `resume` is `None` for a file that cannot be resumed.
+    /// The rules that `--force` and `--resume` ask for; `resume` is `None` for a file that cannot
+    /// be resumed.
     pub fn asked(force: bool, resume: Option<bool>) -> Self {
         Self {
             replace_target: force,
@@ -113,7 +114,7 @@ impl PartialFile {
         Ok(output)
     }
 
-    /// Whether it holds what an earlier run left, to be continued.
+    /// Returns true if it holds what an earlier run left, to be continued.
     pub fn is_resumed(&self) -> bool {
         self.is_resumed
     }

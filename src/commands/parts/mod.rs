@@ -171,7 +171,7 @@ impl StoredEvaluation {
         self.n_records
     }
 
-    /// What was not alike when the parts were computed, as far as it may move results.
+    /// Warns of what was not alike when the parts were computed, as far as it may move results.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings

@@ -1,4 +1,4 @@
-//! Which files are parts of one whole, and whether all of them are there.
+//! The check that files are parts of one whole, and that all of them are there.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const N_PARTS: &str = "parts";
 pub struct Opened<H> {
     pub path: PathBuf,
     pub header: H,
-    /// What of the header is alike in all parts of a whole.
+    /// The keys of the header that are alike in all parts of a whole.
     pub identity: Value,
 }
 
@@ -34,7 +34,7 @@ impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
         }
     }
 
-    /// Whether this file holds the whole that `part` is a part of.
+    /// Returns true if this file holds the whole that `part` is a part of.
     pub fn is_whole_of(&self, part: &Self) -> bool {
         let mut identity = part.identity.clone();
         let shared = identity.as_object_mut();
@@ -42,7 +42,7 @@ impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
         n_parts.is_some() && identity == self.identity
     }
 
-    /// Which part the file holds.
+    /// Returns the part that the file holds.
     ///
     /// # Errors
     /// If it holds a whole.
@@ -57,8 +57,8 @@ impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
     }
 }
 
-/// What of a header is alike in all parts of a whole. Files may have other names on another machine,
-/// and a machine may compute with other devices: [`warnings`] names those.
+/// Selects the keys of a header that are alike in all parts of a whole. Files may have other names
+/// on another machine, and a machine may compute with other devices: [`warnings`] names those.
 fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     let mut identity = serde_json::to_value(whole).unwrap_or_default();
     for key in ["/writer", "/model_path"] {
@@ -178,7 +178,7 @@ fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String 
     )
 }
 
-/// What was not alike when the parts were computed, as far as it may move results.
+/// Warns of what was not alike when the parts were computed, as far as it may move results.
 pub fn warnings<H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<H>]) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
@@ -213,8 +213,6 @@ pub fn warnings<H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<H>]) 
             here,
             there,
             n_ctx: first.header.n_ctx,
-            // Parts of one run record the same number.
-            n_layers: u32::MAX,
             has_attention: true,
         };
         for difference in run.differences() {

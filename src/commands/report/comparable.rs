@@ -1,4 +1,4 @@
-//! Which rows were measured alike, so that they can be compared.
+//! The choice of rows that were measured alike, so that they can be compared.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Option<Vec<&
     sets.into_iter().rev().max_by_key(size)
 }
 
-/// Whether both were evaluated against one reference, as far as their headers show it.
+/// Returns true if both were evaluated against one reference, as far as their headers show it.
 fn has_same_reference(one: &Row, other: &Row) -> bool {
     let (a, b) = (one.header(), other.header());
     let shape = |row: &Row| {
@@ -75,7 +75,7 @@ fn is_over_same_tokens(one: &Row, other: &Row) -> bool {
     one.tokens == other.tokens && n_compared(one) == n_compared(other)
 }
 
-/// How many entries of each row were compared.
+/// The number of entries of each row that were compared.
 fn n_compared(row: &Row) -> u32 {
     let header = row.header();
     header.n_vocab_compared.unwrap_or(header.n_vocab)
@@ -195,13 +195,13 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     )
 }
 
-/// Whether headers show that a model cannot be a quant of the original.
+/// Returns true if headers show that a model cannot be a quant of the original.
 fn is_other(original: Option<&ModelIdentity>, model: Option<&ModelIdentity>) -> bool {
     let models = original.zip(model);
     models.is_some_and(|(original, model)| other_model(original, model).is_some())
 }
 
-/// Whether the reference was a model that ran beside the evaluated one.
+/// Returns true if the reference was a model that ran beside the evaluated one.
 fn is_model(reference: &ReferenceSummary) -> bool {
     reference.kind.as_deref() == Some(MODEL_KIND.name())
 }

@@ -1,4 +1,4 @@
-//! Which files a report is made of: those that are named, and the sidecars in folders.
+//! The files that a report is made of: those that are named, and the sidecars in folders.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ const ENDING: &str = "kls";
 /// The ending of the name of one that is being written.
 const PARTIAL_ENDING: &str = ".kls.partial";
 
-/// How much of a file is compared before all of it is.
+/// The bytes of a file that are compared before all of it is.
 const START_BYTES: u64 = 4096;
 
 /// The files at `paths`, and of each folder those whose names end like a sidecar's: sorted by name,
@@ -53,7 +53,7 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
     Ok((without_copies(files), others))
 }
 
-/// Whether a file of a folder is a sidecar by its name, a whole or a partial one.
+/// Returns true if a file of a folder is a sidecar by its name, a whole or a partial one.
 #[must_use]
 pub fn is_listed(path: &Path) -> bool {
     let is_whole = path.extension().is_some_and(|ending| ending == ENDING);

@@ -26,7 +26,7 @@ use differences::{Differences, N_THREADS, in_parallel};
 pub use files::is_listed;
 pub use row::{Row, Scored, result_of};
 
-/// What a report is.
+/// A report: of two models in depth, or of several side by side.
 #[derive(Debug)]
 pub enum Reported {
     /// Models side by side.
@@ -36,7 +36,7 @@ pub enum Reported {
 }
 
 impl Reported {
-    /// What the user should know before trusting the numbers.
+    /// The warnings, to be read before the numbers are trusted.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         match self {
@@ -89,7 +89,7 @@ pub struct Comparer {
     rule: ClusterRule,
     /// The rows, by their place among what is compared.
     rows: BTreeMap<usize, Row>,
-    /// Whether rows keep their records, which are large.
+    /// True if rows keep their records, which are large.
     keeps_records: bool,
     /// The row that was added last.
     last: Option<usize>,
@@ -241,7 +241,7 @@ impl Comparer {
         table
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.rows.len()
     }

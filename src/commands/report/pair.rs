@@ -8,7 +8,7 @@ use super::row::{Row, around};
 use crate::report::comparison::{Comparison, InDepth, InDepthModel, InDepthToken};
 use crate::stats::{PairedComparison, PairedToken};
 
-/// How many of the tokens on which two models differ most are listed.
+/// The number of tokens that are listed, those on which two models differ most.
 const N_TOP: usize = 10;
 
 /// Compares the two rows of a comparison in depth, in the order in which they were given.

@@ -11,7 +11,7 @@ use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
 use crate::report::{ModelInfo, ModelResult};
 use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
 
-/// How many of the tokens that diverge most are listed.
+/// The number of tokens that are listed, those that diverge most.
 const N_WORST: usize = 10;
 
 /// An evaluation with its own numbers. What depends on the other rows is not filled in.
@@ -23,10 +23,10 @@ pub struct Row {
     in_depth: Option<(Vec<TokenRecord>, TokenTexts)>,
 }
 
-/// Which tokens an evaluation covers, to be compared with another's.
+/// The tokens that an evaluation covers, to be compared with another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenSet {
-    /// How many tokens.
+    /// The number of tokens.
     pub n: u64,
     /// A hash of the window, the position and the next token of each, in order.
     hash: u64,
@@ -155,12 +155,12 @@ impl Row {
         (row, scored.columns.into_klds())
     }
 
-    /// Whether a model of a comparison is this row.
+    /// Returns true if a model of a comparison is this row.
     pub fn is_of(&self, model: &ComparedModel) -> bool {
         self.model.sidecar == model.sidecar
     }
 
-    /// What the evaluation's files record of it.
+    /// Returns what the evaluation's files record of it.
     pub fn header(&self) -> &SidecarHeader {
         self.stored.header()
     }

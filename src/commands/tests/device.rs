@@ -1,4 +1,4 @@
-//! How busy a device is, where one computes everything.
+//! The busy time of a device that computes everything.
 
 use super::*;
 use crate::report::{DeviceInfo, TimingInfo};

@@ -12,7 +12,7 @@ use crate::report::Warning;
 /// A folder with both kinds of references of a model: rows in `ref`, their states in `hidden`.
 struct Both {
     folder: Folder,
-    /// What computes rows of the states.
+    /// The engine that computes rows of the states.
     engine: FakeEngine,
 }
 
@@ -90,7 +90,7 @@ impl Both {
     }
 }
 
-/// What each evaluation changes of the settings.
+/// The change that each evaluation makes to the settings.
 type Change = fn(&mut EvaluateSettings);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an evaluation records of its tokens: groups, special tokens and texts.
+//! The parts of a sidecar that describe tokens: groups, special tokens and texts.
 
 use kl_formats::{Reference, SidecarReader, TokenRecord, TokenTexts};
 

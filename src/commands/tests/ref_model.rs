@@ -7,7 +7,7 @@ use super::*;
 use crate::commands::settings::ReferenceModel;
 use crate::input::{PromptSource, TemplateChoice};
 
-/// What an evaluation gives: the report without times, paths and what names the reference.
+/// The result of an evaluation: the report without times, paths and what names the reference.
 fn numbers(report: &Report) -> Value {
     let mut json = serde_json::to_value(report).unwrap();
     let mut forget = |pointer: &str, keys: &[&str]| {

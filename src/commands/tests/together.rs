@@ -10,7 +10,7 @@ fn together(run: &mut RunSettings, n: u32) {
     run.n_parallel = Some(n);
 }
 
-/// What a file records of the batch, and of the windows in a call.
+/// The batch, and the windows in a call, that a file records.
 fn recorded(folder: &Folder, name: &str) -> (Option<u32>, Option<u32>) {
     let reference = Reference::open(&folder.path(name)).unwrap();
     let backend = reference.about().backend.clone().unwrap();

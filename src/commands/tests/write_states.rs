@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use kl_formats::{Header, NativeReader, ReadBlocks as _, Reference, Rows, StateType, States};
+use kl_formats::{Float, Header, NativeReader, ReadBlocks as _, Reference, Rows, States};
 
 use super::*;
 use crate::commands::merge;
@@ -133,7 +133,7 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
         let (states, header) = (folder.states("states"), folder.header("states"));
         assert_eq!(
             (states.state_type, header.encoding),
-            (StateType::F16, Encoding::Hidden)
+            (Float::F16, Encoding::Hidden)
         );
         // Two windows of 64 and what is left: the trial goes over the first.
         assert_eq!((states.check.n_rows, states.check.max_kld), (64, 0.0));
@@ -255,7 +255,7 @@ fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
     let lines = Lines::default();
     let settings = folder.states_settings("states", Encoding::Hidden);
     let written = write(&settings, &engine, &lines).unwrap();
-    assert_eq!(folder.states("states").state_type, StateType::F32);
+    assert_eq!(folder.states("states").state_type, Float::F32);
     assert!(written.checked.unwrap().is_exact);
     assert_eq!(
         lines.of("encoding"),
@@ -266,7 +266,7 @@ fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
     let settings = folder.states_settings("half", Encoding::Hidden16);
     let written = write(&settings, &engine, &lines).unwrap();
     let (states, checked) = (folder.states("half"), written.checked.unwrap());
-    assert_eq!(states.state_type, StateType::F16);
+    assert_eq!(states.state_type, Float::F16);
     assert!(!checked.is_exact && checked.max_kld < 1e-4 && checked.max_kld > 1e-6);
     let check = states.check;
     assert!(check.max_kld > 0.0 && check.mean_kld > 0.0 && check.mean_kld <= check.max_kld);

@@ -1,4 +1,4 @@
-//! What a person reads before a reference is written: model, input, windows, sizes, file.
+//! The lines that a person reads before a reference is written: model, input, windows, sizes, file.
 
 use kl_formats::{Encoding, Shard, States, Target};
 
@@ -39,7 +39,7 @@ pub fn input<M: Model>(
     }
 }
 
-/// Which part of the windows is written.
+/// Describes the part of the windows that is written.
 fn part_of(shard: Shard) -> String {
     let (index, parts) = (shard.index, count_of(shard.count.into(), "part"));
     format!(

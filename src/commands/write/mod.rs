@@ -25,7 +25,7 @@ use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::{DeviceInfo, DeviceWait, Warning};
-use crate::score::Recomputed;
+use crate::score::RowError;
 use stored::{Choice, Hidden};
 
 /// A reference that was written.
@@ -33,7 +33,7 @@ use stored::{Choice, Hidden};
 pub struct Written {
     /// The file, as given.
     pub path: String,
-    /// Whether the file was whole before this run, which then did nothing.
+    /// True if the file was whole before this run, which then did nothing.
     pub was_whole: bool,
     pub file_bytes: u64,
     /// Rows that this run computed.
@@ -52,8 +52,8 @@ pub struct Written {
     pub core_wait_s: Option<f64>,
     /// Seconds of the trial of hidden states, and of computing rows again.
     pub check_s: f64,
-    /// How busy the accelerator was that computed all layers; `None` without one, and where hidden
-    /// states are written.
+    /// The busy time of the accelerator that computed all layers; `None` without one, and where
+    /// hidden states are written.
     pub device: Option<DeviceInfo>,
     pub warnings: Vec<Warning>,
 }
@@ -62,19 +62,19 @@ pub struct Written {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
 pub struct CheckedRows {
     pub n_rows: u64,
-    /// Whether all are equal to the bit.
+    /// True if all are equal to the bit.
     pub is_exact: bool,
     /// KL(own‖computed) in nats.
     pub mean_kld: f64,
     pub max_kld: f64,
 }
 
-impl From<Recomputed> for CheckedRows {
-    fn from(rows: Recomputed) -> Self {
+impl From<RowError> for CheckedRows {
+    fn from(rows: RowError) -> Self {
         Self {
             n_rows: rows.n_rows,
             is_exact: rows.is_exact(),
-            mean_kld: rows.mean_kld(),
+            mean_kld: rows.mean_kld,
             max_kld: rows.max_kld,
         }
     }

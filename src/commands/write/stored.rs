@@ -1,4 +1,5 @@
-//! How a run stores rows: as the settings ask, as an earlier run began, or as a trial finds.
+//! The choice of how a run stores rows: as the settings ask, as an earlier run began, or as a trial
+//! finds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kl_formats::{
-    About, Encoding, HeadCheck, Header, NativeReader, StateType, States, Target, WindowSpec,
+    About, Encoding, Float, HeadCheck, Header, NativeReader, States, Target, WindowSpec,
 };
 
 use super::trial;
@@ -19,9 +20,9 @@ use crate::engine::{ContextOptions, EngineError, Model, OutputHead};
 use crate::input::PreparedInput;
 use crate::pipeline::{DeviceClock, Error, RowCheck, Sources, StateWriting};
 use crate::report::number::{bytes, printable, significant};
-use crate::score::Recomputed;
+use crate::score::RowError;
 
-/// How a run stores rows.
+/// The way in which a run stores rows.
 pub struct Stored<'m, M: Model + 'm> {
     pub target: Target,
     /// Of hidden states: what a header records of them.
@@ -38,7 +39,7 @@ pub struct Hidden<'m, M: Model + 'm> {
     pub check_rows: Vec<Vec<f32>>,
 }
 
-/// What there is to choose from.
+/// The encodings to choose from.
 pub struct Choice<'m, 'a, M> {
     pub model: &'m M,
     pub settings: &'a WriteSettings,
@@ -46,9 +47,9 @@ pub struct Choice<'m, 'a, M> {
     /// that cannot hold hidden states.
     pub head: Option<Result<OutputHead, EngineError>>,
     pub input: &'a PreparedInput,
-    /// How a context is created that shows no states.
+    /// The options of a context that shows no states.
     pub options: ContextOptions,
-    /// How one is created that does.
+    /// The options of one that does.
     pub state_options: ContextOptions,
     pub decoding: Decoding,
 }
@@ -74,12 +75,12 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
 
     /// The type that states of an encoding most likely need. ggml's CPU kernels convert states to
     /// the type of a head in half precision before they multiply, so that this type loses nothing.
-    fn expected_type(&self, encoding: Encoding) -> StateType {
+    fn expected_type(&self, encoding: Encoding) -> Float {
         let head = self.head.as_ref().and_then(|head| head.as_ref().ok());
         match (encoding, head.map(|head| head.tensor.type_name.as_str())) {
-            (Encoding::Hidden16, _) | (_, Some("f16")) => StateType::F16,
-            (_, Some("bf16")) => StateType::Bf16,
-            _ => StateType::F32,
+            (Encoding::Hidden16, _) | (_, Some("f16")) => Float::F16,
+            (_, Some("bf16")) => Float::Bf16,
+            _ => Float::F32,
         }
     }
 
@@ -89,7 +90,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         about: &mut About,
         windows: &[WindowSpec],
         encoding: Encoding,
-        state_type: StateType,
+        state_type: Float,
     ) -> Option<u64> {
         let target = Target::new(self.settings.target.kind(), Some(encoding)).ok()?;
         about.states = match &self.head {
@@ -100,8 +101,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         Some(bytes.saturating_add(self.input.prompt_bytes()))
     }
 
-    /// What a header records of this model's states, but for the trial.
-    fn states(&self, head: &OutputHead, state_type: StateType) -> States {
+    /// Describes this model's states as a header records them, but for the trial.
+    fn states(&self, head: &OutputHead, state_type: Float) -> States {
         States {
             n_embd: head.n_embd,
             state_type,
@@ -117,7 +118,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
     }
 
-    /// How windows are decoded to store them so.
+    /// The options of a context that decodes windows to be stored so.
     pub fn options_of(&self, stored: &Stored<'m, M>) -> &ContextOptions {
         match stored.states {
             Some(_) => &self.state_options,
@@ -146,7 +147,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         let mut stored = self.plain();
         if encoding.holds_states() {
             stored.target = Target::new(self.settings.target.kind(), Some(encoding))?;
-            let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
+            let mut states = self.states(&self.model.hashed_head()?, Float::F32);
             if let Some(begun) = &header.states {
                 states.state_type = begun.state_type;
                 states.check.clone_from(&begun.check);
@@ -205,12 +206,12 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             let size = self.size(about, whole, encoding, state_type);
             size.unwrap_or(u64::MAX)
         };
-        let plain = size(asked.encoding(), StateType::F32);
+        let plain = size(asked.encoding(), Float::F32);
         let larger = |hidden| {
             let (hidden, plain) = (bytes(hidden), bytes(plain));
             format!("hidden states would take {hidden} for this text, not {plain}")
         };
-        let hidden = size(Encoding::Hidden, StateType::F16);
+        let hidden = size(Encoding::Hidden, Float::F16);
         if hidden >= plain {
             return kept(larger(hidden));
         }
@@ -232,12 +233,8 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     }
 
     /// Hidden states, if they give the model's rows; else how far theirs are from those.
-    fn tried(
-        &self,
-        target: Target,
-        watch: &Watch<'_>,
-    ) -> Result<Result<Stored<'m, M>, Recomputed>> {
-        let mut states = self.states(&self.model.hashed_head()?, StateType::F32);
+    fn tried(&self, target: Target, watch: &Watch<'_>) -> Result<Result<Stored<'m, M>, RowError>> {
+        let mut states = self.states(&self.model.hashed_head()?, Float::F32);
         let mut hidden = self.hidden(&states, target)?;
         let plan = &self.input.plan;
         let tried = trial::run(&mut hidden, &states, target.encoding(), plan, watch)?;
@@ -245,7 +242,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             let checked = hidden.writing.checked;
             states.state_type = hidden.writing.state_type;
             states.check.n_rows = checked.n_rows;
-            states.check.mean_kld = checked.mean_kld() as f32;
+            states.check.mean_kld = checked.mean_kld as f32;
             states.check.max_kld = checked.max_kld as f32;
             Stored {
                 target,
@@ -265,7 +262,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             calls: states.calls(),
             check: RowCheck::new(head, trial::tolerance(target.encoding())),
             known: HashMap::new(),
-            checked: Recomputed::default(),
+            checked: RowError::default(),
             check_time: Duration::ZERO,
         };
         Ok(Hidden {
@@ -332,7 +329,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     }
 }
 
-/// What to use where an encoding of hidden states does not give the model's rows.
+/// Advises what to use where an encoding of hidden states does not give the model's rows.
 pub fn advice(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Hidden16 => "use --encoding hidden, which is exact where it works, or u16",

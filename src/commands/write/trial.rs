@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use kl_formats::{CheckRow, Encoding, StateType, States, WindowSpec};
+use kl_formats::{CheckRow, Encoding, Float, States, WindowSpec};
 
 use super::stored::Hidden;
 use crate::commands::observer::Watch;
 use crate::engine::{Decoder as _, Head, Model, Outputs};
 use crate::input::{Plan, n_rows};
 use crate::pipeline::{Error, RowCheck};
-use crate::score::Recomputed;
+use crate::score::RowError;
 
 /// A trial goes over the first windows that have so many rows together.
 pub const N_TRIAL_ROWS: u64 = 64;
@@ -46,7 +46,7 @@ pub fn check_positions(plan: &Plan) -> Vec<CheckRow> {
 
 /// Types in which states could be stored, the smallest first, and how far the rows of each are from the
 /// model's own.
-type Candidates = Vec<(StateType, Recomputed)>;
+type Candidates = Vec<(Float, RowError)>;
 
 /// Decodes the first windows of all parts, and finds the smallest type of states whose rows are near
 /// enough to the model's own for `encoding`; else returns how far those of the largest are. `hidden`
@@ -60,7 +60,7 @@ pub fn run<M: Model>(
     encoding: Encoding,
     plan: &Plan,
     watch: &Watch<'_>,
-) -> Result<Result<(), Recomputed>> {
+) -> Result<Result<(), RowError>> {
     let windows = plan.first(N_TRIAL_ROWS);
     let phase = watch.begin(
         "checking",
@@ -70,7 +70,7 @@ pub fn run<M: Model>(
     let (writing, check_rows) = (&mut hidden.writing, &mut hidden.check_rows);
     let check = &mut writing.check;
     let mut left = candidates(encoding);
-    let mut nearest = Recomputed::default();
+    let mut nearest = RowError::default();
     for window in windows {
         let mut of_window = Vec::new();
         let mut position = window.first_scored;
@@ -125,11 +125,11 @@ pub fn run<M: Model>(
 }
 
 fn candidates(encoding: Encoding) -> Candidates {
-    let types: &[StateType] = match encoding {
-        Encoding::Hidden16 => &[StateType::F16],
-        _ => &[StateType::F16, StateType::Bf16, StateType::F32],
+    let types: &[Float] = match encoding {
+        Encoding::Hidden16 => &[Float::F16],
+        _ => &[Float::F16, Float::Bf16, Float::F32],
     };
-    let new = |&state_type| (state_type, Recomputed::default());
+    let new = |&state_type| (state_type, RowError::default());
     types.iter().map(new).collect()
 }
 
@@ -182,7 +182,7 @@ mod tests {
     fn states() -> States {
         States {
             n_embd: 1,
-            state_type: StateType::F32,
+            state_type: Float::F32,
             head: HeadTensor {
                 name: String::new(),
                 type_name: "f32".to_owned(),
@@ -234,8 +234,8 @@ mod tests {
             let mut bytes = vec![0; 2 * states.len()];
             self.0 = states.to_vec();
             if states.len() > 1 {
-                StateType::F16.encode(states, &mut bytes);
-                StateType::F16.decode_into(&bytes, &mut self.0);
+                Float::F16.encode(states, &mut bytes);
+                Float::F16.decode(&bytes, &mut self.0);
             }
             Ok(&self.0)
         }
@@ -258,7 +258,7 @@ mod tests {
             try_sizes(recompute, &mut left, &sizes, 1, &[0.1, 0.2, 0.3]).unwrap();
             left.iter().map(|left| left.0).collect::<Vec<_>>()
         };
-        let (f16, f32) = (StateType::F16, StateType::F32);
+        let (f16, f32) = (Float::F16, Float::F32);
         // bf16 has fewer digits than f16: it always shows.
         assert_eq!(left(&[2, 3], &mut recompute), [f16, f32]);
         assert_eq!(left(&[1], &mut recompute), [f32]);

@@ -12,10 +12,11 @@ use crate::engine::{EngineError, Head, OutputHead};
 /// Numbers of a state: the bytes of a hash.
 pub(super) const N_EMBD: usize = 8;
 
-/// What [`FakeStates::Single`] adds to each number: half precision drops it from those above 2.
+/// The number that [`FakeStates::Single`] adds to each number: half precision drops it from those
+/// above 2.
 const FRACTION: f32 = 1.0 / 1024.0;
 
-/// How well rows can be computed from the hidden states of a fake model.
+/// The quality of the rows that can be computed from the hidden states of a fake model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum FakeStates {
     /// To the bit, from states in half precision too.
@@ -31,7 +32,7 @@ pub enum FakeStates {
         /// By how much a logit moves, at most.
         error: f32,
     },
-    /// What follows the head cannot be repeated.
+    /// The steps that follow the head cannot be repeated.
     Unknown,
 }
 

@@ -28,17 +28,17 @@ use super::{
 pub struct FakeEngine {
     /// Entries in a row.
     pub n_vocab: u32,
-    /// Whether its models want a BOS.
+    /// True if its models want a BOS.
     pub add_bos: bool,
-    /// Whether its models have attention.
+    /// True if its models have attention.
     pub has_attention: bool,
     /// Positions that its models have learned a vector for, if they have.
     pub n_positions: Option<u32>,
     /// The window at which its models fail, so that tests can see how a run ends.
     pub fails_at: Option<u32>,
-    /// Whether an accelerator computes all layers of its models.
+    /// True if an accelerator computes all layers of its models.
     pub offloads: bool,
-    /// How well rows can be computed from its models' hidden states.
+    /// The quality of the rows that can be computed from its models' hidden states.
     pub states: FakeStates,
 }
 

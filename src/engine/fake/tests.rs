@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use kl_formats::{HeadCheck, StateType, States, WindowSpec};
+use kl_formats::{Float, HeadCheck, States, WindowSpec};
 
 use super::{FakeEngine, FakeModel, FakeStates};
 use crate::engine::{
@@ -33,7 +33,7 @@ fn window() -> WindowSpec {
 }
 
 /// By how much rows computed from states of this type differ from the model's own, at most.
-fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
+fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), kind);
     let options = ContextOptions {
@@ -67,7 +67,7 @@ fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
                 let mut bytes = vec![0; outputs.states.len() * state_type.bytes()];
                 state_type.encode(outputs.states, &mut bytes);
                 let mut stored = vec![0.0; outputs.states.len()];
-                state_type.decode_into(&bytes, &mut stored);
+                state_type.decode(&bytes, &mut stored);
                 let rows = outputs.rows.unwrap().concat();
                 let computed = computing.rows(&stored)?;
                 let errors = rows.iter().zip(computed).map(|(a, b)| (a - b).abs());
@@ -84,7 +84,7 @@ fn largest_error(kind: FakeStates, state_type: StateType) -> f32 {
 
 #[test]
 fn rows_of_states_are_as_near_as_was_chosen() {
-    use StateType::{Bf16, F16, F32};
+    use Float::{Bf16, F16, F32};
     for state_type in [F32, F16, Bf16] {
         assert_eq!(largest_error(FakeStates::Half, state_type), 0.0);
         let error = largest_error(FakeStates::Never { error: 0.5 }, state_type);
@@ -117,7 +117,7 @@ fn another_models_head_is_not_shared() {
     head.tensor.bytes = 64;
     let states = States {
         n_embd: head.n_embd,
-        state_type: StateType::F16,
+        state_type: Float::F16,
         head: head.tensor,
         then: Vec::new(),
         n_batch: 1,

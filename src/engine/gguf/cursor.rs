@@ -184,7 +184,7 @@ impl Cursor {
     }
 }
 
-/// How many samples are hashed: hashing the whole file would take minutes.
+/// The number of samples that are hashed: hashing the whole file would take minutes.
 const SAMPLES: u64 = 64;
 
 /// Bytes of each sample.

@@ -1,5 +1,4 @@
-//! What can be wrong with a model's file: each message is one line that states what, where and what
-//! to do.
+//! The faults of a model's file: each message is one line that states what, where and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ pub enum GgufError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done, as a verb.
+        /// The attempted action, as a verb.
         what: &'static str,
         /// The system's own words. They are part of the message and so not the `source()`: whoever
         /// prints the chain of causes would print them twice.
@@ -26,7 +25,7 @@ pub enum GgufError {
     NotGguf {
         /// The file.
         path: PathBuf,
-        /// What it holds instead, and what to do.
+        /// The unexpected content, and the remedy.
         found: String,
     },
     /// The file is a kind of GGUF, or of file, that cannot be used.
@@ -34,7 +33,7 @@ pub enum GgufError {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is not supported, and what to do instead.
+        /// The unsupported property, and the remedy.
         what: String,
     },
     /// The file is a later part of a split model.
@@ -42,7 +41,7 @@ pub enum GgufError {
     NotFirstPart {
         /// The file.
         path: PathBuf,
-        /// Which part, from 1.
+        /// The part's number, from 1.
         part: u16,
         /// Number of parts.
         parts: u16,
@@ -54,7 +53,7 @@ pub enum GgufError {
         path: PathBuf,
         /// Where the missing bytes should begin.
         offset: u64,
-        /// What is missing.
+        /// The missing item.
         what: String,
     },
     /// The header contradicts itself, or states what no model can have.
@@ -62,9 +61,9 @@ pub enum GgufError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// How far the header was read.
+        /// The offset up to which the header was read.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
 }

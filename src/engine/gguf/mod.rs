@@ -37,7 +37,7 @@ use sha2::{Digest, Sha256};
 pub use error::GgufError;
 use error::Result;
 
-/// What the header of a model's file states; of a split model, those of all its files.
+/// The contents of the header of a model's file; of a split model, those of all its files.
 #[derive(Debug, Default)]
 pub struct Gguf {
     /// Its files, the first part first.
@@ -228,8 +228,9 @@ impl Gguf {
         model.is_some_and(|model| BPE.contains(&model)) && self.pre_tokenizer().is_none()
     }
 
-    /// How many positions have a learned vector, in gpt2, starcoder and some mpt models; `None`
-    /// where positions are computed. llama.cpp aborts on a token beyond the last one.
+    /// Returns the number of positions that have a learned vector, in gpt2, starcoder and some mpt
+    /// models; `None` where positions are computed. llama.cpp aborts on a token beyond the last
+    /// one.
     #[must_use]
     pub fn n_positions(&self) -> Option<u64> {
         self.tensor("position_embd.weight")?.shape.get(1).copied()

@@ -16,8 +16,9 @@ pub(super) fn start() -> Result<LlamaBackend, String> {
     LlamaBackend::init().map_err(|error| error.to_string())
 }
 
-/// Whether the CPU has what ggml was compiled for, without which the process would end by a signal.
-/// Without `target-cpu=native`, rustc compiles for any CPU of the architecture, but ggml uses AVX2.
+/// Checks that the CPU has what ggml was compiled for, without which the process would end by a
+/// signal. Without `target-cpu=native`, rustc compiles for any CPU of the architecture, but ggml
+/// uses AVX2.
 #[cfg(all(target_arch = "x86_64", not(feature = "dynamic-backends")))]
 fn check_cpu() -> Result<(), String> {
     // SAFETY: returns a constant.
@@ -47,10 +48,10 @@ mod libraries {
     /// Where libraries lie if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";
 
-    /// What the names of all of ggml's libraries start with.
+    /// The start of the names of all of ggml's libraries.
     const PREFIX: &str = if cfg!(windows) { "ggml-" } else { "libggml-" };
 
-    /// What they end with, on macOS too (`backend_filename_extension` in `ggml-backend-reg.cpp`).
+    /// Their ending, on macOS too (`backend_filename_extension` in `ggml-backend-reg.cpp`).
     const SUFFIX: &str = if cfg!(windows) { ".dll" } else { ".so" };
 
     /// Loads the backends that lie beside the program: of the CPU the library that suits this machine
@@ -113,7 +114,7 @@ mod libraries {
         libraries
     }
 
-    /// Whether there is a backend of this name, in any case of letters.
+    /// Returns true if there is a backend of this name, in any case of letters.
     fn is_loaded(backend: &str) -> bool {
         // SAFETY: the name ends with a NUL byte, and the registry lives as long as the process.
         CString::new(backend)

@@ -19,7 +19,8 @@ use crate::engine::{ContextOptions, ModelOptions};
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
-    /// Whether this tensor is to be shown to [`computed`](Self::computed), which costs a little.
+    /// Returns true if this tensor is to be shown to [`computed`](Self::computed), which costs a
+    /// little.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
     /// Looks at a tensor that was computed. Returns whether the rest of the graph, as far as the
@@ -34,7 +35,7 @@ pub(super) struct Batch {
     positions: Vec<sys::llama_pos>,
     /// The sequence of each token.
     sequences: Vec<sys::llama_seq_id>,
-    /// Whether a token's row is wanted: 0 or 1.
+    /// 1 for each token whose row is wanted, else 0.
     outputs: Vec<i8>,
 }
 
@@ -99,7 +100,7 @@ impl Contexts {
 pub(super) struct Context<'m> {
     inner: NonNull<sys::llama_context>,
     n_vocab: usize,
-    /// What the callback points to.
+    /// The value that the callback points to.
     _watch: Option<Arc<dyn Any + Send + Sync>>,
     all: &'m Contexts,
     model: PhantomData<&'m LlamaModel>,

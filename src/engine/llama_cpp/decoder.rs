@@ -39,7 +39,8 @@ impl LlamaCppDecoder<'_> {
         self.decode_batch(window.window, tokens, positions, scored_start, wants_rows)
     }
 
-    /// How many of these windows, from the first on, one call decodes: as many whole ones as it holds.
+    /// Returns the number of these windows, from the first on, that one call decodes: as many whole
+    /// ones as it holds.
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
         let mut n_left = u64::from(self.calls.n_batch);
         let fitting = windows.iter().take_while(|window| {

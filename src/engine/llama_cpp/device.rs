@@ -64,7 +64,7 @@ impl Device {
         name.to_string_lossy().into_owned()
     }
 
-    /// What it is, and the memory that it has now.
+    /// Describes the device, and the memory that it has now.
     pub(super) fn describe(self) -> crate::engine::Device {
         // SAFETY: the device is valid, and so is its description.
         let description =
@@ -92,7 +92,7 @@ impl Device {
         }
     }
 
-    /// What its backend was compiled to use.
+    /// Lists the instructions that its backend was compiled to use.
     fn features(self) -> Vec<String> {
         let function = self.function(c"ggml_backend_get_features");
         let mut features = Vec::new();
@@ -119,7 +119,7 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// What tells the hardware apart, where several backends have it as a device.
+    /// Returns an id that tells the hardware apart, where several backends have it as a device.
     pub(super) fn hardware_id(self) -> Option<String> {
         // SAFETY: the properties are plain values and pointers, which may be null, and the device is
         // valid, and so are its texts.
@@ -150,27 +150,27 @@ impl Device {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_CPU
     }
 
-    /// Whether it is a GPU, with memory of its own or integrated in the CPU.
+    /// Returns true if it is a GPU, with memory of its own or integrated in the CPU.
     pub(super) fn is_gpu(self) -> bool {
         self.is_discrete() || self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
     }
 
-    /// Whether it is a GPU with memory of its own.
+    /// Returns true if it is a GPU with memory of its own.
     pub(super) fn is_discrete(self) -> bool {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_GPU
     }
 
-    /// Whether it computes on the CPU's memory, as a BLAS library does.
+    /// Returns true if it computes on the CPU's memory, as a BLAS library does.
     pub(super) fn is_library(self) -> bool {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_ACCEL
     }
 
-    /// Whether it is a server's, whatever computes there; ggml takes it for a GPU.
+    /// Returns true if it is a server's, whatever computes there; ggml takes it for a GPU.
     pub(super) fn is_remote(self) -> bool {
         self.backend() == RPC_BACKEND
     }
 
-    /// Whether several devices make it up.
+    /// Returns true if several devices make it up.
     pub(super) fn is_made_up(self) -> bool {
         self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }

@@ -12,7 +12,7 @@ use crate::engine::{
     Beside, ContextOptions, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
 };
 
-/// What is to stay free on each device: llama.cpp's default.
+/// The memory that is to stay free on each device: llama.cpp's default.
 const MARGIN_BYTES: usize = 1 << 30;
 
 /// The window that is fitted where none is known.

@@ -8,11 +8,11 @@ use std::sync::PoisonError;
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
-use super::matrix::{Arena, Matrix, Weight};
+use super::ggml::Scheduler;
+use super::ggml::{Arena, Matrix, Weight};
 use super::node::ModelTensor;
 use super::placement::{Place, Placement};
 use super::rpc;
-use super::scheduler::Scheduler;
 use crate::engine::{EngineError, Head, last_log_errors};
 
 /// Bytes of the matrix that are read at once.
@@ -28,10 +28,10 @@ pub struct LlamaCppHead<'m> {
     n_vocab: usize,
     /// The matrix: a model's, or that of `own`.
     matrix: NonNull<sys::ggml_tensor>,
-    /// What follows the product, with the values of each step that has some.
+    /// The steps that follow the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<Weight>)>,
     device: String,
-    /// Whether that is a server's.
+    /// True if that is a server's.
     is_remote: bool,
     graph: Option<Graph>,
     scheduler: Scheduler,

@@ -90,7 +90,7 @@ pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, Engine
     })
 }
 
-/// Whether a model has experts that could lie apart.
+/// Returns true if a model has experts that could lie apart.
 fn has_experts(model: &LlamaModel) -> bool {
     let value = |key: &str| model.meta_val_str(key).ok();
     value("general.architecture")

@@ -5,9 +5,9 @@ mod context;
 mod decoder;
 mod device;
 mod fit;
+mod ggml;
 mod head;
 mod load;
-mod matrix;
 mod model;
 mod node;
 mod own_head;
@@ -15,7 +15,6 @@ mod params;
 mod placement;
 mod probe;
 pub(super) mod rpc;
-mod scheduler;
 mod tap;
 #[cfg(test)]
 mod tests;
@@ -158,6 +157,7 @@ fn unsuitable(header: &Gguf) -> Option<String> {
         return Some(what);
     }
     let pooling = header.own_number("pooling_type");
+    let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
     let what = if matches!(architecture, "t5" | "t5encoder") {
         format!("an encoder-decoder or encoder-only model ({architecture})")
     } else if header.own_number("attention.causal") == Some(0)
@@ -167,7 +167,7 @@ fn unsuitable(header: &Gguf) -> Option<String> {
         format!("a model without causal attention ({architecture})")
     } else if pooling.is_some_and(|pooling| pooling != 0) {
         format!("an embedding model ({architecture} with pooling)")
-    } else if header.tokenizer.is_none() {
+    } else if tokenizer.is_none_or(|model| matches!(model, "none" | "no_vocab")) {
         format!("a GGUF without a vocabulary ({architecture})")
     } else {
         return None;

@@ -112,7 +112,8 @@ fn facts(path: &Path, header: &Gguf, loaded: &Loaded) -> ModelFacts {
 }
 
 impl LlamaCppModel<'_> {
-    /// What is locked while one of the contexts decodes; devices of servers are shared by all models.
+    /// Returns the lock that is held while one of the contexts decodes; devices of servers are
+    /// shared by all models.
     pub(super) fn turn(&self) -> &Mutex<()> {
         match self.gpus.iter().any(|device| device.is_remote()) {
             true => &rpc::TURN,

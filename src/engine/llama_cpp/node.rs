@@ -76,7 +76,7 @@ impl<'g> Node<'g> {
         f32::from_ne_bytes(self.param(i).to_ne_bytes())
     }
 
-    /// What the operation is applied to.
+    /// Returns an operand of the operation.
     pub(super) fn input(self, i: usize) -> Option<Self> {
         // SAFETY: `new` requires the same of the inputs as of the tensor itself.
         unsafe { Self::new(self.get().src[i]) }

@@ -35,7 +35,7 @@ impl LlamaCppModel<'_> {
         }
     }
 
-    /// What the graph of one decoded token shows of the output head.
+    /// Returns what the graph of one decoded token shows of the output head.
     pub(super) fn found(&self) -> Result<&Found, EngineError> {
         if let Some(found) = self.found.get() {
             return Ok(found);

@@ -140,7 +140,7 @@ impl Params {
         options
     }
 
-    /// What the list of overrides holds.
+    /// Reads what the list of overrides holds.
     fn fitted_overrides(&self) -> Vec<TensorOverride> {
         let list = self.overrides.iter();
         list.take_while(|tensors| !tensors.pattern.is_null())

@@ -2,7 +2,7 @@
 //! kernels compute it.
 
 use super::device::{BufferType, Device};
-use super::matrix::Matrix;
+use super::ggml::Matrix;
 
 /// The devices of a head.
 #[derive(Clone, Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct Placement {
     pub(super) gpus: Vec<Device>,
     /// The GPU whose memory holds it; `None` for the CPU's.
     pub(super) home: Option<Device>,
-    /// Whether GPUs leave what lies in the CPU's memory to the CPU, large batches too.
+    /// True if GPUs leave what lies in the CPU's memory to the CPU, large batches too.
     pub(super) no_op_offload: bool,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Placement {
 pub(super) struct Place {
     pub(super) device: Device,
     pub(super) memory: BufferType,
-    /// Whether its kernels want the weights in another order, which takes all of them at once.
+    /// True if its kernels want the weights in another order, which takes all of them at once.
     pub(super) is_reordered: bool,
 }
 

@@ -14,7 +14,7 @@ const ROWS: &str = "result_output";
 /// The start of the names that ggml gives to tensors without one, numbered in the graph's order.
 const UNNAMED: &str = "node_";
 
-/// What one graph has shown of the output head.
+/// The output head, as one graph has shown it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) n_embd: u32,
@@ -32,9 +32,9 @@ pub(super) struct Found {
 /// Watches a graph for its rows.
 pub(super) struct Probe {
     n_vocab: i64,
-    /// How often each name has occurred.
+    /// The number of times that each name has occurred.
     names: HashMap<String, u32>,
-    /// What was found, or what `kl` cannot repeat.
+    /// The head that was found, or the operation that `kl` cannot repeat.
     pub(super) found: Option<Result<Found, String>>,
 }
 

@@ -13,13 +13,13 @@ use llama_cpp_sys_2 as sys;
 use super::device::{RPC_BACKEND, function_of};
 use crate::engine::EngineError;
 
-/// How long a server may take to accept a connection, and to answer.
+/// The time that a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a server may take before the user is told what is waited for.
+/// The time that a server may take before the user is told what is waited for.
 const NOTICE: Duration = Duration::from_secs(2);
 
-/// What tells the user, given the server's address.
+/// The function that tells the user, given the server's address.
 static ON_WAIT: OnceLock<fn(&str)> = OnceLock::new();
 
 /// The version of ggml's RPC protocol, major and minor (`RPC_PROTO_MAJOR_VERSION` in
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// What a check says of a server that sends these bytes and then closes the connection.
+    /// Checks a server that sends these bytes and then closes the connection.
     fn check_answer(answer: Vec<u8>) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();

@@ -17,7 +17,7 @@ pub(super) struct Tap {
     ends_early: bool,
     /// The states of the last decode call, n x n_embd.
     pub(super) states: Vec<f32>,
-    /// How many of them each physical batch brought, without those that brought none.
+    /// The number of them that each physical batch brought, without those that brought none.
     pub(super) groups: Vec<usize>,
     /// Why a state could not be taken.
     pub(super) fault: Option<String>,

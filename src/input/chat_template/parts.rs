@@ -42,7 +42,7 @@ pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<Str
     })
 }
 
-/// Whether a template prints parts, but not strings.
+/// Returns true if a template prints parts, but not strings.
 pub(super) fn takes_parts_only(render: impl Fn(Value) -> Option<String>) -> bool {
     let prints = |content: Value| {
         let message = Value::from_pairs([("role", Value::from("user")), ("content", content)]);
@@ -66,7 +66,7 @@ fn as_part(text: &Value) -> Value {
     Value::from_iter([part])
 }
 
-/// Whether [`PROBE`] is in a text, and not as Python or JSON print a list of parts.
+/// Returns true if [`PROBE`] is in a text, and not as Python or JSON print a list of parts.
 fn is_printed(text: Option<String>) -> bool {
     let lists = ["'", "\""].map(|quote| format!("{quote}text{quote}: {quote}{PROBE}{quote}"));
     text.is_some_and(|text| text.contains(PROBE) && !lists.iter().any(|list| text.contains(list)))

@@ -85,7 +85,7 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Whether a value has a length and items, as strings and dicts do in Python.
+/// Returns true if a value has a length and items, as strings and dicts do in Python.
 pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),

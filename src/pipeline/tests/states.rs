@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::{CheckRow, HeadCheck, HeadTensor, StateType, States};
+use kl_formats::{CheckRow, Float, HeadCheck, HeadTensor, States};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -18,7 +18,7 @@ const N_EMBD: usize = 2;
 struct Counting {
     rows: Vec<f32>,
     n_products: Arc<AtomicUsize>,
-    /// What every other logit is off by.
+    /// The error of every other logit.
     error: f32,
 }
 
@@ -62,7 +62,7 @@ fn states(n_batch: u32, n_ubatch: u32) -> States {
     let check = |window, position| CheckRow { window, position };
     States {
         n_embd: N_EMBD as u32,
-        state_type: StateType::F16,
+        state_type: Float::F16,
         head: HeadTensor {
             name: "output.weight".to_owned(),
             type_name: "f32".to_owned(),
@@ -135,7 +135,7 @@ fn with_head(folder: &Path, head: Counting) -> Result<ReferenceRows<'static>, Er
 fn records(rows: &ReferenceRows<'_>, n_sources: usize, n_batch: usize) -> Vec<String> {
     let mut records = Vec::new();
     let make = || Ok(fake(2, n_batch));
-    let kernel = Kernel::Portable;
+    let kernel = Kernel::detect();
     evaluate(
         sources(n_sources, make),
         rows,
@@ -161,11 +161,11 @@ fn computed_rows_are_the_stored_ones_whatever_the_batches() {
         for (n_batch, n_ubatch) in [(16, 16), (7, 7), (7, 3), (1, 1), (512, 5)] {
             write_both(folder, &plan, n_batch, n_ubatch);
             for max_rows in [None, Some(20)] {
-                let stored = open(&folder.join("rows")).limited(max_rows);
+                let stored = open(&folder.join("rows")).choose(max_rows, None, false);
                 let expected = records(&stored, 1, 4);
                 for (n_sources, n_batch) in [(1, 1), (1, 4), (2, 7), (3, 16), (1, 100)] {
                     let rows = with_head(folder, Counting::default()).unwrap();
-                    let rows = rows.limited(max_rows);
+                    let rows = rows.choose(max_rows, None, false);
                     assert_eq!(rows.n_scored(), stored.n_scored());
                     assert_eq!(records(&rows, n_sources, n_batch), expected);
                 }
@@ -206,13 +206,13 @@ fn the_models_own_rows_are_checked_when_a_reference_is_opened() {
         (exact.device.as_str(), exact.shares_model_head),
         ("FAKE1", true)
     );
-    assert_eq!(exact.moved.n_rows, 4);
-    assert!(exact.moved.is_exact());
+    assert_eq!(exact.error.n_rows, 4);
+    assert!(exact.error.is_exact());
     // Half of the entries lower by x: a KLD of about x²/8.
-    let near = here(0.01).unwrap().moved;
+    let near = here(0.01).unwrap().error;
     assert_eq!((near.n_rows, near.n_moved), (4, 4));
     assert!((1e-6..3e-5).contains(&near.max_kld), "{near:?}");
-    assert!(near.mean_kld() > 0.0 && near.mean_kld() <= near.max_kld);
+    assert!(near.mean_kld > 0.0 && near.mean_kld <= near.max_kld);
     let error = here(2.0).unwrap_err().to_string();
     assert!(error.contains("FAKE1") && !error.contains('\n'), "{error}");
     assert!(here(f32::NAN).is_err());

@@ -30,8 +30,8 @@ const MEAN_OF_GROUPS: &str = "mean of the groups";
 /// The titles of columns but the first, and rows: the text of the first column, and the other cells.
 pub type Cells = (Vec<String>, Vec<(String, Vec<String>)>);
 
-/// What tokens are sorted by, and a table of it with a row for each bin: its share of the tokens, and
-/// the mean KLD of each model. None are without bins.
+/// The breakdowns that have bins: what tokens are sorted by, and a table with a row for each bin,
+/// which shows its share of the tokens and the mean KLD of each model.
 pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
     let tables = TABLES.iter().filter_map(|(by, bins)| {
         let mut with_bins = models.iter().filter(|of| !bins(&of.breakdown).is_empty());

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{ComparedModel, Comparison};
 use crate::report::named_numbers::named_numbers;
 
-/// How the CSV starts: by this it is recognised.
+/// The start of the CSV, by which it is recognised.
 pub const CSV_START: &str = "label,sidecar,model,size_bytes,";
 
 /// All columns, and the key of each in the JSON of a model, or the number's name. The columns' names

@@ -16,10 +16,10 @@ use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepth {
-    /// What wrote the document, and the version of its keys.
+    /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
-    /// What both models were evaluated against.
+    /// The reference that both models were evaluated against.
     pub reference: ComparedReference,
     /// The level of every interval.
     pub confidence: Confidence,
@@ -27,12 +27,12 @@ pub struct InDepth {
     pub a: InDepthModel,
     /// The second model.
     pub b: InDepthModel,
-    /// How they compare.
+    /// The comparison of the two.
     #[serde(flatten)]
     pub paired: PairedComparison,
     /// The tokens on which the KLDs differ most, the largest difference first.
     pub top: Vec<InDepthToken>,
-    /// What to know before you trust the numbers.
+    /// Warnings to read before you trust the numbers.
     pub warnings: Vec<Warning>,
 }
 
@@ -40,7 +40,7 @@ pub struct InDepth {
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepthModel {
-    /// What it is called.
+    /// Its name.
     pub label: String,
     /// The path of its sidecar, or of its first part.
     pub sidecar: String,
@@ -67,10 +67,10 @@ pub struct InDepthToken {
     pub top_b_text: Option<String>,
 }
 
-/// How wide the text of a token is, in quotes.
+/// The width of a token's text, in quotes.
 const TOKEN_WIDTH: usize = 24;
 
-/// How wide the text before a token is, and that of the token beside it: both fit a line.
+/// The width of the text before a token, and that of the token beside it: both fit a line.
 const BEFORE_WIDTH: usize = 30;
 const NEXT_WIDTH: usize = 16;
 
@@ -153,7 +153,7 @@ impl InDepth {
         out.text + "\n" + &wrapped(&self.verdict(&a, &b))
     }
 
-    /// How often each of the two is nearer to the reference, and has its top token.
+    /// Shows how often each of the two is nearer to the reference, and has its top token.
     fn tokens_won(&self, out: &mut Sheet, a: &str, b: &str) {
         let (nearer, test) = (&self.paired.nearer, &self.paired.sign_test);
         out.title("Tokens on which a model is nearer to the reference");
@@ -193,7 +193,7 @@ impl InDepth {
         columns(titles, rows, 1, 1)
     }
 
-    /// Which of the two is nearer to the reference, in words.
+    /// Says which of the two is nearer to the reference.
     fn verdict(&self, a: &str, b: &str) -> String {
         let (nearer, farther) = match self.paired.difference.value <= 0.0 {
             true => (a, b),

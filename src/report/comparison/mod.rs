@@ -31,10 +31,10 @@ pub use worst::{WorstText, WorstToken, WorstTop};
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
-    /// What wrote the document, and the version of its keys.
+    /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
-    /// What the models were evaluated against.
+    /// The reference that the models were evaluated against.
     pub reference: ComparedReference,
     /// The level of every interval.
     pub confidence: Confidence,
@@ -44,7 +44,7 @@ pub struct Comparison {
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,
-    /// What to know before you trust the numbers.
+    /// Warnings to read before you trust the numbers.
     pub warnings: Vec<Warning>,
 }
 
@@ -61,9 +61,9 @@ pub struct ComparedReference {
     pub model: Option<ModelInfo>,
     /// The text that it was written for.
     pub text: Option<TextIdentity>,
-    /// What distinguishes the file from others of its kind.
+    /// The hash that distinguishes the file from others of its kind.
     pub fingerprint: Option<String>,
-    /// How its rows were computed, if the sidecars record it.
+    /// The set-up that computed its rows, if the sidecars record it.
     pub backend: Option<BackendIdentity>,
     /// Tokens in a window.
     pub n_ctx: u32,
@@ -74,7 +74,7 @@ pub struct ComparedReference {
     /// The names of the groups of windows, in the order in which records number them; empty without
     /// groups.
     pub groups: Vec<String>,
-    /// Whether the windows are prompts; false where the sidecars do not record it.
+    /// True if the windows are prompts; false where the sidecars do not record it.
     pub prompts: bool,
 }
 
@@ -130,14 +130,14 @@ impl Comparison {
         other.difference_to_best?.p_holm
     }
 
-    /// Whether a pair's difference may be chance.
+    /// Returns true if a pair's difference may be chance.
     #[must_use]
     pub fn may_be_chance(&self, pair: &ComparedPair) -> bool {
         let is_told = |p: f64| p < self.confidence.outside();
         !self.p_of(pair).is_some_and(is_told)
     }
 
-    /// What to know where p and an interval differ about a pair; `None` where none do.
+    /// Explains why p and an interval differ about a pair; `None` where none do.
     pub(super) fn why_p_differs(&self) -> Option<String> {
         let is_without_0 = |pair: &&ComparedPair| {
             let ends = pair.difference.lo.zip(pair.difference.hi);
@@ -170,7 +170,7 @@ impl Comparison {
 }
 
 impl ComparedReference {
-    /// What a sidecar records of its reference.
+    /// Reads what a sidecar records of its reference.
     #[must_use]
     pub fn of(header: &SidecarHeader) -> Self {
         let reference = &header.reference;
@@ -193,13 +193,13 @@ impl ComparedReference {
         }
     }
 
-    /// What a window is called.
+    /// The word for a window.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         unit(self.prompts)
     }
 
-    /// What its model is called: the name that it records, else its file's.
+    /// Returns the name of its model: the one that it records, else its file's.
     #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         let model = self.model.as_ref()?;
@@ -230,7 +230,7 @@ mod tests {
     use crate::report::tests::sample;
     use crate::stats::PairedDifference;
 
-    /// What the table marks as equal to the best, no other line calls different.
+    /// A pair that the table marks as equal to the best is called different nowhere.
     #[test]
     fn a_pair_has_one_p_value() {
         let mut of = sample::comparison();

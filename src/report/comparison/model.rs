@@ -21,20 +21,20 @@ pub struct ComparedModel {
     /// The paths of all parts, in order; absent if the sidecar is whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
-    /// How the model was run, as far as the sidecar records it.
+    /// The set-up in which the model was run, as far as the sidecar records it.
     pub set_up: BackendIdentity,
-    /// Whether it leaves out tokens that other models count, because a row is not finite or the KLD
+    /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
-    /// How far it is from the best model; null for the best itself, and for what is not ranked.
+    /// The difference from the best model; null for the best itself, and for what is not ranked.
     pub difference_to_best: Option<DifferenceToBest>,
-    /// Whether the data cannot tell it from the best, after Holm's correction for the comparisons
+    /// True if the data cannot tell it from the best, after Holm's correction for the comparisons
     /// of every two models; true for the best itself, false for what is not ranked.
     pub indistinguishable_from_best: bool,
-    /// Whether no other model is at most as large and at most as far from the reference. False for
+    /// True if no other model is at most as large and at most as far from the reference. False for
     /// what is not ranked, and where the size is not known.
     pub pareto: bool,
-    /// How many tokens have at least a KLD: points of KLD (nats) and share, by ascending KLD.
+    /// The share of tokens with at least a KLD: points of KLD (nats) and share, by ascending KLD.
     pub ccdf: Vec<Point>,
     /// Means along the text: points of the number of the first window, and the mean KLD (nats) from
     /// it up to the next point.
@@ -69,15 +69,15 @@ pub struct DifferenceToBest {
 }
 
 impl ComparedModel {
-    /// Whether it is ranked, and can be the best: the noise floor cannot, nor a model that leaves out
-    /// tokens that others count.
+    /// Returns true if it is ranked, and can be the best: the noise floor cannot, nor a model that
+    /// leaves out tokens that others count.
     #[must_use]
     pub fn is_candidate(&self) -> bool {
         !self.is_noise_floor && !self.is_incomplete
     }
 
-    /// How many tokens its mean KLD leaves out: those with a row that is not finite, and those with
-    /// an infinite KLD.
+    /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
+    /// those with an infinite KLD.
     #[must_use]
     pub fn n_left_out(&self) -> u64 {
         self.summary.n_excluded + self.summary.n_infinite()

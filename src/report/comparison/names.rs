@@ -1,11 +1,11 @@
-//! What models are called where there is little room.
+//! Names of models where there is little room.
 
 use super::Comparison;
 use crate::report::number::printable;
 
 /// Names as short as they can be told apart: labels without the part that all begin with.
 pub struct Names {
-    /// What the names are without; empty if they are the labels.
+    /// The prefix that the names leave out; empty if they are the labels.
     pub prefix: String,
     /// Each label, and its name.
     names: Vec<(String, Vec<char>)>,
@@ -96,7 +96,8 @@ fn name(label: &str, prefix: &str) -> Vec<char> {
         .collect()
 }
 
-/// What several labels begin with, up to a `-`, `.` or `/`: a `_` is often within a quant's name.
+/// The common start of several labels, up to a `-`, `.` or `/`: a `_` is often within a quant's
+/// name.
 fn common_prefix(labels: &[String]) -> &str {
     let Some((first, rest)) = labels.split_first().filter(|(_, rest)| !rest.is_empty()) else {
         return "";
@@ -138,7 +139,7 @@ fn cut_from(name: &[char], start: usize, width: usize) -> Vec<char> {
     std::iter::once('…').chain(part).chain(end).collect()
 }
 
-/// How many characters two names begin with alike.
+/// The number of characters that two names begin with alike.
 fn n_common(a: &[char], b: &[char]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,7 +1,5 @@
 //! The whole report of a single model, from its sidecar.
 
-use kl_formats::Values;
-
 use super::{ComparedModel, ComparedReference, Comparison, WorstToken};
 use crate::report::result::{ModelReport, PromptsInfo, ReferenceInfo};
 use crate::report::text_report;
@@ -33,31 +31,19 @@ fn max_at_text(model: &ComparedModel) -> Option<String> {
 }
 
 fn reference(of: &ComparedReference) -> ReferenceInfo {
+    let name = of.file_name.clone();
     ReferenceInfo {
-        path: of
-            .file_name
-            .clone()
-            .unwrap_or_else(|| "one reference".to_owned()),
+        path: name.unwrap_or_else(|| "one reference".to_owned()),
         kind: of.kind.clone().unwrap_or_default(),
         n_ctx: of.n_ctx,
         n_vocab: of.n_vocab,
-        encoding: String::new(),
-        states: None,
         model: of.model.clone(),
         first_scored: Some(of.first_scored),
-        n_windows: None,
         text: of.text.clone(),
         backend: of.backend.clone(),
-        seed: None,
-        stride: None,
         groups: Some(of.groups.clone()),
-        prompts: of.prompts.then_some(PromptsInfo {
-            n_prompts: 0,
-            chat_template: None,
-            generated: None,
-        }),
-        log_probabilities: false,
-        values: Values::Logits,
+        prompts: of.prompts.then(PromptsInfo::default),
+        ..ReferenceInfo::default()
     }
 }
 

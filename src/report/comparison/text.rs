@@ -18,7 +18,7 @@ const NAME_IN_SENTENCE: usize = 60;
 /// The narrowest that names are cut to.
 const MIN_NAME: usize = 8;
 
-/// How many models a sentence names before it counts the others.
+/// The number of models that a sentence names before it counts the others.
 const NAMED: usize = 4;
 
 /// The marks of a row, which the lines below the table explain.
@@ -160,7 +160,7 @@ impl Comparison {
         })
     }
 
-    /// What the marks mean that occur.
+    /// Explains the marks that occur.
     fn legend(&self) -> String {
         let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
         let mut text = String::new();
@@ -269,8 +269,8 @@ impl Comparison {
         text
     }
 
-    /// Which model is the best, and whether that is real; `None` for fewer than two candidates.
-    /// Names are at most `width` characters wide.
+    /// Says which model is the best, and whether that is real; `None` for fewer than two
+    /// candidates. Names are at most `width` characters wide.
     pub(super) fn verdict(&self, names: &Names, width: usize) -> Option<String> {
         let best = self.best()?;
         let name = |model: &ComparedModel| names.short(&model.label, width);
@@ -343,7 +343,8 @@ pub fn p_value(p: f64) -> String {
     }
 }
 
-/// What an observation is in the intervals, and how many there are. `unit`: what a window is called.
+/// Describes what an observation is in the intervals, and how many there are. `unit` is the word
+/// for a window.
 pub fn clusters(clusters: &Clustering, unit: &str) -> String {
     let kind = match clusters.kind {
         ClusterKind::Window => unit.to_owned(),

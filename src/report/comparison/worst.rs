@@ -46,12 +46,12 @@ pub struct WorstTop {
     pub p: Option<f64>,
 }
 
-/// How many characters of text before a position are shown.
+/// The number of characters of text that are shown before a position.
 const CONTEXT_CHARS: usize = 60;
 
 impl WorstToken {
-    /// How many tokens before a position hold enough text: a token has at least one byte, a
-    /// character at most four.
+    /// The number of tokens before a position that hold enough text: a token has at least one byte,
+    /// a character at most four.
     pub const CONTEXT_TOKENS: usize = 4 * CONTEXT_CHARS;
 
     /// Describes a record. `before` are the tokens up to its position, as far as they are known;

@@ -12,7 +12,7 @@ pub(super) struct Answer<'c> {
     pub near: Vec<&'c str>,
     /// The smallest of `near`, if it is smaller than the best.
     pub smallest: Option<&'c str>,
-    /// How many models were compared with the best.
+    /// The number of models that were compared with the best.
     pub compared: usize,
     /// The Pareto front, from the smallest model to the largest.
     pub steps: Vec<Step<'c>>,
@@ -28,11 +28,11 @@ pub(super) struct Step<'c> {
     pub size: u64,
     /// The mean KLD in nats.
     pub kld: f64,
-    /// What it costs and brings; `None` for the smallest.
+    /// Its cost and gain; `None` for the smallest.
     pub gain: Option<Gain>,
 }
 
-/// What a step of the Pareto front costs and brings.
+/// The cost and the gain of a step of the Pareto front.
 #[derive(Serialize, Debug)]
 pub(super) struct Gain {
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub(super) struct Gain {
     pub factor: Option<f64>,
     /// By how many nats the mean KLD falls for each [`SizeUnit`] of space; `None` for equal sizes.
     pub per_unit: Option<f64>,
-    /// Whether the difference may be chance. False where the two were not compared.
+    /// True if the difference may be chance. False where the two were not compared.
     pub may_be_chance: bool,
 }
 

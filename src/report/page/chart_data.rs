@@ -10,7 +10,7 @@ use super::answer::Answer;
 use crate::report::comparison::{ComparedModel, Comparison};
 use crate::stats::{Bin, Point};
 
-/// How many models are in colour at once: as many as there are colours.
+/// The number of models that are in colour at once: as many as there are colours.
 const MAX_SHOWN: usize = 8;
 
 /// The data of all charts; `charts.js` and `page.js` read it.
@@ -18,7 +18,7 @@ const MAX_SHOWN: usize = 8;
 pub(super) struct ChartData<'c> {
     /// The unit of sizes.
     unit: &'static str,
-    /// What a window is called.
+    /// The word for a window.
     window: &'static str,
     best: Option<&'c str>,
     /// The labels of the models that are in colour at first.
@@ -101,7 +101,7 @@ impl ChartData<'_> {
         Ok(String::from_utf8_lossy(&json).replace('<', "\\u003c"))
     }
 
-    /// Whether there is a quant to draw in the chart of sizes.
+    /// Returns true if there is a quant to draw in the chart of sizes.
     pub fn has_sizes(&self) -> bool {
         let is_drawn = |model: &ChartModel| {
             let (size, kld) = (model.size?, model.kld?);

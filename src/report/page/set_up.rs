@@ -1,4 +1,4 @@
-//! How everything was measured, as rows of text.
+//! The set-up of every model and of the reference, as rows of text.
 
 use serde::Serialize;
 
@@ -90,7 +90,7 @@ fn clusters(model: &ComparedModel, unit: &str) -> String {
     }
 }
 
-/// What is known of the reference: pairs of a name and a text.
+/// Describes the reference: pairs of a name and a text.
 pub(super) fn reference_rows(comparison: &Comparison) -> Vec<(&'static str, String)> {
     let reference = &comparison.reference;
     let model = reference.model.as_ref();

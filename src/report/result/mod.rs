@@ -14,7 +14,7 @@ use super::warning::Warning;
 
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
-pub use states::{HeadInfo, HereInfo, RowError, StatesInfo};
+pub use states::{HeadInfo, StatesInfo};
 pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
 pub use tokens::{DivergentToken, PromptReport, TokenColumns, TokenContext, TopToken};
 pub use verdict::{Reason, Verdict};
@@ -23,12 +23,12 @@ pub use verdict::{Reason, Verdict};
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
-    /// What wrote the document, and the version of its keys.
+    /// The program that wrote the document, and the version of its keys.
     #[serde(flatten)]
     pub versions: Versions,
-    /// What the models were evaluated against.
+    /// The reference that the models were evaluated against.
     pub reference: ReferenceInfo,
-    /// Whether every model was tried: false while some are still to come, and in what an
+    /// True if every model was tried: false while some are still to come, and in what an
     /// interrupted run leaves.
     pub complete: bool,
     /// The models that were evaluated, in the order given.

@@ -26,7 +26,7 @@ pub struct ModelInfo {
     /// Bytes of its file, of a split model those of all parts; null if unknown. Reports for people
     /// show this size, or that of the tensors where it is unknown.
     pub file_bytes: Option<u64>,
-    /// How many parameters it has; null if unknown.
+    /// Its number of parameters; null if unknown.
     pub n_params: Option<u64>,
     /// Bits per weight: 8 * bytes / parameters; null if either is unknown.
     pub bpw: Option<f64>,
@@ -38,7 +38,7 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// What an evaluation of the model is called where the user has not named it.
+    /// The name of an evaluation of the model where the user has not named it.
     #[must_use]
     pub fn default_label(&self) -> &str {
         let name = file_name(&self.path);
@@ -74,23 +74,21 @@ impl ModelInfo {
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelResult {
-    /// What the user calls the evaluation; the file's name without `.gguf` if no name was given. In a
-    /// comparison it is unique.
+    /// The user's name for the evaluation; the file's name without `.gguf` if no name was given.
     pub label: String,
     /// The evaluated model.
     pub model: ModelInfo,
-    /// Whether the reference was written with this very model, by the metadata and tensor infos in
+    /// True if the reference was written with this very model, by the metadata and tensor infos in
     /// its header.
     pub is_reference_model: bool,
-    /// Whether the numbers show how much the set-up alone moves them, not a quantization's loss: the
-    /// reference's own model, with the reference's own types of the KV cache. It is never the best of
-    /// a comparison, nor compared with it.
+    /// True if the numbers show how much the set-up alone moves them, not a quantization's loss:
+    /// the reference's own model, with the reference's own types of the KV cache. It is never the
+    /// best of a comparison, nor compared with it.
     pub is_noise_floor: bool,
-    /// How many entries of each row were compared, counted from the first: the reference's
-    /// `n_vocab`, or fewer with `--vocab`; null if the sidecar does not record it.
+    /// The number of entries of each row that were compared, counted from the first: the
+    /// reference's `n_vocab`, or fewer with `--vocab`.
     pub n_vocab_compared: Option<u32>,
-    /// How an evaluation that was to stop at a narrow interval ended; absent if it was not. `kl
-    /// report` judges it at its own confidence and with its own clusters.
+    /// The end of an evaluation that was to stop at a narrow interval; absent for any other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilInfo>,
     /// The statistics over all counted tokens.
@@ -107,10 +105,10 @@ pub struct ModelReport {
     /// Its result.
     #[serde(flatten)]
     pub result: ModelResult,
-    /// How its rows were computed; absent where no model ran.
+    /// The set-up that computed its rows; absent where no model ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<BackendIdentity>,
-    /// Whether the text report shows all of the breakdown: it always shows groups.
+    /// True if the text report shows all of the breakdown: it always shows groups.
     #[serde(skip)]
     pub shows_breakdown: bool,
     /// llama-perplexity's own statistics; null unless asked for, or with too few tokens.
@@ -122,10 +120,11 @@ pub struct ModelReport {
     pub max_at_text: Option<String>,
     /// The path of the per-token file.
     pub sidecar: Option<String>,
-    /// How far the evaluation got before it was interrupted: the statistics cover that part.
+    /// The windows that were evaluated before an interruption: the statistics cover that part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
-    /// Which part of an evaluation this is: the statistics cover that part; absent for a whole one.
+    /// The part of an evaluation that this is: the statistics cover that part; absent for a whole
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
     /// Tokens that an earlier run measured and this one resumed from.
@@ -190,7 +189,7 @@ impl DerefMut for ModelReport {
     }
 }
 
-/// How far an interrupted evaluation got.
+/// The windows that an interrupted evaluation got through.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interrupted {
@@ -219,14 +218,14 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Serialize, Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotAvailable {
-    /// Which numbers.
+    /// The missing numbers.
     pub what: &'static str,
     /// Why they are missing.
     pub why: &'static str,
 }
 
 impl NotAvailable {
-    /// What is missing if neither file holds token ids.
+    /// The numbers that are missing if neither file holds token ids.
     #[must_use]
     pub fn without_token_ids() -> Self {
         Self {

@@ -9,7 +9,7 @@ use super::model::ModelInfo;
 use super::states::StatesInfo;
 
 /// A reference, as far as its file describes itself.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReferenceInfo {
     /// Its path, as given.
@@ -21,7 +21,7 @@ pub struct ReferenceInfo {
     pub n_ctx: u32,
     /// Entries in a row.
     pub n_vocab: u32,
-    /// How a logit is stored: `f32` or `u16`; `hidden` or `hidden16` where it is computed from a
+    /// The storage of a logit: `f32` or `u16`; `hidden` or `hidden16` where it is computed from a
     /// hidden state; in other programs' files also `f16`, `bf16`, `f64`.
     pub encoding: String,
     /// The hidden states that it holds in place of rows; absent where it holds rows.
@@ -35,7 +35,7 @@ pub struct ReferenceInfo {
     pub n_windows: Option<u32>,
     /// The text that the reference was written for.
     pub text: Option<TextIdentity>,
-    /// How its rows were computed.
+    /// The set-up that computed its rows.
     pub backend: Option<BackendIdentity>,
     /// The seed of the windows' order; null: the text's order, or unknown.
     pub seed: Option<u64>,
@@ -47,19 +47,19 @@ pub struct ReferenceInfo {
     /// The prompts; absent if the reference is of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<PromptsInfo>,
-    /// Whether its rows are log-probabilities: as other programs store them, or floored and not
+    /// True if its rows are log-probabilities: as other programs store them, or floored and not
     /// normalised, as llama.cpp's base file holds them.
     pub log_probabilities: bool,
-    /// What the rows hold, which the text report explains.
+    /// The meaning of the rows, which the text report explains.
     #[serde(skip)]
     pub values: Values,
 }
 
 /// The prompts that a reference's windows hold.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Clone, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PromptsInfo {
-    /// How many prompts there are; there may be fewer windows.
+    /// The number of prompts; there may be fewer windows.
     pub n_prompts: u64,
     /// SHA-256 of the chat template that was applied; null: none was.
     pub chat_template: Option<String>,
@@ -98,14 +98,14 @@ impl ReferenceInfo {
 }
 
 impl ReferenceInfo {
-    /// What a window is called.
+    /// The word for a window.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         unit(self.prompts.is_some())
     }
 }
 
-/// What a window is called, where it may be a prompt.
+/// The word for a window, where it may be a prompt.
 #[must_use]
 pub fn unit(is_prompt: bool) -> &'static str {
     match is_prompt {

@@ -27,11 +27,11 @@ pub struct TimingInfo {
     pub wall_s: f64,
     /// Scored tokens per second, not counting the time to load.
     pub tokens_per_s: f64,
-    /// How busy the accelerator was that computed all layers; `None` without one.
+    /// The use of the accelerator that computed all layers; `None` without one.
     pub device: Option<DeviceInfo>,
 }
 
-/// How busy an accelerator was, from the start of the first decode call to the end of the last, in
+/// The use of an accelerator, from the start of the first decode call to the end of the last, in
 /// seconds.
 #[derive(Serialize, Debug, Clone, Copy)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -82,8 +82,8 @@ impl DeviceInfo {
 /// The part of a run's time in which it may wait for a core without a word.
 const MAX_CORE_WAIT: f64 = 0.1;
 
-/// How long a run of `wall_s` seconds waited for a core because other programs had them, if that is
-/// notable.
+/// The time that a run of `wall_s` seconds waited for a core because other programs had them, if
+/// that is notable.
 #[must_use]
 pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
     core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)

@@ -71,15 +71,15 @@ impl TokenColumns {
     }
 }
 
-/// How many characters of context are shown.
+/// The number of characters of context that are shown.
 const CONTEXT_CHARS: usize = 40;
 
-/// How many tokens hold at least as many characters: a token is at least one byte, a character at
-/// most 4.
+/// The number of tokens that hold at least as many characters: a token is at least one byte, a
+/// character at most 4.
 const CONTEXT_TOKENS: usize = 4 * CONTEXT_CHARS;
 
-/// What is needed to show a token, besides its record: the tokens up to and including its position,
-/// at most `CONTEXT_TOKENS` of them.
+/// The context of a token that is shown, besides its record: the tokens up to and including its
+/// position, at most `CONTEXT_TOKENS` of them.
 #[derive(Debug)]
 pub struct TokenContext(Vec<u32>);
 

@@ -14,7 +14,7 @@ pub struct Verdict {
     pub expression: String,
     /// The number that it names; null if the result has none.
     pub value: Option<f64>,
-    /// Whether the model fails.
+    /// True if the model fails.
     pub failed: bool,
     /// Why it fails; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,9 +4,8 @@ use kl_formats::{States, TokenRecord, Values};
 use serde_json::json;
 
 use crate::report::{
-    DeviceInfo, DivergentToken, HereInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
-    PromptReport, PromptsInfo, ReferenceInfo, RowError, StatesInfo, TimingInfo, TokenColumns,
-    TopToken, Versions,
+    DeviceInfo, DivergentToken, Interrupted, ModelInfo, ModelReport, ModelResult, PromptReport,
+    PromptsInfo, ReferenceInfo, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
@@ -254,15 +253,16 @@ pub fn reference_of_states() -> ReferenceInfo {
         "check": {"n_rows": 64, "mean_kld": 0.000_007_629_394_5, "max_kld": 0.000_061_035_156, "rows": []},
     });
     let states: States = serde_json::from_value(states).unwrap();
-    let moved = RowError {
+    let moved = crate::score::RowError {
         n_rows: 8,
         mean_kld: 1e-5,
         max_kld: 0.000_123,
+        ..Default::default()
     };
     ReferenceInfo {
         encoding: "hidden16".to_owned(),
         states: Some(StatesInfo {
-            here: Some(HereInfo {
+            here: Some(crate::pipeline::RowsHere {
                 device: "CUDA0".to_owned(),
                 error: moved,
                 is_exact: Some(false),

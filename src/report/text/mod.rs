@@ -10,9 +10,9 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
-use super::result::{
-    HereInfo, Interrupted, ModelInfo, ModelReport, ReferenceInfo, RowError, StatesInfo,
-};
+use super::result::{Interrupted, ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
+use crate::pipeline::RowsHere;
+use crate::score::RowError;
 use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
 
 /// The width of the column of names.
@@ -65,7 +65,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     out.text
 }
 
-/// What was evaluated against what, and what the numbers below cover.
+/// Says what was evaluated against what, and what the numbers below cover.
 fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     let summary = &report.summary;
     let named = match report.label == report.model.default_label() {
@@ -147,8 +147,8 @@ fn states(out: &mut Sheet, states: &StatesInfo) {
     }
 }
 
-/// How far the rows computed here are from the model's own.
-fn moved(here: &HereInfo) -> String {
+/// Describes how far the rows computed here are from the model's own.
+fn moved(here: &RowsHere) -> String {
     match here.is_exact {
         Some(true) => "to the bit as the model gave them".to_owned(),
         Some(false) => format!("off by {}", nats(here.error)),
@@ -174,7 +174,7 @@ fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
     }
 }
 
-/// How near the mean's interval came to what `--until` asks for.
+/// Says how near the mean's interval came to what `--until` asks for.
 fn until_line(
     until: &UntilInfo,
     summary: &Summary,
@@ -221,7 +221,7 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }
 
-/// What the intervals allow for.
+/// Describes what the intervals allow for.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     let clusters = &summary.clusters;
     let what = reference.unit();
@@ -237,7 +237,7 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     format!("at {level} %, {by} ({n})")
 }
 
-/// How the numbers of llama-perplexity's block differ from those above.
+/// Says how the numbers of llama-perplexity's block differ from those above.
 fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
     if reference.values == Values::FlooredLogProbabilities {
         "the KLD above renormalises the entries that the base records, while this one uses them as \

@@ -6,10 +6,10 @@ use crate::report::number::{count, kld, or_undefined, percent};
 use crate::report::result::PromptReport;
 use crate::stats::MeanMax;
 
-/// How many prompts are printed; the JSON has all.
+/// The number of prompts that are printed; the JSON has all.
 const MAX_PRINTED: usize = 40;
 
-/// How many characters of a prompt are printed.
+/// The number of characters of a prompt that are printed.
 const LABEL_CHARS: usize = 45;
 
 /// A table with a row per prompt, in the order of their file.

@@ -1,9 +1,11 @@
 //! The KL divergence of rows so alike that the sums of the first pass cancel.
 
-use super::entries::{Any, Entries, STEEP, mul};
-use super::sums::{Sums, lane_sum};
+use fearless_simd::prelude::*;
+
+use super::sums::{Counted, Sums, lane_sum};
 use super::{BLOCK, padded};
-use crate::score::vector::{Simd, Source};
+use crate::score::exp::exp;
+use crate::score::rows::Source;
 
 /// A divergence below this is computed again. The first pass is off by up to 5e-12, which is 5e-5
 /// of it.
@@ -28,160 +30,110 @@ const FAR: f64 = 1000.0;
 /// Both terms are u²/2 to first order: an error ε of all u, as the first pass makes in ln(P/Q),
 /// changes the sums by ε²/2 only.
 #[inline(always)]
-pub(super) fn close<S: Simd, R: Source<S>>(
+pub(super) fn close<S: Simd, R: Source>(
+    simd: S,
     reference: R,
     eval: &[f32],
-    entries: impl Entries<S>,
-    any: Any<S>,
+    counted: Counted,
     floors: [Option<f32>; 2],
     sums: &Sums,
 ) -> [f64; 2] {
     let n = eval.len();
-    let whole = n - n % S::LANES;
-    let pass = Pass::new(entries, sums);
-    let mut total = Terms::zero();
+    let whole = n - n % S::f32s::LEN;
+    let mut total = [0.0.simd_into(simd); 2];
     let mut start = 0;
     while start < whole {
         let end = (start + BLOCK).min(whole);
-        total.merge(&pass.block(reference, eval, start, end));
+        add(
+            &mut total,
+            block(simd, reference, eval, counted, sums, start, end),
+        );
         start = end;
     }
     if whole < n {
         let l = padded(whole, n, floors[0], |at| reference.get(at));
         let m = padded(whole, n, floors[1], |at| eval[at]);
-        total.merge(&Pass::new(any, sums).block(&l[..], &m[..], 0, S::LANES));
+        let known = Counted::Known(floors);
+        let end = S::f32s::LEN;
+        add(&mut total, block(simd, &l[..], &m[..], known, sums, 0, end));
     }
-    [lane_sum::<S>(total.forward), lane_sum::<S>(total.reverse)]
+    [lane_sum::<S>(total[0]), lane_sum::<S>(total[1])]
 }
 
-/// The sums of both divergences, one in each lane.
-struct Terms<S: Simd> {
-    forward: S::D,
-    reverse: S::D,
+#[inline(always)]
+fn add<D: std::ops::AddAssign + Copy>(total: &mut [D; 2], block: [D; 2]) {
+    total[0] += block[0];
+    total[1] += block[1];
 }
 
-impl<S: Simd> Terms<S> {
-    #[inline(always)]
-    fn zero() -> Self {
-        Self {
-            forward: S::splat(0.0),
-            reverse: S::splat(0.0),
+/// The sums of both divergences over a block, one in each lane.
+#[inline(always)]
+fn block<S: Simd>(
+    simd: S,
+    reference: impl Source,
+    eval: &[f32],
+    counted: Counted,
+    sums: &Sums,
+    start: usize,
+    end: usize,
+) -> [S::f64s; 2] {
+    let ln_ratio = (sums.p / sums.q).ln();
+    // The distance of logits for which u is 0.
+    let distance = ln_ratio + (sums.ref_shift - sums.eval_shift);
+    let series = match distance.abs() < FAR {
+        true => SERIES,
+        false => -1.0,
+    };
+    let mut terms = [0.0.simd_into(simd); 2];
+    let mut at = start;
+    while at < end {
+        let entries = counted.entries(simd, reference.vector(simd, at), eval.vector(simd, at));
+        let size = (entries.m + distance as f32 - entries.l).abs();
+        let small = size.simd_lt(series).widen();
+        let (l, m) = (entries.l.widen(), entries.m.widen());
+        let a = [l.0 - sums.ref_shift, l.1 - sums.ref_shift];
+        let b = [m.0 - sums.eval_shift, m.1 - sums.eval_shift];
+        let exp = exp::<S, 4>([a[0], a[1], b[0], b[1]]);
+        let [_, weights] = counted.weights(simd, &entries, exp);
+        for (half, small) in [small.0, small.1].into_iter().enumerate() {
+            let p = weights[half] * (1.0 / sums.p);
+            let q = weights[2 + half] * (1.0 / sums.q);
+            let u = (a[half] - b[half]) - ln_ratio;
+            add(&mut terms, divergences::<S>(p, q, u, small));
         }
+        at += S::f32s::LEN;
     }
-
-    #[inline(always)]
-    fn merge(&mut self, other: &Self) {
-        self.forward = S::add(self.forward, other.forward);
-        self.reverse = S::add(self.reverse, other.reverse);
-    }
-
-    /// Adds the terms of entries with these p, q and u; `small` is 1 for those to be computed by
-    /// series, else 0.
-    #[inline(always)]
-    fn push(&mut self, p: S::D, q: S::D, u: S::D, small: S::D) {
-        // cosh x − 1 = x² · EVEN(x²) and sinh x − x = x³ · ODD(x²).
-        const EVEN: [f64; 5] = [
-            1.0 / 2.0,
-            1.0 / 24.0,
-            1.0 / 720.0,
-            1.0 / 40_320.0,
-            1.0 / 3_628_800.0,
-        ];
-        const ODD: [f64; 4] = [1.0 / 6.0, 1.0 / 120.0, 1.0 / 5040.0, 1.0 / 362_880.0];
-        let x = mul::<S>(u, small);
-        let square = mul::<S>(x, x);
-        let even = mul::<S>(square, polynomial::<S, 5>(square, EVEN));
-        let odd = mul::<S>(mul::<S>(square, x), polynomial::<S, 4>(square, ODD));
-        self.forward = S::mul_add(p, S::sub(even, odd), self.forward);
-        self.reverse = S::mul_add(q, S::add(even, odd), self.reverse);
-        let large = S::sub(S::splat(1.0), small);
-        let change = S::sub(q, p);
-        let forward = S::mul_add(p, u, change);
-        let reverse = S::sub(S::splat(0.0), S::mul_add(q, u, change));
-        self.forward = S::mul_add(large, forward, self.forward);
-        self.reverse = S::mul_add(large, reverse, self.reverse);
-    }
+    terms
 }
 
-/// What the terms need of both rows.
-struct Pass<S: Simd, E: Entries<S>> {
-    entries: E,
-    ref_shift: S::D,
-    eval_shift: S::D,
-    /// 1/P and 1/Q.
-    p_scale: S::D,
-    q_scale: S::D,
-    /// ln(P/Q)
-    ln_ratio: S::D,
-    /// The distance of logits for which u is 0, in f32.
-    distance: S::F,
-    /// The largest |u| to compute by series.
-    series: S::F,
-}
-
-impl<S: Simd, E: Entries<S>> Pass<S, E> {
-    #[inline(always)]
-    fn new(entries: E, sums: &Sums) -> Self {
-        let ln_ratio = (sums.p / sums.q).ln();
-        let distance = ln_ratio + (sums.ref_shift - sums.eval_shift);
-        let series = match distance.abs() < FAR {
-            true => SERIES,
-            false => -1.0,
-        };
-        Self {
-            entries,
-            ref_shift: S::splat(sums.ref_shift),
-            eval_shift: S::splat(sums.eval_shift),
-            p_scale: S::splat(1.0 / sums.p),
-            q_scale: S::splat(1.0 / sums.q),
-            ln_ratio: S::splat(ln_ratio),
-            distance: S::splat_f(distance as f32),
-            series: S::splat_f(series),
-        }
-    }
-
-    #[inline(always)]
-    fn block(&self, reference: impl Source<S>, eval: &[f32], start: usize, end: usize) -> Terms<S> {
-        let mut terms = Terms::zero();
-        let mut at = start;
-        while at < end {
-            let (l, m) = (reference.vector(at), Source::<S>::vector(&eval, at));
-            let ([l, m], factors) = self.entries.of(l, m);
-            let small = S::widen(self.is_small(l, m));
-            let (l, m) = (S::widen(l), S::widen(m));
-            let a = [S::sub(l[0], self.ref_shift), S::sub(l[1], self.ref_shift)];
-            let b = [S::sub(m[0], self.eval_shift), S::sub(m[1], self.eval_shift)];
-            let exp = S::exp([a[0], a[1], b[0], b[1]]);
-            let exp = self.entries.counted(exp, factors);
-            for half in 0..2 {
-                let p = mul::<S>(exp[half], self.p_scale);
-                let q = mul::<S>(exp[2 + half], self.q_scale);
-                let u = S::sub(S::sub(a[half], b[half]), self.ln_ratio);
-                terms.push(p, q, u, small[half]);
-            }
-            at += S::LANES;
-        }
-        terms
-    }
-
-    /// 1 for entries to be computed by series, else 0.
-    #[inline(always)]
-    fn is_small(&self, l: S::F, m: S::F) -> S::F {
-        let minus = S::splat_f(-1.0);
-        let negative = S::add_f(S::add_f(m, self.distance), S::mul_f(l, minus));
-        let size = S::max_f(negative, S::mul_f(negative, minus));
-        let below = S::add_f(self.series, S::mul_f(size, minus));
-        let steep = S::mul_f(below, S::splat_f(STEEP));
-        S::min_f(S::max_f(steep, S::splat_f(0.0)), S::splat_f(1.0))
-    }
+/// The terms of both divergences for entries with these p, q and u, by series for the `small` ones.
+#[inline(always)]
+fn divergences<S: Simd>(p: S::f64s, q: S::f64s, u: S::f64s, small: S::mask64s) -> [S::f64s; 2] {
+    // cosh u − 1 = u² · EVEN(u²) and sinh u − u = u³ · ODD(u²).
+    const EVEN: [f64; 5] = [
+        1.0 / 2.0,
+        1.0 / 24.0,
+        1.0 / 720.0,
+        1.0 / 40_320.0,
+        1.0 / 3_628_800.0,
+    ];
+    const ODD: [f64; 4] = [1.0 / 6.0, 1.0 / 120.0, 1.0 / 5040.0, 1.0 / 362_880.0];
+    let square = u * u;
+    let even = square * polynomial::<S, 5>(square, EVEN);
+    let odd = square * u * polynomial::<S, 4>(square, ODD);
+    let change = q - p;
+    [
+        small.select(p * (even - odd), p.mul_add(u, change)),
+        small.select(q * (even + odd), -q.mul_add(u, change)),
+    ]
 }
 
 /// c₀ + c₁ x + c₂ x² + …
 #[inline(always)]
-fn polynomial<S: Simd, const N: usize>(x: S::D, coefficients: [f64; N]) -> S::D {
-    let mut sum = S::splat(coefficients[N - 1]);
+fn polynomial<S: Simd, const N: usize>(x: S::f64s, coefficients: [f64; N]) -> S::f64s {
+    let mut sum = coefficients[N - 1].simd_into(x.token());
     for &c in coefficients[..N - 1].iter().rev() {
-        sum = S::mul_add(sum, x, S::splat(c));
+        sum = x.mul_add(sum, c);
     }
     sum
 }

@@ -1,27 +1,22 @@
 //! The passes over a pair of rows, written once for vectors of any width.
 //!
-//! Everything is `inline(always)`: a kernel's entry point has its `#[target_feature]`, and what is
-//! inlined into it is compiled with those features.
+//! Everything is `inline(always)`: what is inlined into a kernel's entry point is compiled with its
+//! instructions.
 
 mod close;
-mod entries;
-mod one_pass;
 mod sums;
 mod top;
-mod two_passes;
 
+use fearless_simd::prelude::*;
 use kl_formats::Row;
 
 use super::exp::UNDERFLOW;
 use super::pair::RowPair;
+use super::rows::{Codes, Source};
 use super::token_score::TokenScore;
-use super::vector::{Codes, Simd, Source};
 use close::{CLOSE, close};
-use entries::{AboveFloor, Any, Every};
-use one_pass::one_pass;
-use sums::Sums;
+use sums::{Counted, Sums, one_pass, two_passes};
 use top::{Top, count_above, rank};
-use two_passes::two_passes;
 
 /// Rows whose logits are all within ± this take one pass; e^300 is 2e130, e^−300 is 5e-131.
 pub(super) const ORDINARY: f32 = 300.0;
@@ -35,45 +30,42 @@ const BLOCK: usize = 1024;
 
 /// Scores two rows of the same length, at least 1. Rows of masked codes come decoded.
 #[inline(always)]
-pub(super) fn score<S: Simd>(pair: &RowPair<'_>) -> TokenScore {
+pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenScore {
     match pair.reference {
-        Row::F32(row) => score_rows::<S, _>(row, pair),
-        Row::U16 { min, step, codes } => {
-            score_rows::<S, _>(Codes::<S>::new(min, step, codes), pair)
-        }
+        Row::F32(row) => score_rows(simd, row, pair),
+        Row::U16 { min, step, codes } => score_rows(simd, Codes { min, step, codes }, pair),
         Row::U16Masked { .. } => unreachable!("decoded by the caller"),
     }
 }
 
 #[inline(always)]
-fn score_rows<S: Simd, R: Source<S>>(reference: R, pair: &RowPair<'_>) -> TokenScore {
+fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenScore {
     let eval = pair.eval;
     let floors = [pair.ref_floor, pair.eval_floor];
-    let any = Any::ordinary(pair.ref_floor, pair.eval_floor);
     let sums = match floors {
         _ if eval.len() < SHORT => None,
-        [None, None] => one_pass::<S, R>(reference, eval, Every, any, floors),
+        [None, None] => one_pass(simd, reference, eval, Counted::Every, floors),
         [Some(floor), None] => {
-            one_pass::<S, R>(reference, eval, AboveFloor::new(floor), any, floors)
+            let counted = Counted::AboveFloor(floor);
+            one_pass(simd, reference, eval, counted, floors)
         }
-        [_, Some(_)] => one_pass::<S, R>(reference, eval, any, any, floors),
+        [_, Some(_)] => one_pass(simd, reference, eval, Counted::Known(floors), floors),
     };
     if let Some(sums) = sums {
-        return finish::<S, R>(reference, pair, any, &sums);
+        return finish(simd, reference, pair, &sums);
     }
-    let any = Any::new(pair.ref_floor, pair.eval_floor);
-    match two_passes::<S, R>(reference, eval, any, floors) {
-        Ok(sums) => finish::<S, R>(reference, pair, any, &sums),
+    match two_passes(simd, reference, eval, floors) {
+        Ok(sums) => finish(simd, reference, pair, &sums),
         Err(excluded) => excluded,
     }
 }
 
 /// Turns the sums into the numbers of the module's table.
 #[inline(always)]
-fn finish<S: Simd, R: Source<S>>(
+fn finish<S: Simd, R: Source>(
+    simd: S,
     reference: R,
     pair: &RowPair<'_>,
-    any: Any<S>,
     sums: &Sums,
 ) -> TokenScore {
     let eval = pair.eval;
@@ -97,11 +89,11 @@ fn finish<S: Simd, R: Source<S>>(
         (1, 1)
     } else {
         (
-            rank::<S, _>(eval, n, ref_top.index),
-            rank::<S, R>(reference, n, eval_top.index),
+            rank(simd, eval, n, ref_top.index),
+            rank(simd, reference, n, eval_top.index),
         )
     };
-    let [kld, reverse_kld] = divergences::<S, R>(reference, pair, any, sums);
+    let [kld, reverse_kld] = divergences(simd, reference, pair, sums);
     TokenScore {
         kld,
         reverse_kld,
@@ -119,7 +111,7 @@ fn finish<S: Simd, R: Source<S>>(
         eval_top_p: q.of(eval_top.logit),
         ref_unknown_p: match pair.ref_floor {
             Some(floor) => {
-                let n_known = count_above::<S, R>(reference, 0, n, floor);
+                let n_known = count_above(simd, reference, 0, n, floor);
                 at_most_one((n - n_known as usize) as f64 * f64::from(floor).exp())
             }
             None => 0.0,
@@ -131,10 +123,10 @@ fn finish<S: Simd, R: Source<S>>(
 
 /// KL(p‖q) and KL(q‖p), over the entries that both rows know.
 #[inline(always)]
-fn divergences<S: Simd, R: Source<S>>(
+fn divergences<S: Simd, R: Source>(
+    simd: S,
     reference: R,
     pair: &RowPair<'_>,
-    any: Any<S>,
     sums: &Sums,
 ) -> [f64; 2] {
     // No entry that both know, or none of any weight: nothing that one row allows is possible in
@@ -153,8 +145,8 @@ fn divergences<S: Simd, R: Source<S>>(
         let p_weighs = |logit| weighs(logit, sums.ref_top, pair.ref_floor);
         let q_weighs = |logit| weighs(logit, sums.eval_top, pair.eval_floor);
         infinite = [
-            is_masked_elsewhere::<S>(reference, p_weighs, eval, n),
-            is_masked_elsewhere::<S>(eval, q_weighs, reference, n),
+            is_masked_elsewhere(simd, reference, p_weighs, eval, n),
+            is_masked_elsewhere(simd, eval, q_weighs, reference, n),
         ];
     }
     // The quotient first: the difference of two logarithms would round at their size, not at that
@@ -166,9 +158,9 @@ fn divergences<S: Simd, R: Source<S>>(
     let are_equal = sums.p == sums.q && sums.p_d == 0.0 && sums.q_d == 0.0;
     if finite[0].min(finite[1]) < CLOSE && !are_equal && infinite == [false; 2] {
         let floors = [pair.ref_floor, pair.eval_floor];
-        finite = match sums.may_be_masked || floors != [None, None] {
-            true => close::<S, R>(reference, eval, any, any, floors, sums),
-            false => close::<S, R>(reference, eval, Every, any, floors, sums),
+        finite = match sums.may_be_masked || floors != [None; 2] {
+            true => close(simd, reference, eval, Counted::Known(floors), floors, sums),
+            false => close(simd, reference, eval, Counted::Every, floors, sums),
         };
     }
     let of = |which: usize| match infinite[which] {
@@ -178,19 +170,20 @@ fn divergences<S: Simd, R: Source<S>>(
     [of(0), of(1)]
 }
 
-/// Whether an entry that weighs something in `row` is −∞ in the `other` row.
+/// Returns true if an entry that weighs something in `row` is −∞ in the `other` row.
 #[inline(always)]
 fn is_masked_elsewhere<S: Simd>(
-    row: impl Source<S>,
+    simd: S,
+    row: impl Source,
     weighs: impl Fn(f32) -> bool,
-    other: impl Source<S>,
+    other: impl Source,
     n: usize,
 ) -> bool {
-    let lowest = S::splat_f(-f32::MAX);
     let mut at = 0;
     while at < n {
-        let end = n.min(at + S::LANES);
-        if end - at < S::LANES || S::any_above(lowest, other.vector(at)) {
+        let end = n.min(at + S::f32s::LEN);
+        let is_masked = |x: S::f32s| x.simd_lt(-f32::MAX).any_true();
+        if end - at < S::f32s::LEN || is_masked(other.vector(simd, at)) {
             for i in at..end {
                 if other.get(i) == f32::NEG_INFINITY && weighs(row.get(i)) {
                     return true;

@@ -1,7 +1,9 @@
 //! A row's top entry, and ranks.
 
+use fearless_simd::prelude::*;
+
 use super::BLOCK;
-use crate::score::vector::{Simd, Source};
+use crate::score::rows::Source;
 
 /// A row's first maximum so far.
 #[derive(Clone, Copy)]
@@ -19,18 +21,17 @@ impl Top {
 
     /// Updates the maximum by those of the block that starts at `start`.
     #[inline(always)]
-    pub fn block<S: Simd>(&mut self, most: S::F, start: usize) {
-        if S::any_above(most, S::splat_f(self.logit)) {
-            let mut lanes = [f32::NEG_INFINITY; 16];
-            S::store_f(most, &mut lanes);
-            self.logit = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    pub fn block<S: Simd, F: SimdFloat<S, Element = f32>>(&mut self, most: F, start: usize) {
+        if most.simd_gt(self.logit).any_true() {
+            let lanes = most.as_slice().iter().copied();
+            self.logit = lanes.fold(f32::NEG_INFINITY, f32::max);
             self.index = start;
         }
     }
 
     /// Looks at the entries from `whole` on, which no block held, and finds the maximum's index.
     #[inline(always)]
-    pub fn finish<S: Simd, R: Source<S>>(mut self, row: R, whole: usize, n: usize) -> Self {
+    pub fn finish(mut self, row: impl Source, whole: usize, n: usize) -> Self {
         for index in whole..n {
             let logit = row.get(index);
             if logit > self.logit {
@@ -47,61 +48,56 @@ impl Top {
 
 /// A row's first maximum; `None` if an entry is NaN or +∞, or if all are −∞.
 #[inline(always)]
-pub(super) fn top<S: Simd, R: Source<S>>(row: R, n: usize) -> Option<Top> {
-    let zero = S::splat_f(0.0);
-    let lowest = S::splat_f(-f32::MAX);
-    let whole = n - n % S::LANES;
+pub(super) fn top<S: Simd, R: Source>(simd: S, row: R, n: usize) -> Option<Top> {
+    let whole = n - n % S::f32s::LEN;
     let mut top = Top::NONE;
-    // x·0 is 0 only for a finite x.
-    let mut zeros = zero;
+    let mut is_sound = true;
     let mut start = 0;
     while start < whole {
         let end = (start + BLOCK).min(whole);
-        let mut most = S::splat_f(f32::NEG_INFINITY);
+        let mut most: S::f32s = f32::NEG_INFINITY.simd_into(simd);
         let mut at = start;
         while at < end {
-            let x = row.vector(at);
-            most = S::max_f(most, x);
-            zeros = S::add_f(zeros, S::mul_f(S::max_f(lowest, x), zero));
-            at += S::LANES;
+            let x = row.vector(simd, at);
+            most = most.max(x);
+            is_sound &= x.simd_lt(f32::INFINITY).all_true();
+            at += S::f32s::LEN;
         }
-        top.block::<S>(most, start);
+        top.block(most, start);
         start = end;
     }
-    let mut lanes = [0.0; 16];
-    S::store_f(zeros, &mut lanes);
-    let sound = lanes.iter().all(|&x| x == 0.0) && (whole..n).all(|at| row.get(at) < f32::INFINITY);
-    let top = top.finish::<S, R>(row, whole, n);
-    (sound && top.logit > f32::NEG_INFINITY).then_some(top)
+    is_sound &= (whole..n).all(|at| row.get(at) < f32::INFINITY);
+    let top = top.finish(row, whole, n);
+    (is_sound && top.logit > f32::NEG_INFINITY).then_some(top)
 }
 
 /// 1 + the number of entries above the one at `of`, equal ones at lower indices included.
 #[inline(always)]
-pub(super) fn rank<S: Simd, R: Source<S>>(row: R, n: usize, of: usize) -> u32 {
+pub(super) fn rank<S: Simd>(simd: S, row: impl Source, n: usize, of: usize) -> u32 {
     let bar = row.get(of);
     let before = match bar == f32::NEG_INFINITY {
         true => of as u32,
         // x ≥ bar is x > the float below it.
-        false => count_above::<S, R>(row, 0, of, bar.next_down()),
+        false => count_above(simd, row, 0, of, bar.next_down()),
     };
-    1 + before + count_above::<S, R>(row, of + 1, n, bar)
+    1 + before + count_above(simd, row, of + 1, n, bar)
 }
 
-/// How many of the entries from `start` to `end` are above `bar`.
+/// Counts the entries from `start` to `end` that are above `bar`.
 #[inline(always)]
-pub(super) fn count_above<S: Simd, R: Source<S>>(
-    row: R,
+pub(super) fn count_above<S: Simd>(
+    simd: S,
+    row: impl Source,
     start: usize,
     end: usize,
     bar: f32,
 ) -> u32 {
-    let bars = S::splat_f(bar);
-    let mut counts = S::count_zero();
+    let mut count = 0;
     let mut at = start;
-    while at + S::LANES <= end {
-        counts = S::count_above(counts, row.vector(at), bars);
-        at += S::LANES;
+    while at + S::f32s::LEN <= end {
+        let above = row.vector(simd, at).simd_gt(bar);
+        count += above.to_bitmask().count_ones();
+        at += S::f32s::LEN;
     }
-    let tail = (at..end).filter(|&at| row.get(at) > bar).count();
-    S::count_sum(counts) + tail as u32
+    count + (at..end).filter(|&at| row.get(at) > bar).count() as u32
 }

@@ -1,4 +1,4 @@
-//! What a row's codes mean.
+//! The meaning of a row's codes.
 
 use super::*;
 use crate::row::llama_cpp::view;

@@ -140,7 +140,7 @@ fn windows_may_come_in_any_order() {
     assert!(check_any_order(&write(&header, &windows, 3)));
 }
 
-/// Whether the windows are the sample's, in whatever order.
+/// Returns true if the windows are the sample's, in whatever order.
 fn check_any_order(bytes: &[u8]) -> bool {
     let sorted = |path: &Path| {
         let mut contents = read(path).unwrap().1;
@@ -313,7 +313,7 @@ proptest! {
         check(&put_together(&parts, entries));
     }
 
-    /// What members state about themselves.
+    /// The statements of members about themselves.
     #[test]
     fn members_with_other_tags_are_refused(
         i in 0usize..12, window in 0u32..4, piece in 0u32..4, kind in 0u32..6

@@ -16,7 +16,7 @@ fn good() -> TokenRecord {
     }
 }
 
-/// What reading a file reports whose second record is this.
+/// Reads a file whose second record is this.
 fn read_record(header: SidecarHeader, record: TokenRecord) -> Result<Vec<TokenRecord>> {
     let mut writer = SidecarWriter::create(Vec::new(), Path::new("out"), &header).unwrap();
     writer.push(&good()).unwrap();

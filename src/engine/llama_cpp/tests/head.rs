@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use kl_formats::{HeadCheck, HeadStep, HeadTensor, StateType, States};
+use kl_formats::{Float, HeadCheck, HeadStep, HeadTensor, States};
 
 use super::{ENGINE, bits, hush};
 use crate::engine::{Engine, EngineError, Head};
@@ -26,7 +26,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 fn states(n_vocab: usize, then: Vec<HeadStep>) -> States {
     States {
         n_embd: N_EMBD as u32,
-        state_type: StateType::F32,
+        state_type: Float::F32,
         head: HeadTensor {
             name: "output.weight".to_owned(),
             type_name: "f32".to_owned(),

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{HeadCheck, HeadStep, StateType, States, WindowSpec};
+use kl_formats::{Float, HeadCheck, HeadStep, States, WindowSpec};
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
@@ -71,7 +71,7 @@ fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
 fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
     States {
         n_embd: head.n_embd,
-        state_type: StateType::F32,
+        state_type: Float::F32,
         head: head.tensor.clone(),
         then: head.then.clone(),
         n_batch,
@@ -81,7 +81,7 @@ fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
     }
 }
 
-/// What a file holds of a model's head.
+/// The section of a file that holds a model's head.
 fn section(model: &impl Model) -> impl Read {
     model.read_head().unwrap()
 }

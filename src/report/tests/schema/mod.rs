@@ -121,9 +121,9 @@ impl JsonSchema for Warning {
         #[derive(JsonSchema)]
         #[allow(dead_code)]
         struct Warning {
-            /// What it is about, for scripts: stable, unlike the message.
+            /// Its subject, for scripts: stable, unlike the message.
             kind: String,
-            /// What is odd, and what to do about it, in one line.
+            /// The oddity, and the remedy, in one line.
             message: String,
         }
         Warning::json_schema(generator)

@@ -5,7 +5,7 @@ use crate::Error;
 
 /// A small file: every byte of it is tried.
 fn small() -> Hidden {
-    sample(StateType::F16)
+    sample(Float::F16)
 }
 
 /// Where its first window starts.

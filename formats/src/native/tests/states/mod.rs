@@ -7,7 +7,7 @@ use std::io::Read;
 
 use super::super::head::PIECE_BYTES;
 use super::*;
-use crate::{About, Error, Rows, Shard, StateType, Target};
+use crate::{About, Error, Float, Rows, Shard, Target};
 
 /// All that a file holds; states as bits.
 #[derive(Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub(super) struct Found {
 }
 
 /// Windows whose states have every size, in several pieces.
-pub(super) fn sample(state_type: StateType) -> Hidden {
+pub(super) fn sample(state_type: Float) -> Hidden {
     let windows = [(2, 6, 1), (0, 3, 3), (1, 4, 2)].map(|(number, n_tokens, first_scored)| {
         let mut window = window(number, n_tokens, first_scored, N_VOCAB);
         let n = window.spec.n_rows * 3;
@@ -65,17 +65,17 @@ pub(super) fn verify_states(path: &Path) -> Result<()> {
 }
 
 /// The bits of a state that was stored.
-fn stored_bits(state_type: StateType, state: &[f32]) -> Vec<u32> {
+fn stored_bits(state_type: Float, state: &[f32]) -> Vec<u32> {
     let mut bytes = vec![0; state.len() * state_type.bytes()];
     state_type.encode(state, &mut bytes);
     let mut out = vec![0.0; state.len()];
-    state_type.decode_into(&bytes, &mut out);
+    state_type.decode(&bytes, &mut out);
     out.iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]
 fn states_of_every_type_are_read_as_written() {
-    for state_type in [StateType::F16, StateType::Bf16, StateType::F32] {
+    for state_type in [Float::F16, Float::Bf16, Float::F32] {
         let hidden = sample(state_type);
         let scratch = Scratch::new();
         let path = scratch.file(&hidden.bytes());
@@ -99,7 +99,7 @@ fn states_of_every_type_are_read_as_written() {
 
 #[test]
 fn any_rows_of_a_window_can_be_read() {
-    let hidden = sample(StateType::F32);
+    let hidden = sample(Float::F32);
     let scratch = Scratch::new();
     let reference = Reference::open(scratch.file(&hidden.bytes())).unwrap();
     let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
@@ -128,7 +128,7 @@ fn any_rows_of_a_window_can_be_read() {
 #[test]
 fn rows_cannot_be_read_without_computing_them() {
     let scratch = Scratch::new();
-    let path = scratch.file(&sample(StateType::F16).bytes());
+    let path = scratch.file(&sample(Float::F16).bytes());
     for error in [
         Reference::open(path).unwrap().into_stream().unwrap_err(),
         NativeReader::open(path)
@@ -143,7 +143,7 @@ fn rows_cannot_be_read_without_computing_them() {
 
 #[test]
 fn a_head_of_several_pieces() {
-    let mut hidden = sample(StateType::F16);
+    let mut hidden = sample(Float::F16);
     let n_embd = 1 << 20;
     hidden.states().n_embd = n_embd;
     hidden.set_tensor(vec![0x40; (N_VOCAB * 4 * n_embd) as usize]);
@@ -160,7 +160,7 @@ fn a_head_of_several_pieces() {
 
 #[test]
 fn a_file_is_not_larger_than_projected() {
-    let hidden = sample(StateType::Bf16);
+    let hidden = sample(Float::Bf16);
     let mut about = About::new(KIND, "", 8, N_VOCAB);
     let target = Target::new(KIND, Some(Encoding::Hidden)).unwrap();
     let specs = specs(&hidden.windows);
@@ -175,7 +175,7 @@ fn a_file_is_not_larger_than_projected() {
 
 #[test]
 fn parts_give_the_bytes_of_the_whole() {
-    let hidden = sample(StateType::F16);
+    let hidden = sample(Float::F16);
     let whole = hidden.bytes();
     let scratches = [Scratch::new(), Scratch::new(), Scratch::new()];
     let open = |i: usize, bytes: &[u8]| NativeReader::open(scratches[i].file(bytes)).unwrap();
@@ -221,7 +221,7 @@ proptest! {
     fn any_states_are_read_as_written(
         windows in any_windows(N_VOCAB), at_once in 1usize..9, which in 0usize..3
     ) {
-        let state_type = [StateType::F16, StateType::Bf16, StateType::F32][which];
+        let state_type = [Float::F16, Float::Bf16, Float::F32][which];
         let mut hidden = Hidden::new(state_type, N_VOCAB, windows);
         // Rows of 5 numbers, as the windows have them.
         hidden.states().n_embd = N_VOCAB;

@@ -1,4 +1,4 @@
-//! What writers and readers of hidden states refuse.
+//! The hidden states that writers and readers refuse.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ use crate::{CheckRow, Error};
 
 #[test]
 fn writers_refuse_a_head_that_the_header_does_not_state() {
-    let hidden = sample(StateType::F16);
+    let hidden = sample(Float::F16);
     let write = |header: &Header, head: &[u8], rows: &[Vec<f32>]| {
         let mut writer = Writer::native(Vec::new(), Path::new("out"), header).unwrap();
         let error = writer.write_head(head, rows).unwrap_err();
@@ -60,7 +60,7 @@ fn writers_refuse_a_head_that_the_header_does_not_state() {
 
 #[test]
 fn headers_and_encodings_agree() {
-    let hidden = sample(StateType::Bf16);
+    let hidden = sample(Float::Bf16);
     let refused = |change: fn(&mut Header)| {
         let mut header = hidden.header.clone();
         change(&mut header);
@@ -86,7 +86,7 @@ fn headers_and_encodings_agree() {
 fn a_check_row_is_one_of_the_files_rows() {
     let scratch = Scratch::new();
     let open = |change: fn(&mut Hidden)| {
-        let mut hidden = sample(StateType::F16);
+        let mut hidden = sample(Float::F16);
         change(&mut hidden);
         NativeReader::open(scratch.file(&hidden.bytes())).map(|_| ())
     };
@@ -122,7 +122,7 @@ fn a_check_row_is_one_of_the_files_rows() {
 #[test]
 fn hostile_heads_are_refused() {
     let scratch = Scratch::new();
-    let hidden = sample(StateType::F16);
+    let hidden = sample(Float::F16);
     let header = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut json = serde_json::to_value(&hidden.header).unwrap();
         change(&mut json);
@@ -176,7 +176,7 @@ fn hostile_heads_are_refused() {
 /// With all lengths and checksums right.
 #[test]
 fn a_head_with_members_missing_or_in_another_order_is_refused() {
-    let hidden = sample(StateType::F16);
+    let hidden = sample(Float::F16);
     let whole = hidden.bytes();
     let (parts, entries) = parts_of(&whole);
     assert!(put_together(&parts, entries.clone()) == whole);
@@ -203,7 +203,7 @@ fn a_head_with_members_missing_or_in_another_order_is_refused() {
 
 #[test]
 fn a_tensor_that_is_not_the_headers_is_found() {
-    let (mut parts, entries) = parts_of(&sample(StateType::F16).bytes());
+    let (mut parts, entries) = parts_of(&sample(Float::F16).bytes());
     let head = parts.iter_mut().find(|part| part.tag.is_of_head()).unwrap();
     head.plain[59] ^= 1;
     let scratch = Scratch::new();
@@ -245,7 +245,7 @@ proptest! {
     fn extreme_headers_change_nothing_or_are_refused(
         key in prop::sample::select(&NUMBERS[..]), value in number()
     ) {
-        let hidden = sample(StateType::F16);
+        let hidden = sample(Float::F16);
         let bytes = hidden.bytes();
         let scratch = Scratch::new();
         let written = read_states(scratch.file(&bytes)).unwrap();

@@ -1,10 +1,11 @@
-//! How often the intervals of mean KLDs hold the true mean. `examples/coverage` has all intervals.
+//! The coverage of the intervals of mean KLDs: how often they hold the true mean.
+//! `examples/coverage` has all intervals.
 
 use rayon::prelude::*;
 
 use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, PairedDifference};
 
-#[path = "../../examples/coverage/text.rs"]
+#[path = "../../../examples/coverage/text.rs"]
 mod text;
 
 use text::{Q4_K_M, Text};

@@ -1,26 +1,32 @@
-//! How far rows that were computed a second time are from the first ones.
+//! The distance of rows that were computed a second time from the first ones.
 
 use std::ops::AddAssign;
 
 use kl_formats::Row;
 use rayon::prelude::*;
+use serde::Serialize;
 
 use super::{Kernel, RowPair};
 
-/// The difference between rows of logits and the same rows, computed again.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Recomputed {
-    /// Rows compared.
+/// The distance of rows that were computed a second time from the model's own.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RowError {
+    /// Rows that were compared.
     pub n_rows: u64,
-    /// Rows that differ in a bit.
-    pub n_moved: u64,
-    /// The largest KL(first‖again) of a row, in nats; +∞ where a row that has no softmax differs.
+    /// The mean KL divergence of the computed rows from the model's own, in nats.
+    pub mean_kld: f64,
+    /// The largest KL divergence of a row.
     pub max_kld: f64,
-    /// The sum of the KL(first‖again) of all rows.
-    sum_kld: f64,
+    /// Rows that differ in a bit. One that differs and has no softmax is infinitely far.
+    #[serde(skip)]
+    pub n_moved: u64,
+    /// The sum that the mean is of.
+    #[serde(skip)]
+    pub sum_kld: f64,
 }
 
-impl Recomputed {
+impl RowError {
     /// Compares `rows` with `again`, which holds the same rows one after another.
     ///
     /// # Panics
@@ -65,30 +71,26 @@ impl Recomputed {
         Self {
             n_rows: 1,
             n_moved: 1,
+            mean_kld: kld,
             max_kld: kld,
             sum_kld: kld,
         }
     }
 
-    /// Whether every row is equal to the bit.
+    /// Returns true if every row is equal to the bit.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.n_moved == 0
     }
-
-    /// The mean KL(first‖again) of the rows, in nats; 0 without rows.
-    #[must_use]
-    pub fn mean_kld(&self) -> f64 {
-        self.sum_kld / self.n_rows.max(1) as f64
-    }
 }
 
-impl AddAssign for Recomputed {
+impl AddAssign for RowError {
     fn add_assign(&mut self, more: Self) {
         self.n_rows += more.n_rows;
         self.n_moved += more.n_moved;
         self.max_kld = self.max_kld.max(more.max_kld);
         self.sum_kld += more.sum_kld;
+        self.mean_kld = self.sum_kld / self.n_rows.max(1) as f64;
     }
 }
 
@@ -96,8 +98,8 @@ impl AddAssign for Recomputed {
 mod tests {
     use super::*;
 
-    fn compare(rows: &[&[f32]], again: &[f32]) -> Recomputed {
-        Recomputed::compare(Kernel::Portable, rows, again)
+    fn compare(rows: &[&[f32]], again: &[f32]) -> RowError {
+        RowError::compare(Kernel::detect(), rows, again)
     }
 
     #[test]
@@ -106,7 +108,7 @@ mod tests {
         let rows: [&[f32]; 3] = [&[0.0, 1.0], &[nan, 1.0], &[infinity, -infinity]];
         let same = compare(&rows, &[0.0, 1.0, nan, 1.0, infinity, -infinity]);
         assert!(same.is_exact());
-        assert_eq!((same.n_rows, same.mean_kld(), same.max_kld), (3, 0.0, 0.0));
+        assert_eq!((same.n_rows, same.mean_kld, same.max_kld), (3, 0.0, 0.0));
         // Adding a constant to a row moves no probability.
         let shifted = compare(&rows[..1], &[1.0, 2.0]);
         assert!(!shifted.is_exact() && shifted.max_kld == 0.0);
@@ -121,7 +123,7 @@ mod tests {
         let half: &[f32] = &[0.0, 0.0];
         let found = compare(&[half, half], &[0.0, 3f32.ln(), 0.0, 0.0]);
         assert!((found.max_kld - expected).abs() < 1e-7, "{found:?}");
-        assert!((found.mean_kld() - expected / 2.0).abs() < 1e-7);
+        assert!((found.mean_kld - expected / 2.0).abs() < 1e-7);
         assert_eq!((found.n_rows, found.n_moved), (2, 1));
     }
 
@@ -129,6 +131,6 @@ mod tests {
     fn a_row_without_a_softmax_that_differs_is_infinitely_far() {
         let found = compare(&[&[0.0, 1.0]], &[0.0, f32::NAN]);
         assert_eq!((found.n_moved, found.max_kld), (1, f64::INFINITY));
-        assert_eq!(compare(&[], &[]), Recomputed::default());
+        assert_eq!(compare(&[], &[]), RowError::default());
     }
 }

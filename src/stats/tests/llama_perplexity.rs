@@ -1,6 +1,6 @@
 //! llama-perplexity's statistics against numpy, and at the edges.
 //!
-//! `llama_perplexity_oracle.py` in this folder prints the pinned values.
+//! `llama_perplexity_oracle.py` prints the pinned values.
 
 use serde_json::Value;
 

@@ -1,0 +1,246 @@
+//! Hidden states in place of rows: what a reference of them records, so that the rows can be
+//! computed. A row is head x state, and for some architectures more follows.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Calls, Float, GgmlType, WindowEntry};
+
+/// Most numbers that a hidden state may have. The widest model published by 2026 has 18,432.
+pub const MAX_N_EMBD: u32 = 1 << 20;
+
+/// Most steps after the product. The longest known sequence is three: scale, tanh, scale.
+const MAX_STEPS: usize = 16;
+
+/// Most rows that are stored for the check.
+const MAX_CHECK_ROWS: usize = 64;
+
+/// Longest name of a tensor; ggml's own limit is 64.
+const MAX_NAME_BYTES: usize = 1 << 10;
+
+/// The description of a reference's hidden states, and of the head that makes rows of them.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct States {
+    /// Numbers in a state.
+    pub n_embd: u32,
+    /// The type in which they are stored.
+    #[serde(rename = "type")]
+    pub state_type: Float,
+    /// The head: what states are multiplied with.
+    pub head: HeadTensor,
+    /// The steps that follow the product, in order.
+    pub then: Vec<HeadStep>,
+    /// Most tokens of a decode call.
+    pub n_batch: u32,
+    /// Most tokens of a physical batch: their states were multiplied with the head together.
+    pub n_ubatch: u32,
+    /// True if windows were split into equal calls, where that makes a difference.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub equal_calls: bool,
+    /// The distance of the computed rows from the model's own.
+    pub check: HeadCheck,
+}
+
+/// The head's tensor, as it stands in the model's GGUF: `n_vocab` rows of `n_embd` elements.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HeadTensor {
+    /// Its name, such as `output.weight`; of tied embeddings `token_embd.weight`.
+    pub name: String,
+    /// ggml's name for the type of its elements, such as `q6_K`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The type's number in a GGUF.
+    pub type_id: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// SHA-256 (hex) of its bytes.
+    pub sha256: String,
+}
+
+/// A step that follows the product of head and state, in f32.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum HeadStep {
+    /// `x * factor + bias`, as `ggml_scale_bias` computes it.
+    Scale {
+        /// The factor that each logit is multiplied with.
+        factor: f32,
+        /// The number that is added to each logit.
+        bias: f32,
+    },
+    /// `tanh(x)`.
+    Tanh,
+    /// `x + value`.
+    Add {
+        /// The number of values that are stored after the head: one for each entry of the
+        /// vocabulary, or one for all.
+        n_values: u32,
+    },
+    /// `x * value`.
+    Mul {
+        /// The number of values that are stored after the head: one for each entry of the
+        /// vocabulary, or one for all.
+        n_values: u32,
+    },
+}
+
+/// The distance of the rows computed from stored states from the model's own where they were
+/// written, and the model's own rows that the file holds.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HeadCheck {
+    /// Rows that were compared.
+    pub n_rows: u64,
+    /// The mean of KL(model's own row ‖ computed row), in nats; 0 where all are equal to the bit.
+    pub mean_kld: f32,
+    /// The largest of a row.
+    pub max_kld: f32,
+    /// The positions whose rows the file holds, as the model gave them.
+    pub rows: Vec<CheckRow>,
+}
+
+/// A position whose row the file holds, as the model gave it.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CheckRow {
+    /// The window's index in the order of the text.
+    pub window: u32,
+    /// The position in the window.
+    pub position: u32,
+}
+
+impl HeadStep {
+    /// Returns the number of f32 values of the step that are stored after the head.
+    pub fn n_values(self) -> u32 {
+        match self {
+            HeadStep::Add { n_values } | HeadStep::Mul { n_values } => n_values,
+            HeadStep::Scale { .. } | HeadStep::Tanh => 0,
+        }
+    }
+}
+
+impl States {
+    /// Groups a window's rows that were multiplied with the head together: ranges of indices among
+    /// its stored rows, in order, that cover all of them. ggml's products may differ in the last
+    /// bits with the number of columns, so a reader should use the same.
+    pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
+        let calls = self.calls();
+        let (first, n_rows) = (u64::from(window.first_scored), window.n_rows);
+        let n_tokens = first + u64::from(n_rows);
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let start = next;
+            if start >= n_rows {
+                return None;
+            }
+            let batch = calls.batch(n_tokens, first + u64::from(start));
+            next = u32::try_from(batch.end - first).unwrap_or(n_rows);
+            Some(start..next)
+        })
+    }
+
+    /// Returns the rule by which windows were split.
+    pub fn calls(&self) -> Calls {
+        Calls {
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            is_equal: self.equal_calls,
+        }
+    }
+
+    /// Bytes of what is stored of the head: its tensor, then the steps' values, f32.
+    pub fn head_bytes(&self) -> u64 {
+        let values = self.then.iter().map(|step| u64::from(step.n_values()) * 4);
+        values.fold(self.head.bytes, u64::saturating_add)
+    }
+}
+
+impl States {
+    /// Finds a fault in the sizes, in a file of rows of `n_vocab` entries and windows of at most
+    /// `n_ctx` tokens. Ask before allocating memory.
+    pub(crate) fn fault(&self, n_vocab: u32, n_ctx: u32) -> Option<String> {
+        if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
+            return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
+        }
+        if !(1..=self.n_batch).contains(&self.n_ubatch) {
+            let (n_batch, n_ubatch) = (self.n_batch, self.n_ubatch);
+            return Some(format!("n_ubatch {n_ubatch}, not 1 to n_batch {n_batch}"));
+        }
+        if self.state_type == Float::F64 {
+            return Some("states of type f64".into());
+        }
+        let of_steps = || self.then.iter().find_map(|step| step.fault(n_vocab));
+        let head = self.head.fault(self.n_embd, n_vocab);
+        head.or_else(|| too_many("steps after the head", self.then.len(), MAX_STEPS))
+            .or_else(of_steps)
+            .or_else(|| self.check_fault(n_ctx))
+    }
+
+    fn check_fault(&self, n_ctx: u32) -> Option<String> {
+        let check = &self.check;
+        let is_kld = |x: f32| x.is_finite() && x >= 0.0;
+        if !is_kld(check.mean_kld) || !is_kld(check.max_kld) {
+            return Some("a check without a finite KLD".into());
+        }
+        let outside = check.rows.iter().find(|row| row.position >= n_ctx);
+        let outside =
+            outside.map(|row| format!("a check row at position {} of n_ctx {n_ctx}", row.position));
+        outside.or_else(|| too_many("check rows", check.rows.len(), MAX_CHECK_ROWS))
+    }
+}
+
+impl HeadTensor {
+    fn fault(&self, n_embd: u32, n_vocab: u32) -> Option<String> {
+        let (id, name) = (self.type_id, &self.type_name);
+        let Some(kind) = GgmlType::of(id).filter(|kind| kind.is_for_weights) else {
+            return Some(format!("a head of ggml's type {id}, which is not known"));
+        };
+        if kind.name != name {
+            return Some(format!(
+                "a head of type {name:?}, but {id} is {}",
+                kind.name
+            ));
+        }
+        let row = kind.bytes(n_embd.into());
+        match row.and_then(|row| row.checked_mul(n_vocab.into())) {
+            Some(bytes) if bytes != self.bytes => Some(format!(
+                "a head of {} bytes, but {n_vocab} x {n_embd} elements of type {name} have {bytes}",
+                self.bytes
+            )),
+            None => Some(format!("a head of type {name} with rows of {n_embd}")),
+            Some(_) if self.name.len() > MAX_NAME_BYTES => {
+                Some("a head with a name of more than 1 KiB".into())
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+impl HeadStep {
+    fn fault(self, n_vocab: u32) -> Option<String> {
+        match self {
+            HeadStep::Scale { factor, bias } if !(factor.is_finite() && bias.is_finite()) => {
+                Some("a scale after the head that is not finite".into())
+            }
+            HeadStep::Add { n_values } | HeadStep::Mul { n_values }
+                if n_values != 1 && n_values != n_vocab =>
+            {
+                Some(format!(
+                    "a step after the head with {n_values} values, not 1 or {n_vocab}"
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn too_many(what: &str, n: usize, most: usize) -> Option<String> {
+    (n > most).then(|| format!("{n} {what}, more than {most}"))
+}
+
+#[cfg(test)]
+mod tests;

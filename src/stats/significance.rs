@@ -1,0 +1,182 @@
+//! Tests of two models: the sign test, McNemar's test by cluster, and several tests at once.
+
+use serde::Serialize;
+
+use super::cluster::ClusterRule;
+use super::estimate::Confidence;
+use super::paired::PairedDifference;
+use super::probability;
+
+/// The exact sign test of two models, over clusters.
+///
+/// Tokens of a cluster are not independent, and a test over tokens would find differences that are
+/// not there. So each cluster counts once, for the model with the smaller sum of KLDs in it.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SignTest {
+    /// Clusters in which model a is nearer to the reference.
+    pub n_a: u64,
+    /// Clusters in which model b is nearer.
+    pub n_b: u64,
+    /// Clusters in which both are equally near, which are left out of the test.
+    pub n_ties: u64,
+    /// The two-sided p-value: of counts at least as uneven, if each cluster were as likely to be
+    /// a's as b's. 1 where all clusters are ties.
+    pub p: f64,
+}
+
+impl SignTest {
+    /// Tests the signs of each cluster's difference, a's less b's.
+    pub fn of(differences: impl IntoIterator<Item = f64>) -> Self {
+        let (mut n_a, mut n_b, mut n_ties) = (0, 0, 0);
+        for difference in differences {
+            *match difference {
+                x if x < 0.0 => &mut n_a,
+                x if x > 0.0 => &mut n_b,
+                _ => &mut n_ties,
+            } += 1;
+        }
+        Self {
+            n_a,
+            n_b,
+            n_ties,
+            p: two_sided(n_a, n_b),
+        }
+    }
+}
+
+/// `min(1, 2 P(X ≤ min(a, b)))` for a binomial X of a + b fair tosses.
+fn two_sided(a: u64, b: u64) -> f64 {
+    let (fewer, more) = (a.min(b), a.max(b));
+    if fewer == more {
+        return 1.0;
+    }
+    // P(X ≤ k) of n tosses is P(B ≤ ½) of a B ~ Beta(n − k, k + 1).
+    let (lower, _) = probability::tails(more as f64, fewer as f64 + 1.0, 0.5);
+    (2.0 * lower).min(1.0)
+}
+
+/// The tokens on which each of two models has the reference's top token.
+///
+/// McNemar's test compares the tokens on which just one of the models agrees. Its own formula needs
+/// independent tokens; here the difference of the two shares has the clustered interval and p-value
+/// of any paired difference (Obuchowski 1998, "On the comparison of correlated proportions for
+/// clustered data", Statistics in Medicine 17).
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct McNemar {
+    /// Tokens on which both models agree with the reference.
+    pub n_both: u64,
+    /// Tokens on which only model a does.
+    pub n_only_a: u64,
+    /// Tokens on which only model b does.
+    pub n_only_b: u64,
+    /// Tokens on which neither does.
+    pub n_neither: u64,
+    /// The difference of the shares of tokens, a's less b's.
+    pub difference: PairedDifference,
+}
+
+impl McNemar {
+    /// Compares whether each token's top token agrees, under either model. The slices are as long
+    /// as each other; `None` without tokens.
+    pub fn of(
+        windows: &[(u32, u32)],
+        a: &[bool],
+        b: &[bool],
+        confidence: Confidence,
+        rule: ClusterRule,
+    ) -> Option<Self> {
+        let share = |is: &bool| f64::from(u8::from(*is));
+        let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| share(a) - share(b)).collect();
+        let count = |which: (bool, bool)| {
+            let pairs = a.iter().copied().zip(b.iter().copied());
+            pairs.filter(|pair| *pair == which).count() as u64
+        };
+        Some(Self {
+            n_both: count((true, true)),
+            n_only_a: count((true, false)),
+            n_only_b: count((false, true)),
+            n_neither: count((false, false)),
+            difference: PairedDifference::of(windows, &differences, confidence, rule)?,
+        })
+    }
+}
+
+/// p-values adjusted for a family of `n_tests` tests that these are some of, in the given order. Of
+/// all of the family that are rejected because theirs is below α, none is a true hypothesis with a
+/// probability of at least 1 − α, however the tests depend on each other, and whatever chose which
+/// of them are given.
+///
+/// The smallest value is multiplied by `n_tests`, the next by one less, and so on; none is below a
+/// smaller one's, and none above 1 (Holm 1979, "A simple sequentially rejective multiple test
+/// procedure", Scandinavian Journal of Statistics 6). Tests that are not given could only make the
+/// factors smaller.
+pub fn holm(p: &[f64], n_tests: usize) -> Vec<f64> {
+    debug_assert!(p.len() <= n_tests);
+    let mut rising: Vec<usize> = (0..p.len()).collect();
+    rising.sort_by(|&i, &j| p[i].total_cmp(&p[j]));
+    let mut adjusted = vec![0.0; p.len()];
+    let mut at_least = 0.0_f64;
+    for (rank, i) in rising.into_iter().enumerate() {
+        at_least = at_least.max(p[i] * (n_tests - rank) as f64).min(1.0);
+        adjusted[i] = at_least;
+    }
+    adjusted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_signs() {
+        let test = SignTest::of([-1.0, 2.0, 0.0, -3.0, -0.5]);
+        assert_eq!((test.n_a, test.n_b, test.n_ties), (3, 1, 1));
+        // 2 · (1 + 4) / 16
+        assert!((test.p - 0.625).abs() < 1e-15);
+        assert_eq!(SignTest::of([]).p, 1.0);
+    }
+
+    /// scipy.stats.binomtest, from `oracle.py`.
+    #[test]
+    fn matches_scipy() {
+        for (a, b, expected) in SIGN_TEST {
+            let got = two_sided(a, b);
+            assert!((got / expected - 1.0).abs() < 1e-11, "{a}, {b}: {got}");
+            assert_eq!(got, two_sided(b, a));
+        }
+    }
+
+    const SIGN_TEST: [(u64, u64, f64); 7] = [
+        (1, 0, 1.0),
+        (3, 3, 1.0),
+        (2, 9, 0.0654296875),
+        (40, 20, 0.01348929373119186),
+        (150, 151, 1.0),
+        (9000, 9500, 0.00024357068556988114),
+        (0, 300, 9.818186930595453e-91),
+    ];
+
+    mod holm {
+        use super::*;
+
+        /// By hand: 0.01 · 4, 0.02 · 3, 0.03 · 2 (not below the one before), 0.9 · 1.
+        #[test]
+        fn adjusts_each_by_how_many_are_left() {
+            let got = holm(&[0.9, 0.01, 0.03, 0.02], 4);
+            let expected = [0.9, 0.04, 0.06, 0.06];
+            assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15));
+            assert_eq!(holm(&[], 0), Vec::<f64>::new());
+            assert_eq!(holm(&[0.7], 1), [0.7]);
+            assert_eq!(holm(&[0.6, 1.0, 0.7], 3), [1.0; 3]);
+        }
+        /// By hand: 0.001 · 10, 0.002 · 9.
+        #[test]
+        fn tests_that_are_not_given_count() {
+            let got = holm(&[0.001, 0.002], 10);
+            let expected = [0.01, 0.018];
+            assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15));
+        }
+    }
+}
