@@ -19,7 +19,9 @@ pub fn merge<W: Write>(
 ) -> Result<(u64, W)> {
     let mut opened = Vec::new();
     for path in parts {
-        let part = Opened::new(path, open(path)?.header().clone());
+        let header = open(path)?.header().clone();
+        let whole = header.of_whole();
+        let part = Opened::new(path, header, &whole);
         part.shard()?;
         opened.push(part);
     }
