@@ -266,7 +266,7 @@ fn show_written(written: &Written, quiet: bool) {
         // There are none where only the end of the file was missing.
         if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
             let rows = count_of(checked.n_rows, "row");
-            match checked.is_exact {
+            match checked.is_exact() {
                 true => say!("checked {rows}, computed from the hidden states: all to the bit"),
                 false => say!(
                     "checked {rows}, computed from the hidden states: at most {} nats off",

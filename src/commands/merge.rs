@@ -156,7 +156,9 @@ fn merge_references<W: Write>(
 ) -> Result<(u64, W)> {
     let mut opened = Vec::new();
     for path in parts {
-        let part = Opened::new(path, open_part(path)?.header().clone());
+        let header = open_part(path)?.header().clone();
+        let whole = header.of_whole();
+        let part = Opened::new(path, header, &whole);
         part.shard()?;
         opened.push(part);
     }

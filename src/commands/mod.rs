@@ -53,7 +53,7 @@ pub use observer::{Event, Observer, one_line};
 pub use output::NewFile;
 pub use parts::{StoredEvaluation, stored_evaluations};
 pub use report::{Reported, is_listed, report};
-pub use write::{CheckedRows, Written, write};
+pub use write::{Written, write};
 
 #[cfg(test)]
 mod tests;

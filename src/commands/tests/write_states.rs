@@ -128,7 +128,7 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
         settings.run.force = true;
         let written = write(&settings, &FakeEngine::default(), &()).unwrap();
         let checked = written.checked.unwrap();
-        assert!(checked.is_exact && checked.max_kld == 0.0 && checked.mean_kld == 0.0);
+        assert!(checked.is_exact() && checked.max_kld == 0.0 && checked.mean_kld == 0.0);
         assert_eq!(folder.rows("states"), folder.rows("ref"), "{n_batch}");
         let (states, header) = (folder.states("states"), folder.header("states"));
         assert_eq!(
@@ -256,7 +256,7 @@ fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
     let settings = folder.states_settings("states", Encoding::Hidden);
     let written = write(&settings, &engine, &lines).unwrap();
     assert_eq!(folder.states("states").state_type, Float::F32);
-    assert!(written.checked.unwrap().is_exact);
+    assert!(written.checked.unwrap().is_exact());
     assert_eq!(
         lines.of("encoding"),
         "hidden (f32): 64 rows computed again, all to the bit"
@@ -267,7 +267,7 @@ fn states_are_stored_in_the_smallest_type_that_gives_the_rows_to_the_bit() {
     let written = write(&settings, &engine, &lines).unwrap();
     let (states, checked) = (folder.states("half"), written.checked.unwrap());
     assert_eq!(states.state_type, Float::F16);
-    assert!(!checked.is_exact && checked.max_kld < 1e-4 && checked.max_kld > 1e-6);
+    assert!(!checked.is_exact() && checked.max_kld < 1e-4 && checked.max_kld > 1e-6);
     let check = states.check;
     assert!(check.max_kld > 0.0 && check.mean_kld > 0.0 && check.mean_kld <= check.max_kld);
     assert!(f64::from(check.max_kld) <= checked.max_kld * 1.000_001);

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
-use serde::Serialize;
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -29,7 +28,7 @@ use crate::score::RowError;
 use stored::{Choice, Hidden};
 
 /// A reference that was written.
-#[derive(Serialize, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Written {
     /// The file, as given.
     pub path: String,
@@ -42,7 +41,7 @@ pub struct Written {
     pub n_tokens: u64,
     /// Where hidden states are stored: how the rows that were computed from them again compare with
     /// the model's own.
-    pub checked: Option<CheckedRows>,
+    pub checked: Option<RowError>,
     /// Seconds in all, and where they went.
     pub wall_s: f64,
     pub decode_s: f64,
@@ -56,28 +55,6 @@ pub struct Written {
     /// hidden states are written.
     pub device: Option<DeviceInfo>,
     pub warnings: Vec<Warning>,
-}
-
-/// Rows that were computed again from hidden states, compared with the model's own.
-#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
-pub struct CheckedRows {
-    pub n_rows: u64,
-    /// True if all are equal to the bit.
-    pub is_exact: bool,
-    /// KL(own‖computed) in nats.
-    pub mean_kld: f64,
-    pub max_kld: f64,
-}
-
-impl From<RowError> for CheckedRows {
-    fn from(rows: RowError) -> Self {
-        Self {
-            n_rows: rows.n_rows,
-            is_exact: rows.is_exact(),
-            mean_kld: rows.mean_kld,
-            max_kld: rows.max_kld,
-        }
-    }
 }
 
 /// Writes a reference.
@@ -307,7 +284,7 @@ fn write_missing<M: Model + Sync>(
         file_bytes,
         n_rows: n_rows(missing),
         n_tokens: n_tokens(missing),
-        checked: checked.map(|(rows, _)| rows.into()),
+        checked: checked.map(|(rows, _)| rows),
         check_s: checked.map_or(0.0, |(_, time)| (trial_time + time).as_secs_f64()),
         decode_s: timing.decode.as_secs_f64(),
         encode_s: timing.score.as_secs_f64(),
