@@ -136,11 +136,15 @@ impl Messages {
         })
     }
 
+    fn messages(&self) -> serde_json::Result<Vec<Message<'_>>> {
+        serde_json::from_str(self.json())
+    }
+
     /// The text of the user's last message; all of the JSON where there is none.
     fn label(&self) -> String {
-        let messages: Vec<Message<'_>> = serde_json::from_str(self.json()).unwrap_or_default();
+        let messages = self.messages().unwrap_or_default();
         let last = messages.iter().rfind(|message| message.role == "user");
-        last.and_then(|last| text_of(last.content).ok())
+        last.and_then(|last| text_of(last.content))
             .unwrap_or_else(|| self.json().to_owned())
     }
 }
@@ -208,18 +212,17 @@ fn part_fault(part: &RawValue) -> Option<String> {
 }
 
 /// The text of a message's content: a string, or a list of parts of which some have a `text`.
-fn text_of(content: &RawValue) -> serde_json::Result<String> {
-    /// A part takes no more memory than its text and 16 bytes.
+fn text_of(content: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
-    struct Part {
-        #[serde(default)]
-        text: Box<str>,
+    struct Part<'a> {
+        #[serde(borrow, default)]
+        text: Cow<'a, str>,
     }
-    if content.get().starts_with('"') {
-        return serde_json::from_str(content.get());
+    if let Ok(text) = serde_json::from_str(content.get()) {
+        return Some(text);
     }
-    let parts: Vec<Part> = serde_json::from_str(content.get())?;
-    Ok(parts.into_iter().map(|part| part.text).collect())
+    let parts: Vec<Part<'_>> = serde_json::from_str(content.get()).ok()?;
+    Some(parts.iter().map(|part| &*part.text).collect())
 }
 
 /// A prompt in JSON.
