@@ -306,9 +306,7 @@ fn generate<M: Model>(
         if let Some(n) = n_missing(window) {
             let n_prompt = window.tokens.len().saturating_sub(n as usize);
             window.tokens.truncate(n_prompt);
-            decoder.extend(window.window, &mut window.tokens, n, || {
-                (generation.on_step)(GenerationStep::Token)
-            })?;
+            decoder.extend(window, n, || (generation.on_step)(GenerationStep::Token))?;
         }
         (generation.on_step)(GenerationStep::Done)?;
     }

@@ -162,12 +162,10 @@ fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
     let mut tokens = spec.tokens.iter().enumerate();
     match tokens.find(|&(_, &token)| token as usize >= n_vocab) {
         None => Ok(()),
-        Some((position, &token)) => Err(Error::TokenOutOfRange {
-            window: spec.window,
-            position,
-            token,
-            n_vocab,
-        }),
+        Some((position, token)) => Err(Error::Reference(format!(
+            "window {}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary",
+            spec.window
+        ))),
     }
 }
 

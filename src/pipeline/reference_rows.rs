@@ -98,7 +98,7 @@ impl<'h> ReferenceRows<'h> {
     /// makes rows of them, and a check shows whether it makes the right ones.
     ///
     /// # Errors
-    /// Those of `make` and of the file; [`Error::WrongRows`].
+    /// Those of `make` and of the file; hidden states that give other rows than their model.
     pub fn open<H: Head + 'h>(
         reference: Reference,
         make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
@@ -249,7 +249,7 @@ impl<'h> ReferenceRows<'h> {
                     "other positions of window {} than were measured",
                     spec.window
                 );
-                return Err(Error::Inconsistent { found });
+                return Err(Error::inconsistent(&found));
             }
             self.skip_window()?;
             n_kept += n_rows;
@@ -315,9 +315,7 @@ impl<'h> ReferenceRows<'h> {
         }
         match wanted.keys().next() {
             None => Ok(None),
-            Some(number) => Err(Error::Inconsistent {
-                found: format!("no window {number}"),
-            }),
+            Some(number) => Err(Error::inconsistent(&format!("no window {number}"))),
         }
     }
 

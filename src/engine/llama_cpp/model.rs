@@ -87,7 +87,7 @@ fn facts(path: &Path, header: &Gguf, loaded: &Loaded) -> ModelFacts {
         true => String::new(),
         false => String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned(),
     };
-    let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
+    let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
     ModelFacts {
         path: path.to_owned(),
         identity,
@@ -173,7 +173,7 @@ impl Model for LlamaCppModel<'_> {
         Ok(LlamaCppDecoder {
             context: self.context(options, tap.clone())?,
             batch: Batch::default(),
-            calls: options.calls(),
+            calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             facts: &self.facts,
             tap,

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kl_formats::{GgmlType, HeadTensor, States, hex};
+use kl_formats::{Calls, GgmlType, HeadTensor, States, hex};
 use sha2::{Digest, Sha256};
 
 use super::LlamaCppModel;
@@ -18,8 +18,12 @@ use crate::engine::{ContextOptions, EngineError, OutputHead, last_log_errors};
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
 const PROBE_N_CTX: u32 = 256;
 
-/// Its batch, of which one token is decoded.
-const PROBE_N_BATCH: u32 = 32;
+/// Its batches, of which one token is decoded.
+const PROBE_CALLS: Calls = Calls {
+    n_batch: 32,
+    n_ubatch: 32,
+    is_equal: false,
+};
 
 impl LlamaCppModel<'_> {
     fn no_states(&self, what: &str) -> EngineError {
@@ -47,8 +51,7 @@ impl LlamaCppModel<'_> {
     fn probe(&self) -> Result<Found, EngineError> {
         let options = ContextOptions {
             n_ctx: PROBE_N_CTX,
-            n_batch: PROBE_N_BATCH,
-            n_ubatch: PROBE_N_BATCH,
+            calls: PROBE_CALLS,
             threads: 1,
             ..ContextOptions::default()
         };
