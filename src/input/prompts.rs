@@ -14,7 +14,7 @@ use crate::engine::{ContextOptions, Decoder as _, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
-    source: &'s PromptSource,
+    pub(super) source: &'s PromptSource,
     pub(super) file: PromptFile,
     /// The chat template of a file.
     template: Option<String>,
@@ -74,11 +74,6 @@ impl<'s> RawPrompts<'s> {
         })
     }
 
-    /// Returns whether the prompts stay as they are because `model` has no chat template.
-    pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
-        self.source.template == TemplateChoice::OfModel && model.facts().chat_template.is_none()
-    }
-
     /// Makes the windows of the prompts with `model`'s tokenizer.
     pub fn prepare<M: Model>(
         mut self,
@@ -95,7 +90,11 @@ impl<'s> RawPrompts<'s> {
             (generation.on_step)(GenerationStep::Prompt)?;
             prompts.push(self.tokenize(line, template.as_ref(), model)?);
         }
-        self.file.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
+        // Without inserted BOSes.
+        let n_own = |prompt: &TokenizedPrompt| {
+            prompt.tokens.len() as u64 - u64::from(prompt.has_inserted_bos)
+        };
+        self.file.identity.n_tokens = Some(prompts.iter().map(n_own).sum());
         let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
         let source = self.source;
         let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
@@ -239,11 +238,6 @@ impl<'s> RawPrompts<'s> {
 }
 
 impl TokenizedPrompt {
-    /// Tokens of the prompt itself, without an inserted BOS.
-    fn n_own(&self) -> u64 {
-        self.tokens.len() as u64 - u64::from(self.has_inserted_bos)
-    }
-
     /// The prompt's window, and what a header records of the prompt. Tokens that are to be generated
     /// are 0 in the window. The last row of a prompt is scored like that of a text; the row of the
     /// last generated token is not.

@@ -9,6 +9,7 @@ use super::device_clock::DeviceClock;
 use super::in_turn::{Progress, Sources, in_turn};
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
+use super::source::Source;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
 use crate::score::{Kernel, RowPair, TokenScore, floor};
@@ -51,14 +52,14 @@ pub fn evaluate<S: LogitSource, M: Send>(
 where
     Error: From<S::Error>,
 {
-    let sources = match reference.can_share() {
-        true => sources,
+    let sources = match &reference.source {
         // A stream has one window open at a time.
-        false => Sources {
+        Source::Stream(_) => Sources {
             n: 1,
             n_windows: 1,
             ..sources
         },
+        _ => sources,
     };
     let n_entries = reference.n_entries;
     let score = |window, position, pair: RowPair<'_>| {
@@ -110,11 +111,11 @@ where
         check_tokens(&window.spec, source.n_vocab())?;
     }
     let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
-    let empty = |spec: &WindowSpec| ScoredWindow {
+    let scored = specs.iter().map(|spec| ScoredWindow {
         tokens: spec.tokens.clone(),
         rows: Vec::with_capacity(spec.n_rows as usize),
-    };
-    let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(empty).collect();
+    });
+    let mut scored: Vec<ScoredWindow<M>> = scored.collect();
     let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
         windows.iter().map(|window| window.in_reading).sum()
     };
@@ -145,7 +146,7 @@ where
         })?;
         scored.rows.extend(rows);
         in_sink += sink_started.elapsed();
-        progress.rows(evaluated.len())?;
+        (progress.on_rows)(evaluated.len())?;
         call = device.map(DeviceClock::begin);
         Ok::<(), Error>(())
     })?;

@@ -102,11 +102,6 @@ impl<'h> Source<'h> {
         Ok((Self::States { file, states, head }, Some(here)))
     }
 
-    /// Returns true if rows are computed, not read.
-    pub(super) fn is_computed(&self) -> bool {
-        matches!(self, Self::States { .. } | Self::Model(_))
-    }
-
     /// The file's blocks, of rows or of hidden states; `None` where it has none.
     pub(super) fn blocks(&self) -> Option<&dyn ReadBlocks> {
         match self {

@@ -40,13 +40,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn clear(&mut self) {
-        self.tokens.clear();
-        self.positions.clear();
-        self.sequences.clear();
-        self.outputs.clear();
-    }
-
     /// Adds the tokens at these positions of a sequence; the rows from `scored_start` on are wanted.
     pub(super) fn push(
         &mut self,

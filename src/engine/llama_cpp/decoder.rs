@@ -43,7 +43,7 @@ impl LlamaCppDecoder<'_> {
     /// window's after the other's.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
         self.context.clear();
-        self.batch.clear();
+        self.batch = Batch::default();
         for (sequence, window) in windows.iter().enumerate() {
             self.facts.check_window(window.n_decoded())?;
             let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
@@ -72,7 +72,7 @@ impl LlamaCppDecoder<'_> {
         if start == 0 {
             self.context.clear();
         }
-        self.batch.clear();
+        self.batch = Batch::default();
         self.batch
             .push(0, &window.tokens, start..end, call.scored_start);
         self.compute(window.window, start)
