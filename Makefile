@@ -7,7 +7,8 @@
 # make deb    a Debian package of that: dist/
 # make backend  a GPU backend for it: make backend BACKEND=vulkan (see docs/GPU.md)
 # make gpu-test  build a backend and test it: make gpu-test BACKEND=vulkan needs no GPU
-# make deny   check the dependencies: licences, known faults, duplicates (see deny.toml)
+# make deny   check the dependencies: licences, known faults, duplicates (see deny.toml). `make test`
+#   checks licences, sources and duplicates too; this compiles cargo-deny and adds known faults
 # make package  the two crates as crates.io would get them: target/package/
 # make bench  time it against llama-perplexity and a bare decode: see benches/compare.sh
 #
@@ -52,7 +53,6 @@ test: setup
 	cargo clippy --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	scripts/package.sh
-	scripts/deny.sh
 	cargo test --release --locked --workspace --doc
 	cargo test --release --locked --workspace --lib --bins --tests
 

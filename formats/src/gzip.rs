@@ -1,7 +1,7 @@
-//! Gzip members without any field (RFC 1952), and the trailer that every member ends with.
+//! Gzip members without any field (RFC 1952), the raw deflate (RFC 1951) of pieces held in memory, and
+//! the one place where a checksum is compared.
 
-use crate::checksum;
-use crate::deflate::deflate;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Bytes after the body: CRC-32 and length of the plain bytes.
 pub(crate) const TRAILER_BYTES: usize = 8;
@@ -30,10 +30,220 @@ pub(crate) fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
 /// Returns true if a member's last bytes are those of `plain`.
 pub(crate) fn is_trailer(bytes: &[u8; TRAILER_BYTES], plain: &[u8]) -> bool {
     let [crc, length] = bytemuck::cast::<_, [u32; 2]>(*bytes);
-    checksum::matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
+    checksum_matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
 }
 
 /// A member's last bytes.
 pub(crate) fn trailer(plain: &[u8]) -> [u8; TRAILER_BYTES] {
     bytemuck::cast([crc32fast::hash(plain), plain.len() as u32])
+}
+
+/// Returns true if a checksum is as stated. Always true for a fuzzer (`cfg(fuzzing)`): it cannot
+/// guess a checksum, and would never reach the code that follows.
+pub(crate) fn checksum_matches(computed: u32, stated: u32) -> bool {
+    cfg!(fuzzing) || computed == stated
+}
+
+/// The bytes of a piece that are compressed to see whether compressing the rest pays.
+const SAMPLE_BYTES: usize = 16 << 10;
+
+/// A piece is compressed if its sample shrinks to less than this share, else stored. Measured:
+/// see "Compression" in LOGITS.md.
+const WORTHWHILE_PERCENT: usize = 90;
+
+/// Most bytes that a stored block holds.
+const STORED_BLOCK: usize = u16::MAX as usize;
+
+/// The body of an empty member: one final block of fixed codes, empty.
+pub(crate) const EMPTY_BODY: [u8; 2] = [0x03, 0x00];
+
+/// Most plain bytes that a body of `packed` bytes can hold: deflate's limit is 258 bytes in 2
+/// bits, 1032 to 1.
+pub(crate) fn most_plain_bytes(packed: usize) -> u64 {
+    (packed as u64).saturating_mul(1032)
+}
+
+/// Appends `plain` to `out`, compressed at level 1 or stored, whichever pays on a sample of it.
+/// The same bytes always give the same bytes.
+pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
+    if plain.is_empty() {
+        out.extend_from_slice(&EMPTY_BODY);
+        return;
+    }
+    let start = out.len();
+    let sample = plain.get(..SAMPLE_BYTES).unwrap_or(plain);
+    let limit =
+        sample.len() / 100 * WORTHWHILE_PERCENT + sample.len() % 100 * WORTHWHILE_PERCENT / 100;
+    let worthwhile = compress(sample, out) && out.len() - start < limit;
+    if worthwhile && sample.len() == plain.len() {
+        return;
+    }
+    out.truncate(start);
+    if worthwhile && compress(plain, out) && out.len() - start < plain.len() {
+        return;
+    }
+    out.truncate(start);
+    store(plain, out);
+}
+
+/// Appends `plain` compressed at level 1; returns `false` if that failed, or grew too much to be of
+/// use.
+pub(crate) fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let mut deflater = Compress::new(Compression::new(1), false);
+    out.reserve(plain.len() / 2 + 64);
+    loop {
+        let done = deflater.total_in() as usize;
+        let rest = plain.get(done..).unwrap_or_default();
+        match deflater.compress_vec(rest, out, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => return true,
+            Ok(_) if out.len() - start <= plain.len() + 64 => out.reserve(plain.len() / 4 + 64),
+            _ => return false,
+        }
+    }
+}
+
+/// Appends `plain` as stored blocks (RFC 1951, 3.2.4).
+pub(crate) fn store(plain: &[u8], out: &mut Vec<u8>) {
+    out.reserve(plain.len() + (plain.len() / STORED_BLOCK + 1) * 5);
+    let mut blocks = plain.chunks(STORED_BLOCK).peekable();
+    while let Some(block) = blocks.next() {
+        let length = block.len() as u16; // at most STORED_BLOCK
+        out.push(u8::from(blocks.peek().is_none()));
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&(!length).to_le_bytes());
+        out.extend_from_slice(block);
+    }
+}
+
+/// Bytes that [`store`] makes of `plain` bytes.
+pub(crate) fn stored_bytes(plain: u64) -> u64 {
+    plain.saturating_add(5 * plain.div_ceil(STORED_BLOCK as u64))
+}
+
+/// Moves the contents of the stored blocks from `start` on to the front of `buffer`. Returns
+/// `false`, and moves nothing, unless they are exactly those that [`store`] makes of `plain` bytes.
+pub(crate) fn unstore(buffer: &mut [u8], start: usize, plain: usize) -> bool {
+    let blocks = |mut left: usize| {
+        std::iter::from_fn(move || {
+            let length = left.min(STORED_BLOCK);
+            left -= length;
+            (length > 0).then_some((length, left == 0))
+        })
+    };
+    let mut at = start;
+    for (length, is_last) in blocks(plain) {
+        let [low, high] = (length as u16).to_le_bytes(); // at most STORED_BLOCK
+        let head = [u8::from(is_last), low, high, !low, !high];
+        if buffer.get(at..at + head.len()) != Some(&head) {
+            return false;
+        }
+        at += head.len() + length;
+    }
+    if at > buffer.len() {
+        return false;
+    }
+    let (mut from, mut to) = (start, 0);
+    for (length, _) in blocks(plain) {
+        from += 5;
+        buffer.copy_within(from..from + length, to);
+        (from, to) = (from + length, to + length);
+    }
+    true
+}
+
+/// Inflates `body` into the whole of `plain`; returns `false` unless it is one stream of exactly
+/// that length, with nothing after it. Nothing is written past `plain`, whatever `body` holds.
+pub(crate) fn inflate(body: &[u8], plain: &mut [u8]) -> bool {
+    let mut inflater = Decompress::new(false);
+    let status = inflater.decompress(body, plain, FlushDecompress::Finish);
+    matches!(status, Ok(Status::StreamEnd))
+        && inflater.total_in() == body.len() as u64
+        && inflater.total_out() == plain.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_does_not_shrink_is_stored() {
+        let mut out = Vec::new();
+        deflate(&[7, 8], &mut out);
+        assert_eq!(
+            out,
+            [
+                0x01, // final block, stored
+                0x02, 0x00, // two bytes
+                0xfd, 0xff, // their complement
+                7, 8,
+            ]
+        );
+        out.clear();
+        store(&vec![9; STORED_BLOCK + 1], &mut out);
+        assert_eq!(out.len(), STORED_BLOCK + 1 + 10);
+        assert_eq!(out[..5], [0x00, 0xff, 0xff, 0x00, 0x00]);
+    }
+
+    #[test]
+    fn stored_blocks_are_undone_in_place() {
+        for n in [1, 7, STORED_BLOCK, STORED_BLOCK + 1, 3 * STORED_BLOCK] {
+            let plain: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
+            let mut buffer = vec![9; 11];
+            store(&plain, &mut buffer);
+            assert_eq!(super::stored_bytes(n as u64), buffer.len() as u64 - 11);
+            for (start, asked) in [(10, n), (11, n + 1), (11, n - 1)] {
+                let mut other = buffer.clone();
+                assert!(asked == 0 || !unstore(&mut other, start, asked));
+                assert!(asked == 0 || other == buffer);
+            }
+            let mut cut = buffer[..buffer.len() - 1].to_vec();
+            assert!(!unstore(&mut cut, 11, n));
+            assert!(unstore(&mut buffer, 11, n));
+            assert_eq!(buffer[..n], plain);
+        }
+    }
+
+    #[test]
+    fn what_shrinks_is_compressed() {
+        let plain = vec![1; 200_000];
+        let mut out = Vec::new();
+        deflate(&plain, &mut out);
+        assert!(out.len() < 2000);
+        assert!(plain.len() as u64 <= most_plain_bytes(out.len()));
+        let mut back = vec![0; plain.len()];
+        assert!(inflate(&out, &mut back));
+        assert_eq!(back, plain);
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_buffer() {
+        let mut out = Vec::new();
+        deflate(&vec![0; 1 << 20], &mut out);
+        assert!(!inflate(&out, &mut [0; 100]));
+        assert!(!inflate(&out, &mut vec![0; (1 << 20) + 1]));
+        out.push(0);
+        assert!(!inflate(&out, &mut vec![0; 1 << 20]));
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(
+            plain in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..3000)
+        ) {
+            let mut out = vec![1, 2, 3];
+            deflate(&plain, &mut out);
+            let mut back = vec![0; plain.len()];
+            prop_assert!(inflate(&out[3..], &mut back));
+            prop_assert_eq!(back, plain);
+        }
+
+        #[test]
+        fn inflate_never_panics(
+            body in prop::collection::vec(any::<u8>(), 0..200), n in 0usize..300
+        ) {
+            inflate(&body, &mut vec![0; n]);
+        }
+    }
 }

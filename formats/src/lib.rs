@@ -129,8 +129,6 @@
 compile_error!("kl-formats casts little-endian bytes in place: big-endian hosts are not supported");
 
 mod calls;
-mod checksum;
-mod deflate;
 mod error;
 mod found;
 mod ggml;

@@ -1,16 +1,9 @@
-//! The CPU's instructions, by the names that ggml gives to what it was compiled for, and its
-//! threads.
+//! The instruction sets of this CPU, by the names that ggml has for them.
 
 use crate::engine::{Device, DeviceKind};
 
-/// Threads that the system runs at once for this process: those of the CPU, or as many as its affinity
-/// and its container's quota allow.
-pub fn threads() -> usize {
-    num_cpus::get()
-}
-
-/// Returns true if ggml was compiled for older CPUs than this one: without AVX2, a decode takes
-/// many times as long.
+/// True if ggml was compiled for older CPUs than this one: without AVX2, a decode takes many times as
+/// long.
 pub fn is_slow_build(devices: &[Device]) -> bool {
     lacks_avx2(devices, &features())
 }

@@ -35,7 +35,8 @@ pub fn connect_devices(engine: &impl Engine, run: &RunSettings, watch: &Watch<'_
     if cpu::is_slow_build(&engine.devices()?) {
         watch.warn(Warning::SlowBuild);
     }
-    let available = cpu::threads() as u32;
+    // Those of the CPU, or as many as its affinity and its container's quota allow.
+    let available = num_cpus::get() as u32;
     if run.threads > available {
         let threads = run.threads;
         watch.warn(Warning::ManyThreads { threads, available });

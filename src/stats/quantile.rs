@@ -1,6 +1,7 @@
 //! Quantiles, with the intervals of order statistics and of Maritz and Jarrett.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
@@ -245,12 +246,36 @@ pub fn maritz_jarrett_error(sorted: &[f64], p: f64) -> Option<f64> {
     if m < 2 || m >= n {
         return None;
     }
-    let (first, weights) = beta_weights(n, m);
-    let cells = || weights.iter().zip(&sorted[first..]);
+    let known = weights_of(n, m);
+    let (first, weights) = &*known;
+    let cells = || weights.iter().zip(&sorted[*first..]);
     let total: f64 = weights.iter().sum();
     let mean = cells().map(|(w, x)| w * x).sum::<f64>() / total;
     let variance = cells().map(|(w, x)| w * (x - mean).powi(2)).sum::<f64>() / total;
     Some(variance.sqrt())
+}
+
+/// The weights of cells, and the index of the first.
+type Weights = Arc<(usize, Vec<f64>)>;
+
+/// The weights that were computed last, by n and m: models of one text need the same, and they take
+/// a tenth of the time of a report.
+static KNOWN: Mutex<BTreeMap<(usize, usize), Weights>> = Mutex::new(BTreeMap::new());
+
+fn weights_of(n: usize, m: usize) -> Weights {
+    /// More than the quantiles of one text.
+    const MOST_KNOWN: usize = 64;
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(weights) = known().get(&(n, m)) {
+        return Arc::clone(weights);
+    }
+    let weights = Arc::new(beta_weights(n, m));
+    let mut known = known();
+    if known.len() >= MOST_KNOWN {
+        known.clear();
+    }
+    known.insert((n, m), Arc::clone(&weights));
+    weights
 }
 
 /// The weights of all cells that matter, up to a common factor, and the index of the first.

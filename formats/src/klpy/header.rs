@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use py_literal::Value;
 
-use super::{MAGIC_LINE, MAX_HEADER_BYTES};
+use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, backend};
 use crate::error::{Named, Result};
 use crate::python_literal::{self, NotADict};
-use crate::reference::{About, Values};
+use crate::reference::{About, Checks, Values};
 use crate::window::longest;
 use crate::{MAX_N_CTX, MAX_N_VOCAB, WindowSpec};
 
@@ -21,125 +21,100 @@ const NOT_LOGITS: [(Values, &str); 2] = [
     (Values::FlooredLogProbabilities, "floored_log_probabilities"),
 ];
 
-/// The contents of kl.py's header.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KlPyHeader {
-    /// Most tokens in a window; padded by kl.py, whose windows may all be shorter.
-    pub n_ctx: u32,
-    /// Entries of a row.
-    pub n_vocab: u32,
-    /// Windows in the file; kl.py's own files do not state it.
-    pub n_windows: Option<u32>,
-    /// Path of the model.
-    pub model: Option<String>,
-    /// Path of the text.
-    pub text_path: Option<String>,
-    /// The meaning of the rows' values; kl.py's own are logits.
-    pub values: Values,
-    /// Every other entry, in order: key, and value (a string's text, else its Python literal).
-    /// A value that is a decimal integer is written as one, any other as a string.
-    pub others: Vec<(String, String)>,
+/// The bytes of both lines of a file that will hold exactly `windows`; the second is both JSON and a
+/// Python literal. Another entry whose value is a decimal integer is written as one, any other as a
+/// string.
+pub(super) fn to_lines(about: &About, windows: &[WindowSpec], name: &Named) -> Result<Vec<u8>> {
+    let n_ctx = n_ctx(about, windows);
+    if let Some(fault) = fault(n_ctx, about.n_vocab) {
+        return Err(name.unwritable(fault));
+    }
+    let mut entries = Vec::new();
+    let mut put = |key: &str, value: serde_json::Value| {
+        entries.push(format!("{}: {value}", serde_json::Value::from(key)));
+    };
+    let model = || about.model.as_ref()?.file_name.clone();
+    if let Some(model) = about.model_path.clone().or_else(model) {
+        put("model", model.into());
+    }
+    let text = || about.text.as_ref()?.name.clone();
+    if let Some(text_path) = about.text_path.clone().or_else(text) {
+        put("text_path", text_path.into());
+    }
+    put("n_ctx", n_ctx.into());
+    put("n_vocab", about.n_vocab.into());
+    put("n_windows", windows.len().into());
+    if let Some((_, values)) = NOT_LOGITS.iter().find(|(of, _)| *of == about.values) {
+        put(VALUES, (*values).into());
+    }
+    for (key, value) in &about.others {
+        match value.parse::<i64>() {
+            Ok(n) if n.to_string() == *value => put(key, n.into()),
+            _ => put(key, value.as_str().into()),
+        }
+    }
+    let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
+    if let Some(n_batch) = n_batch
+        && !about.others.iter().any(|(key, _)| key == N_BATCH)
+    {
+        put(N_BATCH, n_batch.into());
+    }
+    let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", "));
+    match lines.len() <= MAX_HEADER_BYTES {
+        true => Ok(lines.into_bytes()),
+        false => Err(name.unwritable("a header of more than 64 KiB")),
+    }
 }
 
-impl KlPyHeader {
-    /// The header of a file that will hold exactly `windows`.
-    pub(super) fn new(about: &About, windows: &[WindowSpec]) -> Self {
-        let model = || about.model.as_ref()?.file_name.clone();
-        let text = || about.text.as_ref()?.name.clone();
-        let n_batch = about.backend.as_ref().and_then(|backend| backend.n_batch);
-        let mut others = about.others.clone();
-        if let Some(n_batch) = n_batch
-            && !others.iter().any(|(key, _)| key == N_BATCH)
-        {
-            others.push((N_BATCH.to_owned(), n_batch.to_string()));
-        }
-        Self {
-            n_ctx: about.n_ctx.max(longest(windows)),
-            n_vocab: about.n_vocab,
-            n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
-            model: about.model_path.clone().or_else(model),
-            text_path: about.text_path.clone().or_else(text),
-            values: about.values,
-            others,
+/// The `n_ctx` of a file of these windows.
+pub(super) fn n_ctx(about: &About, windows: &[WindowSpec]) -> u32 {
+    about.n_ctx.max(longest(windows))
+}
+
+/// Parses the second line, without its line feed. Entries that have no field of their own are kept in
+/// [`About::others`], in order: key, and value (a string's text, else its Python literal).
+pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
+    let unusable = |what: &str| name.header(what);
+    let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
+    let entries = python_literal::dict(text).map_err(|why| {
+        unusable(match why {
+            NotADict::Unsafe => "its brackets nest too deep, or it holds a \\N escape",
+            NotADict::Other => "the second line is not a Python dict literal",
+        })
+    })?;
+    let mut about = About {
+        n_ctx_is_padded: true,
+        numbers_are_of_the_text: false,
+        checks: Checks::Gzip,
+        ..About::new(KIND, name.path(), 0, 0)
+    };
+    about.first_scored = Some(0);
+    about.backend = Some(backend());
+    for (key, value) in last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))? {
+        match (key.as_str(), value) {
+            ("n_ctx", value) => about.n_ctx = integer(&key, &value, name)?,
+            ("n_vocab", value) => about.n_vocab = integer(&key, &value, name)?,
+            ("n_windows", value) => about.n_windows = Some(integer(&key, &value, name)?),
+            (VALUES, value) => about.values = values(&value, name)?,
+            ("model", Value::String(model)) => about.model_path = Some(model),
+            ("text_path", Value::String(path)) => about.text_path = Some(path),
+            (_, Value::String(text)) => about.others.push((key, text)),
+            (_, value) => about.others.push((key, value.to_string())),
         }
     }
-
-    /// The bytes of both lines; the second is both JSON and a Python literal.
-    pub(super) fn to_lines(&self, name: &Named) -> Result<Vec<u8>> {
-        if let Some(fault) = self.fault() {
-            return Err(name.unwritable(fault));
-        }
-        let mut entries = Vec::new();
-        let mut put = |key: &str, value: serde_json::Value| {
-            entries.push(format!("{}: {value}", serde_json::Value::from(key)));
-        };
-        if let Some(model) = &self.model {
-            put("model", model.as_str().into());
-        }
-        if let Some(text_path) = &self.text_path {
-            put("text_path", text_path.as_str().into());
-        }
-        put("n_ctx", self.n_ctx.into());
-        put("n_vocab", self.n_vocab.into());
-        if let Some(n_windows) = self.n_windows {
-            put("n_windows", n_windows.into());
-        }
-        if let Some((_, values)) = NOT_LOGITS.iter().find(|(of, _)| *of == self.values) {
-            put(VALUES, (*values).into());
-        }
-        for (key, value) in &self.others {
-            match value.parse::<i64>() {
-                Ok(n) if n.to_string() == *value => put(key, n.into()),
-                _ => put(key, value.as_str().into()),
-            }
-        }
-        let lines = format!("{MAGIC_LINE}{{{}}}\n", entries.join(", "));
-        match lines.len() <= MAX_HEADER_BYTES {
-            true => Ok(lines.into_bytes()),
-            false => Err(name.unwritable("a header of more than 64 KiB")),
-        }
+    match fault(about.n_ctx, about.n_vocab) {
+        Some(fault) => Err(name.header(fault)),
+        None => Ok(about),
     }
+}
 
-    /// Parses the second line, without its line feed.
-    pub(super) fn from_line(line: &[u8], name: &Named) -> Result<Self> {
-        let unusable = |what: &str| name.header(what);
-        let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
-        let entries = python_literal::dict(text).map_err(|why| {
-            unusable(match why {
-                NotADict::Unsafe => "its brackets nest too deep, or it holds a \\N escape",
-                NotADict::Other => "the second line is not a Python dict literal",
-            })
-        })?;
-        let mut header = Self::default();
-        for (key, value) in
-            last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))?
-        {
-            match (key.as_str(), value) {
-                ("n_ctx", value) => header.n_ctx = integer(&key, &value, name)?,
-                ("n_vocab", value) => header.n_vocab = integer(&key, &value, name)?,
-                ("n_windows", value) => header.n_windows = Some(integer(&key, &value, name)?),
-                (VALUES, value) => header.values = values(&value, name)?,
-                ("model", Value::String(model)) => header.model = Some(model),
-                ("text_path", Value::String(path)) => header.text_path = Some(path),
-                (_, Value::String(text)) => header.others.push((key, text)),
-                (_, value) => header.others.push((key, value.to_string())),
-            }
-        }
-        match header.fault() {
-            Some(fault) => Err(name.header(fault)),
-            None => Ok(header),
-        }
-    }
-
-    fn fault(&self) -> Option<String> {
-        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
-            Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
-        } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
-            Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
-        } else {
-            None
-        }
+fn fault(n_ctx: u32, n_vocab: u32) -> Option<String> {
+    if !(1..=MAX_N_VOCAB).contains(&n_vocab) {
+        Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
+    } else if !(1..=MAX_N_CTX).contains(&n_ctx) {
+        Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
+    } else {
+        None
     }
 }
 
@@ -182,8 +157,8 @@ fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<KlPyHeader> {
-        KlPyHeader::from_line(line.as_bytes(), &Named::default())
+    fn parse(line: &str) -> Result<About> {
+        super::parse(line.as_bytes(), &Named::default())
     }
 
     #[test]
@@ -197,7 +172,7 @@ mod tests {
             (header.n_ctx, header.n_vocab, header.n_windows),
             (256, 512, None)
         );
-        assert_eq!(header.model.as_deref(), Some("../models/s.gguf"));
+        assert_eq!(header.model_path.as_deref(), Some("../models/s.gguf"));
         assert_eq!(header.text_path.as_deref(), Some("it's.txt"));
         let others: Vec<_> = header
             .others
@@ -220,7 +195,7 @@ mod tests {
              'model': 'b', 'x': 'z'}",
         )
         .unwrap();
-        assert_eq!((header.n_ctx, header.model.as_deref()), (8, Some("b")));
+        assert_eq!((header.n_ctx, header.model_path.as_deref()), (8, Some("b")));
         assert_eq!(
             header.others,
             [("x", "z"), ("y", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()))
@@ -253,35 +228,35 @@ mod tests {
                 "{line:.60}"
             );
         }
-        assert!(KlPyHeader::from_line(b"{'\xff': 1}", &Named::default()).is_err());
+        assert!(super::parse(b"{'\xff': 1}", &Named::default()).is_err());
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let header = KlPyHeader {
-            n_ctx: 256,
-            n_vocab: 512,
-            n_windows: Some(3),
-            model: Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into()),
-            text_path: None,
+        let mut about = About {
             values: Values::FlooredLogProbabilities,
-            others: vec![
-                ("n_batch".into(), "512".into()),
-                ("n_tokens".into(), "-1".into()),
-                ("zip".into(), "007".into()),
-                ("read_path".into(), "None".into()),
-            ],
+            others: [
+                ("n_batch", "512"),
+                ("n_tokens", "-1"),
+                ("zip", "007"),
+                ("read_path", "None"),
+            ]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into(),
+            ..About::new(KIND, "", 256, 512)
         };
-        let lines = header.to_lines(&Named::default()).unwrap();
+        about.model_path = Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into());
+        let lines = to_lines(&about, &[], &Named::default()).unwrap();
         let line = lines
             .strip_prefix(MAGIC_LINE.as_bytes())
             .unwrap()
             .strip_suffix(b"\n")
             .unwrap();
-        assert_eq!(
-            KlPyHeader::from_line(line, &Named::default()).unwrap(),
-            header
-        );
+        let found = super::parse(line, &Named::default()).unwrap();
+        assert_eq!((found.n_ctx, found.n_vocab), (256, 512));
+        assert_eq!((found.n_windows, &found.text_path), (Some(0), &None));
+        assert_eq!((found.values, &found.others), (about.values, &about.others));
+        assert_eq!(found.model_path, about.model_path);
         assert!(serde_json::from_slice::<serde_json::Value>(line).is_ok());
     }
 }

@@ -21,17 +21,19 @@
 
 mod header;
 mod reader;
-mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use header::KlPyHeader;
 pub(crate) use reader::KlPyReader;
 
-use crate::BackendIdentity;
-use crate::reference::Kind;
-use crate::reference::format::Format;
+use crate::error::{Named, Result};
+use crate::gzip::{gzip, gzip_in};
+use crate::reference::format::{Format, WriteFormat};
+use crate::reference::{About, Kind};
+use crate::row::RowLayout;
+use crate::writing::{Start, WindowFormat, of_members, rows_per_piece};
+use crate::{BackendIdentity, Encoding, WindowSpec};
 
 /// kl.py's file.
 pub const KIND: Kind = Kind::new("kl.py");
@@ -46,7 +48,7 @@ pub(crate) static FORMAT: Format = Format {
     kind: KIND,
     recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
     open: |path| KlPyReader::open(path).map(KlPyReader::into_reference),
-    write: Some(writer::FORMAT),
+    write: Some(WRITE_FORMAT),
 };
 
 /// The backend of kl.py, which leaves flash attention off, llama-cpp-python's default.
@@ -55,4 +57,50 @@ pub(crate) fn backend() -> BackendIdentity {
         flash_attn: Some("off".to_owned()),
         ..BackendIdentity::default()
     }
+}
+
+/// The writing side: windows as gzip members.
+const WRITE_FORMAT: WriteFormat = WriteFormat {
+    encodings: &[Encoding::F32],
+    start: |name, _, about, windows| start(name, about, windows),
+    projected_bytes: of_members,
+    window_fault: |window, n_ctx| {
+        if window.first_scored != 0 {
+            Some("kl.py's file has rows from a window's first token on")
+        } else if window.tokens.len() > n_ctx as usize {
+            Some("more tokens than n_ctx")
+        } else {
+            None
+        }
+    },
+    window_head: |window, n_vocab| {
+        let counts = [window.entry().n_tokens, window.n_rows, n_vocab];
+        let mut plain: Vec<u8> = bytemuck::cast_slice(&counts).to_vec();
+        plain.extend_from_slice(bytemuck::cast_slice(&window.tokens));
+        plain
+    },
+    has_checksum: false,
+    pack: Some(|bytes, _part, plain| gzip_in(bytes, plain)),
+    end: |_windows, _offset| Ok(Vec::new()),
+};
+
+/// The start of a file of these windows.
+fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+    let lines = header::to_lines(about, windows, name)?;
+    Ok(Start {
+        bytes: gzip(&lines),
+        format: WindowFormat {
+            name: name.clone(),
+            kind: KIND,
+            format: &WRITE_FORMAT,
+            layout: RowLayout::F32,
+            n_ctx: header::n_ctx(about, windows),
+            n_vocab: about.n_vocab,
+            row_len: about.n_vocab,
+            rows_per_piece: rows_per_piece(RowLayout::F32, about.n_vocab),
+        },
+        n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
+        n_rows: None,
+        states: None,
+    })
 }

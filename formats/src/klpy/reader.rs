@@ -6,10 +6,10 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::{KIND, KlPyHeader, MAGIC_LINE, MAX_HEADER_BYTES, backend};
+use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, header};
 use crate::error::{Named, Result};
 use crate::gzip::GZIP_MAGIC;
-use crate::reference::{About, Checks, ReadStream, Reference, Rows};
+use crate::reference::{About, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
 use crate::{Error, RowBlock, WindowSpec};
@@ -21,9 +21,8 @@ const STEP_WORDS: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct KlPyReader {
     name: Named,
-    file_bytes: u64,
     stream: BufReader<Members<BufReader<File>>>,
-    header: KlPyHeader,
+    about: About,
     /// Bytes of the plain stream that have been read.
     offset: u64,
     /// The index of the next window.
@@ -44,13 +43,12 @@ impl KlPyReader {
         let members = Members::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),
-            header: KlPyHeader::default(),
+            about: About::new(KIND, path, 0, 0),
             offset: 0,
             next: 0,
             n_rows: 0,
             rows_left: 0,
             name,
-            file_bytes,
         };
         let magic = reader.line(MAGIC_LINE.len()).map_err(|error| match error {
             Error::Corrupt { path, .. } | Error::Header { path, .. } => Error::NotAReference {
@@ -65,41 +63,20 @@ impl KlPyReader {
                 .not_a_reference("its first line is not that of kl.py's file"));
         }
         let line = reader.line(MAX_HEADER_BYTES)?;
-        reader.header = KlPyHeader::from_line(&line, &reader.name)?;
+        reader.about = header::parse(&line, &reader.name)?;
+        reader.about.file_bytes = file_bytes;
         Ok(reader)
     }
 
     /// The open file as a reference. The file does not list its windows.
     pub(super) fn into_reference(self) -> Reference {
-        let KlPyHeader {
-            n_ctx,
-            n_vocab,
-            n_windows,
-            model,
-            text_path,
-            values,
-            others,
-        } = self.header.clone();
-        let mut about = About {
-            file_bytes: self.file_bytes,
-            n_ctx_is_padded: true,
-            n_windows,
-            values,
-            numbers_are_of_the_text: false,
-            others,
-            checks: Checks::Gzip,
-            ..About::new(KIND, self.name.path(), n_ctx, n_vocab)
-        };
-        about.first_scored = Some(0);
-        about.model_path = model;
-        about.text_path = text_path;
-        about.backend = Some(backend());
+        let about = self.about.clone();
         Reference::new(about, None, Rows::Stream(Box::new(self)))
     }
 
     fn skip_rows(&mut self) -> Result<()> {
         let rows = u64::from(std::mem::take(&mut self.rows_left));
-        let bytes = rows * 4 * u64::from(self.header.n_vocab); // 2^32 x 4 x 2^24
+        let bytes = rows * 4 * u64::from(self.about.n_vocab); // 2^32 x 4 x 2^24
         let window = self.next.saturating_sub(1);
         let skipped = io::copy(&mut (&mut self.stream).take(bytes), &mut io::sink())
             .map_err(|e| self.error(Some(window), e))?;
@@ -179,7 +156,7 @@ impl ReadStream for KlPyReader {
         let start = self.offset;
         let rest = self.stream.fill_buf().map(<[u8]>::is_empty);
         if rest.map_err(|e| self.error(Some(window), e))? {
-            return match self.header.n_windows {
+            return match self.about.n_windows {
                 Some(n) if n != window => Err(self.name.truncated(
                     Some(window),
                     start,
@@ -191,14 +168,14 @@ impl ReadStream for KlPyReader {
         let mut counts = [0u32; 3];
         self.fill(window, bytemuck::cast_slice_mut(&mut counts))?;
         let [n_tokens, n_rows, n_vocab] = counts;
-        let header = &self.header;
-        let fault = if n_vocab != header.n_vocab {
-            let there = header.n_vocab;
+        let about = &self.about;
+        let fault = if n_vocab != about.n_vocab {
+            let there = about.n_vocab;
             format!("rows of {n_vocab} entries, the header states {there}")
-        } else if n_tokens > header.n_ctx {
-            let there = header.n_ctx;
+        } else if n_tokens > about.n_ctx {
+            let there = about.n_ctx;
             format!("a window of {n_tokens} tokens, the header states n_ctx {there}")
-        } else if header.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
+        } else if about.n_windows.is_some_and(|n| window >= n) || window == u32::MAX {
             "more windows than the header states".to_owned()
         } else if n_rows > n_tokens {
             format!("{n_rows} rows for {n_tokens} tokens")
@@ -230,7 +207,7 @@ impl ReadStream for KlPyReader {
         }
         let window = self.next.saturating_sub(1);
         let start = self.offset;
-        let n_vocab = self.header.n_vocab as usize;
+        let n_vocab = self.about.n_vocab as usize;
         let shape = Shape {
             window,
             first_row: self.n_rows - self.rows_left,

@@ -6,22 +6,12 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use super::*;
-use crate::error::Named;
 use crate::reference::ReadStream;
 use crate::testing::*;
-use crate::{Error, Result, WindowSpec, Writer};
+use crate::{About, Error, Result, Target, WindowSpec, Writer};
 
 const N_VOCAB: u32 = 5;
 const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
-
-fn header(n_windows: Option<u32>) -> KlPyHeader {
-    KlPyHeader {
-        n_ctx: 8,
-        n_vocab: N_VOCAB,
-        n_windows,
-        ..Default::default()
-    }
-}
 
 /// The window with the same rows, those of its first positions: the only ones a file can hold.
 fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
@@ -29,14 +19,16 @@ fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
     window
 }
 
-fn writer(header: &KlPyHeader) -> Writer<Vec<u8>> {
-    let name = Named::new(Path::new("out"));
-    let start = writer::start(&name, header).unwrap();
-    Writer::begin(Vec::new(), start).unwrap()
+fn writer(windows: &[WindowSpec]) -> Writer<Vec<u8>> {
+    let (target, about) = (
+        Target::new(KIND, None).unwrap(),
+        About::new(KIND, "", 8, N_VOCAB),
+    );
+    Writer::create(Vec::new(), Path::new("out"), target, &about, windows).unwrap()
 }
 
-fn write(header: &KlPyHeader, windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
-    written(writer(header), windows, at_once)
+fn write(windows: &[SampleWindow], at_once: usize) -> Vec<u8> {
+    written(writer(&specs(windows)), windows, at_once)
 }
 
 fn read(path: &Path, at_once: usize) -> Result<Vec<(WindowSpec, Vec<u32>)>> {
@@ -104,7 +96,7 @@ fn a_window_longer_than_the_context_is_refused() {
         first_scored: 0,
         n_rows: 9,
     };
-    assert!(writer(&header(None)).window_format().encode(&spec).is_err());
+    assert!(writer(&[]).window_format().encode(&spec).is_err());
 }
 
 #[test]
@@ -113,7 +105,7 @@ fn trailing_bytes_are_named() {
     let windows = [rows_from_the_start(window(0, 3, 1, N_VOCAB))];
     for whole in [
         gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
-        write(&header(Some(1)), &windows, 9),
+        write(&windows, 9),
     ] {
         for trailing in [&b"\n"[..], b"some more bytes", &[0; 512]] {
             let error = read(scratch.file(&[&whole, trailing].concat()), 9).unwrap_err();
@@ -216,7 +208,7 @@ fn every_truncation_is_found() {
     let scratch = Scratch::new();
     for bytes in [
         // Written by kl: the header counts the windows.
-        write(&header(Some(2)), &windows, 9),
+        write(&windows, 9),
         // Written by kl.py: one member.
         gzip(&stream(&[1, 1, 5, 3, 0, 0, 0, 0, 0])),
     ] {
@@ -232,7 +224,7 @@ fn every_truncation_is_found() {
 fn unread_rows_are_skipped() {
     let windows = [window(0, 3, 1, N_VOCAB), window(1, 2, 0, N_VOCAB)].map(rows_from_the_start);
     let scratch = Scratch::new();
-    let mut reader = KlPyReader::open(scratch.file(&write(&header(None), &windows, 9))).unwrap();
+    let mut reader = KlPyReader::open(scratch.file(&write(&windows, 9))).unwrap();
     assert!(reader.next_rows(1).unwrap().is_none(), "no window yet");
     reader.next_window().unwrap();
     reader.next_rows(1).unwrap();
@@ -244,10 +236,9 @@ fn unread_rows_are_skipped() {
 
 #[test]
 fn writers_refuse_what_the_file_cannot_hold() {
-    let header = header(Some(1));
-    let create = || writer(&header);
-    let format = create().window_format();
     let w = rows_from_the_start(window(0, 3, 1, N_VOCAB));
+    let create = || writer(std::slice::from_ref(&w.spec));
+    let format = create().window_format();
     let members: Vec<_> = encode(&format, &w, 9)
         .iter()
         .map(|piece| piece.clone().compress())
@@ -262,7 +253,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
     assert!(writer.finish().is_err(), "no rows");
     let late = WindowSpec {
         first_scored: 1,
-        ..w.spec
+        ..w.spec.clone()
     };
     assert!(format.encode(&late).is_err(), "rows that start late");
 }
@@ -273,7 +264,7 @@ proptest! {
     #[test]
     fn round_trip(windows in any_windows(N_VOCAB), at_once in 1usize..9) {
         let windows: Vec<_> = windows.into_iter().map(rows_from_the_start).collect();
-        let bytes = write(&header(Some(windows.len() as u32)), &windows, at_once);
+        let bytes = write(&windows, at_once);
         let found = read(Scratch::new().file(&bytes), 10 - at_once).unwrap();
         let expected: Vec<_> = windows
             .into_iter()

@@ -8,7 +8,6 @@
 
 mod header;
 mod reader;
-mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -17,8 +16,13 @@ pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 pub(crate) use header::LlamaCppHeader;
 pub(crate) use reader::LlamaCppReader;
 
-use crate::reference::Kind;
-use crate::reference::format::Format;
+use crate::error::{Named, Result};
+use crate::reference::format::{Format, WriteFormat};
+use crate::reference::{About, Kind};
+use crate::row::RowLayout;
+use crate::window::longest;
+use crate::writing::{Start, WindowFormat, rows_per_piece};
+use crate::{Encoding, WindowSpec};
 
 /// llama.cpp's base file.
 pub const KIND: Kind = Kind::new("llama.cpp");
@@ -36,5 +40,88 @@ pub(crate) static FORMAT: Format = Format {
         magics.iter().any(|magic| start.raw.starts_with(magic))
     },
     open: |path| LlamaCppReader::open(path).map(LlamaCppReader::into_reference),
-    write: Some(writer::FORMAT),
+    write: Some(WRITE_FORMAT),
 };
+
+/// The writing side: rows as they are; a window's tokens are at the file's start.
+const WRITE_FORMAT: WriteFormat = WriteFormat {
+    encodings: &[Encoding::U16],
+    start: |name, _, about, windows| start(name, about, windows),
+    projected_bytes: |_, about, windows| {
+        let bytes = header_of(about, windows).file_bytes();
+        bytes.unwrap_or(u64::MAX)
+    },
+    window_fault: |window, n_ctx| {
+        let header = LlamaCppHeader {
+            n_ctx,
+            ..LlamaCppHeader::default()
+        };
+        let fits = window.tokens.len() == n_ctx as usize
+            && window.first_scored == header.first_scored()
+            && window.n_rows == header.rows_per_window();
+        (!fits).then_some(
+            "llama.cpp's base file has the rows n_ctx/2 to n_ctx-2 of windows of n_ctx tokens",
+        )
+    },
+    window_head: |_window, _n_vocab| Vec::new(),
+    has_checksum: false,
+    pack: None,
+    end: |_windows, _offset| Ok(Vec::new()),
+};
+
+/// The header of a file of these windows.
+fn header_of(about: &About, windows: &[WindowSpec]) -> LlamaCppHeader {
+    LlamaCppHeader {
+        n_ctx: match longest(windows) {
+            0 => about.n_ctx,
+            longest => longest,
+        },
+        n_vocab: about.n_vocab,
+        n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+        is_floored: true,
+    }
+}
+
+/// The start of a file of these windows.
+fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+    let header = header_of(about, windows);
+    let LlamaCppHeader { n_ctx, n_vocab, .. } = header;
+    let mut bytes = header.to_bytes().to_vec();
+    let mut fault = header.fault();
+    for window in windows {
+        let tokens = &window.tokens;
+        if tokens.len() != n_ctx as usize {
+            fault = Some(format!(
+                "{} tokens are not a window of {n_ctx}",
+                tokens.len()
+            ));
+        } else if let Some(token) = tokens.iter().find(|&&token| token >= n_vocab) {
+            fault = Some(format!(
+                "token {token} is outside the vocabulary of {n_vocab}"
+            ));
+        }
+        bytes.extend_from_slice(bytemuck::cast_slice(tokens));
+    }
+    if header.file_bytes().is_none() {
+        fault = fault.or(Some("a file of more than 2^64 bytes".to_owned()));
+    }
+    if let Some(fault) = fault {
+        return Err(name.unwritable(fault));
+    }
+    Ok(Start {
+        bytes,
+        format: WindowFormat {
+            name: name.clone(),
+            kind: KIND,
+            format: &WRITE_FORMAT,
+            layout: RowLayout::LlamaCpp,
+            n_ctx,
+            n_vocab,
+            row_len: n_vocab,
+            rows_per_piece: rows_per_piece(RowLayout::LlamaCpp, n_vocab),
+        },
+        n_windows: Some(header.n_windows),
+        n_rows: Some(header.n_rows()),
+        states: None,
+    })
+}

@@ -3,10 +3,9 @@
 use std::ops::Range;
 
 use super::NativeReader;
-use super::member::{self, HEAD_BYTES, MemberHead, Tag};
-use super::members::unpack_at;
-use crate::checksum;
+use super::member::{self, HEAD_BYTES, MemberHead, Tag, unpack_at};
 use crate::error::Result;
+use crate::gzip::checksum_matches;
 use crate::reference::ReadBlocks;
 use crate::row::{RowBlock, Shape};
 use crate::{WindowEntry, WindowSpec};
@@ -26,7 +25,7 @@ impl NativeReader {
         let entry = self.entry(i).window;
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
-        let (offset, head) = self.member(i, 0, Tag::head(entry.window), expected..=expected)?;
+        let (offset, head) = self.member(i, 0, Tag::window(entry.window), expected..=expected)?;
         let plain = unpack_at(&self.source, offset, &head).map_err(|e| self.in_window(i, e))?;
         let numbers: Vec<u32> = plain
             .as_chunks::<4>()
@@ -215,7 +214,7 @@ impl ReadBlocks for NativeReader {
             crc.update(block.bytes().get(..bytes).unwrap_or_default());
             reuse = Some(block);
         }
-        match checksum::matches(crc.finalize(), CRC_OF_WHOLE) {
+        match checksum_matches(crc.finalize(), CRC_OF_WHOLE) {
             true => Ok(()),
             false => {
                 let what = "the checksum after the window's rows does not match";

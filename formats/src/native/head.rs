@@ -5,8 +5,7 @@ use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
-use super::member::{self, HEAD_BYTES, Tag};
-use super::members::{member_at, unpack_at};
+use super::member::{self, HEAD_BYTES, Tag, plain_at};
 use super::{Header, NativeReader};
 use crate::error::Result;
 use crate::source::Source;
@@ -30,7 +29,8 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
     let bytes = states.head_bytes();
     let piece = move |i: u64| PIECE_BYTES.min(bytes - i * PIECE_BYTES);
     // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
-    let pieces = (0..bytes.div_ceil(PIECE_BYTES)).map(move |i| (Tag::of_head(i as u32), piece(i)));
+    let pieces =
+        (0..bytes.div_ceil(PIECE_BYTES)).map(move |i| (Tag::head_piece(i as u32), piece(i)));
     let n_rows = states.check.rows.len() as u32; // bounded by the header
     let rows = (0..n_rows).map(move |i| (Tag::check_row(i), 4 * u64::from(n_vocab)));
     pieces.chain(rows)
@@ -94,9 +94,8 @@ impl Read for HeadStream<'_> {
             let Some((offset, tag)) = self.left.next() else {
                 return Ok(0);
             };
-            let unpacked = member_at(self.source, offset, tag)
-                .and_then(|head| unpack_at(self.source, offset, &head));
-            self.plain = io::Cursor::new(unpacked.map_err(io::Error::other)?);
+            let plain = plain_at(self.source, offset, tag);
+            self.plain = io::Cursor::new(plain.map_err(io::Error::other)?);
         }
     }
 }
@@ -113,7 +112,7 @@ impl NativeReader {
     /// The head of hidden states: the bytes of its tensor, then the values of the steps that follow,
     /// as f32. They are checked as they are read: an error of the stream is a [`crate::Error`].
     pub fn head(&self) -> Box<dyn Read + '_> {
-        let left = self.head_members().filter(|(_, tag)| tag.is_of_head());
+        let left = self.head_members().filter(|(_, tag)| tag.is_head_piece());
         Box::new(HeadStream {
             source: &self.source,
             left: Box::new(left),
@@ -126,10 +125,9 @@ impl NativeReader {
     /// # Errors
     /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].
     pub fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
-        let members = self.head_members().filter(|(_, tag)| !tag.is_of_head());
+        let members = self.head_members().filter(|(_, tag)| !tag.is_head_piece());
         let rows = members.map(|(offset, tag)| {
-            let head = member_at(&self.source, offset, tag)?;
-            let plain = unpack_at(&self.source, offset, &head)?;
+            let plain = plain_at(&self.source, offset, tag)?;
             let logits = plain.as_chunks::<4>().0.iter();
             Ok(logits.map(|b| f32::from_le_bytes(*b)).collect())
         });
@@ -147,9 +145,8 @@ impl NativeReader {
         };
         let mut hash = TensorHash::new(states);
         for (offset, tag) in self.head_members() {
-            let head = member_at(&self.source, offset, tag)?;
-            let plain = unpack_at(&self.source, offset, &head)?;
-            if tag.is_of_head() {
+            let plain = plain_at(&self.source, offset, tag)?;
+            if tag.is_head_piece() {
                 hash.update(&plain);
             }
         }
@@ -212,7 +209,7 @@ impl<W: Write> Writer<W> {
         let mut bytes = Vec::new();
         let mut rows = check_rows.iter();
         for (tag, n) in members(&states, n_vocab) {
-            if tag.is_of_head() {
+            if tag.is_head_piece() {
                 let mut plain = Vec::with_capacity(n as usize); // at most PIECE_BYTES
                 let read = head.by_ref().take(n).read_to_end(&mut plain);
                 read.map_err(|cause| self.name().io("read the head for it", cause))?;

@@ -1,17 +1,17 @@
-//! A gzip member with the extra field of `LOGITS.md`: how long it is and what it holds, and
-//! checksums over each of its bytes.
+//! A gzip member with the extra field of `LOGITS.md`, which states its length and its contents, with
+//! checksums over each of its bytes; and members as they are read from a file.
 
 use byteorder::{LittleEndian, ReadBytesExt};
 
-use crate::checksum;
-use crate::deflate::{self, deflate};
-use crate::gzip::{TRAILER_BYTES, is_trailer, trailer};
+use super::{Header, MAX_HEADER_BYTES_WITH_PROMPTS};
+use crate::gzip::{self, TRAILER_BYTES, checksum_matches, deflate, is_trailer, trailer};
+use crate::source::Source;
 
 /// Bytes before the body, in every member but the end.
 pub(super) const HEAD_BYTES: usize = 44;
 
 /// Bytes of the whole end member.
-pub(super) const END_BYTES: usize = END_HEAD_BYTES + deflate::EMPTY_BODY.len() + TRAILER_BYTES;
+pub(super) const END_BYTES: usize = END_HEAD_BYTES + gzip::EMPTY_BODY.len() + TRAILER_BYTES;
 
 /// The fault of a member whose bytes have changed.
 pub(super) const WRONG_CHECKSUM: &str = "a member's checksum does not match its bytes";
@@ -38,70 +38,50 @@ pub(super) struct Tag {
 
 impl Tag {
     /// The two lines.
-    pub(super) const HEADER: Tag = Tag {
-        kind: 0,
-        window: 0,
-        piece: 0,
-    };
+    pub(super) const HEADER: Tag = Tag::new(0, 0, 0);
     /// The index.
-    pub(super) const INDEX: Tag = Tag {
-        kind: 3,
-        window: 0,
-        piece: 0,
-    };
+    pub(super) const INDEX: Tag = Tag::new(3, 0, 0);
     /// Nothing: the file's end.
-    pub(super) const END: Tag = Tag {
-        kind: 4,
-        window: 0,
-        piece: 0,
-    };
+    const END: Tag = Tag::new(4, 0, 0);
 
-    /// A piece of the head of hidden states.
-    pub(super) fn of_head(piece: u32) -> Tag {
+    const fn new(kind: u32, window: u32, piece: u32) -> Tag {
         Tag {
-            kind: 5,
-            window: 0,
-            piece,
-        }
-    }
-
-    /// A row to check the head with.
-    pub(super) fn check_row(piece: u32) -> Tag {
-        Tag {
-            kind: 6,
-            window: 0,
+            kind,
+            window,
             piece,
         }
     }
 
     /// A window's counts and tokens.
-    pub(super) fn head(window: u32) -> Tag {
-        Tag {
-            kind: 1,
-            window,
-            piece: 0,
-        }
+    pub(super) fn window(window: u32) -> Tag {
+        Tag::new(1, window, 0)
     }
 
     /// Some of a window's rows.
     pub(super) fn rows(window: u32, piece: u32) -> Tag {
-        Tag {
-            kind: 2,
-            window,
-            piece,
-        }
+        Tag::new(2, window, piece)
     }
 
-    pub(super) fn is_head(self) -> bool {
+    /// A piece of the head of hidden states.
+    pub(super) fn head_piece(piece: u32) -> Tag {
+        Tag::new(5, 0, piece)
+    }
+
+    /// A row to check the head with.
+    pub(super) fn check_row(piece: u32) -> Tag {
+        Tag::new(6, 0, piece)
+    }
+
+    pub(super) fn is_window(self) -> bool {
         self.kind == 1
-    }
-
-    pub(super) fn is_of_head(self) -> bool {
-        self.kind == 5
     }
 
     pub(super) fn is_rows(self) -> bool {
         self.kind == 2
+    }
+
+    pub(super) fn is_head_piece(self) -> bool {
+        self.kind == 5
     }
 }
 
@@ -126,7 +106,7 @@ pub(super) struct End {
 
 /// Bytes of a member that stores `plain` bytes.
 pub(super) fn stored_bytes(plain: u64) -> u64 {
-    deflate::stored_bytes(plain).saturating_add((HEAD_BYTES + TRAILER_BYTES) as u64)
+    gzip::stored_bytes(plain).saturating_add((HEAD_BYTES + TRAILER_BYTES) as u64)
 }
 
 /// The member that holds `plain`, which is shorter than 4 GiB: pieces are bounded.
@@ -146,50 +126,32 @@ pub(super) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
     bytes.resize(HEAD_BYTES, 0);
     deflate(plain, bytes);
     bytes.extend_from_slice(&trailer(plain));
-    let packed_crc = crc32fast::hash(&bytes[HEAD_BYTES..]);
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    head.extend_from_slice(&GZIP);
-    head.extend_from_slice(&EXTRA);
-    put_u32s(
-        &mut head,
-        &[
-            bytes.len() as u32,
-            plain.len() as u32,
-            tag.kind,
-            tag.window,
-            tag.piece,
-        ],
-    );
-    seal(&mut head, packed_crc);
+    let lengths = [bytes.len() as u32, plain.len() as u32];
+    let head = head(EXTRA, lengths, tag, &[], &bytes[HEAD_BYTES..]);
     bytes[..HEAD_BYTES].copy_from_slice(&head);
 }
 
 /// The end member's bytes.
 pub(super) fn build_end(end: End) -> Vec<u8> {
-    let mut packed = deflate::EMPTY_BODY.to_vec();
+    let mut packed = gzip::EMPTY_BODY.to_vec();
     packed.extend_from_slice(&trailer(&[]));
-    let mut bytes = Vec::with_capacity(END_BYTES);
-    bytes.extend_from_slice(&GZIP);
-    bytes.extend_from_slice(&END_EXTRA);
-    put_u32s(&mut bytes, &[END_BYTES as u32, 0, Tag::END.kind, 0, 0]);
-    bytes.extend_from_slice(&end.index_offset.to_le_bytes());
-    bytes.extend_from_slice(&end.file_bytes.to_le_bytes());
-    seal(&mut bytes, crc32fast::hash(&packed));
+    let lengths = [END_BYTES as u32, 0];
+    let offsets = [end.index_offset, end.file_bytes];
+    let mut bytes = head(END_EXTRA, lengths, Tag::END, &offsets, &packed);
     bytes.extend_from_slice(&packed);
     bytes
 }
 
-fn put_u32s(bytes: &mut Vec<u8>, values: &[u32]) {
-    values
-        .iter()
-        .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
-}
-
-/// Puts the two checksums after a header.
-fn seal(head: &mut Vec<u8>, packed_crc: u32) {
-    put_u32s(head, &[packed_crc]);
-    let header_crc = crc32fast::hash(head);
-    put_u32s(head, &[header_crc]);
+/// A member's header, with the CRC-32 of what follows it and its own.
+fn head(extra: [u8; 6], lengths: [u32; 2], tag: Tag, offsets: &[u64], packed: &[u8]) -> Vec<u8> {
+    let mut head = [&GZIP[..], &extra].concat();
+    let [member_bytes, plain_bytes] = lengths;
+    let numbers = [member_bytes, plain_bytes, tag.kind, tag.window, tag.piece];
+    head.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    head.extend(offsets.iter().flat_map(|n| n.to_le_bytes()));
+    head.extend(crc32fast::hash(packed).to_le_bytes());
+    head.extend(crc32fast::hash(&head).to_le_bytes());
+    head
 }
 
 /// Reads a member's header; `None` if it is not one, or damaged.
@@ -228,19 +190,19 @@ fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
     let mut values = [0; 6];
     fields.read_u32_into::<LittleEndian>(&mut values).ok()?;
     let crc = fields.read_u32::<LittleEndian>().ok()?;
-    checksum::matches(crc32fast::hash(head.get(..HEAD_BYTES - 4)?), crc).then_some(values)
+    checksum_matches(crc32fast::hash(head.get(..HEAD_BYTES - 4)?), crc).then_some(values)
 }
 
 impl MemberHead {
     /// Returns true if the packed bytes can hold as much as the header states. Ask before
     /// allocating memory.
     pub(super) fn is_plausible(&self) -> bool {
-        u64::from(self.plain_bytes) <= deflate::most_plain_bytes(self.member_bytes as usize)
+        u64::from(self.plain_bytes) <= gzip::most_plain_bytes(self.member_bytes as usize)
     }
 
     /// Returns true if these bytes are what follows the header.
     pub(super) fn matches(&self, packed: &[u8]) -> bool {
-        checksum::matches(crc32fast::hash(packed), self.packed_crc)
+        checksum_matches(crc32fast::hash(packed), self.packed_crc)
     }
 
     /// Unpacks, in place, a member whose rows are stored, as they nearly always are: moves its
@@ -254,11 +216,11 @@ impl MemberHead {
             head.tag == tag
                 && u64::from(head.plain_bytes) == plain_bytes
                 && head.member_bytes as usize == member.len()
-                && checksum::matches(crc32fast::hash(packed), head.packed_crc)
+                && checksum_matches(crc32fast::hash(packed), head.packed_crc)
         });
         let plain = plain_bytes as usize; // less than the member's bytes
         is_whole
-            && deflate::unstore(member, HEAD_BYTES, plain)
+            && gzip::unstore(member, HEAD_BYTES, plain)
             && member
                 .get(..plain)
                 .zip(member.last_chunk())
@@ -276,7 +238,7 @@ impl MemberHead {
         let (body, end) = packed
             .split_last_chunk::<TRAILER_BYTES>()
             .ok_or("a member too short")?;
-        if !deflate::inflate(body, plain) {
+        if !gzip::inflate(body, plain) {
             return Err("a member does not inflate to the length it states");
         }
         match is_trailer(end, plain) {
@@ -284,4 +246,75 @@ impl MemberHead {
             false => Err("a member's checksum does not match what it inflates to"),
         }
     }
+}
+
+/// The header, and where it ends.
+pub(super) fn open_header(source: &Source) -> crate::Result<(Header, u64)> {
+    let name = &source.name;
+    match source.array_at::<3>(0)? {
+        None => return Err(name.not_a_reference(format!("it has {} bytes", source.len))),
+        Some([0x1f, 0x8b, 0x08]) => {}
+        Some(_) => return Err(name.not_a_reference("it is not gzip")),
+    }
+    let Some(bytes) = source.array_at::<HEAD_BYTES>(0)? else {
+        return Err(name.truncated(None, source.len, "the file ends within its header"));
+    };
+    let Some(head) = read_head(&bytes).filter(|head| head.tag == Tag::HEADER) else {
+        return Err(name.corrupt(
+            None,
+            0,
+            "the first gzip member carries no intact kl field (kl's file, compressed again by \
+             another program, would look so)",
+        ));
+    };
+    if u64::from(head.member_bytes) > source.len {
+        return Err(name.truncated(None, source.len, "the file ends within its header"));
+    }
+    if head.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
+        return Err(name.too_large("a header of more than 64 MiB"));
+    }
+    let lines = unpack_at(source, 0, &head)?;
+    Ok((Header::from_lines(&lines, name)?, head.member_bytes.into()))
+}
+
+/// The header of the member at `offset`, which must be whole and state `tag`.
+pub(super) fn member_at(source: &Source, offset: u64, tag: Tag) -> crate::Result<MemberHead> {
+    let corrupt = |what| source.name.corrupt(None, offset, what);
+    let bytes = source
+        .array_at(offset)?
+        .ok_or_else(|| corrupt("no member fits here"))?;
+    let head = read_head(&bytes)
+        .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
+    if head.tag != tag {
+        return Err(corrupt("a member does not hold what the index states"));
+    }
+    if offset
+        .checked_add(head.member_bytes.into())
+        .is_none_or(|end| end > source.len)
+    {
+        return Err(corrupt("a member reaches past the file's end"));
+    }
+    if !head.is_plausible() {
+        return Err(corrupt("a member states more than its bytes can hold"));
+    }
+    Ok(head)
+}
+
+/// The plain bytes of the member at `offset`, whose header has been read.
+pub(super) fn unpack_at(source: &Source, offset: u64, head: &MemberHead) -> crate::Result<Vec<u8>> {
+    let corrupt = |what| source.name.corrupt(None, offset, what);
+    if u64::from(head.member_bytes) < MIN_BYTES || !head.is_plausible() {
+        return Err(corrupt("a member states more than its bytes can hold"));
+    }
+    let mut packed = vec![0; head.member_bytes as usize - HEAD_BYTES];
+    source.read_exact_at(&mut packed, offset + HEAD_BYTES as u64)?;
+    let mut plain = vec![0; head.plain_bytes as usize];
+    head.unpack(&packed, &mut plain).map_err(corrupt)?;
+    Ok(plain)
+}
+
+/// The plain bytes of the member at `offset`, which must be whole and state `tag`.
+pub(super) fn plain_at(source: &Source, offset: u64, tag: Tag) -> crate::Result<Vec<u8>> {
+    let head = member_at(source, offset, tag)?;
+    unpack_at(source, offset, &head)
 }

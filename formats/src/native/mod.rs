@@ -10,8 +10,6 @@ mod head;
 mod header;
 mod index;
 mod member;
-mod members;
-mod merge;
 mod reader;
 mod walk;
 mod writer;

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use super::head::HeadMembers;
 use super::index;
-use super::member::{self, END_BYTES, MemberHead, Tag};
-use super::members::{member_at, open_header, unpack_at};
+use super::member::{self, END_BYTES, MemberHead, Tag, member_at, open_header, unpack_at};
 use super::{Header, KIND, walk};
 use crate::WindowEntry;
 use crate::error::{Error, Named, Result};

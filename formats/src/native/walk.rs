@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::Header;
 use super::head::HeadMembers;
-use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag};
-use super::members::{open_header, unpack_at};
+use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag, open_header, unpack_at};
 use crate::source::Source;
 use crate::window::PlacedWindow;
 use crate::{Error, WindowEntry};
@@ -41,19 +40,13 @@ pub(super) struct Walked {
     /// Where the walk stopped.
     offset: u64,
     /// The window that the walk stopped in.
-    within: Option<Unfinished>,
+    within: Option<PlacedWindow>,
     /// True if the index was seen.
     index: bool,
     /// True if the walk stopped because bytes were missing.
     cut: bool,
     /// The fault of the window's head that the walk stopped at.
     damage: Option<Error>,
-}
-
-/// A window whose members have not all been seen.
-struct Unfinished {
-    entry: PlacedWindow,
-    pieces: u32,
 }
 
 /// Walks members until one is not whole.
@@ -80,8 +73,8 @@ pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Resul
             return Ok(walked);
         };
         if u64::from(head.member_bytes) > left {
-            if head.tag.is_head() {
-                walked.enter(&head, [0; 3], u32::MAX);
+            if head.tag.is_window() {
+                walked.enter(&head, [0; 3]);
             }
             walked.cut = true;
             return Ok(walked);
@@ -99,7 +92,7 @@ pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Resul
 impl Walked {
     /// Counts a whole member.
     fn count(&mut self, source: &Source, header: &Header, head: MemberHead) -> crate::Result<()> {
-        if head.tag.is_head() {
+        if head.tag.is_window() {
             // Its counts state how many pieces follow.
             let plain = unpack_at(source, self.offset, &head)?;
             let number = |i| {
@@ -110,36 +103,33 @@ impl Walked {
                     .map(|b| u32::from_le_bytes(*b))
             };
             let counts = [number(1), number(2), number(4)].map(Option::unwrap_or_default);
-            let [_, n_rows, _] = counts;
-            self.enter(&head, counts, n_rows.div_ceil(header.rows_per_piece));
+            self.enter(&head, counts);
         } else if let (true, Some(window)) = (head.tag.is_rows(), &mut self.within) {
-            window.entry.offsets.push(self.offset);
+            window.offsets.push(self.offset);
         }
         self.index |= head.tag == Tag::INDEX;
         // Not past the file's end: the caller has looked.
         self.offset += u64::from(head.member_bytes);
-        let is_whole = |window: &mut Unfinished| window.entry.n_pieces() >= window.pieces;
+        let n_pieces = |n_rows: u32| n_rows.div_ceil(header.rows_per_piece);
+        let is_whole =
+            |placed: &mut PlacedWindow| placed.n_pieces() >= n_pieces(placed.window.n_rows);
         if let Some(window) = self.within.take_if(is_whole) {
-            self.whole.push(window.entry);
+            self.whole.push(window);
             self.whole_until = self.offset;
         }
         Ok(())
     }
 
-    /// A window begins, with these counts (tokens, rows, first scored position) and pieces of rows.
-    fn enter(&mut self, head: &MemberHead, counts: [u32; 3], pieces: u32) {
-        let [n_tokens, n_rows, first_scored] = counts;
-        self.within = Some(Unfinished {
-            entry: PlacedWindow {
-                window: WindowEntry {
-                    window: head.tag.window,
-                    n_tokens,
-                    n_rows,
-                    first_scored,
-                },
-                offsets: vec![self.offset],
+    /// A window begins, with these counts: tokens, rows, first scored position.
+    fn enter(&mut self, head: &MemberHead, [n_tokens, n_rows, first_scored]: [u32; 3]) {
+        self.within = Some(PlacedWindow {
+            window: WindowEntry {
+                window: head.tag.window,
+                n_tokens,
+                n_rows,
+                first_scored,
             },
-            pieces,
+            offsets: vec![self.offset],
         });
     }
 
@@ -148,7 +138,7 @@ impl Walked {
             return damage;
         }
         let name = &source.name;
-        let window = self.within.map(|window| window.entry.window.window);
+        let window = self.within.map(|placed| placed.window.window);
         if !self.cut {
             let what = match self.index {
                 true => "the end member is damaged, or bytes were appended to it",

@@ -1,14 +1,15 @@
-//! The writing side: header, index and end, and windows as members.
+//! The writing side: header, index and end, windows as members, and windows that are copied from
+//! another file as they are.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::member::{self, Tag};
+use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM, member_at};
 use super::{Header, KIND, NativeReader, index};
-use crate::Encoding;
 use crate::error::{Named, Result};
 use crate::reference::format::WriteFormat;
-use crate::writing::{Part, Start, WindowFormat, Writer, of_members};
+use crate::writing::{Part, Piece, Start, WindowFormat, Writer, of_members};
+use crate::{Encoding, HeadCheck, ReadBlocks as _, States};
 
 pub(super) const FORMAT: WriteFormat = WriteFormat {
     encodings: &[
@@ -38,7 +39,7 @@ pub(super) const FORMAT: WriteFormat = WriteFormat {
     has_checksum: true,
     pack: Some(|bytes, part, plain| {
         let tag = match part {
-            Part::Head(window) => Tag::head(window.window),
+            Part::Head(window) => Tag::window(window.window),
             Part::Rows { window, piece } => Tag::rows(window, piece),
         };
         member::build_in(bytes, tag, plain);
@@ -99,4 +100,99 @@ fn start(name: &Named, header: &Header) -> Result<Start> {
         n_rows: Some(header.n_rows),
         states: header.states.clone(),
     })
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. Both files
+    /// must have rows of the same length, encoding and number in a piece. Those of hidden states must
+    /// have the same head too, which the first window brings along.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] if a member's bytes do not match its checksum,
+    /// [`crate::Error::Unwritable`] if the window is not the next one or belongs to a file of another
+    /// kind of rows, [`crate::Error::Io`].
+    pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
+        let entry = from.entry(i);
+        let window = entry.window;
+        let n_pieces = entry.n_pieces();
+        self.check_fits(from)?;
+        if let Some((_, true)) = self.states() {
+            self.copy_head(from)?;
+        }
+        // Reads the window's head, which must agree with the index.
+        from.window(i)?;
+        for m in 0..=n_pieces {
+            let (tag, part) = match m.checked_sub(1) {
+                None => (Tag::window(window.window), Part::Head(window)),
+                Some(piece) => {
+                    let window = window.window;
+                    (Tag::rows(window, piece), Part::Rows { window, piece })
+                }
+            };
+            let bytes = from.member_bytes(i, m as usize, tag)?;
+            self.append(Piece::copied(bytes, part, self.format()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the head of `from` as it is: its members' bytes, unchanged.
+    fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
+        if from.header().states.as_ref() != self.states().map(|(states, _)| states) {
+            return Err(from
+                .name()
+                .unwritable("another head than the header states"));
+        }
+        for (offset, tag) in from.head_members() {
+            let head = member_at(&from.source, offset, tag)?;
+            let bytes = from.whole_member(offset, &head)?;
+            self.put(&bytes)?;
+        }
+        self.end_head();
+        Ok(())
+    }
+
+    fn check_fits(&self, from: &NativeReader) -> Result<()> {
+        let (header, format) = (from.header(), self.format());
+        let is_alike = header.layout() == format.layout
+            && header.n_vocab == format.n_vocab
+            && header.rows_per_piece == format.rows_per_piece
+            && are_alike(
+                header.states.as_ref(),
+                self.states().map(|(states, _)| states),
+            );
+        match is_alike {
+            true => Ok(()),
+            false => Err(from.name().unwritable("windows of another layout")),
+        }
+    }
+}
+
+/// Returns true if rows are made of both alike. Their checks may differ: each is of its own
+/// machine.
+fn are_alike(one: Option<&States>, other: Option<&States>) -> bool {
+    let but_check = |states: &States| States {
+        check: HeadCheck::default(),
+        ..states.clone()
+    };
+    one.map(but_check) == other.map(but_check)
+}
+
+impl NativeReader {
+    /// All bytes of member `m` of the `i`-th window, whose checksum has been checked.
+    fn member_bytes(&self, i: usize, m: usize, tag: Tag) -> Result<Vec<u8>> {
+        let (offset, head) = self.member(i, m, tag, 0..=u64::MAX)?;
+        self.whole_member(offset, &head)
+            .map_err(|e| self.in_window(i, e))
+    }
+
+    /// All bytes of a member, whose checksum has been checked.
+    fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
+        // No more than the file has: `member_at` has checked it.
+        let mut bytes = vec![0; head.member_bytes as usize];
+        self.source.read_exact_at(&mut bytes, offset)?;
+        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
+            true => Ok(bytes),
+            false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::bufread::DeflateDecoder;
 use rawzip::{CompressionMethod, FileReader, RangeReader, ZipArchive};
 
-use crate::checksum;
+use crate::gzip::checksum_matches;
 
 /// The bytes of the directory that are read at once: the longest entry fits.
 const DIRECTORY_BYTES: usize = 256 << 10;
@@ -150,7 +150,7 @@ impl Stream {
         if self.n_bytes != self.member.plain_bytes {
             return invalid("holds more or less than the zip states");
         }
-        match checksum::matches(self.crc.clone().finalize(), self.member.crc) {
+        match checksum_matches(self.crc.clone().finalize(), self.member.crc) {
             true => Ok(()),
             false => invalid("does not match its checksum"),
         }

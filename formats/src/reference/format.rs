@@ -35,11 +35,14 @@ pub(crate) struct WriteFormat {
     /// Set if a CRC-32 of a window's plain bytes follows them.
     pub(crate) has_checksum: bool,
     /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
-    pub(crate) pack: Option<fn(&mut Vec<u8>, Part, &[u8])>,
+    pub(crate) pack: Option<Pack>,
     /// The bytes after the windows of a file, which end at an offset, or a phrase that states what
     /// cannot be written.
     pub(crate) end: fn(&[PlacedWindow], u64) -> std::result::Result<Vec<u8>, &'static str>,
 }
+
+/// Appends plain bytes, its last argument, to bytes of a file.
+pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
 /// The start of a file, by which its kind is recognised.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! A row of llama.cpp's base file: scale and smallest log-probability, then a code for each entry.
 
 use super::Row;
-use super::codes::finite_range;
+use super::u16::finite_range;
 
 /// The largest distance of a logit below its row's largest; llama-perplexity raises lower ones to
 /// this floor.

@@ -1,8 +1,6 @@
 //! A row: one logit for each entry of the vocabulary, and how it is stored as bytes.
 
 mod block;
-mod codes;
-mod encoding;
 mod layout;
 pub(crate) mod llama_cpp;
 mod u16;
@@ -11,8 +9,7 @@ use std::ops::Range;
 
 pub use block::RowBlock;
 pub(crate) use block::Shape;
-pub use encoding::Encoding;
-pub use layout::RowLayout;
+pub use layout::{Encoding, RowLayout};
 pub(crate) use u16::Form;
 pub use u16::RowForms;
 

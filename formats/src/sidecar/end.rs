@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::crc_of;
-use crate::checksum;
+use crate::gzip::checksum_matches;
 
 /// The texts of some tokens, as the bytes that the model's tokenizer gives for each: one token may be
 /// part of a character. At most 65,535 bytes a token.
@@ -155,7 +155,7 @@ impl Trailer {
         let (n_records, rest) = bytes.strip_prefix(END_MARK)?.split_first_chunk()?;
         let (texts_bytes, rest) = rest.split_first_chunk()?;
         let (fields, stated) = bytes.split_last_chunk()?;
-        if !checksum::matches(crc_of(header_crc, &[fields]), u32::from_le_bytes(*stated)) {
+        if !checksum_matches(crc_of(header_crc, &[fields]), u32::from_le_bytes(*stated)) {
             return Some(Err("the trailer's checksum does not match"));
         }
         Some(Ok(Self {

@@ -11,7 +11,8 @@ use super::{
     TokenTexts,
 };
 use crate::error::{Error, Named, Result};
-use crate::{Found, checksum, source};
+use crate::gzip::checksum_matches;
+use crate::{Found, source};
 
 /// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
@@ -160,7 +161,7 @@ impl SidecarReader {
         stream.read_exact(&mut crc).map_err(io)?;
         let header_crc = crc32fast::hash(&lines);
         let start = lines.len() as u64 + 4;
-        if !checksum::matches(header_crc, u32::from_le_bytes(crc)) {
+        if !checksum_matches(header_crc, u32::from_le_bytes(crc)) {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
         let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
@@ -228,7 +229,7 @@ impl SidecarReader {
             let what = "the file has become shorter";
             return Err(self.name.truncated(None, at, what));
         }
-        if !checksum::matches(crc32fast::hash(&section), self.trailer.texts_crc) {
+        if !checksum_matches(crc32fast::hash(&section), self.trailer.texts_crc) {
             let what = "the checksum of the tokens' texts does not match";
             return Err(self.name.corrupt(None, at, what));
         }

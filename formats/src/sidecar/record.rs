@@ -4,7 +4,7 @@ use bincode::Options;
 use serde::{Deserialize, Serialize};
 
 use super::crc_of;
-use crate::checksum;
+use crate::gzip::checksum_matches;
 
 /// Bytes of a record: 100 of fields, 4 of checksum.
 pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
@@ -88,7 +88,7 @@ impl TokenRecord {
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES], i: u64, header_crc: u32) -> Option<Self> {
         let (fields, crc) = bytes.split_last_chunk::<4>()?;
         let computed = crc_of(header_crc, &[&i.to_le_bytes(), fields]);
-        if !checksum::matches(computed, u32::from_le_bytes(*crc)) {
+        if !checksum_matches(computed, u32::from_le_bytes(*crc)) {
             return None;
         }
         fields.first_chunk().map(Self::from_fields)

@@ -1,6 +1,5 @@
 //! Writing a reference, whatever its kind.
 
-mod projected;
 mod target;
 mod window_encoder;
 mod writer;
@@ -9,6 +8,6 @@ pub use target::{Target, TargetError};
 pub use window_encoder::{Piece, WindowEncoder, WindowFormat, rows_per_piece};
 pub use writer::Writer;
 
-pub(crate) use projected::of_members;
+pub(crate) use target::of_members;
 pub(crate) use window_encoder::Part;
 pub(crate) use writer::Start;

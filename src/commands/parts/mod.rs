@@ -10,7 +10,7 @@ use kl_formats::{SidecarHeader, SidecarReader, TokenRecord, TokenTexts};
 use super::observer::one_line;
 use crate::report::Warning;
 use crate::report::number::count;
-pub use whole::{Opened, PartHeader, in_order, warnings};
+pub use whole::{Opened, in_order, warnings};
 
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
 #[derive(Debug)]
@@ -84,7 +84,8 @@ fn open(path: &Path) -> Result<OpenedSidecar> {
             count(n)
         );
     }
-    Ok(Opened::new(path, header))
+    let whole = header.of_whole();
+    Ok(Opened::new(path, header, &whole))
 }
 
 impl StoredEvaluation {

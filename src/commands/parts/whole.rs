@@ -1,9 +1,10 @@
 //! The check that files are parts of one whole, and that all of them are there.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kl_formats::{Header, Provenance, Shard, SidecarHeader};
+use kl_formats::{Provenance, Shard};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,34 +15,6 @@ use crate::report::Warning;
 /// The key of an identity that a whole file's does not have: how many parts there are.
 const N_PARTS: &str = "parts";
 
-/// A header of a file that may hold a part of a whole.
-pub trait PartHeader: Serialize + Clone {
-    /// Where the file's rows come from, and the part that it holds.
-    fn provenance(&self) -> &Provenance;
-    /// The header of the whole.
-    fn of_whole(&self) -> Self;
-}
-
-impl PartHeader for SidecarHeader {
-    fn provenance(&self) -> &Provenance {
-        &self.provenance
-    }
-
-    fn of_whole(&self) -> Self {
-        self.of_whole()
-    }
-}
-
-impl PartHeader for Header {
-    fn provenance(&self) -> &Provenance {
-        &self.provenance
-    }
-
-    fn of_whole(&self) -> Self {
-        self.of_whole()
-    }
-}
-
 /// An open file that may hold a part of a whole.
 #[derive(Debug)]
 pub struct Opened<H> {
@@ -51,11 +24,12 @@ pub struct Opened<H> {
     pub identity: Value,
 }
 
-impl<H: PartHeader> Opened<H> {
-    pub fn new(path: &Path, header: H) -> Self {
+impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
+    /// `whole`: the header of the whole, without its part.
+    pub fn new(path: &Path, header: H, whole: &H) -> Self {
         Self {
             path: path.to_owned(),
-            identity: identity(&header),
+            identity: identity(whole, header.shard),
             header,
         }
     }
@@ -73,7 +47,7 @@ impl<H: PartHeader> Opened<H> {
     /// # Errors
     /// If it holds a whole.
     pub fn shard(&self) -> Result<Shard> {
-        match self.header.provenance().shard {
+        match self.header.shard {
             Some(shard) => Ok(shard),
             None => bail!(
                 "{}: is whole, not a part: leave it out",
@@ -85,8 +59,8 @@ impl<H: PartHeader> Opened<H> {
 
 /// Selects the keys of a header that are alike in all parts of a whole. Files may have other names
 /// on another machine, and a machine may compute with other devices: [`warnings`] names those.
-fn identity(header: &impl PartHeader) -> Value {
-    let mut identity = serde_json::to_value(header.of_whole()).unwrap_or_default();
+fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
+    let mut identity = serde_json::to_value(whole).unwrap_or_default();
     for key in ["/writer", "/model_path"] {
         clear(&mut identity, key);
     }
@@ -112,7 +86,7 @@ fn identity(header: &impl PartHeader) -> Value {
     if let Some(backend) = identity.get_mut("backend").and_then(Value::as_object_mut) {
         backend.retain(|key, _| key == "type_k" || key == "type_v");
     }
-    if let (Some(object), Some(shard)) = (identity.as_object_mut(), header.provenance().shard) {
+    if let (Some(object), Some(shard)) = (identity.as_object_mut(), shard) {
         object.insert(N_PARTS.to_owned(), shard.count.into());
     }
     identity
@@ -129,7 +103,9 @@ fn clear(value: &mut Value, pointer: &str) {
 /// # Errors
 /// A part that belongs to another whole than the first, is missing or comes twice: which, and in
 /// which files.
-pub fn in_order<H: PartHeader>(mut parts: Vec<Opened<H>>) -> Result<Vec<Opened<H>>> {
+pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
+    mut parts: Vec<Opened<H>>,
+) -> Result<Vec<Opened<H>>> {
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
@@ -143,12 +119,7 @@ pub fn in_order<H: PartHeader>(mut parts: Vec<Opened<H>>) -> Result<Vec<Opened<H
         }
     }
     let count = first.shard()?.count;
-    let index = |part: &Opened<H>| {
-        part.header
-            .provenance()
-            .shard
-            .map_or(0, |shard| shard.index)
-    };
+    let index = |part: &Opened<H>| part.header.shard.map_or(0, |shard| shard.index);
     parts.sort_by_key(index);
     for pair in parts.windows(2) {
         if let [one, other] = pair
@@ -208,7 +179,7 @@ fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String 
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.
-pub fn warnings<H: PartHeader>(parts: &[Opened<H>]) -> Vec<Warning> {
+pub fn warnings<H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<H>]) -> Vec<Warning> {
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
     };
@@ -230,7 +201,7 @@ pub fn warnings<H: PartHeader>(parts: &[Opened<H>]) -> Vec<Warning> {
         }
     };
     for other in others {
-        let (here, there) = (other.header.provenance(), first.header.provenance());
+        let (here, there): (&Provenance, &Provenance) = (&other.header, &first.header);
         let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
         if here.writer != there.writer {
             differ("the program", other, &writer(here), &writer(there));
@@ -241,7 +212,7 @@ pub fn warnings<H: PartHeader>(parts: &[Opened<H>]) -> Vec<Warning> {
         let run = differences::Run {
             here,
             there,
-            n_ctx: first.header.provenance().n_ctx,
+            n_ctx: first.header.n_ctx,
             has_attention: true,
         };
         for difference in run.differences() {

@@ -3,7 +3,6 @@
 mod comparable;
 mod differences;
 mod files;
-mod label;
 mod pair;
 mod ranking;
 mod row;
@@ -255,7 +254,7 @@ impl Comparer {
         ranking::mark_incomplete(ranked.iter_mut().map(|(_, model)| model));
         ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(a, b));
         let (keys, mut models): (Vec<usize>, Vec<ComparedModel>) = ranked.into_iter().unzip();
-        label::make_distinct(&mut models);
+        ranking::make_distinct(&mut models);
         ranking::mark_pareto_front(&mut models);
         keys.into_iter().zip(models).collect()
     }

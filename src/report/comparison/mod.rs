@@ -8,7 +8,6 @@ mod markdown;
 mod model;
 mod names;
 mod only;
-mod pair;
 mod text;
 mod worst;
 
@@ -24,9 +23,8 @@ use crate::stats::Confidence;
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
-pub use model::{ComparedModel, DifferenceToBest};
+pub use model::{ComparedModel, ComparedPair, DifferenceToBest, PairKind};
 pub(super) use names::Names;
-pub use pair::{ComparedPair, PairKind};
 pub use worst::{WorstText, WorstToken, WorstTop};
 
 /// Evaluations of several models on the same tokens, compared.

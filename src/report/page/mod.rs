@@ -104,7 +104,8 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
 
 /// Adds the filters by which the template shows values: a dash for what is missing.
 fn add_filters(environment: &mut Environment) {
-    let numbers: [(&str, fn(f64) -> String); 6] = [
+    type Show = fn(f64) -> String;
+    let numbers: [(&str, Show); 6] = [
         ("kld", |x| number::significant(x, 4)),
         ("percent", number::percent),
         ("short_percent", |x| {

@@ -1,8 +1,6 @@
 //! The result of a run, as the JSON holds it: field names are its keys.
 
-mod divergent;
 mod model;
-mod prompts;
 mod reference;
 mod states;
 mod timing;
@@ -14,13 +12,11 @@ use serde::Serialize;
 use super::json::Versions;
 use super::warning::Warning;
 
-pub use divergent::{DivergentToken, TokenContext, TopToken};
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
-pub use prompts::PromptReport;
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
 pub use states::{HeadInfo, StatesInfo};
 pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
-pub use tokens::TokenColumns;
+pub use tokens::{DivergentToken, PromptReport, TokenColumns, TokenContext, TopToken};
 pub use verdict::{Reason, Verdict};
 
 /// One run: a reference, and the models evaluated against it.

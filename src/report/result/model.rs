@@ -6,10 +6,8 @@ use std::path::{Path, is_separator};
 use kl_formats::{BackendIdentity, ModelIdentity, Shard, part_of_name};
 use serde::Serialize;
 
-use super::divergent::DivergentToken;
-use super::prompts::PromptReport;
 use super::timing::TimingInfo;
-use super::tokens::TokenColumns;
+use super::tokens::{DivergentToken, PromptReport, TokenColumns};
 use super::verdict::Verdict;
 use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 

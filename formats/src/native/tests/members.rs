@@ -159,7 +159,7 @@ fn tokens_outside_the_vocabulary_are_found() {
     for (i, part) in parts
         .iter()
         .enumerate()
-        .filter(|(_, part)| part.tag.is_head())
+        .filter(|(_, part)| part.tag.is_window())
     {
         let entry = entries
             .iter()
@@ -295,7 +295,7 @@ proptest! {
     ) {
         let (whole, entries) = taken_apart();
         let mut parts = whole.clone();
-        let head = parts.iter_mut().filter(|part| part.tag.is_head()).nth(i).unwrap();
+        let head = parts.iter_mut().filter(|part| part.tag.is_window()).nth(i).unwrap();
         changes.into_iter().for_each(|change| set(&mut head.plain[..20], change));
         let is_same = parts == whole;
         prop_assert_eq!(check(&put_together(&parts, entries)).is_none(), is_same);

@@ -164,7 +164,7 @@ fn hostile_heads_are_refused() {
         json["states"]["then"] = serde_json::json!([]);
     });
     assert!(matches!(open(&large), Error::Truncated { .. }));
-    let piece = |bytes: usize| member::build(Tag::of_head(0), &vec![0; bytes]);
+    let piece = |bytes: usize| member::build(Tag::head_piece(0), &vec![0; bytes]);
     for bytes in [0, 1 << 20, (16 << 20) + 1] {
         let error = open(&[large.clone(), piece(bytes)].concat());
         assert!(matches!(error, Error::Corrupt { .. }), "{bytes}: {error}");
@@ -204,7 +204,10 @@ fn a_head_with_members_missing_or_in_another_order_is_refused() {
 #[test]
 fn a_tensor_that_is_not_the_headers_is_found() {
     let (mut parts, entries) = parts_of(&sample(Float::F16).bytes());
-    let head = parts.iter_mut().find(|part| part.tag.is_of_head()).unwrap();
+    let head = parts
+        .iter_mut()
+        .find(|part| part.tag.is_head_piece())
+        .unwrap();
     head.plain[59] ^= 1;
     let scratch = Scratch::new();
     let path = scratch.file(&put_together(&parts, entries));

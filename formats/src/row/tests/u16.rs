@@ -204,7 +204,7 @@ fn sizes_do_not_overflow() {
 proptest! {
     #[test]
     fn an_entry_is_off_by_half_a_step(row in prop::collection::vec(-60f32..60.0, 1..200)) {
-        let (min, max) = codes::finite_range(&row).unwrap();
+        let (min, max) = finite_range(&row).unwrap();
         let half = f64::from(max - min) / 65535.0 * 0.51;
         let (form, out) = round_trip(&row);
         prop_assert_eq!(form, Form::Linear);
