@@ -160,7 +160,9 @@ mod tests {
         let path = &source.texts[0].path;
         let engine = FakeEngine::default();
         let model = engine.load(path, &ModelOptions::default()).unwrap();
-        in_windows(source, read(source).unwrap(), &model, max_rows).unwrap()
+        let texts = source.texts.iter();
+        let texts = texts.map(|named| crate::input::text::read(&named.path).unwrap());
+        in_windows(source, texts.collect(), &model, max_rows).unwrap()
     }
 
     const WINDOWING: Windowing = Windowing {

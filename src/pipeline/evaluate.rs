@@ -12,7 +12,7 @@ use super::reference_rows::ReferenceRows;
 use super::source::Source;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
-use crate::score::{Kernel, RowPair, TokenScore, floor};
+use crate::score::{Kernel, RowPair, floor};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
@@ -71,7 +71,11 @@ where
             ..pair
         };
         ScoredRow {
-            record: record(window, position, pair.next, &kernel.score(&pair)),
+            record: TokenRecord {
+                window,
+                position,
+                ..kernel.score(&pair)
+            },
             measured: measure(&pair),
         }
     };
@@ -167,35 +171,5 @@ fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
             "window {}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary",
             spec.window
         ))),
-    }
-}
-
-/// The record of a scored position.
-pub(super) fn record(
-    window: u32,
-    position: u32,
-    next: Option<u32>,
-    score: &TokenScore,
-) -> TokenRecord {
-    let flag = |finite: bool, flag: u32| if finite { 0 } else { flag };
-    TokenRecord {
-        window,
-        position,
-        token: next.unwrap_or(u32::MAX),
-        flags: flag(score.ref_finite, TokenRecord::REF_NOT_FINITE)
-            | flag(score.eval_finite, TokenRecord::EVAL_NOT_FINITE),
-        ref_top: score.ref_top,
-        eval_top: score.eval_top,
-        ref_top_rank: score.ref_top_rank,
-        eval_top_rank: score.eval_top_rank,
-        kld: score.kld,
-        reverse_kld: score.reverse_kld,
-        ref_nll: score.ref_nll,
-        eval_nll: score.eval_nll,
-        ref_entropy: score.ref_entropy,
-        ref_top_p: score.ref_top_p,
-        eval_top_p: score.eval_top_p,
-        ref_unknown_p: score.ref_unknown_p,
-        group: 0,
     }
 }

@@ -144,8 +144,7 @@ impl<E: Engine + Sync> FileRun<'_, E> {
         };
         let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
         let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-        let mut rows =
-            rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
+        let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
         rows.n_entries = n_compared as usize;
         let others: HashMap<u32, WindowSpec> = pairs
             .iter()
