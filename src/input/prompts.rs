@@ -8,14 +8,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec};
 
 use super::chat_template::ChatTemplate;
-use super::prompt_file::{self, PromptFile, PromptLine};
+use super::prompt_file::{self, PromptLine};
+use super::text::Text;
 use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
     pub(super) source: &'s PromptSource,
-    pub(super) file: PromptFile,
+    /// The file without its text.
+    pub(super) file: Text,
+    lines: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,
 }
@@ -59,7 +62,7 @@ struct TokenizedPrompt {
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
     pub fn read(source: &'s PromptSource) -> Result<Self> {
-        let file = prompt_file::read(&source.path, source.max_prompts)?;
+        let (file, lines) = prompt_file::read(&source.path, source.max_prompts)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -70,6 +73,7 @@ impl<'s> RawPrompts<'s> {
         Ok(Self {
             source,
             file,
+            lines,
             template,
         })
     }
@@ -82,7 +86,7 @@ impl<'s> RawPrompts<'s> {
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
-        let lines = std::mem::take(&mut self.file.lines);
+        let lines = std::mem::take(&mut self.lines);
         let groups = lines.iter().map(|line| line.group.as_deref());
         let groups = groups.collect::<Option<Vec<_>>>().map(Groups::of_each);
         let mut prompts = Vec::with_capacity(lines.len());
@@ -134,7 +138,7 @@ impl<'s> RawPrompts<'s> {
             groups,
             plan,
             prompts: Some(prompts),
-            chat_template: template.map(|template| template.sha256().to_owned()),
+            chat_template: template.map(|template| template.sha256),
             generated: source.generate,
             ..PreparedInput::default()
         })

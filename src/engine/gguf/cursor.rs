@@ -35,7 +35,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
 pub(super) struct Cursor {
     stream: BufReader<File>,
     hash: Sha256,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Bytes read so far.
     pub(super) offset: u64,
     /// Bytes of the file.
@@ -62,10 +62,6 @@ impl Cursor {
     /// SHA-256 (hex) of all bytes read so far.
     pub(super) fn sha256(&self) -> String {
         hex(&self.hash.clone().finalize())
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The error for a file that is no GGUF, or none that can be read.

@@ -96,7 +96,7 @@ fn read_start(cursor: &mut Cursor) -> Result<()> {
         )));
     }
     if cursor.array::<4>()? != MAGIC {
-        return Err(cursor.fault(instead_of_gguf(cursor.path())));
+        return Err(cursor.fault(instead_of_gguf(&cursor.path)));
     }
     match cursor.u32()? {
         2 | 3 => Ok(()),

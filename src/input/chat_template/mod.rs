@@ -27,7 +27,8 @@ const NAME: &str = "chat template";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    sha256: String,
+    /// SHA-256 (hex) of the template's source.
+    pub sha256: String,
     takes_parts_only: bool,
     bos: String,
     eos: String,
@@ -82,12 +83,6 @@ impl ChatTemplate {
         template.takes_parts_only =
             parts::takes_parts_only(|messages| template.render(messages).ok());
         Ok(template)
-    }
-
-    /// SHA-256 (hex) of the template's source.
-    #[must_use]
-    pub fn sha256(&self) -> &str {
-        &self.sha256
     }
 
     /// Renders `messages`, a JSON list, up to where the model's answer begins. A template
