@@ -1,5 +1,7 @@
 //! The header line, a Python dict literal.
 
+use std::collections::HashMap;
+
 use py_literal::Value;
 
 use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, backend};
@@ -89,10 +91,7 @@ pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
     };
     about.first_scored = Some(0);
     about.backend = Some(backend());
-    for (key, value) in entries {
-        let Value::String(key) = key else {
-            return Err(unusable("a key is not a string"));
-        };
+    for (key, value) in last_of_each(entries).ok_or_else(|| unusable("a key is not a string"))? {
         match (key.as_str(), value) {
             ("n_ctx", value) => about.n_ctx = integer(&key, &value, name)?,
             ("n_vocab", value) => about.n_vocab = integer(&key, &value, name)?,
@@ -108,6 +107,24 @@ pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
         Some(fault) => Err(name.header(fault)),
         None => Ok(about),
     }
+}
+
+/// A dict's entries as Python reads them: each key once, at the index of its first occurrence, with
+/// its last value. `None` if a key is not a string.
+fn last_of_each(entries: Vec<(Value, Value)>) -> Option<Vec<(String, Value)>> {
+    let mut indices = HashMap::new();
+    let mut found: Vec<(String, Value)> = Vec::new();
+    for (key, value) in entries {
+        let Value::String(key) = key else {
+            return None;
+        };
+        let index = *indices.entry(key.clone()).or_insert(found.len());
+        match found.get_mut(index) {
+            Some(entry) => entry.1 = value,
+            None => found.push((key, value)),
+        }
+    }
+    Some(found)
 }
 
 fn values(value: &Value, name: &Named) -> Result<Values> {
