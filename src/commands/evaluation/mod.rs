@@ -6,7 +6,7 @@ mod models;
 mod sidecar;
 mod token_log;
 
-pub use finished::{Known, ScoredTokens};
+pub use finished::ScoredTokens;
 pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each};
 pub use sidecar::SidecarFile;
@@ -187,25 +187,22 @@ impl Evaluation<'_> {
         until: Option<Until>,
     ) -> Result<TokenLog> {
         let Some(mut sidecar) = sidecar else {
-            return Ok(TokenLog::without_sidecar());
+            return Ok(TokenLog::default());
         };
-        if let Some(finished) = sidecar.finished() {
+        if let Some(finished) = &sidecar.finished {
             finished.check(header)?;
             if let Some(until) = &until {
                 finished.check_end(until.clone(), rows.n_rows.is_some())?;
             }
         }
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        let earlier = match sidecar.earlier(header, until.clone())? {
+        let earlier = match sidecar.earlier(header, until)? {
             Some(_) if needs_more => {
-                self.watch.warn(Warning::MeasuredAnew(sidecar.shown()));
+                let path = sidecar.path.display().to_string();
+                self.watch.warn(Warning::MeasuredAnew(path));
                 None
             }
             earlier => earlier,
-        };
-        let earlier = match until {
-            Some(until) => earlier.map(|earlier| earlier.needed(until)),
-            None => earlier,
         };
         TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
     }
@@ -234,9 +231,7 @@ impl Evaluation<'_> {
         let label = self.model.file_name.as_deref().unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
         let mut mean = RunningMean::default();
-        for record in log.records.iter().filter(|record| !record.is_excluded()) {
-            mean.push(record.kld);
-        }
+        mean.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
         let timing = pipeline::evaluate(sources, rows, Kernel::detect(), of_rows, |step| {
             match step {
@@ -248,9 +243,6 @@ impl Evaluation<'_> {
                         .map(|row| in_context(row.record, self.groups.as_ref(), self.tokens))
                         .collect();
                     for (row, record) in window.rows.iter().zip(&records) {
-                        if !record.is_excluded() {
-                            mean.push(record.kld);
-                        }
                         if let Some(most_divergent) = &mut outcome.most_divergent {
                             let (tokens, position) = (&window.tokens, record.position);
                             let context = || TokenContext::new(tokens, position);
@@ -260,8 +252,9 @@ impl Evaluation<'_> {
                             outcome.measured.push(row.measured);
                         }
                     }
-                    let new = log.push(records.into_iter());
+                    mean.push(&records);
                     phase.window(mean.mean());
+                    let new = log.push(records);
                     if until.as_mut().is_some_and(|until| until.push(new)) {
                         return Err(Error::Enough);
                     }

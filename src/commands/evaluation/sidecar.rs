@@ -20,8 +20,8 @@ use crate::stats::Until;
 
 /// A sidecar, whose file is created before the model is loaded.
 pub struct SidecarFile {
-    output: PartialFile,
-    path: PathBuf,
+    pub output: PartialFile,
+    pub path: PathBuf,
     /// Present once the header is known.
     writer: Option<SidecarWriter<BufWriter<File>>>,
     n_records: u64,
@@ -31,29 +31,15 @@ pub struct SidecarFile {
     cut_off: OnceLock<kl_formats::Result<CutOffSidecar>>,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
-    finished: Option<Finished>,
+    pub finished: Option<Finished>,
 }
 
 /// The records that an earlier run has measured of the same model.
 pub enum Earlier {
     /// Every record.
     Whole(Vec<TokenRecord>),
-    /// The first records.
+    /// The first records; with `--until`, those that a run needs.
     CutOff(Vec<TokenRecord>),
-}
-
-impl Earlier {
-    /// The records that a run with this `until`, which has seen none, needs. A finished run is
-    /// known to have stopped in the same place.
-    pub fn needed(self, mut until: Until) -> Self {
-        match self {
-            Self::Whole(_) => self,
-            Self::CutOff(mut records) => {
-                records.truncate(until.replay(&records));
-                Self::CutOff(records)
-            }
-        }
-    }
 }
 
 impl SidecarFile {
@@ -86,11 +72,6 @@ impl SidecarFile {
             cut_off: OnceLock::new(),
             finished,
         }))
-    }
-
-    /// The finished sidecar that only the same measurement may replace.
-    pub fn finished(&self) -> Option<&Finished> {
-        self.finished.as_ref()
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed
@@ -142,7 +123,7 @@ impl SidecarFile {
         let records = finished.and_then(|finished| finished.read_all().ok());
         // Only the stream shows whether its sidecar holds all that this run wants, unless the records
         // show that the run would stop early.
-        let is_whole = |records: &Vec<TokenRecord>| match until {
+        let is_whole = |records: &Vec<TokenRecord>| match until.clone() {
             None => header.n_records.is_some(),
             Some(mut until) => {
                 until.replay(records);
@@ -165,12 +146,10 @@ impl SidecarFile {
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
         let mut records = cut_off.records;
         keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
+        if let Some(mut until) = until {
+            records.truncate(until.replay(&records));
+        }
         Ok(Some(Earlier::CutOff(records)))
-    }
-
-    /// The sidecar's path, for messages.
-    pub fn shown(&self) -> String {
-        self.path.display().to_string()
     }
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
@@ -219,22 +198,10 @@ impl SidecarFile {
         Ok(())
     }
 
-    /// Gives the complete file its name, and returns that.
-    pub fn commit(self) -> Result<PathBuf> {
-        self.output.commit()?;
-        Ok(self.path)
-    }
-
     /// Removes what was written.
     pub fn discard(self) {
         drop(self.writer);
         self.output.discard();
-    }
-
-    /// The path of the finished sidecar that is there, where nothing is to be written. What another
-    /// run has left stays.
-    pub fn into_path(self) -> PathBuf {
-        self.path
     }
 
     /// Keeps what was written, for `--resume`, and describes it.

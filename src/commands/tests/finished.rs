@@ -54,11 +54,11 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.results.part = Some("1/3".parse().unwrap()),
-            "holds all parts, not part 1 of 3:",
+            "holds 813 tokens, not part 1 of 3 of 813 tokens:",
         ),
         (
             &|settings| settings.until = Some("5%".parse().unwrap()),
-            "holds all tokens, not the tokens that --until 5% took:",
+            "holds 813 tokens, not 813 tokens with --until 5%:",
         ),
         (
             &|settings| settings.run.type_k = "q8_0".parse().unwrap(),
