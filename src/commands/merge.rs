@@ -213,29 +213,27 @@ fn merge_sidecars<W: Write>(
     watch: &Watch<'_>,
 ) -> Result<(u64, W)> {
     let evaluation = StoredEvaluation::of_parts(parts)?;
-    for warning in evaluation.warnings() {
+    for warning in &evaluation.warnings {
         watch.warn(warning.clone());
     }
-    let n_records = evaluation.n_records();
+    let n_records = evaluation.n_records;
     let phase = watch.begin("merging", None, Some(n_records));
-    let mut writer = SidecarWriter::create(out, path, evaluation.header())?;
-    let mut window = None;
-    for record in evaluation.records()? {
-        let record = record?;
-        writer.push(&record)?;
-        phase.rows(1);
-        if window.replace(record.window) != Some(record.window) {
-            phase.window(None);
-            watch.check()?;
+    let mut writer = SidecarWriter::create(out, path, &evaluation.header)?;
+    let texts = evaluation.read(|window| {
+        for record in window {
+            writer.push(record)?;
         }
-    }
+        phase.rows(window.len());
+        phase.window(None);
+        Ok(watch.check()?)
+    })?;
     let n_written = writer.n_records();
     if n_written != n_records {
         bail!(
             "the parts' windows do not take turns: {n_written} of {n_records} records could be joined: verify each part with kl info --verify"
         );
     }
-    Ok((n_records, writer.finish(&evaluation.texts()?)?))
+    Ok((n_records, writer.finish(&texts)?))
 }
 
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
