@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
 use crate::commands::one_line;
-use crate::commands::output::{OnPartial, Overwrite, PartialFile};
+use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
 use crate::report::Report;
 
@@ -52,7 +52,11 @@ impl<'s> Results<'s> {
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
                 // The interrupted run has left its result.
-                let replace = settings.force || (settings.resume == Some(true) && is_result(path));
+                let replace = match settings.existing {
+                    Existing::Refuse(_) => false,
+                    Existing::Replace => true,
+                    Existing::Resume => is_result(path),
+                };
                 drop(create_text(path, replace)?);
                 Json::File { path, replace }
             }
@@ -170,11 +174,7 @@ pub fn start_of(path: &Path) -> String {
 
 /// Creates the file for a text. `replace`: set if an existing one may be replaced.
 pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
-    let overwrite = Overwrite {
-        replace_target: replace,
-        on_partial: OnPartial::Replace,
-    };
-    PartialFile::create(path, overwrite)
+    PartialFile::create(path, replace, Existing::Replace)
 }
 
 /// Writes a text to the file that was created for it.

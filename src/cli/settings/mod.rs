@@ -17,6 +17,7 @@ use super::args::{
     Args, Cli, ContextArgs, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
 };
 use crate::commands::is_listed;
+use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RunSettings,
     WriteSettings,
@@ -147,7 +148,7 @@ fn convert(args: ConvertArgs) -> Result<Command, String> {
         output: args.output,
         bos: args.bos,
         threads: default_threads(),
-        force: args.force,
+        existing: Existing::asked(args.force, None),
     }))
 }
 
@@ -162,8 +163,10 @@ fn merge(args: MergeArgs) -> Result<Command, String> {
     Ok(Command::Merge(MergeSettings {
         output: args.output,
         parts: args.parts,
-        resume: args.resume,
-        force: args.force,
+        existing: match args.resume {
+            true => Existing::Resume,
+            false => Existing::asked(args.force, None),
+        },
     }))
 }
 
@@ -241,7 +244,6 @@ fn run_settings(args: &Args) -> RunSettings {
         type_v,
         contexts,
         max_rows: max_rows(args.n_tokens),
-        force: args.force,
     }
 }
 

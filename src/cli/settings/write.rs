@@ -8,6 +8,7 @@ use kl_formats::{Encoding, Kind, Target, native};
 use super::input::{check_score, files};
 use super::{Command, paths, run_settings, wrong};
 use crate::cli::args::{Args, EncodingChoice};
+use crate::commands::output::Existing;
 use crate::commands::settings::WriteSettings;
 use crate::input::{ScoreFrom, Source, Windowing};
 
@@ -49,7 +50,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         target,
         auto,
         part: args.shard,
-        resume: args.resume,
+        existing: Existing::asked(args.force, target.can_resume().then_some(args.resume)),
         run,
     }))
 }

@@ -13,14 +13,14 @@ use kl_formats::{About, Reference, States, WindowSpec, Writer};
 
 use super::context::writer;
 use super::observer::{Observer, Watch};
-use super::output::{NewFile, Overwrite, PartialFile, check_free_space};
+use super::output::{Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};
 use crate::pipeline::{FileRows, Sources, Step, write_reference};
 use crate::report::Warning;
-use losses::{Conversion, begin_alike, check_kinds};
+use losses::{begin_alike, check_kinds};
 
 /// Writes the new reference.
 ///
@@ -34,20 +34,23 @@ pub fn convert<E: Engine>(
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let target = settings.target;
-    let output = PartialFile::create(&settings.output, Overwrite::asked(settings.force, None))?;
+    let (path, existing) = (&settings.output, settings.existing);
+    let output = PartialFile::create(path, existing == Existing::Replace, existing)?;
     refuse_folder(&settings.input)?;
     let mut reference = Reference::open(&settings.input)?;
     check_kinds(reference.about(), target)?;
-    let windows = windows(&mut reference, settings, watch)?;
+    let mut windows = windows(&mut reference, settings, watch)?;
     let about = reference.about().clone();
-    let mut conversion = Conversion::plan(&about, windows, target)?;
-    if settings.bos_token().is_some() {
-        conversion.lose("the text's own first token of each window: the BOS replaces it");
+    let mut losses = losses::plan(&about, &mut windows, target)?;
+    if let Some(Bos::Token(_)) = settings.bos {
+        losses.push(losses::lost(
+            "the text's own first token of each window: the BOS replaces it",
+        ));
     }
-    for loss in &conversion.losses {
-        watch.warn(Warning::Conversion(loss.clone()));
+    for loss in losses {
+        watch.warn(Warning::Conversion(loss));
     }
-    let windows = &conversion.windows;
+    let windows = &windows;
     let head =
         |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
     let rows = open_rows(reference, head, watch)?;
@@ -61,7 +64,7 @@ pub fn convert<E: Engine>(
         &describe(about, windows),
         windows,
     )?;
-    let n_rows = conversion.n_rows();
+    let n_rows = n_rows(windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
     let written = write_reference(source, windows, writer, |step| {
