@@ -105,7 +105,7 @@ fn exit_code(done: Result<ExitCode>) -> ExitCode {
 
 /// Prints a text that is all of the result.
 fn print(text: &str) -> Result<ExitCode> {
-    let mut results = Results::as_text();
+    let mut results = Results::default();
     results.print_text(text);
     results.close()?;
     Ok(ExitCode::SUCCESS)
@@ -121,7 +121,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }
-    let terminal = Terminal::new(quiet, Results::as_text());
+    let terminal = Terminal::new(quiet, false, Results::default());
     match command {
         Command::Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
@@ -177,7 +177,7 @@ fn show_evaluation(
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
-    let terminal = Terminal::new(quiet, Results::new(settings)?).brief(brief);
+    let terminal = Terminal::new(quiet, brief, Results::new(settings)?);
     let report = evaluate(&terminal)?;
     let results = terminal.into_results();
     if let Some(json) = results.json_path() {
@@ -284,9 +284,9 @@ fn say_wrapped(text: &str) {
 fn show_info(args: &InfoArgs) -> Result<()> {
     let results = match args.json {
         true => Results::as_json(),
-        false => Results::as_text(),
+        false => Results::default(),
     };
-    let terminal = Terminal::new(args.quiet, results);
+    let terminal = Terminal::new(args.quiet, false, results);
     let info = commands::info(&args.file, args.verify, &terminal)?;
     let mut results = terminal.into_results();
     if let Some(verified) = &info.verified {

@@ -40,7 +40,7 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
     }
-    let mut results = Results::as_text();
+    let mut results = Results::default();
     results.print_text(&text(&reported, printed, args.breakdown)?);
     for (path, output, form) in files {
         write_text(output, &text(&reported, form, args.breakdown)?)?;

@@ -141,7 +141,7 @@ fn convert(args: ConvertArgs) -> Result<Command, String> {
     if args.encoding.is_some() && args.format != native::KIND {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
-    paths::check(from_ref(&args.input), paths::none, from_ref(&args.output))?;
+    paths::check(from_ref(&args.input), |_| false, from_ref(&args.output))?;
     Ok(Command::Convert(ConvertSettings {
         target: write::target(args.format, args.encoding)?,
         input: args.input,
@@ -159,7 +159,7 @@ fn merge(args: MergeArgs) -> Result<Command, String> {
             args.output.display()
         ));
     }
-    paths::check(&args.parts, paths::none, from_ref(&args.output))?;
+    paths::check(&args.parts, |_| false, from_ref(&args.output))?;
     Ok(Command::Merge(MergeSettings {
         output: args.output,
         parts: args.parts,

@@ -5,7 +5,6 @@ mod losses;
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -105,7 +104,18 @@ fn windows(
     }
     let windows = read_windows(reference, watch)?;
     match settings.bos {
-        None => check_first_tokens(&settings.input, &windows)?,
+        // If all start with the same token, it is the BOS, or there is only one window.
+        None if begin_alike(&windows) => {}
+        None => {
+            let first = windows.first().and_then(|window| window.tokens.first());
+            bail!(
+                "{}: does not record whether its model replaces each window's first token by a BOS: \
+                 use --bos with that token's id (its text starts with token {}, which is the BOS if \
+                 there is one), or --bos none",
+                settings.input.display(),
+                first.copied().unwrap_or_default()
+            )
+        }
         Some(Bos::Token(bos)) => {
             let first = windows.first().and_then(|window| window.tokens.first());
             if let Some(&first) = first.filter(|&&first| first != bos) {
@@ -117,22 +127,6 @@ fn windows(
         Some(Bos::None) => {}
     }
     Ok(windows)
-}
-
-/// Refuses windows that start with different tokens. If all start with the same one, it is the BOS,
-/// or there is only one window.
-fn check_first_tokens(path: &Path, windows: &[WindowSpec]) -> Result<()> {
-    if begin_alike(windows) {
-        return Ok(());
-    }
-    let first = windows.first().and_then(|window| window.tokens.first());
-    bail!(
-        "{}: does not record whether its model replaces each window's first token by a BOS: \
-         use --bos with that token's id (its text starts with token {}, which is the BOS if \
-         there is one), or --bos none",
-        path.display(),
-        first.copied().unwrap_or_default()
-    )
 }
 
 /// Describes the new file. An old one that does not name its writer records little: the rest
