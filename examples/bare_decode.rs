@@ -57,9 +57,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     };
     let mut decoder = model.decoder(&ContextOptions {
         n_ctx,
-        n_batch: calls.n_batch,
-        n_ubatch: calls.n_ubatch,
-        equal_calls: calls.is_equal,
+        calls,
         threads: num_cpus::get_physical() as u32,
         states: how.is_some(),
         ..ContextOptions::default()

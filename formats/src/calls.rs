@@ -10,7 +10,7 @@ const MIN_EQUAL: u32 = 64;
 
 /// The rule by which a window's tokens are split into decode calls, and these into physical batches:
 /// the tokens that are computed together, on which a row's last bits depend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Most tokens of a call. Where calls are equal, one may have up to 127 all the same.
     pub n_batch: u32,

@@ -1,9 +1,8 @@
 //! A prompt, as it was given: a text, or the messages of a chat.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -145,8 +144,8 @@ impl Messages {
     fn label(&self) -> String {
         let messages = self.messages().unwrap_or_default();
         let last = messages.iter().rfind(|message| message.role == "user");
-        last.and_then(|last| serde_json::from_str(last.content.get()).ok())
-            .map_or_else(|| self.json().to_owned(), |Text(text)| text)
+        last.and_then(|last| text_of(last.content))
+            .unwrap_or_else(|| self.json().to_owned())
     }
 }
 
@@ -212,66 +211,18 @@ fn part_fault(part: &RawValue) -> Option<String> {
     }
 }
 
-/// The text of a message's content: a string, or a list of parts of which some have a `text`. Uses
-/// no more memory than that text.
-struct Text(String);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Content).map(Text)
+/// The text of a message's content: a string, or a list of parts of which some have a `text`.
+fn text_of(content: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Part<'a> {
+        #[serde(borrow, default)]
+        text: Cow<'a, str>,
     }
-}
-
-struct Content;
-
-impl<'de> Visitor<'de> for Content {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or a list of parts")
+    if let Ok(text) = serde_json::from_str(content.get()) {
+        return Some(text);
     }
-
-    fn visit_str<E>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<String, A::Error> {
-        let mut text = String::new();
-        while let Some(Part(part)) = parts.next_element()? {
-            text.push_str(&part);
-        }
-        Ok(text)
-    }
-}
-
-/// A part's `text`; empty where it has none.
-struct Part(String);
-
-impl<'de> Deserialize<'de> for Part {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PartFields).map(Part)
-    }
-}
-
-struct PartFields;
-
-impl<'de> Visitor<'de> for PartFields {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object, a part of a content")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<String, A::Error> {
-        let mut text = String::new();
-        while let Some(key) = fields.next_key::<Cow<'_, str>>()? {
-            match key.as_ref() {
-                "text" => text = fields.next_value()?,
-                _ => drop(fields.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(text)
-    }
+    let parts: Vec<Part<'_>> = serde_json::from_str(content.get()).ok()?;
+    Some(parts.iter().map(|part| &*part.text).collect())
 }
 
 /// A prompt in JSON.

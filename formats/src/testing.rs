@@ -1,6 +1,7 @@
 //! Helpers that the tests of several formats share.
 
 mod change;
+mod damage;
 mod hidden;
 mod sparse;
 

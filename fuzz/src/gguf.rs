@@ -10,7 +10,7 @@ pub mod reader;
 
 /// Keys, numbers and tensors are kept: the shortest pair has 13 bytes in the file.
 /// `tests/gguf_corpus.rs` has the same limits.
-pub const GGUF: Target<reader::GgufError> = Target {
+pub const GGUF: Target<reader::ModelError> = Target {
     name: "gguf",
     read: |path| reader::read(path).map(|summary| _ = black_box(summary)),
     constant: 4 << 20,

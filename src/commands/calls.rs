@@ -152,7 +152,7 @@ impl Split {
         if !decoding.is_accelerated && options.n_seq <= 1 {
             return;
         }
-        let (n_batch, n_ubatch) = (options.n_batch, options.n_ubatch);
+        let (n_batch, n_ubatch) = (options.calls.n_batch, options.calls.n_ubatch);
         let n_rows = decoding.call_rows(n_batch, options.n_ctx);
         let logits = bytes(4 * u64::from(n_rows) * u64::from(decoding.n_vocab));
         let n_windows = n_windows.and_then(|n| u32::try_from(n).ok());

@@ -54,9 +54,7 @@ pub fn context_options(
     let Split { calls, n_seq } = Split::choose(run, n_ctx, decoding, precedent.split);
     ContextOptions {
         n_ctx,
-        n_batch: calls.n_batch,
-        n_ubatch: calls.n_ubatch,
-        equal_calls: calls.is_equal,
+        calls,
         n_seq,
         threads: run.threads,
         flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
@@ -132,10 +130,10 @@ pub fn backend_identity(
 
 /// Records how windows are split into calls, and how many a call decodes.
 pub fn record_calls(identity: &mut BackendIdentity, options: &ContextOptions) {
-    identity.n_batch = Some(options.n_batch);
-    identity.n_ubatch = Some(options.n_ubatch);
+    identity.n_batch = Some(options.calls.n_batch);
+    identity.n_ubatch = Some(options.calls.n_ubatch);
     identity.n_seq = Some(options.n_seq).filter(|&n| n > 1);
-    identity.equal_calls = options.equal_calls.then_some(true);
+    identity.equal_calls = options.calls.is_equal.then_some(true);
 }
 
 /// This program's name and version, as files record them.

@@ -335,12 +335,12 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let device = DeviceClock::default();
         let head =
             |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
-        let rows = open_rows(reference, head, watch)?;
+        let mut rows = open_rows(reference, head, watch)?;
         let computes_reference = match &rows.here {
             Some(here) => here.is_on_device(),
             None => self.against.is_offloaded(),
         };
-        let rows = rows.timed_by(computes_reference.then(|| device.clone()));
+        rows.device = computes_reference.then(|| device.clone());
 
         let evaluation = Evaluation {
             path,
@@ -367,9 +367,8 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             started,
             loaded: started.elapsed(),
         };
-        let rows = rows
-            .choose(run.max_rows, self.shard, settings.until.is_some())
-            .cut_to(n_compared);
+        rows.n_entries = n_compared as usize;
+        let rows = rows.choose(run.max_rows, self.shard, settings.until.is_some());
         let (against, contexts) = (&self.against, rows.contexts.clone());
         let make = || {
             let decoder = model.decoder(&options)?;

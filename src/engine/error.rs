@@ -3,22 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::gguf::GgufError;
+use super::gguf::ModelError;
 
 /// Why a model could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The file's header could not be read, or shows that the file is not a whole GGUF.
+    /// The model's file cannot be read or is no whole GGUF, or the model cannot be loaded or decoded.
     #[error(transparent)]
-    Header(#[from] GgufError),
-    /// The model cannot be loaded or decoded.
-    #[error("{path}: {what}", path = .path.display())]
-    Model {
-        /// The model's file.
-        path: PathBuf,
-        /// The fault, and the remedy.
-        what: String,
-    },
+    Model(#[from] ModelError),
     /// Rows of the model cannot be computed from its hidden states.
     #[error("{path}: hidden states cannot stand for its logits: {what}: use --encoding u16", path = .path.display())]
     Head {
@@ -42,9 +34,6 @@ pub enum EngineError {
 impl EngineError {
     /// A model that cannot be used: what is wrong, and what to do.
     pub(super) fn model(path: &Path, what: impl Into<String>) -> Self {
-        Self::Model {
-            path: path.to_owned(),
-            what: what.into(),
-        }
+        Self::Model(ModelError::new(path, what))
     }
 }

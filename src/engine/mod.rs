@@ -347,7 +347,7 @@ pub trait Decoder: LogitSource<Error = EngineError> {
     where
         Self: Sized;
 
-    /// Appends `n` tokens to `tokens`, which holds at least one: each is the most probable next
+    /// Appends `n` tokens to those of `window`, which holds at least one: each is the most probable next
     /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
     ///
     /// # Errors
@@ -355,8 +355,7 @@ pub trait Decoder: LogitSource<Error = EngineError> {
     /// returned.
     fn extend<E: From<EngineError>>(
         &mut self,
-        window: u32,
-        tokens: &mut Vec<u32>,
+        window: &mut WindowSpec,
         n: u32,
         on_token: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E>

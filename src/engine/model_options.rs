@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use super::ContextOptions;
+use super::options::write_name;
 
 /// Where a model lies and is computed. Fields are named as llama.cpp's flags.
 #[derive(Debug, Clone, Default)]
@@ -38,18 +39,19 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
-    /// Returns true if only the CPU is to compute.
-    #[must_use]
-    pub(super) fn is_cpu_only(&self) -> bool {
-        self.devices == ["none"]
-    }
-
     /// The overrides in llama.cpp's order: those of experts last.
     pub(super) fn all_overrides(&self) -> Vec<TensorOverride> {
+        let of_experts = |layer: String| TensorOverride {
+            pattern: layer + TensorOverride::EXPERTS,
+            memory: TensorOverride::CPU.to_owned(),
+        };
         let mut all = self.tensor_overrides.clone();
         match self.n_cpu_moe {
-            u32::MAX => all.push(TensorOverride::of_experts()),
-            n => all.extend(TensorOverride::of_first_experts(n)),
+            u32::MAX => all.push(of_experts(String::new())),
+            n => {
+                let layers = 0..n.min(TensorOverride::MAX_LAYERS);
+                all.extend(layers.map(|layer| of_experts(format!(r"blk\.{layer}"))));
+            }
         }
         all
     }
@@ -69,7 +71,7 @@ impl ModelOptions {
         let overrides: Vec<String> = overrides.collect();
         let split_mode = self.split_mode.filter(|mode| *mode != SplitMode::Layer);
         let main_gpu = self.main_gpu.filter(|gpu| *gpu != 0);
-        let split = Some(&self.tensor_split).filter(|split| !split.is_empty());
+        let split = Some(&self.tensor_split).filter(|split| !split.0.is_empty());
         let moe = match self.n_cpu_moe {
             0 => None,
             u32::MAX => Some("-cmoe".to_owned()),
@@ -172,12 +174,7 @@ pub enum SplitMode {
 
 impl fmt::Display for SplitMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Layer => "layer",
-            Self::Row => "row",
-            Self::Tensor => "tensor",
-        })
+        write_name(*self, f)
     }
 }
 
@@ -185,14 +182,6 @@ impl fmt::Display for SplitMode {
 /// memory.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TensorSplit(pub(super) Vec<f32>);
-
-impl TensorSplit {
-    /// Returns true if the proportions are left to llama.cpp.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 impl FromStr for TensorSplit {
     type Err = &'static str;
@@ -229,10 +218,10 @@ pub struct TensorOverride {
     pub(super) memory: String,
 }
 
-/// ggml's name of the CPU, and of its memory.
-const CPU: &str = "CPU";
-
 impl TensorOverride {
+    /// ggml's name of the CPU, and of its memory.
+    pub(super) const CPU: &str = "CPU";
+
     /// The names of the matrices of experts, from the layer's number on.
     const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
@@ -241,27 +230,6 @@ impl TensorOverride {
 
     /// Longest pattern, in bytes: the C++ library compiles nested groups on its stack.
     const MAX_PATTERN: usize = 1000;
-
-    /// Returns true if the tensors lie in the CPU's memory.
-    pub(super) fn is_on_cpu(&self) -> bool {
-        self.memory == CPU
-    }
-
-    /// Keeps the experts of all layers in the CPU's memory.
-    fn of_experts() -> Self {
-        Self {
-            pattern: Self::EXPERTS.to_owned(),
-            memory: CPU.to_owned(),
-        }
-    }
-
-    /// Keeps the experts of the first `n` layers in the CPU's memory.
-    fn of_first_experts(n: u32) -> impl Iterator<Item = Self> {
-        (0..n.min(Self::MAX_LAYERS)).map(|layer| Self {
-            pattern: format!(r"blk\.{layer}{}", Self::EXPERTS),
-            memory: CPU.to_owned(),
-        })
-    }
 }
 
 impl FromStr for TensorOverride {
@@ -350,9 +318,14 @@ mod tests {
 
     #[test]
     fn experts_are_overridden_layer_by_layer() {
-        let patterns: Vec<String> = TensorOverride::of_first_experts(2)
-            .map(|tensors| tensors.to_string())
-            .collect();
+        let overrides = |n_cpu_moe| {
+            let options = ModelOptions {
+                n_cpu_moe,
+                ..ModelOptions::default()
+            };
+            options.all_overrides()
+        };
+        let patterns: Vec<String> = overrides(2).iter().map(ToString::to_string).collect();
         assert_eq!(
             patterns,
             [
@@ -360,7 +333,7 @@ mod tests {
                 r"blk\.1\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
             ]
         );
-        assert_eq!(TensorOverride::of_first_experts(u32::MAX).count(), 512);
+        assert_eq!(overrides(u32::MAX - 1).len(), 512);
     }
 
     #[test]

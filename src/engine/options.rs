@@ -1,23 +1,20 @@
 //! The options of a context: llama.cpp's flags as values.
 
 use std::fmt;
-use std::str::FromStr;
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
-use kl_formats::Calls;
-use llama_cpp_2::context::params::KvCacheType;
+use clap::builder::PossibleValue;
+use kl_formats::{Calls, GgmlType};
 
 /// The options with which a context is created.
 #[derive(Debug, Clone, Default)]
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,
-    /// Logical batch: most tokens of a decode call, and so rows of logits in memory.
-    pub n_batch: u32,
-    /// Physical batch: most tokens computed at once.
-    pub n_ubatch: u32,
-    /// True if a window is split into equal calls: see [`Calls`].
-    pub equal_calls: bool,
+    /// The rule by which a window is split into decode calls. A call's tokens are also the most rows of
+    /// logits in memory.
+    pub calls: Calls,
     /// Most windows that a call decodes, each as a sequence of its own; 0 is 1.
     pub n_seq: u32,
     /// Decode threads.
@@ -30,18 +27,6 @@ pub struct ContextOptions {
     pub type_v: CacheType,
     /// True if the context shows hidden states, for [`super::Decoder::decode_states`].
     pub states: bool,
-}
-
-impl ContextOptions {
-    /// Returns the rule by which a window is split into decode calls.
-    #[must_use]
-    pub fn calls(&self) -> Calls {
-        Calls {
-            n_batch: self.n_batch,
-            n_ubatch: self.n_ubatch,
-            is_equal: self.equal_calls,
-        }
-    }
 }
 
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.
@@ -90,67 +75,43 @@ impl FlashAttention {
 
 impl fmt::Display for FlashAttention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        })
+        write_name(*self, f)
     }
 }
 
-/// A type of the K or V cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheType {
-    name: &'static str,
-    pub(super) ggml: KvCacheType,
+/// Writes the name by which a flag takes this value.
+pub(super) fn write_name(value: impl ValueEnum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let name = value.to_possible_value();
+    f.write_str(name.as_ref().map_or("", PossibleValue::get_name))
 }
 
-/// The types that llama.cpp's `-ctk` and `-ctv` accept.
-const CACHE_TYPES: [(&str, KvCacheType); 9] = [
-    ("f16", KvCacheType::F16),
-    ("f32", KvCacheType::F32),
-    ("bf16", KvCacheType::BF16),
-    ("q8_0", KvCacheType::Q8_0),
-    ("q4_0", KvCacheType::Q4_0),
-    ("q4_1", KvCacheType::Q4_1),
-    ("iq4_nl", KvCacheType::IQ4_NL),
-    ("q5_0", KvCacheType::Q5_0),
-    ("q5_1", KvCacheType::Q5_1),
-];
+/// A type of the K or V cache, by ggml's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheType(pub(super) u32);
 
-impl CacheType {
-    /// The names of all types.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        CACHE_TYPES.into_iter().map(|(name, _)| name)
+impl ValueEnum for CacheType {
+    fn value_variants<'a>() -> &'a [Self] {
+        /// Those that llama.cpp's `-ctk` and `-ctv` accept, in the order of its help.
+        static ALL: LazyLock<[CacheType; 9]> =
+            LazyLock::new(|| [1, 0, 30, 8, 2, 3, 20, 6, 7].map(CacheType));
+        &*ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        GgmlType::of(self.0).map(|kind| PossibleValue::new(kind.name))
     }
 }
 
 impl Default for CacheType {
     /// llama.cpp's own: f16.
     fn default() -> Self {
-        let [(name, ggml), ..] = CACHE_TYPES;
-        Self { name, ggml }
-    }
-}
-
-impl FromStr for CacheType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        CACHE_TYPES
-            .into_iter()
-            .find(|(name, _)| *name == text)
-            .map(|(name, ggml)| Self { name, ggml })
-            .ok_or_else(|| {
-                let names: Vec<_> = Self::names().collect();
-                format!("expected one of {}", names.join(", "))
-            })
+        Self(1)
     }
 }
 
 impl fmt::Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        write_name(*self, f)
     }
 }
 
@@ -173,8 +134,18 @@ mod tests {
 
     #[test]
     fn cache_types_are_named_as_in_llama_cpp() {
-        assert_eq!("q8_0".parse::<CacheType>().unwrap().to_string(), "q8_0");
-        assert!("q9_0".parse::<CacheType>().unwrap_err().contains("bf16"));
+        let names = CacheType::value_variants().iter().map(CacheType::to_string);
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            [
+                "f16", "f32", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"
+            ]
+        );
+        assert_eq!(
+            CacheType::from_str("q8_0", false).unwrap().to_string(),
+            "q8_0"
+        );
+        assert!(CacheType::from_str("q9_0", false).is_err());
         assert_eq!(CacheType::default().to_string(), "f16");
     }
 }

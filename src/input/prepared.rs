@@ -7,8 +7,8 @@ use anyhow::Result;
 use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec};
 
 use super::prompts::{Generation, RawPrompts};
-use super::text::{InvalidUtf8, Text};
-use super::{Part, Plan, Source, TextSource, Windowing, texts};
+use super::text::{self, InvalidUtf8, Text};
+use super::{Part, Plan, Source, TemplateChoice, TextSource, Windowing, texts};
 use crate::engine::Model;
 
 /// The windows of an input that are wanted.
@@ -39,7 +39,10 @@ impl<'s> RawInput<'s> {
     pub fn read(source: &'s Source) -> Result<Self> {
         Ok(match source {
             Source::Prompts(source) => Self::Prompts(RawPrompts::read(source)?),
-            Source::Texts(source) => Self::Texts(source, texts::read(source)?),
+            Source::Texts(source) => {
+                let texts = source.texts.iter().map(|named| text::read(&named.path));
+                Self::Texts(source, texts.collect::<Result<_>>()?)
+            }
         })
     }
 
@@ -60,7 +63,10 @@ impl<'s> RawInput<'s> {
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
         match self {
             Self::Texts(..) => false,
-            Self::Prompts(raw) => raw.lacks_chat_template(model),
+            Self::Prompts(raw) => {
+                raw.source.template == TemplateChoice::OfModel
+                    && model.facts().chat_template.is_none()
+            }
         }
     }
 

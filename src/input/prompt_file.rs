@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
+use kl_formats::PromptContent;
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
-use kl_formats::{PromptContent, TextIdentity};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::source::{GROUP_NAMES, is_group_name};
-use super::text::{self, InvalidUtf8};
+use super::text::{self, Text};
 
 /// A prompt, and its line in the file, from 1.
 #[derive(Debug, PartialEq)]
@@ -20,16 +20,10 @@ pub struct PromptLine {
     pub group: Option<String>,
 }
 
-/// The prompts of a file, and what identifies it; `identity.n_tokens` is not known yet.
-pub struct PromptFile {
-    pub lines: Vec<PromptLine>,
-    pub identity: TextIdentity,
-    pub invalid_utf8: Option<InvalidUtf8>,
-}
-
-/// Reads the first `max` prompts of a file, or all of them.
-pub fn read(path: &Path, max: Option<u32>) -> Result<PromptFile> {
-    let file = text::read(path)?;
+/// Reads the first `max` prompts of a file, or all of them, and returns with them what identifies the
+/// file; its text is no longer needed.
+pub fn read(path: &Path, max: Option<u32>) -> Result<(Text, Vec<PromptLine>)> {
+    let mut file = text::read(path)?;
     let lines = parse(&file.text, max)
         .map_err(|(line, what)| anyhow!("{}: line {line}: {what}", path.display()))?;
     if lines.is_empty() {
@@ -45,11 +39,8 @@ pub fn read(path: &Path, max: Option<u32>) -> Result<PromptFile> {
             path.display()
         );
     }
-    Ok(PromptFile {
-        lines,
-        identity: file.identity,
-        invalid_utf8: file.invalid_utf8,
-    })
+    file.text = String::new();
+    Ok((file, lines))
 }
 
 /// Parses every line that is not empty. The first decides whether all are plain text or JSON. An

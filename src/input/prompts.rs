@@ -8,14 +8,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec};
 
 use super::chat_template::ChatTemplate;
-use super::prompt_file::{self, PromptFile, PromptLine};
+use super::prompt_file::{self, PromptLine};
+use super::text::Text;
 use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
-    source: &'s PromptSource,
-    pub(super) file: PromptFile,
+    pub(super) source: &'s PromptSource,
+    /// The file without its text.
+    pub(super) file: Text,
+    lines: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,
 }
@@ -59,7 +62,7 @@ struct TokenizedPrompt {
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
     pub fn read(source: &'s PromptSource) -> Result<Self> {
-        let file = prompt_file::read(&source.path, source.max_prompts)?;
+        let (file, lines) = prompt_file::read(&source.path, source.max_prompts)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -70,13 +73,9 @@ impl<'s> RawPrompts<'s> {
         Ok(Self {
             source,
             file,
+            lines,
             template,
         })
-    }
-
-    /// Returns whether the prompts stay as they are because `model` has no chat template.
-    pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
-        self.source.template == TemplateChoice::OfModel && model.facts().chat_template.is_none()
     }
 
     /// Makes the windows of the prompts with `model`'s tokenizer.
@@ -87,7 +86,7 @@ impl<'s> RawPrompts<'s> {
         mut generation: Generation<'_>,
     ) -> Result<PreparedInput> {
         let template = self.template(model)?;
-        let lines = std::mem::take(&mut self.file.lines);
+        let lines = std::mem::take(&mut self.lines);
         let groups = lines.iter().map(|line| line.group.as_deref());
         let groups = groups.collect::<Option<Vec<_>>>().map(Groups::of_each);
         let mut prompts = Vec::with_capacity(lines.len());
@@ -95,7 +94,11 @@ impl<'s> RawPrompts<'s> {
             (generation.on_step)(GenerationStep::Prompt)?;
             prompts.push(self.tokenize(line, template.as_ref(), model)?);
         }
-        self.file.identity.n_tokens = Some(prompts.iter().map(TokenizedPrompt::n_own).sum());
+        // Without inserted BOSes.
+        let n_own = |prompt: &TokenizedPrompt| {
+            prompt.tokens.len() as u64 - u64::from(prompt.has_inserted_bos)
+        };
+        self.file.identity.n_tokens = Some(prompts.iter().map(n_own).sum());
         let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
         let source = self.source;
         let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
@@ -135,7 +138,7 @@ impl<'s> RawPrompts<'s> {
             groups,
             plan,
             prompts: Some(prompts),
-            chat_template: template.map(|template| template.sha256().to_owned()),
+            chat_template: template.map(|template| template.sha256),
             generated: source.generate,
             ..PreparedInput::default()
         })
@@ -239,11 +242,6 @@ impl<'s> RawPrompts<'s> {
 }
 
 impl TokenizedPrompt {
-    /// Tokens of the prompt itself, without an inserted BOS.
-    fn n_own(&self) -> u64 {
-        self.tokens.len() as u64 - u64::from(self.has_inserted_bos)
-    }
-
     /// The prompt's window, and what a header records of the prompt. Tokens that are to be generated
     /// are 0 in the window. The last row of a prompt is scored like that of a text; the row of the
     /// last generated token is not.
@@ -306,9 +304,7 @@ fn generate<M: Model>(
         if let Some(n) = n_missing(window) {
             let n_prompt = window.tokens.len().saturating_sub(n as usize);
             window.tokens.truncate(n_prompt);
-            decoder.extend(window.window, &mut window.tokens, n, || {
-                (generation.on_step)(GenerationStep::Token)
-            })?;
+            decoder.extend(window, n, || (generation.on_step)(GenerationStep::Token))?;
         }
         (generation.on_step)(GenerationStep::Done)?;
     }

@@ -4,15 +4,9 @@ use anyhow::{Result, bail};
 use kl_formats::{Groups, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::text::{self, Text};
+use super::text::Text;
 use super::{NamedText, Plan, PreparedInput, TextSource, Windowing, n_tokens};
 use crate::engine::Model;
-
-/// Reads every text.
-pub(super) fn read(source: &TextSource) -> Result<Vec<Text>> {
-    let texts = source.texts.iter().map(|named| text::read(&named.path));
-    texts.collect()
-}
 
 /// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
 /// texts. Each starts with an inserted BOS, where the model wants one. The windows are as many as the
@@ -166,7 +160,9 @@ mod tests {
         let path = &source.texts[0].path;
         let engine = FakeEngine::default();
         let model = engine.load(path, &ModelOptions::default()).unwrap();
-        in_windows(source, read(source).unwrap(), &model, max_rows).unwrap()
+        let texts = source.texts.iter();
+        let texts = texts.map(|named| crate::input::text::read(&named.path).unwrap());
+        in_windows(source, texts.collect(), &model, max_rows).unwrap()
     }
 
     const WINDOWING: Windowing = Windowing {

@@ -270,8 +270,14 @@ impl Plan {
     /// they have fewer. They are the same for every part.
     #[must_use]
     pub fn first(&self, n_rows: u64) -> &[WindowSpec] {
-        let whole = self.whole();
-        whole.get(..n_first(whole, n_rows)).unwrap_or(whole)
+        let (whole, mut left) = (self.whole(), n_rows);
+        let is_wanted = |window: &&WindowSpec| {
+            let is_wanted = left > 0;
+            left = left.saturating_sub(window.n_rows.into());
+            is_wanted
+        };
+        let n_first = whole.iter().take_while(is_wanted).count();
+        whole.get(..n_first).unwrap_or(whole)
     }
 
     /// The [`first`](Self::first) windows of the whole, then those of this plan that are not among
@@ -338,17 +344,6 @@ impl Plan {
 #[must_use]
 pub fn n_rows(windows: &[WindowSpec]) -> u64 {
     windows.iter().map(|window| u64::from(window.n_rows)).sum()
-}
-
-/// Counts the windows from the first on that have `n_rows` rows together; all, if they have fewer.
-fn n_first(windows: &[WindowSpec], n_rows: u64) -> usize {
-    let mut left = n_rows;
-    let is_wanted = |window: &&WindowSpec| {
-        let is_wanted = left > 0;
-        left = left.saturating_sub(window.n_rows.into());
-        is_wanted
-    };
-    windows.iter().take_while(is_wanted).count()
 }
 
 /// Tokens of windows, BOS included.

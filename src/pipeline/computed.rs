@@ -23,8 +23,8 @@ pub(super) struct Computed<'r, 'h> {
     of: &'r ReferenceRows<'h>,
     /// The index of the window in the reference.
     window: usize,
-    /// The row of the window that is used next.
-    next: usize,
+    /// The row of the window that is used next. A product of which no row is used is not computed.
+    pub(super) next: usize,
     /// Rows of the window that have been computed, or left out.
     end: usize,
     /// Logits of the rows from `next` to `end`, at the end of those of the last batch.
@@ -55,11 +55,6 @@ impl<'r, 'h> Computed<'r, 'h> {
             context,
             start: Some(0),
         }
-    }
-
-    /// Leaves out rows. A product of which no row is used is not computed.
-    pub(super) fn skip(&mut self, n: usize) {
-        self.next += n;
     }
 
     /// Hands `use_rows` the next rows, at most `n` and all of one batch, and returns how many.

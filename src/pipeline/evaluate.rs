@@ -9,9 +9,10 @@ use super::device_clock::DeviceClock;
 use super::in_turn::{Progress, Sources, in_turn};
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
+use super::source::Source;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
-use crate::score::{Kernel, RowPair, TokenScore, floor};
+use crate::score::{Kernel, RowPair, floor};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
@@ -51,14 +52,14 @@ pub fn evaluate<S: LogitSource, M: Send>(
 where
     Error: From<S::Error>,
 {
-    let sources = match reference.can_share() {
-        true => sources,
+    let sources = match &reference.source {
         // A stream has one window open at a time.
-        false => Sources {
+        Source::Stream(_) => Sources {
             n: 1,
             n_windows: 1,
             ..sources
         },
+        _ => sources,
     };
     let n_entries = reference.n_entries;
     let score = |window, position, pair: RowPair<'_>| {
@@ -70,7 +71,11 @@ where
             ..pair
         };
         ScoredRow {
-            record: record(window, position, pair.next, &kernel.score(&pair)),
+            record: TokenRecord {
+                window,
+                position,
+                ..kernel.score(&pair)
+            },
             measured: measure(&pair),
         }
     };
@@ -110,11 +115,11 @@ where
         check_tokens(&window.spec, source.n_vocab())?;
     }
     let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
-    let empty = |spec: &WindowSpec| ScoredWindow {
+    let scored = specs.iter().map(|spec| ScoredWindow {
         tokens: spec.tokens.clone(),
         rows: Vec::with_capacity(spec.n_rows as usize),
-    };
-    let mut scored: Vec<ScoredWindow<M>> = specs.iter().map(empty).collect();
+    });
+    let mut scored: Vec<ScoredWindow<M>> = scored.collect();
     let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
         windows.iter().map(|window| window.in_reading).sum()
     };
@@ -145,7 +150,7 @@ where
         })?;
         scored.rows.extend(rows);
         in_sink += sink_started.elapsed();
-        progress.rows(evaluated.len())?;
+        (progress.on_rows)(evaluated.len())?;
         call = device.map(DeviceClock::begin);
         Ok::<(), Error>(())
     })?;
@@ -162,41 +167,9 @@ fn check_tokens(spec: &WindowSpec, n_vocab: usize) -> Result<(), Error> {
     let mut tokens = spec.tokens.iter().enumerate();
     match tokens.find(|&(_, &token)| token as usize >= n_vocab) {
         None => Ok(()),
-        Some((position, &token)) => Err(Error::TokenOutOfRange {
-            window: spec.window,
-            position,
-            token,
-            n_vocab,
-        }),
-    }
-}
-
-/// The record of a scored position.
-pub(super) fn record(
-    window: u32,
-    position: u32,
-    next: Option<u32>,
-    score: &TokenScore,
-) -> TokenRecord {
-    let flag = |finite: bool, flag: u32| if finite { 0 } else { flag };
-    TokenRecord {
-        window,
-        position,
-        token: next.unwrap_or(u32::MAX),
-        flags: flag(score.ref_finite, TokenRecord::REF_NOT_FINITE)
-            | flag(score.eval_finite, TokenRecord::EVAL_NOT_FINITE),
-        ref_top: score.ref_top,
-        eval_top: score.eval_top,
-        ref_top_rank: score.ref_top_rank,
-        eval_top_rank: score.eval_top_rank,
-        kld: score.kld,
-        reverse_kld: score.reverse_kld,
-        ref_nll: score.ref_nll,
-        eval_nll: score.eval_nll,
-        ref_entropy: score.ref_entropy,
-        ref_top_p: score.ref_top_p,
-        eval_top_p: score.eval_top_p,
-        ref_unknown_p: score.ref_unknown_p,
-        group: 0,
+        Some((position, token)) => Err(Error::Reference(format!(
+            "window {}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary",
+            spec.window
+        ))),
     }
 }

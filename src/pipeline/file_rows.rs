@@ -37,9 +37,7 @@ impl<'r, 'h> FileRows<'r, 'h> {
                 return Ok(window);
             }
         }
-        Err(Error::Inconsistent {
-            found: format!("no window {number}"),
-        })
+        Err(Error::inconsistent(&format!("no window {number}")))
     }
 }
 
@@ -66,8 +64,9 @@ impl LogitSource for FileRows<'_, '_> {
         let (spec, n_rows) = (&found.spec, wanted.n_rows);
         let before = wanted.first_scored.checked_sub(spec.first_scored);
         let before = before.filter(|before| before + n_rows <= spec.n_rows);
-        let before = before.ok_or_else(|| Error::Inconsistent {
-            found: format!("different rows for window {} than before", wanted.window),
+        let number = wanted.window;
+        let before = before.ok_or_else(|| {
+            Error::inconsistent(&format!("different rows for window {number} than before"))
         })?;
         found.skip(before as usize);
         found.logits(n_rows as usize, &self.used, sink)

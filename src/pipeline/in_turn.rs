@@ -90,7 +90,7 @@ pub(super) fn in_turn<S, J, T: Send>(
         let _one = locked(&making);
         make()
     };
-    let run = |reports: SyncSender<Report<T>>| {
+    let run = |reports: SyncSender<Result<Report<T>, Error>>| {
         let started = Instant::now();
         let mut source = make()?;
         // If the caller has stopped, nobody listens, and the caller knows why.
@@ -101,7 +101,7 @@ pub(super) fn in_turn<S, J, T: Send>(
                 ..Timing::default()
             },
             device: device.as_ref(),
-            on_rows: &|n| tell(Report::Rows(n)),
+            on_rows: &|n| tell(Ok(Step::Rows(n))),
         };
         let mut work_on = || -> Result<(), Error> {
             loop {
@@ -111,12 +111,12 @@ pub(super) fn in_turn<S, J, T: Send>(
                 }
                 let done = work(&mut source, jobs, &mut progress)?;
                 for (number, done) in (first..).zip(done) {
-                    tell(Report::Done(number, done))?;
+                    tell(Ok(Step::Window((number, done))))?;
                 }
             }
         };
         if let Err(error) = work_on() {
-            let _ = tell(Report::Failed(error));
+            let _ = tell(Err(error));
         }
         progress.timing.core_wait = core_wait();
         Ok(progress.timing)
@@ -170,35 +170,24 @@ pub(super) struct Progress<'p> {
     pub(super) timing: Timing,
     /// Measures the device that computes its source's rows.
     pub(super) device: Option<&'p DeviceClock>,
-    on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
-}
-
-impl Progress<'_> {
     /// Reports that this many more rows have come from the model.
-    pub(super) fn rows(&self, n: usize) -> Result<(), Error> {
-        (self.on_rows)(n)
-    }
+    pub(super) on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
 }
 
-/// The reports of a thread on its jobs, which are numbered in their order.
-enum Report<T> {
-    Rows(usize),
-    Done(u64, T),
-    Failed(Error),
-}
+/// A report of a thread on its jobs, which are numbered in their order.
+type Report<T> = Step<(u64, T)>;
 
 /// Passes reports on to the caller, results in the order of the jobs.
 fn in_order<T>(
-    reports: Receiver<Report<T>>,
+    reports: Receiver<Result<Report<T>, Error>>,
     mut on_step: impl FnMut(Step<T>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut early = BTreeMap::new();
     let mut next = 0;
     for report in reports {
-        match report {
-            Report::Rows(n) => on_step(Step::Rows(n))?,
-            Report::Done(number, done) => drop(early.insert(number, done)),
-            Report::Failed(error) => return Err(error),
+        match report? {
+            Step::Rows(n) => on_step(Step::Rows(n))?,
+            Step::Window((number, done)) => drop(early.insert(number, done)),
         }
         while let Some(done) = early.remove(&next) {
             next += 1;

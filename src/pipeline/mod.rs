@@ -26,7 +26,6 @@ pub use source::RowsHere;
 pub use states::{RowCheck, StateWriting, write_states};
 pub use write::{Written, write_reference};
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,26 +40,9 @@ pub enum Error {
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] kl_formats::Error),
-    /// A reference made with another vocabulary, as one of its tokens shows.
-    #[error(
-        "window {window}, position {position} of the reference holds token {token}, but the model has only {n_vocab} tokens: the reference was made with another vocabulary"
-    )]
-    TokenOutOfRange {
-        /// The window, in text order.
-        window: u32,
-        /// The position in the window.
-        position: usize,
-        /// The token's id.
-        token: u32,
-        /// Entries of the model's vocabulary.
-        n_vocab: usize,
-    },
-    /// A file whose windows hold other numbers of rows than they state.
-    #[error("the reference gives {found}: it is damaged, or has changed while it was read")]
-    Inconsistent {
-        /// The item that the file gave instead.
-        found: String,
-    },
+    /// A reference that cannot be used: what is wrong, and what to do.
+    #[error("{0}")]
+    Reference(String),
     /// A row that cannot be computed from its hidden state.
     #[error(
         "window {window}, position {position}: the row computed from the hidden state is not the model's own ({kld:.2e} nats off)"
@@ -72,26 +54,6 @@ pub enum Error {
         position: usize,
         /// The KL divergence of the computed row from the model's own, in nats.
         kld: f64,
-    },
-    /// The head of a reference's hidden states could not be prepared.
-    #[error("{path}: {cause}")]
-    Head {
-        /// The reference.
-        path: PathBuf,
-        /// Why not.
-        cause: EngineError,
-    },
-    /// Hidden states whose rows are not those of the model that wrote them.
-    #[error(
-        "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
-    )]
-    WrongRows {
-        /// The reference.
-        path: PathBuf,
-        /// Where the rows were computed.
-        device: String,
-        /// The KLD of the worst row from the model's own, in nats.
-        max_kld: f64,
     },
     /// A worker thread panicked: a defect of this program.
     #[error("internal error: a worker stopped before its work was done")]
@@ -105,9 +67,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error for a file that holds something else than it states.
+    fn inconsistent(found: &str) -> Self {
+        Self::Reference(format!(
+            "the reference gives {found}: it is damaged, or has changed while it was read"
+        ))
+    }
+
     fn too_few_rows() -> Self {
-        let found = "fewer rows than a window has".to_owned();
-        Self::Inconsistent { found }
+        Self::inconsistent("fewer rows than a window has")
     }
 }
 

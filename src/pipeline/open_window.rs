@@ -41,8 +41,8 @@ impl OpenWindow<'_, '_> {
     pub(super) fn skip(&mut self, n: usize) {
         match &mut self.rows {
             WindowRows::Blocks(rows) => rows.used += n,
-            WindowRows::Stream(stream) => stream.skip(n),
-            WindowRows::Computed(rows) => rows.skip(n),
+            WindowRows::Stream(stream) => stream.used += n,
+            WindowRows::Computed(rows) => rows.next += n,
         }
     }
 

@@ -122,9 +122,7 @@ impl OpenOutput {
         while !rows.is_empty() {
             let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || self.memory.take());
             if n == 0 {
-                return Err(Error::Inconsistent {
-                    found: "more rows than a window has".to_owned(),
-                });
+                return Err(Error::inconsistent("more rows than a window has"));
             }
             encode_rows(self.layout, &rows[..n], bytes);
             let piece = self.encoder.commit(|i| rows[i]);

@@ -29,7 +29,7 @@ pub struct ReferenceRows<'h> {
     /// True if the windows are in random order already, or in one that cannot be changed.
     is_shuffled: bool,
     /// Measures the accelerator that computes the rows, if one does.
-    pub(super) device: Option<DeviceClock>,
+    pub device: Option<DeviceClock>,
     /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
     /// has one window open at a time, and so needs one of them.
     pub contexts: Pool<Box<dyn Decoder + Send + 'h>>,
@@ -49,7 +49,7 @@ pub struct ReferenceRows<'h> {
     /// shape, and so to other last bits: the last window may bring more rows than these.
     pub max_rows: u64,
     /// The number of entries of each row that are compared, from the first on, in the model's rows
-    /// too.
+    /// too: the softmax of a part is a distribution again.
     pub n_entries: usize,
     /// Where the rows of hidden states are computed.
     pub here: Option<RowsHere>,
@@ -98,7 +98,7 @@ impl<'h> ReferenceRows<'h> {
     /// makes rows of them, and a check shows whether it makes the right ones.
     ///
     /// # Errors
-    /// Those of `make` and of the file; [`Error::WrongRows`].
+    /// Those of `make` and of the file; hidden states that give other rows than their model.
     pub fn open<H: Head + 'h>(
         reference: Reference,
         make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
@@ -107,10 +107,7 @@ impl<'h> ReferenceRows<'h> {
         let (n_vocab, values) = (about.n_vocab as usize, about.values);
         let (n_windows, n_rows) = (about.n_windows.map(u64::from), about.n_rows);
         let is_shuffled = reference.is_shuffled();
-        let rows_per_window = reference
-            .windows()
-            .is_some()
-            .then(|| rows_per_window(&reference));
+        let rows_per_window = rows_per_window(&reference);
         let (source, here) = Source::open(reference, make)?;
         let all = rows_per_window.as_ref().map_or(0, Vec::len);
         Ok(Self {
@@ -130,12 +127,6 @@ impl<'h> ReferenceRows<'h> {
             n_entries: usize::MAX,
             here,
         })
-    }
-
-    /// Measures how busy the accelerator is that computes the rows, if one does.
-    #[must_use]
-    pub fn timed_by(self, device: Option<DeviceClock>) -> Self {
-        Self { device, ..self }
     }
 
     /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream
@@ -168,7 +159,7 @@ impl<'h> ReferenceRows<'h> {
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
         if let Source::Stream(stream) = &self.source {
-            locked(stream).limit(max_rows);
+            locked(stream).max_rows = max_rows;
         }
         Self {
             order: Order::new(order),
@@ -209,15 +200,6 @@ impl<'h> ReferenceRows<'h> {
         Self { order, ..self }
     }
 
-    /// Compares only the first `n` entries of the rows: their softmax is a distribution again.
-    #[must_use]
-    pub fn cut_to(self, n: u32) -> Self {
-        Self {
-            n_entries: n as usize,
-            ..self
-        }
-    }
-
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
     /// how many it has.
     #[must_use]
@@ -249,7 +231,7 @@ impl<'h> ReferenceRows<'h> {
                     "other positions of window {} than were measured",
                     spec.window
                 );
-                return Err(Error::Inconsistent { found });
+                return Err(Error::inconsistent(&found));
             }
             self.skip_window()?;
             n_kept += n_rows;
@@ -287,16 +269,12 @@ impl<'h> ReferenceRows<'h> {
     /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
     pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
         let Timing { score, read, .. } = *timing;
-        match (self.source.is_computed(), self.device.is_some()) {
+        let is_computed = matches!(self.source, Source::States { .. } | Source::Model(_));
+        match (is_computed, self.device.is_some()) {
             (false, _) => (score, read),
             (true, false) => (score + read, Duration::ZERO),
             (true, true) => (score, Duration::ZERO),
         }
-    }
-
-    /// Returns true if several windows can be open at once.
-    pub(super) fn can_share(&self) -> bool {
-        !matches!(self.source, Source::Stream(_))
     }
 
     /// Opens the next window. Rows of the one before that were not used are left out.
@@ -315,9 +293,7 @@ impl<'h> ReferenceRows<'h> {
         }
         match wanted.keys().next() {
             None => Ok(None),
-            Some(number) => Err(Error::Inconsistent {
-                found: format!("no window {number}"),
-            }),
+            Some(number) => Err(Error::inconsistent(&format!("no window {number}"))),
         }
     }
 
@@ -373,8 +349,7 @@ impl<'h> ReferenceRows<'h> {
 /// there are to share out; `None` for a stream, which has no list of them.
 #[must_use]
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
-    reference.windows()?;
-    let rows = rows_per_window(reference);
+    let rows = rows_per_window(reference)?;
     let order = windows_to_share(&rows, reference.is_shuffled(), max_rows);
     let n_rows = count(&rows, &order);
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
@@ -393,11 +368,10 @@ fn count(rows: &[u32], order: &[usize]) -> u64 {
     order.iter().map(|&i| u64::from(rows[i])).sum()
 }
 
-/// Lists the number of rows of each window, in the order of the file; empty if the file has no list
-/// of them.
-fn rows_per_window(reference: &Reference) -> Vec<u32> {
-    let windows = reference.windows().unwrap_or_default();
-    windows.iter().map(|window| window.n_rows).collect()
+/// Lists the number of rows of each window, in the order of the file, if the file has a list of them.
+fn rows_per_window(reference: &Reference) -> Option<Vec<u32>> {
+    let n_rows = reference.windows()?.iter().map(|window| window.n_rows);
+    Some(n_rows.collect())
 }
 
 /// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.

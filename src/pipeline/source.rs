@@ -2,7 +2,6 @@
 //! states or by a second model.
 
 use std::io::Read;
-use std::path::Path;
 use std::sync::Mutex;
 
 use kl_formats::{NativeReader, ReadBlocks, Reference, Rows, States, WindowEntry, WindowSpec};
@@ -76,13 +75,15 @@ impl<'h> Source<'h> {
             Rows::Windows(windows) => return stored(Self::Model(windows)),
             Rows::States(file, states) => (file, states),
         };
+        let path = path.display();
         let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
             // The file's own error has its path.
-            EngineError::ReadHead(error) => match error.downcast::<kl_formats::Error>() {
-                Ok(fault) => Error::Format(fault),
-                Err(error) => head_error(path, EngineError::ReadHead(error)),
-            },
-            cause => head_error(path, cause),
+            EngineError::ReadHead(error)
+                if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
+            {
+                Error::Reference(error.to_string())
+            }
+            cause => Error::Reference(format!("{path}: {cause}")),
         })?;
         let error = check(&file, &states, &windows, &mut head)?;
         let here = RowsHere {
@@ -92,19 +93,13 @@ impl<'h> Source<'h> {
             shares_model_head: head.is_shared(),
         };
         if error.max_kld >= WRONG_KLD {
-            return Err(Error::WrongRows {
-                path: path.to_owned(),
-                device: here.device,
-                max_kld: error.max_kld,
-            });
+            let (device, max_kld) = (here.device, error.max_kld);
+            return Err(Error::Reference(format!(
+                "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
+            )));
         }
         let head: Mutex<Box<dyn Head + 'h>> = Mutex::new(Box::new(head));
         Ok((Self::States { file, states, head }, Some(here)))
-    }
-
-    /// Returns true if rows are computed, not read.
-    pub(super) fn is_computed(&self) -> bool {
-        matches!(self, Self::States { .. } | Self::Model(_))
     }
 
     /// The file's blocks, of rows or of hidden states; `None` where it has none.
@@ -115,11 +110,6 @@ impl<'h> Source<'h> {
             Self::Stream(_) | Self::Model(_) => None,
         }
     }
-}
-
-fn head_error(path: &Path, cause: EngineError) -> Error {
-    let path = path.to_owned();
-    Error::Head { path, cause }
 }
 
 /// Computes the rows that the file also holds as the model gave them, each in its batch, and compares

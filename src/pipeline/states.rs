@@ -316,8 +316,11 @@ mod tests {
         let model = model.unwrap();
         let options = ContextOptions {
             n_ctx: 16,
-            n_batch: 4,
-            n_ubatch: 4,
+            calls: Calls {
+                n_batch: 4,
+                n_ubatch: 4,
+                is_equal: false,
+            },
             threads: 1,
             states: true,
             ..ContextOptions::default()
@@ -367,7 +370,7 @@ mod tests {
         let mut writing = StateWriting {
             n_embd: states.n_embd as usize,
             state_type: Float::F16,
-            calls: options.calls(),
+            calls: options.calls,
             check: RowCheck::new(failing, tolerance),
             known: HashMap::from([(0, first)]),
             checked: RowError::default(),

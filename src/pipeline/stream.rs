@@ -26,14 +26,14 @@ pub(super) struct Stream {
     /// The reader, until the first window is wanted.
     reader: Option<Box<dyn ReadStream>>,
     rows_per_block: usize,
-    /// Windows are read up to the one that brings so many rows.
-    max_rows: u64,
+    /// Windows are read up to the one that brings so many rows; set before the first is wanted.
+    pub(super) max_rows: u64,
     events: Receiver<kl_formats::Result<Event>>,
     /// The item that was looked at and not handed out: a window, or the end.
     peeked: Option<Option<WindowSpec>>,
     rows: VecDeque<RowBlock>,
     /// Rows of the window, from the first of `rows` on, that have been used or left out.
-    used: usize,
+    pub(super) used: usize,
 }
 
 impl Stream {
@@ -48,11 +48,6 @@ impl Stream {
             rows: VecDeque::new(),
             used: 0,
         }
-    }
-
-    /// Reads windows only up to the one that brings `max_rows` rows.
-    pub(super) fn limit(&mut self, max_rows: u64) {
-        self.max_rows = max_rows;
     }
 
     fn next_event(&mut self) -> Result<Event, Error> {
@@ -86,11 +81,6 @@ impl Stream {
                 Event::Rows(_) => {}
             }
         }
-    }
-
-    /// Leaves out the next `n` rows.
-    pub(super) fn skip(&mut self, n: usize) {
-        self.used += n;
     }
 
     pub(super) fn map<T: Send>(

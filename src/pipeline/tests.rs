@@ -139,12 +139,11 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
             let next = window.tokens.get(position as usize + 1).copied();
             let score =
                 Kernel::detect().score(&RowPair::new(Row::F32(&reference), &evaluated, next));
-            records.push(super::evaluate::record(
-                window.window,
+            records.push(TokenRecord {
+                window: window.window,
                 position,
-                next,
-                &score,
-            ));
+                ..score
+            });
         }
     }
     records
@@ -211,8 +210,11 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
                     seen += window.rows.len();
                     for row in &window.rows {
                         let (record, (next, score)) = (row.record, &row.measured);
-                        let again =
-                            super::evaluate::record(record.window, record.position, *next, score);
+                        let again = TokenRecord {
+                            window: record.window,
+                            position: record.position,
+                            ..*score
+                        };
                         assert_eq!(record.next_token(), *next);
                         assert_eq!(bits(&[record]), bits(&[again]));
                     }

@@ -117,7 +117,7 @@ where
         if let Some(output) = &mut open {
             output.push(rows)?;
         }
-        progress.rows(rows.len())?;
+        (progress.on_rows)(rows.len())?;
         call = device.map(DeviceClock::begin);
         Ok::<(), Error>(())
     })?;

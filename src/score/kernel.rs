@@ -9,11 +9,10 @@ use fearless_simd::{
     Simd,
     x86::{Avx2, Avx512, Sse2},
 };
-use kl_formats::Row;
+use kl_formats::{Row, TokenRecord};
 
 use super::pair::RowPair;
 use super::passes;
-use super::token_score::TokenScore;
 
 /// The hot loop compiled for one instruction set. All kernels compute the same numbers, within the
 /// bounds that the [`score`](super) module states.
@@ -70,14 +69,15 @@ impl Kernel {
         }
     }
 
-    /// Scores one evaluated row against one reference row. Without a next token both NLLs are NaN.
+    /// Scores one evaluated row against one reference row. Without a next token both NLLs are NaN. The
+    /// record's window, position and group are left at 0.
     ///
     /// # Panics
     ///
     /// If the rows are empty or of different length, if the next token is not below that length, or
     /// if a floor is not one of [`floor`](super::floor())'s. These are bugs in the caller: no input
     /// leads to them.
-    pub fn score(self, pair: &RowPair<'_>) -> TokenScore {
+    pub fn score(self, pair: &RowPair<'_>) -> TokenRecord {
         pair.check();
         let (n, next) = (pair.eval.len(), pair.next);
         assert!(u32::try_from(n).is_ok(), "a row is indexed by 32 bits");
@@ -113,7 +113,7 @@ impl Kernel {
 
 /// Scores with the instructions of `simd`, whatever the program is compiled for.
 #[cfg(target_arch = "x86_64")]
-fn compiled_for<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenScore {
+fn compiled_for<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
     simd.vectorize(
         #[inline(always)]
         || passes::score(simd, pair),

@@ -7,7 +7,7 @@ use kl_formats::Row;
 const SKIPPED_UP_TO: f32 = -16.0;
 
 /// The numbers of a position that llama-perplexity defines otherwise than
-/// [`TokenScore`](super::TokenScore).
+/// [`TokenRecord`](kl_formats::TokenRecord).
 ///
 /// A base file's row holds `ln p`, with entries far below the largest raised to a floor (see
 /// `formats/LLAMACPP.md`), so that its probabilities sum to a little more than 1. llama-perplexity

@@ -88,7 +88,7 @@ const SMOOTHING: f64 = 1e-10;
 /// rounding errors do not grow with the row.
 const CHUNK: usize = 1024;
 
-/// The distances between two rows, besides their [`TokenScore`](crate::score::TokenScore); see the
+/// The distances between two rows, besides their [`TokenRecord`](kl_formats::TokenRecord); see the
 /// [module](self).
 ///
 /// If a row holds NaN or +∞ anywhere, or nothing but −∞, every number is NaN; if no entry has a logit

@@ -1,4 +1,4 @@
-//! Two rows of logits in, one [`TokenScore`] out: the hot loop.
+//! Two rows of logits in, one [`TokenRecord`](kl_formats::TokenRecord) out: the hot loop.
 //!
 //! Let `l` be the reference row and `m` the evaluated one, `L` and `M` their maxima,
 //! `p = softmax(l)`, `q = softmax(m)`, natural logarithms throughout. With `a = l − L`,
@@ -31,7 +31,7 @@
 //!
 //! The NLL and the top token's probability of a row with a floor are those stored, since a base file
 //! holds ln p of the whole softmax; those of a row without one are over its whole vocabulary. Tops
-//! and ranks are over whole rows. [`TokenScore::ref_unknown_p`] is the most that the reference's
+//! and ranks are over whole rows. [`ref_unknown_p`](kl_formats::TokenRecord::ref_unknown_p) is the most that the reference's
 //! unknown entries can weigh.
 //!
 //! # Passes
@@ -99,7 +99,6 @@ mod pair;
 mod passes;
 mod row_error;
 mod rows;
-mod token_score;
 
 #[cfg(test)]
 mod oracle;
@@ -111,4 +110,3 @@ pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::{RowPair, floor};
 pub use row_error::RowError;
-pub use token_score::TokenScore;

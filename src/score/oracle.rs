@@ -1,9 +1,9 @@
 //! The definitions, computed plainly: the kernels are tested against them.
 
-use kl_formats::Row;
+use kl_formats::{Row, TokenRecord};
 
 use super::pair::RowPair;
-use super::token_score::TokenScore;
+use super::passes::excluded;
 
 /// A compensated sum (Neumaier 1974).
 #[derive(Default)]
@@ -100,13 +100,13 @@ fn mean_ratio(ln_w: &[f64], ratio: &[f64]) -> f64 {
     }
 }
 
-pub(super) fn score(pair: &RowPair<'_>) -> TokenScore {
+pub(super) fn score(pair: &RowPair<'_>) -> TokenRecord {
     let (reference, eval) = (decode(pair.reference), pair.eval);
     let sound = |row: &[f32]| {
         row.iter().all(|x| *x < f32::INFINITY) && row.iter().any(|x| *x > f32::NEG_INFINITY)
     };
     if !sound(&reference) || !sound(eval) {
-        return TokenScore::excluded(sound(&reference), sound(eval));
+        return excluded(sound(&reference), sound(eval));
     }
     let known = |row: &[f32], floor: Option<f32>| -> Vec<bool> {
         row.iter()
@@ -152,7 +152,7 @@ pub(super) fn score(pair: &RowPair<'_>) -> TokenScore {
     let nll = |ln_p: f64| if ln_p >= 0.0 { 0.0 } else { -ln_p };
     let next = pair.next.map(|next| next as usize);
     let (ref_top, eval_top) = (first_max(&reference), first_max(eval));
-    TokenScore {
+    TokenRecord {
         kld: divergence(&ln_p, &ratio),
         reverse_kld: divergence(&ln_q, &reverse),
         ref_entropy: mean_ratio(&ln_p, &surprise),
@@ -168,7 +168,10 @@ pub(super) fn score(pair: &RowPair<'_>) -> TokenScore {
             let unknown = ref_known.iter().filter(|known| !**known).count();
             (unknown as f64 * f64::from(floor).exp()).min(1.0)
         }),
-        ref_finite: true,
-        eval_finite: true,
+        window: 0,
+        position: 0,
+        token: pair.next.unwrap_or(u32::MAX),
+        flags: 0,
+        group: 0,
     }
 }

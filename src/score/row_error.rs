@@ -64,9 +64,9 @@ impl RowError {
             };
         }
         let score = kernel.score(&RowPair::new(Row::F32(row), again, None));
-        let kld = match score.ref_finite && score.eval_finite {
-            true => score.kld,
-            false => f64::INFINITY,
+        let kld = match score.is_excluded() {
+            true => f64::INFINITY,
+            false => score.kld,
         };
         Self {
             n_rows: 1,

@@ -11,7 +11,7 @@ mod reader;
 mod zip;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use reader::NpzReader;
 

@@ -8,7 +8,7 @@ mod header;
 mod reader;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use reader::SafetensorsReader;
 

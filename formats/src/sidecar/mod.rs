@@ -11,7 +11,7 @@ mod record;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use crate::header_lines::MAX_HEADER_BYTES;
 pub use end::{TRAILER_BYTES, TokenTexts};

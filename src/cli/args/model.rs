@@ -2,7 +2,7 @@
 
 use clap::value_parser;
 
-use super::values::{cache_type, device, server};
+use super::values::{device, server};
 use super::{DECODING, MODEL};
 use crate::commands::settings::MAX_THREADS;
 use crate::engine::{CacheType, FlashAttention, GpuLayers, SplitMode, TensorOverride, TensorSplit};
@@ -138,15 +138,21 @@ pub struct ContextArgs {
 
     /// Type of the KV cache's keys (-ctk); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_possible_values = true,
-        default_value_t = CacheType::default(), value_parser = cache_type(), alias = "ctk"
+        long,
+        value_name = "TYPE",
+        hide_possible_values = true,
+        default_value_t,
+        alias = "ctk"
     )]
     pub cache_type_k: CacheType,
 
     /// Type of the KV cache's values (-ctv); --ref-model's stays f16
     #[arg(
-        long, value_name = "TYPE", hide_possible_values = true,
-        default_value_t = CacheType::default(), value_parser = cache_type(), alias = "ctv"
+        long,
+        value_name = "TYPE",
+        hide_possible_values = true,
+        default_value_t,
+        alias = "ctv"
     )]
     pub cache_type_v: CacheType,
 

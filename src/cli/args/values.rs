@@ -7,7 +7,6 @@ use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Typ
 use kl_formats::{Encoding, Kind};
 
 use crate::commands::settings::Vocabulary;
-use crate::engine::CacheType;
 
 /// The ways in which kl's own kind of file can store rows.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,11 +128,6 @@ pub fn compare_vocab() -> impl TypedValueParser<Value = Vocabulary> {
     let known = [Vocabulary::Same, Vocabulary::Common];
     let names = known.iter().filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(names).try_map(|name| Vocabulary::from_str(&name, false))
-}
-
-/// Parses a type of the KV cache.
-pub fn cache_type() -> impl TypedValueParser<Value = CacheType> {
-    PossibleValuesParser::new(CacheType::names()).try_map(|name| name.parse::<CacheType>())
 }
 
 /// Parses the `--encoding` of `kl convert`, which has no model that could give hidden states.

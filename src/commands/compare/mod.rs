@@ -144,9 +144,8 @@ impl<E: Engine + Sync> FileRun<'_, E> {
         };
         let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
         let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-        let rows = rows
-            .with_windows(indices(|pair| pair.index), windows, settings.max_rows)
-            .cut_to(n_compared);
+        let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
+        rows.n_entries = n_compared as usize;
         let others: HashMap<u32, WindowSpec> = pairs
             .iter()
             .map(|pair| (pair.window.window, pair.other.clone()))

@@ -1,5 +1,7 @@
 //! A finished sidecar gives way to the same measurement only.
 
+use clap::ValueEnum as _;
+
 use super::*;
 
 /// Evaluates `q4` against `ref`, with the sidecar `s.kls`, and returns why it was refused.
@@ -61,7 +63,7 @@ fn another_measurement_is_refused_and_named() {
             "holds all tokens, not the tokens that --until 5% took:",
         ),
         (
-            &|settings| settings.run.type_k = "q8_0".parse().unwrap(),
+            &|settings| settings.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
             "holds this model with another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
         ),
         (

@@ -108,9 +108,9 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
             state_type,
             head: head.tensor.clone(),
             then: head.then.clone(),
-            n_batch: self.state_options.n_batch,
-            n_ubatch: self.state_options.n_ubatch,
-            equal_calls: self.state_options.calls().is_equal,
+            n_batch: self.state_options.calls.n_batch,
+            n_ubatch: self.state_options.calls.n_ubatch,
+            equal_calls: self.state_options.calls.is_equal,
             check: HeadCheck {
                 rows: trial::check_positions(&self.input.plan),
                 ..HeadCheck::default()

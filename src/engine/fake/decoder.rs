@@ -106,7 +106,7 @@ impl FakeDecoder {
     ) -> Self {
         Self {
             source,
-            calls: options.calls(),
+            calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             shows_states: options.states,
             states: engine.states,
@@ -216,11 +216,11 @@ impl Decoder for FakeDecoder {
 
     fn extend<E: From<EngineError>>(
         &mut self,
-        _window: u32,
-        tokens: &mut Vec<u32>,
+        window: &mut WindowSpec,
         n: u32,
         mut on_token: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
+        let tokens = &mut window.tokens;
         let mut state = tokens
             .iter()
             .fold(self.source.seed, |state, &token| Fake::after(state, token));

@@ -184,7 +184,7 @@ impl Model for FakeModel {
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
         let rows = Fake {
             n_vocab: self.engine.n_vocab as usize,
-            n_batch: options.n_batch as usize,
+            n_batch: options.calls.n_batch as usize,
             seed: self.seed,
         };
         Ok(FakeDecoder::new(

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use kl_formats::{Float, HeadCheck, States, WindowSpec};
+use kl_formats::{Calls, Float, HeadCheck, States, WindowSpec};
 
 use super::{FakeEngine, FakeModel, FakeStates};
 use crate::engine::{
@@ -37,8 +37,11 @@ fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), kind);
     let options = ContextOptions {
-        n_batch: 5,
-        n_ubatch: 3,
+        calls: Calls {
+            n_batch: 5,
+            n_ubatch: 3,
+            is_equal: false,
+        },
         states: true,
         ..ContextOptions::default()
     };
@@ -48,8 +51,8 @@ fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
         state_type,
         head: head.tensor.clone(),
         then: head.then.clone(),
-        n_batch: options.n_batch,
-        n_ubatch: options.n_ubatch,
+        n_batch: options.calls.n_batch,
+        n_ubatch: options.calls.n_ubatch,
         equal_calls: false,
         check: HeadCheck::default(),
     };
@@ -135,7 +138,10 @@ fn calls_are_those_of_the_batch() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), FakeStates::Half);
     let options = ContextOptions {
-        n_batch: 5,
+        calls: Calls {
+            n_batch: 5,
+            ..Calls::default()
+        },
         ..ContextOptions::default()
     };
     let mut decoder = model.decoder(&options).unwrap();
@@ -161,9 +167,7 @@ fn no_call_is_below_64_tokens_unless_a_batch_is_set() {
         let calls = default_calls(n_vocab, n_ctx);
         let options = ContextOptions {
             n_ctx,
-            n_batch: calls.n_batch,
-            n_ubatch: calls.n_ubatch,
-            equal_calls: calls.is_equal,
+            calls,
             ..ContextOptions::default()
         };
         let mut decoder = model.decoder(&options).unwrap();

@@ -1,5 +1,6 @@
 //! Reads a model's file from its first byte on, and checks before each read how much is left.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kl_formats::hex;
 use sha2::{Digest, Sha256};
 
-use super::error::{GgufError, Result};
+use super::error::{ModelError, Result};
 
 /// Skipped strings are read in steps of this many bytes: most are tokens, which are far shorter.
 const STEP_BYTES: usize = 256;
@@ -15,15 +16,15 @@ const STEP_BYTES: usize = 256;
 /// Opens a regular file, and returns its length too. A model is opened more than once and read at
 /// any position, neither of which a pipe allows.
 pub(super) fn open(path: &Path) -> Result<(File, u64)> {
-    let failed = |cause| GgufError::io(path, "open", cause);
+    let failed = |cause| ModelError::io(path, "open", &cause);
     // Before opening, which would wait for a named pipe's writer.
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if metadata.is_dir() {
-        return Err(GgufError::unsupported(path, "is a folder: give a file"));
+        return Err(ModelError::new(path, "is a folder: give a file"));
     }
     if !metadata.is_file() {
         let what = "is not a regular file: save the model to one first";
-        return Err(GgufError::unsupported(path, what));
+        return Err(ModelError::new(path, what));
     }
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -34,7 +35,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
 pub(super) struct Cursor {
     stream: BufReader<File>,
     hash: Sha256,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Bytes read so far.
     pub(super) offset: u64,
     /// Bytes of the file.
@@ -63,37 +64,24 @@ impl Cursor {
         hex(&self.hash.clone().finalize())
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn not_gguf(&self, found: impl Into<String>) -> GgufError {
-        GgufError::NotGguf {
-            path: self.path.clone(),
-            found: found.into(),
-        }
-    }
-
-    pub(super) fn unsupported(&self, what: impl Into<String>) -> GgufError {
-        GgufError::unsupported(&self.path, what)
+    /// The error for a file that is no GGUF, or none that can be read.
+    pub(super) fn fault(&self, what: impl Into<String>) -> ModelError {
+        ModelError::new(&self.path, what)
     }
 
     /// The error for a header that is wrong up to here.
-    pub(super) fn corrupt(&self, what: impl Into<String>) -> GgufError {
-        GgufError::Corrupt {
-            path: self.path.clone(),
-            offset: self.offset,
-            what: what.into(),
-        }
+    pub(super) fn corrupt(&self, what: impl Display) -> ModelError {
+        let offset = self.offset;
+        self.fault(format!(
+            "corrupt at byte {offset}: {what}; download or convert it again"
+        ))
     }
 
     /// The error for bytes that are missing from `offset` on.
-    pub(super) fn truncated(&self, offset: u64, what: String) -> GgufError {
-        GgufError::Truncated {
-            path: self.path.clone(),
-            offset,
-            what,
-        }
+    pub(super) fn truncated(&self, offset: u64, what: &str) -> ModelError {
+        self.fault(format!(
+            "incomplete at byte {offset}: {what}; download or convert it again"
+        ))
     }
 
     /// Fails unless at least `bytes` are left.
@@ -104,7 +92,7 @@ impl Cursor {
         }
         Err(self.truncated(
             self.offset,
-            format!(
+            &format!(
                 "{what} takes {bytes} bytes but only {left} are left: the file was cut off, or a \
                  length is damaged"
             ),
@@ -115,7 +103,7 @@ impl Cursor {
         self.need(bytes.len() as u64, "the header")?;
         self.stream
             .read_exact(bytes)
-            .map_err(|cause| GgufError::io(&self.path, "read", cause))?;
+            .map_err(|cause| ModelError::io(&self.path, "read", &cause))?;
         self.hash.update(&*bytes);
         self.offset += bytes.len() as u64;
         Ok(())
@@ -194,7 +182,7 @@ const SAMPLE_BYTES: u64 = 4096;
 /// the whole file, if it is not longer than that.
 ///
 /// # Errors
-/// [`GgufError::Io`].
+/// A file that cannot be read.
 pub(super) fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
     let (mut file, _) = open(path)?;
     let mut hash = Sha256::new();
@@ -213,7 +201,7 @@ pub(super) fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
         }
         _ => sample(0, file_bytes),
     };
-    read.map_err(|cause| GgufError::io(path, "read", cause))?;
+    read.map_err(|cause| ModelError::io(path, "read", &cause))?;
     Ok(hex(&hash.finalize()))
 }
 

@@ -91,18 +91,20 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
 fn read_start(cursor: &mut Cursor) -> Result<()> {
     let len = cursor.left();
     if len < 4 {
-        return Err(cursor.not_gguf(format!("it has {len} bytes; give a model in GGUF format")));
+        return Err(cursor.fault(format!(
+            "not a GGUF model: it has {len} bytes; give a model in GGUF format"
+        )));
     }
     if cursor.array::<4>()? != MAGIC {
-        return Err(cursor.not_gguf(instead_of_gguf(cursor.path())));
+        return Err(cursor.fault(instead_of_gguf(&cursor.path)));
     }
     match cursor.u32()? {
         2 | 3 => Ok(()),
-        1 => Err(cursor.unsupported("GGUF version 1 is no longer read: convert the model again")),
+        1 => Err(cursor.fault("GGUF version 1 is no longer read: convert the model again")),
         version if (1..=0xffff).contains(&version.swap_bytes()) => {
-            Err(cursor.unsupported("a big-endian GGUF: convert it to little-endian"))
+            Err(cursor.fault("a big-endian GGUF: convert it to little-endian"))
         }
-        version => Err(cursor.unsupported(format!(
+        version => Err(cursor.fault(format!(
             "GGUF version {version} is unknown, kl reads 2 and 3: use a newer kl"
         ))),
     }
@@ -236,7 +238,7 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: Option<i128>) -> Result<Vec<T
         let end = end.ok_or_else(too_far)?;
         if end > cursor.len {
             let what = format!("tensor {name:?} ends at byte {end}");
-            return Err(cursor.truncated(cursor.len, what));
+            return Err(cursor.truncated(cursor.len, &what));
         }
         *offset += start;
     }

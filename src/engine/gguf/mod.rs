@@ -28,13 +28,13 @@ mod header;
 mod tests;
 
 use std::collections::HashMap;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use kl_formats::{ModelIdentity, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-pub use error::GgufError;
+pub use error::ModelError;
 use error::Result;
 
 /// The contents of the header of a model's file; of a split model, those of all its files.
@@ -90,33 +90,32 @@ pub struct Tensor {
 /// split one, those of all parts.
 ///
 /// # Errors
-/// [`GgufError::NotGguf`]; [`GgufError::Unsupported`] for a version or a byte order that is not
-/// read, a path that is not a regular file, and parts that do not have the names that llama.cpp looks
-/// for; [`GgufError::NotFirstPart`]; [`GgufError::Truncated`] if the header or a tensor reaches past
-/// the file's end; [`GgufError::Corrupt`]; [`GgufError::Io`].
+/// A file that cannot be read, or is no whole GGUF of a version that is known; a part that is not the
+/// first, or does not have the name that llama.cpp looks for.
 pub fn read(path: &Path) -> Result<Gguf> {
     let mut model = header::read(path)?;
     let split = |key: &str| model.number(key).and_then(|n| u16::try_from(n).ok());
     let count = match split("split.no").zip(split("split.count")) {
         Some((0, count @ 2..)) => count,
         Some((part @ 1.., parts)) => {
-            let (path, part) = (path.to_owned(), part.saturating_add(1));
-            return Err(GgufError::NotFirstPart { path, part, parts });
+            let part = part.saturating_add(1);
+            let what = format!(
+                "part {part} of {parts} of a split model: give the first part; llama.cpp finds the others beside it"
+            );
+            return Err(ModelError::new(path, what));
         }
         _ => return Ok(model),
     };
     let mut hash = Sha256::new_with_prefix(&model.sample_sha256);
     for number in 2..=count {
         let part_path = part_path(path, number, count)?;
-        let part = header::read(&part_path).map_err(|error| match error {
-            GgufError::Io { path, cause, .. } if cause.kind() == io::ErrorKind::NotFound => {
-                let what = format!(
-                    "is missing: the model is split into {count} files, which must lie in one folder"
-                );
-                GgufError::Unsupported { path, what }
-            }
-            error => error,
-        })?;
+        if let Ok(false) = part_path.try_exists() {
+            let what = format!(
+                "is missing: the model is split into {count} files, which must lie in one folder"
+            );
+            return Err(ModelError::new(&part_path, what));
+        }
+        let part = header::read(&part_path)?;
         let file = model.files.len();
         let tensors = part.tensors.into_iter();
         model
@@ -139,7 +138,7 @@ fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
         let what = format!(
             "the first of {count} parts, whose name does not end in -00001-of-{count:05}.gguf: give it the name that llama.cpp looks for"
         );
-        GgufError::unsupported(first, what)
+        ModelError::new(first, what)
     })?;
     Ok(first.with_file_name(format!("{prefix}-{number:05}-of-{count:05}.gguf")))
 }
@@ -245,7 +244,7 @@ impl Gguf {
     /// Opens the file that holds a tensor, to read the tensor's bytes.
     ///
     /// # Errors
-    /// [`GgufError::Io`].
+    /// A file that cannot be opened.
     pub fn open(&self, tensor: &Tensor) -> Result<impl Read + use<>> {
         let path = self
             .files
@@ -253,7 +252,7 @@ impl Gguf {
             .map_or(Path::new(""), |path| path);
         let (mut file, _) = cursor::open(path)?;
         file.seek(SeekFrom::Start(tensor.offset))
-            .map_err(|cause| GgufError::io(path, "read", cause))?;
+            .map_err(|cause| ModelError::io(path, "read", &cause))?;
         Ok(file.take(tensor.bytes))
     }
 }

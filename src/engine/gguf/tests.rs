@@ -296,11 +296,11 @@ fn truncation_is_found_at_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     for n in 0..bytes.len() {
         let error = read_in(&folder, &bytes[..n]).expect_err(&format!("{n} bytes"));
-        match error {
-            GgufError::NotGguf { .. } if n < 4 => {}
-            GgufError::Truncated { .. } => {}
-            error => panic!("{n}: {error}"),
-        }
+        let what = match n < 4 {
+            true => ": not a GGUF model: ",
+            false => ": incomplete at byte ",
+        };
+        assert!(error.to_string().contains(what), "{n}: {error}");
     }
     let last = bytes.len() - 1;
     let error = read_in(&folder, &bytes[..last]).unwrap_err().to_string();
@@ -320,10 +320,8 @@ fn other_files_and_versions_are_refused() {
     assert!(message(&start(1)).contains("version 1"));
     assert!(message(&start(3 << 24)).contains("big-endian"));
     assert!(message(&start(4)).contains("version 4"));
-    assert!(matches!(
-        read(Path::new("/no/such/file")),
-        Err(GgufError::Io { .. })
-    ));
+    let error = read(Path::new("/no/such/file")).unwrap_err().to_string();
+    assert!(error.starts_with("/no/such/file: cannot open: "), "{error}");
     let error = read(Path::new("/")).unwrap_err().to_string();
     assert_eq!(error, "/: is a folder: give a file");
 }
@@ -334,15 +332,10 @@ fn hostile_counts_and_shapes_are_refused() {
     let with = |change: &dyn Fn(&mut Model)| {
         let mut model = sample();
         change(&mut model);
-        let error = read_bytes(&model.bytes()).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                GgufError::Corrupt { .. } | GgufError::Truncated { .. }
-            ),
-            "{error}"
-        );
-        assert!(!error.to_string().contains('\n'));
+        let error = read_bytes(&model.bytes()).unwrap_err().to_string();
+        let is_fault = |fault: &str| error.contains(&format!(": {fault} at byte "));
+        assert!(is_fault("corrupt") || is_fault("incomplete"), "{error}");
+        assert!(!error.contains('\n'));
     };
     let list = |kind: u32, n: u64| [&kind.to_le_bytes()[..], &words(&[n])].concat();
     with(&|m| _ = m.pair("a", 13, &[1]));

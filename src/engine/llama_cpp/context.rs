@@ -40,13 +40,6 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn clear(&mut self) {
-        self.tokens.clear();
-        self.positions.clear();
-        self.sequences.clear();
-        self.outputs.clear();
-    }
-
     /// Adds the tokens at these positions of a sequence; the rows from `scored_start` on are wanted.
     pub(super) fn push(
         &mut self,
@@ -211,7 +204,7 @@ pub(super) fn params(
 ) -> sys::llama_context_params {
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_context_default_params() };
-    let (calls, n_seq) = (options.calls(), options.n_seq.max(1));
+    let (calls, n_seq) = (options.calls, options.n_seq.max(1));
     params.n_ctx = options.n_ctx.saturating_mul(n_seq);
     params.n_seq_max = n_seq;
     // With one cache for all sequences, llama.cpp computes the tokens of a call in their order: a
@@ -225,8 +218,8 @@ pub(super) fn params(
     params.n_threads = options.threads as i32;
     params.n_threads_batch = options.threads as i32;
     params.flash_attn_type = options.flash_attn.policy();
-    params.type_k = options.type_k.ggml.into();
-    params.type_v = options.type_v.ggml.into();
+    params.type_k = options.type_k.0 as sys::ggml_type;
+    params.type_v = options.type_v.0 as sys::ggml_type;
     params.offload_kqv = !placement.no_kv_offload;
     params.op_offload = !placement.no_op_offload;
     params.no_perf = true;

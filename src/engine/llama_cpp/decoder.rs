@@ -27,18 +27,6 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl LlamaCppDecoder<'_> {
-    /// Runs a call as [`decode_batch`](Self::decode_batch) does.
-    fn decode_call(
-        &mut self,
-        window: &WindowSpec,
-        call: &Call,
-        wants_rows: bool,
-    ) -> Result<Vec<&[f32]>, EngineError> {
-        let (tokens, positions) = (&window.tokens, call.positions.clone());
-        let scored_start = call.scored_start;
-        self.decode_batch(window.window, tokens, positions, scored_start, wants_rows)
-    }
-
     /// Returns the number of these windows, from the first on, that one call decodes: as many whole
     /// ones as it holds.
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
@@ -55,7 +43,7 @@ impl LlamaCppDecoder<'_> {
     /// window's after the other's.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
         self.context.clear();
-        self.batch.clear();
+        self.batch = Batch::default();
         for (sequence, window) in windows.iter().enumerate() {
             self.facts.check_window(window.n_decoded())?;
             let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
@@ -67,29 +55,27 @@ impl LlamaCppDecoder<'_> {
         self.compute(first, 0)
     }
 
-    /// Decodes the tokens at `positions` of a window in one call, after those before them, and
-    /// returns the rows of the positions from `scored_start` on. In a context that shows hidden
-    /// states, they hold anything unless `wants_rows`.
-    fn decode_batch(
+    /// Decodes the tokens of a call, after those before them, and returns the rows of its scored
+    /// positions. In a context that shows hidden states, they hold anything unless `wants_rows`.
+    fn decode_call(
         &mut self,
-        window: u32,
-        tokens: &[u32],
-        positions: Range<usize>,
-        scored_start: usize,
+        window: &WindowSpec,
+        call: &Call,
         wants_rows: bool,
     ) -> Result<Vec<&[f32]>, EngineError> {
         if let Some(tap) = &self.tap {
             lock(tap).start(wants_rows);
         }
+        let Range { start, end } = call.positions;
         // A stream's windows are known only now.
-        self.facts.check_window(positions.end as u64)?;
-        let start = positions.start;
+        self.facts.check_window(end as u64)?;
         if start == 0 {
             self.context.clear();
         }
-        self.batch.clear();
-        self.batch.push(0, tokens, positions, scored_start);
-        self.compute(window, start)
+        self.batch = Batch::default();
+        self.batch
+            .push(0, &window.tokens, start..end, call.scored_start);
+        self.compute(window.window, start)
     }
 
     /// Computes the batch, which starts at `position` of `window`, and returns the rows that are
@@ -198,30 +184,34 @@ impl Decoder for LlamaCppDecoder<'_> {
 
     fn extend<E: From<EngineError>>(
         &mut self,
-        window: u32,
-        tokens: &mut Vec<u32>,
+        window: &mut WindowSpec,
         n: u32,
         mut on_token: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut decoded = 0;
         for _ in 0..n {
-            let last = tokens.len().saturating_sub(1);
+            let n_tokens = window.tokens.len();
+            let last = n_tokens.saturating_sub(1);
             let mut next = None;
-            while decoded <= last {
-                let end = tokens
-                    .len()
-                    .min(decoded + self.calls.n_batch.max(1) as usize);
-                let rows = self.decode_batch(window, tokens, decoded..end, last, true)?;
+            while decoded < n_tokens {
+                let end = n_tokens.min(decoded + self.calls.n_batch.max(1) as usize);
+                let call = Call {
+                    positions: decoded..end,
+                    scored_start: last,
+                    next: None,
+                };
+                let rows = self.decode_call(window, &call, true)?;
                 next = rows.last().and_then(|row| top_token(row));
                 decoded = end;
             }
             let next = next.ok_or_else(|| {
+                let prompt = window.window;
                 let what = format!(
-                    "cannot generate a token after prompt {window}, position {last}: the logits are not finite: leave out the prompt, or use another model"
+                    "cannot generate a token after prompt {prompt}, position {last}: the logits are not finite: leave out the prompt, or use another model"
                 );
                 EngineError::model(&self.facts.path, what)
             })?;
-            tokens.push(next);
+            window.tokens.push(next);
             on_token()?;
         }
         Ok(())

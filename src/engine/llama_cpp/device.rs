@@ -177,15 +177,13 @@ impl Device {
 
     pub(super) fn buffer_type(self) -> Option<BufferType> {
         // SAFETY: the device is valid.
-        let found = unsafe { sys::ggml_backend_dev_buffer_type(self.0.as_ptr()) };
-        NonNull::new(found).map(BufferType)
+        BufferType::new(unsafe { sys::ggml_backend_dev_buffer_type(self.0.as_ptr()) })
     }
 
     /// Memory of the CPU that this device reads faster than the rest.
     pub(super) fn host_buffer_type(self) -> Option<BufferType> {
         // SAFETY: the device is valid.
-        let found = unsafe { sys::ggml_backend_dev_host_buffer_type(self.0.as_ptr()) };
-        NonNull::new(found).map(BufferType)
+        BufferType::new(unsafe { sys::ggml_backend_dev_host_buffer_type(self.0.as_ptr()) })
     }
 
     /// A function that this device's backend offers beyond the common ones.

@@ -252,20 +252,16 @@ fn matrix(states: &States) -> Result<Matrix, EngineError> {
     })
 }
 
-fn allocate(matrix: Matrix, place: &Place) -> Result<Weight, EngineError> {
-    Weight::allocate(matrix, place.memory).ok_or_else(|| {
-        let (device, reason) = (place.device.name(), last_log_errors());
-        fault(format!("no memory for it on {device}: {reason}"))
-    })
-}
-
 /// Reads a matrix into a device's memory, piece by piece where that is possible.
 fn read_matrix(
     matrix: Matrix,
     place: &Place,
     section: &mut dyn Read,
 ) -> Result<Weight, EngineError> {
-    let mut weight = allocate(matrix, place)?;
+    let mut weight = Weight::allocate(matrix, place.memory).ok_or_else(|| {
+        let (device, reason) = (place.device.name(), last_log_errors());
+        fault(format!("no memory for it on {device}: {reason}"))
+    })?;
     let n_bytes = weight.bytes();
     let piece_bytes = match place.is_reordered {
         true => n_bytes,

@@ -105,7 +105,7 @@ fn has_experts(model: &LlamaModel) -> bool {
 fn devices(options: &ModelOptions) -> Result<Vec<Device>, EngineError> {
     let mut all = Device::all();
     all.retain(|device| !device.is_cpu());
-    if options.is_cpu_only() {
+    if options.devices == ["none"] {
         return Ok(Vec::new());
     }
     if !options.devices.is_empty() {

@@ -138,23 +138,23 @@ const NOT_CAUSAL: [&str; 6] = [
 /// some of these without an error, and name a tensor that is missing in the others.
 fn unsuitable(header: &Gguf) -> Option<String> {
     let architecture = header.architecture().unwrap_or_default();
-    let (part, advice) = match header.text("general.type").unwrap_or_default() {
-        "adapter" => (
-            "a LoRA adapter",
-            ", with the adapter merged into it (llama-export-lora)",
-        ),
-        "imatrix" => ("an importance matrix", ""),
-        kind if kind == "mmproj" || architecture == "clip" => {
-            ("the vision or audio part (mmproj)", "")
-        }
-        kind if kind == "vocab" || header.tensors.is_empty() && header.tokenizer.is_some() => {
-            ("a vocabulary without tensors", "")
-        }
-        _ => ("", ""),
+    let part_of_a_model = |part| {
+        Some(format!(
+            "{part}, not a model: give the model that it belongs to"
+        ))
     };
-    if !part.is_empty() {
-        let what = format!("{part}, not a model: give the model that it belongs to{advice}");
-        return Some(what);
+    let vocabulary = "a vocabulary without tensors";
+    match header.text("general.type").unwrap_or_default() {
+        "adapter" => {
+            let merged = ", with the adapter merged into it (llama-export-lora)";
+            return part_of_a_model("a LoRA adapter").map(|what| what + merged);
+        }
+        "imatrix" => return part_of_a_model("an importance matrix"),
+        "vocab" => return part_of_a_model(vocabulary),
+        kind if kind == "mmproj" || architecture == "clip" => {
+            return part_of_a_model("the vision or audio part (mmproj)");
+        }
+        _ => {}
     }
     let pooling = header.own_number("pooling_type");
     let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
@@ -169,6 +169,8 @@ fn unsuitable(header: &Gguf) -> Option<String> {
         format!("an embedding model ({architecture} with pooling)")
     } else if tokenizer.is_none_or(|model| matches!(model, "none" | "no_vocab")) {
         format!("a GGUF without a vocabulary ({architecture})")
+    } else if header.tensors.is_empty() {
+        return part_of_a_model(vocabulary);
     } else {
         return None;
     };

@@ -5,7 +5,7 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::States;
+use kl_formats::{GgmlType, HeadTensor, States};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -87,7 +87,7 @@ fn facts(path: &Path, header: &Gguf, loaded: &Loaded) -> ModelFacts {
         true => String::new(),
         false => String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned(),
     };
-    let on_cpu = |tensors: &TensorOverride| tensors.is_on_cpu();
+    let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
     ModelFacts {
         path: path.to_owned(),
         identity,
@@ -173,7 +173,7 @@ impl Model for LlamaCppModel<'_> {
         Ok(LlamaCppDecoder {
             context: self.context(options, tap.clone())?,
             batch: Batch::default(),
-            calls: options.calls(),
+            calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
             facts: &self.facts,
             tap,
@@ -182,11 +182,30 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn output_head(&self) -> Result<OutputHead, EngineError> {
-        self.describe_head()
+        let found = self.found()?;
+        let place = self.head_place()?;
+        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
+        let kind = kind.ok_or_else(|| {
+            let id = found.type_id;
+            self.no_states(&format!(
+                "its head has ggml's type {id}, which kl does not know"
+            ))
+        })?;
+        Ok(OutputHead {
+            n_embd: found.n_embd,
+            tensor: HeadTensor {
+                name: found.name.clone(),
+                type_name: kind.name.to_owned(),
+                type_id: found.type_id,
+                bytes: place.bytes,
+                sha256: String::new(),
+            },
+            then: found.then.clone(),
+        })
     }
 
     fn hashed_head(&self) -> Result<OutputHead, EngineError> {
-        let mut head = self.describe_head()?;
+        let mut head = self.output_head()?;
         let sha256 = self.head_sha256(self.head_place()?)?;
         head.tensor.sha256 = sha256.to_owned();
         Ok(head)

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kl_formats::{GgmlType, HeadTensor, States, hex};
+use kl_formats::{Calls, States, hex};
 use sha2::{Digest, Sha256};
 
 use super::LlamaCppModel;
@@ -13,16 +13,20 @@ use super::node::ModelTensor;
 use super::placement::Placement;
 use super::probe::{Found, Probe};
 use crate::engine::gguf::Tensor;
-use crate::engine::{ContextOptions, EngineError, OutputHead, last_log_errors};
+use crate::engine::{ContextOptions, EngineError, last_log_errors};
 
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
 const PROBE_N_CTX: u32 = 256;
 
-/// Its batch, of which one token is decoded.
-const PROBE_N_BATCH: u32 = 32;
+/// Its batches, of which one token is decoded.
+const PROBE_CALLS: Calls = Calls {
+    n_batch: 32,
+    n_ubatch: 32,
+    is_equal: false,
+};
 
 impl LlamaCppModel<'_> {
-    fn no_states(&self, what: &str) -> EngineError {
+    pub(super) fn no_states(&self, what: &str) -> EngineError {
         let architecture = self
             .facts
             .identity
@@ -47,8 +51,7 @@ impl LlamaCppModel<'_> {
     fn probe(&self) -> Result<Found, EngineError> {
         let options = ContextOptions {
             n_ctx: PROBE_N_CTX,
-            n_batch: PROBE_N_BATCH,
-            n_ubatch: PROBE_N_BATCH,
+            calls: PROBE_CALLS,
             threads: 1,
             ..ContextOptions::default()
         };
@@ -114,30 +117,6 @@ impl LlamaCppModel<'_> {
             EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
         })?;
         Ok(self.head_sha256.get_or_init(|| hex(&hash.0.finalize())))
-    }
-
-    /// The head and what follows it, but for the hash of its matrix.
-    pub(super) fn describe_head(&self) -> Result<OutputHead, EngineError> {
-        let found = self.found()?;
-        let place = self.head_place()?;
-        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
-        let kind = kind.ok_or_else(|| {
-            let id = found.type_id;
-            self.no_states(&format!(
-                "its head has ggml's type {id}, which kl does not know"
-            ))
-        })?;
-        Ok(OutputHead {
-            n_embd: found.n_embd,
-            tensor: HeadTensor {
-                name: found.name.clone(),
-                type_name: kind.name.to_owned(),
-                type_id: found.type_id,
-                bytes: place.bytes,
-                sha256: String::new(),
-            },
-            then: found.then.clone(),
-        })
     }
 
     /// The model's own matrix, where it is known to be that of `states`.

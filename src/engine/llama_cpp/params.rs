@@ -127,7 +127,7 @@ impl Params {
             0 => 0,
             _ => n.min(n_layers),
         });
-        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.is_empty() {
+        if given.n_gpu_layers == GpuLayers::Auto && given.tensor_split.0.is_empty() {
             let mut split = self.tensor_split.clone();
             split.truncate(n_gpus);
             if split.iter().any(|&n| n > 0.0) {

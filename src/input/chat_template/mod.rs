@@ -12,7 +12,7 @@ use std::io;
 
 use kl_formats::hex;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use sha2::{Digest, Sha256};
 
@@ -27,7 +27,8 @@ const NAME: &str = "chat template";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    sha256: String,
+    /// SHA-256 (hex) of the template's source.
+    pub sha256: String,
     takes_parts_only: bool,
     bos: String,
     eos: String,
@@ -66,7 +67,8 @@ impl ChatTemplate {
         environment.add_filter("length", python::length);
         environment.add_filter("count", python::length);
         environment.add_test("sequence", python::is_sequence);
-        environment.add_function("raise_exception", raise_exception);
+        let refuse = |message: String| Err::<Value, _>(python::invalid(message));
+        environment.add_function("raise_exception", refuse);
         environment.add_function("strftime_now", python::strftime_now);
         // jinja2 normalises line ends as well.
         let lines = source.replace("\r\n", "\n");
@@ -81,12 +83,6 @@ impl ChatTemplate {
         template.takes_parts_only =
             parts::takes_parts_only(|messages| template.render(messages).ok());
         Ok(template)
-    }
-
-    /// SHA-256 (hex) of the template's source.
-    #[must_use]
-    pub fn sha256(&self) -> &str {
-        &self.sha256
     }
 
     /// Renders `messages`, a JSON list, up to where the model's answer begins. A template
@@ -154,11 +150,6 @@ fn without_generation_blocks(source: &str) -> String {
         }
     }
     source
-}
-
-/// `raise_exception(message)`, by which templates refuse messages.
-fn raise_exception(message: &str) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()))
 }
 
 #[cfg(test)]

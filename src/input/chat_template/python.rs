@@ -1,5 +1,6 @@
 //! Python's `str`, `repr`, `len` and `json.dumps`, where minijinja's differ.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, ValueKind};
@@ -40,8 +41,9 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
         };
         let known = DAY.iter().find(|(letter, _)| directive == Some(*letter));
         let (_, value) = known.ok_or_else(|| {
-            let what = format!("strftime_now: '{format}' has a directive that is not supported");
-            Error::new(ErrorKind::InvalidOperation, what)
+            invalid(format!(
+                "strftime_now: '{format}' has a directive that is not supported"
+            ))
         })?;
         text.push_str(match (bare, value.trim_start_matches('0')) {
             (true, "") => "0",
@@ -50,6 +52,11 @@ pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
         });
     }
     Ok(text)
+}
+
+/// The error of a function that refuses its arguments.
+pub(super) fn invalid(what: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
 }
 
 /// The deepest nesting of a printed value, as in JSON parsers: deeper ones could overflow the
@@ -78,10 +85,10 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
     match value.len() {
         _ if value.is_undefined() => Ok(0),
         Some(length) => Ok(length),
-        None => {
-            let what = format!("a value of type {} has no length", value.kind());
-            Err(Error::new(ErrorKind::InvalidOperation, what))
-        }
+        None => Err(invalid(format!(
+            "a value of type {} has no length",
+            value.kind()
+        ))),
     }
 }
 
@@ -129,10 +136,9 @@ fn items(
 fn check_depth(depth: usize) -> Result<(), Error> {
     match depth <= MAX_DEPTH {
         true => Ok(()),
-        false => Err(Error::new(
-            ErrorKind::InvalidOperation,
-            format!("a value nested more than {MAX_DEPTH} levels deep cannot be printed"),
-        )),
+        false => Err(invalid(format!(
+            "a value nested more than {MAX_DEPTH} levels deep cannot be printed"
+        ))),
     }
 }
 
@@ -187,17 +193,12 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let separators = kwargs.get::<Option<Vec<String>>>("separators")?;
     kwargs.assert_all_used()?;
     if ensure_ascii == Some(true) {
-        let what = "tojson(ensure_ascii=True) is not supported";
-        return Err(Error::new(ErrorKind::InvalidOperation, what));
+        return Err(invalid("tojson(ensure_ascii=True) is not supported"));
     }
     let comma = if indent.is_some() { "," } else { ", " };
     let separators = separators.unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()]);
-    let [comma, colon] = <[String; 2]>::try_from(separators).map_err(|_| {
-        Error::new(
-            ErrorKind::InvalidOperation,
-            "tojson: separators must be two strings",
-        )
-    })?;
+    let [comma, colon] = <[String; 2]>::try_from(separators)
+        .map_err(|_| invalid("tojson: separators must be two strings"))?;
     let json = Json {
         indent,
         sort_keys: sort_keys == Some(true),

@@ -99,7 +99,7 @@ fn a_generation_block_is_a_plain_block() {
 
 #[test]
 fn the_hash_is_that_of_the_source() {
-    let sha256 = |source| template(source).unwrap().sha256().to_owned();
+    let sha256 = |source| template(source).unwrap().sha256;
     assert_ne!(sha256("a"), sha256("b"));
     assert_eq!(
         sha256("abc"),

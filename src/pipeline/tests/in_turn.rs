@@ -178,8 +178,11 @@ fn whoever_fails_the_cause_is_returned() {
 fn options() -> ContextOptions {
     ContextOptions {
         n_ctx: N_CTX,
-        n_batch: 4,
-        n_ubatch: 4,
+        calls: kl_formats::Calls {
+            n_batch: 4,
+            n_ubatch: 4,
+            is_equal: false,
+        },
         threads: 1,
         ..ContextOptions::default()
     }

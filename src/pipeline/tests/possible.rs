@@ -69,13 +69,13 @@ proptest! {
             let mut of_base_files = Vec::new();
             for (row, eval, next) in &all {
                 let pair = RowPair::new(Row::F32(row), eval, *next);
-                records.push(evaluate::record(0, 0, *next, &kernel.score(&pair)));
+                records.push(kernel.score(&pair));
                 let (ref_floor, eval_floor) = (floor(Row::F32(row)), floor(Row::F32(eval)));
                 for (ref_floor, eval_floor) in
                     [(ref_floor, None), (None, eval_floor), (ref_floor, eval_floor)]
                 {
                     let pair = RowPair { ref_floor, eval_floor, ..pair };
-                    of_base_files.push(evaluate::record(0, 0, *next, &kernel.score(&pair)));
+                    of_base_files.push(kernel.score(&pair));
                 }
             }
             for (records, by_llama_cpp) in [(records, true), (of_base_files, false)] {

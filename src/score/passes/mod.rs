@@ -8,12 +8,11 @@ mod sums;
 mod top;
 
 use fearless_simd::prelude::*;
-use kl_formats::Row;
+use kl_formats::{Row, TokenRecord};
 
 use super::exp::UNDERFLOW;
 use super::pair::RowPair;
 use super::rows::{Codes, Source};
-use super::token_score::TokenScore;
 use close::{CLOSE, close};
 use sums::{Counted, Sums, one_pass, two_passes};
 use top::{Top, count_above, rank};
@@ -30,7 +29,7 @@ const BLOCK: usize = 1024;
 
 /// Scores two rows of the same length, at least 1. Rows of masked codes come decoded.
 #[inline(always)]
-pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenScore {
+pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
     match pair.reference {
         Row::F32(row) => score_rows(simd, row, pair),
         Row::U16 { min, step, codes } => score_rows(simd, Codes { min, step, codes }, pair),
@@ -39,7 +38,7 @@ pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenScore {
 }
 
 #[inline(always)]
-fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenScore {
+fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenRecord {
     let eval = pair.eval;
     let floors = [pair.ref_floor, pair.eval_floor];
     let sums = match floors {
@@ -56,7 +55,35 @@ fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> 
     }
     match two_passes(simd, reference, eval, floors) {
         Ok(sums) => finish(simd, reference, pair, &sums),
-        Err(excluded) => excluded,
+        Err(excluded) => TokenRecord {
+            token: pair.next.unwrap_or(u32::MAX),
+            ..excluded
+        },
+    }
+}
+
+/// The record of a pair in which a row has no softmax: every float is NaN, and every top and rank 0.
+pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord {
+    let flag = |is_finite: bool, flag: u32| if is_finite { 0 } else { flag };
+    TokenRecord {
+        window: 0,
+        position: 0,
+        token: u32::MAX,
+        flags: flag(ref_is_finite, TokenRecord::REF_NOT_FINITE)
+            | flag(eval_is_finite, TokenRecord::EVAL_NOT_FINITE),
+        ref_top: 0,
+        eval_top: 0,
+        ref_top_rank: 0,
+        eval_top_rank: 0,
+        kld: f64::NAN,
+        reverse_kld: f64::NAN,
+        ref_nll: f64::NAN,
+        eval_nll: f64::NAN,
+        ref_entropy: f64::NAN,
+        ref_top_p: f64::NAN,
+        eval_top_p: f64::NAN,
+        ref_unknown_p: f64::NAN,
+        group: 0,
     }
 }
 
@@ -67,7 +94,7 @@ fn finish<S: Simd, R: Source>(
     reference: R,
     pair: &RowPair<'_>,
     sums: &Sums,
-) -> TokenScore {
+) -> TokenRecord {
     let eval = pair.eval;
     let n = eval.len();
     let p = Distribution {
@@ -94,7 +121,7 @@ fn finish<S: Simd, R: Source>(
         )
     };
     let [kld, reverse_kld] = divergences(simd, reference, pair, sums);
-    TokenScore {
+    TokenRecord {
         kld,
         reverse_kld,
         ref_entropy: match sums.p > 0.0 {
@@ -116,8 +143,11 @@ fn finish<S: Simd, R: Source>(
             }
             None => 0.0,
         },
-        ref_finite: true,
-        eval_finite: true,
+        window: 0,
+        position: 0,
+        token: pair.next.unwrap_or(u32::MAX),
+        flags: 0,
+        group: 0,
     }
 }
 

@@ -1,12 +1,12 @@
 //! The sums over a pair of rows.
 
 use fearless_simd::prelude::*;
+use kl_formats::TokenRecord;
 
 use super::top::{Top, top};
-use super::{BLOCK, ORDINARY, padded};
+use super::{BLOCK, ORDINARY, excluded, padded};
 use crate::score::exp::{exp, exp_ordinary};
 use crate::score::rows::Source;
-use crate::score::token_score::TokenScore;
 
 /// The entries of two rows that enter the sums.
 #[derive(Clone, Copy)]
@@ -185,11 +185,11 @@ pub(super) fn two_passes<S: Simd, R: Source>(
     reference: R,
     eval: &[f32],
     floors: [Option<f32>; 2],
-) -> Result<Sums, TokenScore> {
+) -> Result<Sums, TokenRecord> {
     let n = eval.len();
     let (ref_top, eval_top) = (top(simd, reference, n), top(simd, eval, n));
     let (Some(ref_top), Some(eval_top)) = (ref_top, eval_top) else {
-        return Err(TokenScore::excluded(ref_top.is_some(), eval_top.is_some()));
+        return Err(excluded(ref_top.is_some(), eval_top.is_some()));
     };
     let shifts = [ref_top, eval_top].map(|top| f64::from(top.logit));
     let counted = Counted::Known(floors);

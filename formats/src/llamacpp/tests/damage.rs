@@ -155,25 +155,3 @@ fn rows_past_a_window_are_refused() {
     let reader = LlamaCppReader::open(scratch.file(&sample())).unwrap();
     let _ = reader.rows(0, 1, 2, None);
 }
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn changed_files_never_panic(changes in prop::collection::vec(any_change(), 1..4)) {
-        let bytes = sample();
-        let mut changed = bytes.clone();
-        changes.iter().for_each(|change| change.apply(&mut changed));
-        let scratch = Scratch::new();
-        // Without checksums, only a wrong count or a wrong token can be noticed.
-        let path = scratch.file(&changed);
-        match LlamaCppReader::open(path) {
-            Ok(reader) => {
-                prop_assert_eq!(reader.header.file_bytes(), Some(changed.len() as u64));
-                let found = read(path, 3);
-                found.err().iter().for_each(|error| check_message(error, path));
-            }
-            Err(error) => check_message(&error, path),
-        }
-    }
-}

@@ -1,34 +1,6 @@
-//! Files that were whole once: a flipped byte, a missing end, anything moved.
-
-use proptest::prelude::*;
+//! Whole files, and files without their end.
 
 use super::*;
-use crate::Error;
-
-#[test]
-fn every_flipped_byte_and_every_truncation_is_found() {
-    let (header, windows) = sample();
-    let bytes = write(&header, &windows, 3);
-    let scratch = Scratch::new();
-    assert!(read(scratch.file(&bytes)).is_ok());
-    for i in 0..bytes.len() {
-        let mut damaged = bytes.clone();
-        damaged[i] ^= 1 << (i % 8);
-        let path = scratch.file(&damaged);
-        let error = read(path).expect_err(&format!("byte {i}"));
-        assert!(!error.to_string().contains('\n'));
-        let found = verify(path).expect_err(&format!("byte {i}"));
-        assert_eq!(found.to_string(), error.to_string());
-    }
-    for n in 0..bytes.len() {
-        let error = read(scratch.file(&bytes[..n])).expect_err(&format!("{n} bytes"));
-        match error {
-            Error::NotAReference { .. } if n < 3 => {}
-            Error::Truncated { offset, .. } if offset <= n as u64 => {}
-            error => panic!("{n} of {} bytes: {error}", bytes.len()),
-        }
-    }
-}
 
 #[test]
 fn a_whole_file_is_verified() {
@@ -74,27 +46,5 @@ fn a_truncated_file_states_what_is_whole() {
     ] {
         let what = format!("{whole} of 3 windows whole (the rest should begin at byte {rest})");
         assert!(message(n).contains(&what), "{} / {what}", message(n));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn changed_files_give_errors_or_the_same(changes in prop::collection::vec(any_change(), 1..4)) {
-        let (header, windows) = sample();
-        let bytes = write(&header, &windows, 3);
-        let mut changed = bytes.clone();
-        changes.iter().for_each(|change| change.apply(&mut changed));
-        let scratch = Scratch::new();
-        let path = scratch.file(&changed);
-        match read(path) {
-            Ok(found) => prop_assert_eq!(found, read(scratch.file(&bytes)).unwrap()),
-            Err(error) => {
-                check_message(&error, path);
-                let is_located = matches!(error, Error::Corrupt { window: Some(_), .. });
-                prop_assert!(is_located || NativeReader::open(path).is_err(), "{}", error);
-            }
-        }
     }
 }

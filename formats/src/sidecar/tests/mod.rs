@@ -78,6 +78,11 @@ fn write(records: &[TokenRecord]) -> Vec<u8> {
     writer.finish(&texts()).unwrap()
 }
 
+/// A whole file.
+pub(crate) fn sample() -> Vec<u8> {
+    write(&[record(0), record(1), record(2)])
+}
+
 fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
     let mut reader = SidecarReader::open(path)?;
     assert_eq!(reader.texts()?, texts());

@@ -77,8 +77,8 @@ fn a_tensor_beyond_4_gib_is_found_and_read_where_it_is() {
     // A byte less, and the tensor is said to be cut off.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(len - 1).unwrap();
-    let error = read(&path).unwrap_err();
-    assert!(matches!(error, GgufError::Truncated { .. }), "{error}");
+    let error = read(&path).unwrap_err().to_string();
+    assert!(error.contains(": incomplete at byte "), "{error}");
 }
 
 #[test]

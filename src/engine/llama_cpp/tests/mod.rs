@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Float, HeadCheck, HeadStep, States, WindowSpec};
+use kl_formats::{Calls, Float, HeadCheck, HeadStep, States, WindowSpec};
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
@@ -60,8 +60,11 @@ fn window(model: &impl Model, n_tokens: u32, first_scored: u32) -> WindowSpec {
 fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
     ContextOptions {
         n_ctx: N_TOKENS,
-        n_batch,
-        n_ubatch,
+        calls: Calls {
+            n_batch,
+            n_ubatch,
+            is_equal: false,
+        },
         threads: THREADS,
         states: true,
         ..ContextOptions::default()
@@ -210,10 +213,11 @@ fn a_context_that_shows_states_continues_a_text() {
             let sink = |_: &Outputs<'_>| Ok::<_, EngineError>(());
             decoder.decode_states(&window, |_| false, sink).unwrap();
         }
-        let mut tokens = window.tokens[..9].to_vec();
+        let mut window = window.clone();
+        window.tokens.truncate(9);
         let on_token = || Ok::<_, EngineError>(());
-        decoder.extend(0, &mut tokens, 12, on_token).unwrap();
-        tokens
+        decoder.extend(&mut window, 12, on_token).unwrap();
+        window.tokens
     };
     assert_eq!(continued(true), continued(false));
 }
