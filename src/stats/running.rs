@@ -17,16 +17,8 @@ use super::strata::{Powers, Stratum};
 #[derive(Clone, Debug, Default)]
 pub struct RunningInterval {
     means: WindowMeans,
-    groups: BTreeMap<u32, Sums>,
-}
-
-/// The tokens of a group, and the sums of their KLDs' powers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    n: u64,
-    sum: Sum,
-    squares: Sum,
-    cubes: Sum,
+    /// The finite KLDs of each group.
+    groups: BTreeMap<u32, Powers<Sum>>,
 }
 
 impl RunningInterval {
@@ -34,19 +26,15 @@ impl RunningInterval {
     pub fn push(&mut self, window: u32, group: u32, kld: f64) {
         self.means.push(window, group, kld);
         if kld.is_finite() {
-            let sums = self.groups.entry(group).or_default();
-            sums.n += 1;
-            sums.sum.add(kld);
-            sums.squares.add(kld * kld);
-            sums.cubes.add(kld.powi(3));
+            self.groups.entry(group).or_default().push(kld);
         }
     }
 
     /// The mean so far; `None` before the first token.
     pub fn mean(&self) -> Option<f64> {
-        let n: u64 = self.groups.values().map(|sums| sums.n).sum();
-        let sum: Sum = self.groups.values().map(|sums| sums.sum.value()).collect();
-        (n > 0).then(|| sum.value() / n as f64)
+        let n: f64 = self.groups.values().map(|klds| klds.n).sum();
+        let sum: Sum = self.groups.values().map(|klds| klds.sum.value()).collect();
+        (n > 0.0).then(|| sum.value() / n)
     }
 
     /// Half the width of the interval that [`super::ClusteredMean`] has for the tokens so far, over
@@ -65,27 +53,16 @@ impl RunningInterval {
             *n += total.n as f64;
             *residuals += total.sum.value() - total.n as f64 * mean;
         }
-        let strata = self.groups.iter().map(|(group, sums)| Stratum {
-            powers: sums.powers().about(mean),
+        let strata = self.groups.iter().map(|(group, klds)| Stratum {
+            powers: klds.values().about(mean),
             clusters: totals
                 .iter()
                 .filter(|(cluster, _)| cluster.stratum == *group)
                 .map(|(_, total)| *total)
                 .collect(),
         });
-        let interval = Spread::of_strata(strata.collect()).interval(mean, confidence);
+        let interval = Spread::of_strata(strata).interval(mean, confidence);
         Some(interval.not_below_0().half_width()? / mean)
-    }
-}
-
-impl Sums {
-    fn powers(&self) -> Powers {
-        Powers {
-            n: self.n as f64,
-            sum: self.sum.value(),
-            squares: self.squares.value(),
-            cubes: self.cubes.value(),
-        }
     }
 }
 
