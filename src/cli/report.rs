@@ -1,6 +1,6 @@
 //! `kl report`: prints and writes a comparison.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::args::ReportArgs;
 use super::results::{Results, create_text, start_of, write_text};
@@ -58,7 +58,9 @@ fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
         (Reported::Comparison(comparison), Form::ModelCard) => comparison.model_card(),
         (Reported::Comparison(comparison), Form::Json) => json_text(comparison)?,
         (Reported::Comparison(comparison), Form::Csv) => comparison.csv(),
-        (Reported::Comparison(comparison), Form::Page) => page::html(comparison)?,
+        (Reported::Comparison(comparison), Form::Page) => {
+            page::html(comparison).context("cannot render the page")?
+        }
     })
 }
 

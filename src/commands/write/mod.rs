@@ -23,7 +23,7 @@ use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
-use crate::report::{DeviceInfo, DeviceWait, Warning};
+use crate::report::{DeviceInfo, Warning};
 use crate::score::RowError;
 use stored::{Choice, Hidden};
 
@@ -253,7 +253,7 @@ fn write_missing<M: Model + Sync>(
     }
     let device = timing.device.map(DeviceInfo::from);
     if let Some(device) = &device
-        && let Some(waited) = device.warning(DeviceWait::Encoding, DeviceWait::Writing)
+        && let Some(waited) = device.warning(true)
     {
         watch.warn(waited);
     }
