@@ -14,7 +14,7 @@ use super::strata::Cluster;
 const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
 /// The mean KLD of parts of the counted tokens.
-#[derive(Serialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Breakdown {
     /// By the probability of the reference's top token. Empty where no token counts.

@@ -12,7 +12,7 @@ pub const RECORD_BYTES: usize = FIELD_BYTES + 4;
 const FIELD_BYTES: usize = 100;
 
 /// The measures at one position. Logarithms are natural: KL, NLL and entropy are in nats.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 pub struct TokenRecord {
     /// The window's index in the order of the text, from 0.
     pub window: u32,

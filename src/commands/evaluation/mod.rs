@@ -27,9 +27,8 @@ use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable,
-    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, Warning, doubts_of_model,
-    judge,
+    DeviceInfo, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport,
+    ReferenceInfo, TimingInfo, TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{MostDivergent, PromptStats, RunningMean, Statistics, Until};
@@ -77,7 +76,7 @@ pub struct Evaluation<'e> {
 struct Outcome {
     /// One per record, if any were wanted.
     measured: Vec<Measured>,
-    most_divergent: Option<MostDivergent<TokenContext>>,
+    most_divergent: Option<MostDivergent<Vec<u32>>>,
     /// `None` where there was nothing left to do, or not all of it was done.
     timing: Option<Timing>,
     is_interrupted: bool,
@@ -245,7 +244,7 @@ impl Evaluation<'_> {
                     for (row, record) in window.rows.iter().zip(&records) {
                         if let Some(most_divergent) = &mut outcome.most_divergent {
                             let (tokens, position) = (&window.tokens, record.position);
-                            let context = || TokenContext::new(tokens, position);
+                            let context = || DivergentToken::context_of(tokens, position);
                             most_divergent.push(record, context);
                         }
                         if measures.any() {
@@ -268,7 +267,7 @@ impl Evaluation<'_> {
                     self.watch.warn(Warning::FewerContexts);
                 }
                 if let Some(device) = timing.device.map(DeviceInfo::from)
-                    && let Some(waited) = device.warning(DeviceWait::Scoring, DeviceWait::Reading)
+                    && let Some(waited) = device.warning(false)
                 {
                     self.watch.warn(waited);
                 }

@@ -38,7 +38,10 @@ pub fn evaluate_each(
     look_ahead: impl Fn(&Path) -> Result<()>,
     mut evaluate: impl FnMut(&Path, &ReferenceInfo, bool) -> Result<Evaluated>,
 ) -> Report {
-    let mut report = Report::new(reference);
+    let mut report = Report {
+        reference,
+        ..Report::default()
+    };
     let several = paths.len() > 1;
     let mut usable = Vec::new();
     let mut evaluated_models = Vec::new();

@@ -12,7 +12,7 @@ use kl_formats::{
 };
 
 use super::finished::Finished;
-use crate::commands::output::{Overwrite, PartialFile, flushed};
+use crate::commands::output::{Existing, PartialFile, flushed};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
@@ -49,26 +49,23 @@ impl SidecarFile {
         let Some(path) = settings.sidecar_path(model) else {
             return Ok(None);
         };
-        let finished = match settings.force {
-            true => None,
-            false => Finished::at(&path)?,
+        let finished = match settings.existing {
+            Existing::Replace => None,
+            _ => Finished::at(&path)?,
         };
-        let overwrite = Overwrite {
-            replace_target: settings.force || finished.is_some(),
-            ..Overwrite::asked(settings.force, settings.resume)
-        };
-        let output = PartialFile::create(&path, overwrite).map_err(|error| {
-            match error.root_cause().downcast_ref().is_some_and(is_of_place) {
+        let may_replace = settings.existing == Existing::Replace || finished.is_some();
+        let output = PartialFile::create(&path, may_replace, settings.existing).map_err(
+            |error| match error.root_cause().downcast_ref().is_some_and(is_of_place) {
                 true => anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar"),
                 false => error,
-            }
-        })?;
+            },
+        )?;
         Ok(Some(Self {
             output,
             path,
             writer: None,
             n_records: 0,
-            resume: settings.resume == Some(true),
+            resume: settings.existing == Existing::Resume,
             cut_off: OnceLock::new(),
             finished,
         }))

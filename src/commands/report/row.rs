@@ -7,8 +7,9 @@ use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::{is_noise_floor, is_same_model};
-use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
+use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult};
+use crate::report::{WorstText, WorstToken};
 use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
 
 /// The number of tokens that are listed, those that diverge most.

@@ -13,7 +13,7 @@ impl Folder {
         let mut settings = self.evaluate_settings(&[model]);
         settings.results.part = part;
         settings.results.sidecar = Sidecar::At(self.path(name));
-        settings.results.resume = Some(false);
+        settings.results.existing = Existing::asked(false, Some(false));
         evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     }
 
@@ -141,8 +141,7 @@ fn an_interrupted_merge_leaves_nothing() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            resume: false,
-            force: false,
+            existing: Existing::asked(false, None),
         };
         let stopped = merge(&settings, &Recorder::stopping_after(2));
         assert!(stopped.unwrap_err().to_string().contains("interrupted"));
@@ -164,8 +163,7 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            resume: true,
-            force: false,
+            existing: Existing::Resume,
         };
         let partial = folder.path("joined.partial");
         // Another run left this, or another merge.
