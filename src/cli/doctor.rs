@@ -67,12 +67,9 @@ fn text_of(doctor: &Doctor, threads: u32, environment: impl Iterator<Item = Stri
         let text = format!("{free} free of {total}: {}", disk.folder.display());
         lines.push(("disk", text));
     }
-    let limits = doctor.system.limits.iter().map(|limit| {
-        let value = match limit.name {
-            "open files" => limit.value.to_string(),
-            _ => bytes(limit.value),
-        };
-        format!("{} {value}", limit.name)
+    let limits = doctor.limits.iter().map(|&(name, value)| match name {
+        "open files" => format!("{name} {value}"),
+        _ => format!("{name} {}", bytes(value)),
     });
     lines.push(("limits", limits.collect::<Vec<_>>().join(", ")));
     lines.extend(environment.map(|variable| ("environment", variable)));
@@ -103,31 +100,24 @@ fn device_line(device: &Device) -> String {
 }
 
 fn cpu_line(doctor: &Doctor, default_threads: u32) -> String {
-    let system = &doctor.system;
-    let cores = count_of(system.cores as u64, "core");
-    let text = match system.threads < system.cores {
-        true => format!("{cores}, of which this process may use {}", system.threads),
-        false => format!("{cores}, {}", count_of(system.threads as u64, "thread")),
+    let cores = count_of(doctor.cores as u64, "core");
+    let text = match doctor.threads < doctor.cores {
+        true => format!("{cores}, of which this process may use {}", doctor.threads),
+        false => format!("{cores}, {}", count_of(doctor.threads as u64, "thread")),
     };
     format!("{text}; kl decodes with {default_threads} unless --threads is given")
 }
 
 fn memory_line(doctor: &Doctor) -> String {
-    let system = &doctor.system;
-    let Some(total) = system.memory else {
-        return String::new();
-    };
-    let mut text = bytes(total);
-    for (value, what) in [
-        (system.memory_available, "available"),
-        (system.swap, "of swap"),
-        (system.memory_limit, "is the limit of this container"),
-    ] {
-        if let Some(value) = value {
-            text = format!("{text}, {} {what}", bytes(value));
-        }
-    }
-    text
+    let parts = [
+        (doctor.memory, ""),
+        (doctor.memory_available, " available"),
+        (doctor.swap, " of swap"),
+        (doctor.memory_limit, " is the limit of this container"),
+    ];
+    let known = parts.iter().take_while(|_| doctor.memory.is_some());
+    let known = known.filter_map(|(value, what)| Some(format!("{}{what}", bytes((*value)?))));
+    known.collect::<Vec<_>>().join(", ")
 }
 
 /// The variables of the environment that matter here, sorted, without what is secret.
@@ -186,7 +176,7 @@ fn note(device: &Device) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::{Disk, Limit, System};
+    use crate::commands::Disk;
     use crate::engine::{Engine, FakeEngine};
     use crate::report::layout::WIDTH;
 
@@ -206,24 +196,13 @@ mod tests {
             backends: vec!["CPU".to_owned(), "RPC".to_owned()],
             devices,
             cpu_features: vec!["AVX2", "FMA", "AVX512"],
-            system: System {
-                cores: 4,
-                threads: 2,
-                memory: Some(16 << 30),
-                memory_available: Some(9 << 30),
-                swap: Some(0),
-                memory_limit: Some(8 << 30),
-                limits: vec![
-                    Limit {
-                        name: "locked memory",
-                        value: 8 << 20,
-                    },
-                    Limit {
-                        name: "open files",
-                        value: 1024,
-                    },
-                ],
-            },
+            cores: 4,
+            threads: 2,
+            memory: Some(16 << 30),
+            memory_available: Some(9 << 30),
+            swap: Some(0),
+            memory_limit: Some(8 << 30),
+            limits: vec![("locked memory", 8 << 20), ("open files", 1024)],
             disks: vec![Disk {
                 folder: "/home/ada".into(),
                 free: 5 << 30,

@@ -105,7 +105,7 @@ fn exit_code(done: Result<ExitCode>) -> ExitCode {
 
 /// Prints a text that is all of the result.
 fn print(text: &str) -> Result<ExitCode> {
-    let mut results = Results::as_text();
+    let mut results = Results::default();
     results.print_text(text);
     results.close()?;
     Ok(ExitCode::SUCCESS)
@@ -121,7 +121,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }
-    let terminal = Terminal::new(quiet, Results::as_text());
+    let terminal = Terminal::new(quiet, false, Results::default());
     match command {
         Command::Write(settings) => {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
@@ -143,12 +143,13 @@ fn run(call: &Call) -> Result<ExitCode> {
             );
         }
         Command::Convert(settings) => {
-            say_new(&commands::convert(settings, &engine, &terminal)?, "", quiet);
+            let new = commands::convert(settings, &engine, &terminal)?;
+            say_new(&new, "", "", quiet);
         }
         Command::Merge(settings) => {
             let parts = count_of(settings.parts.len() as u64, "part");
             let merged = commands::merge(settings, &terminal)?;
-            say_new(&merged, &format!(" of {parts}"), quiet);
+            say_new(&merged, &format!(" of {parts}"), "", quiet);
         }
         Command::Info(args) => show_info(args)?,
         Command::Report(args, form) => report::show_report(args, *form, &terminal)?,
@@ -176,7 +177,7 @@ fn show_evaluation(
     evaluate: impl FnOnce(&dyn Observer) -> Result<Report>,
 ) -> Result<ExitCode> {
     let brief = settings.is_brief(n);
-    let terminal = Terminal::new(quiet, Results::new(settings)?).brief(brief);
+    let terminal = Terminal::new(quiet, brief, Results::new(settings)?);
     let report = evaluate(&terminal)?;
     let results = terminal.into_results();
     if let Some(json) = results.json_path() {
@@ -221,13 +222,14 @@ fn say_wrote(path: &str, quiet: bool) {
     }
 }
 
-/// Prints that a reference or a sidecar was written; `of`: what its rows are of.
-fn say_new(file: &NewFile, of: &str, quiet: bool) {
+/// Prints that a reference or a sidecar was written; `of`: what its rows are of; `speed`: where its
+/// seconds went.
+fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
     if file.was_whole {
         say!("kl: {}: is already complete", file.path);
     } else if !quiet {
         say_wrapped(&format!(
-            "wrote {}: {}, {} rows{of} in {}",
+            "wrote {}: {}, {} rows{of} in {}{speed}",
             file.path,
             bytes(file.file_bytes),
             count(file.n_rows),
@@ -237,42 +239,39 @@ fn say_new(file: &NewFile, of: &str, quiet: bool) {
 }
 
 fn show_written(written: &Written, quiet: bool) {
-    if written.was_whole {
-        say!("kl: {}: is already complete", written.path);
-    } else if !quiet {
-        let check = match &written.checked {
-            Some(_) => format!(", check {}", duration(written.check_s)),
-            None => String::new(),
-        };
-        let device = match &written.device {
-            Some(device) => format!(", device busy {}", percent(device.busy_share)),
-            None => String::new(),
-        };
-        say_wrapped(&format!(
-            "wrote {}: {}, {} rows in {} (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
-            written.path,
-            bytes(written.file_bytes),
-            count(written.n_rows),
-            duration(written.wall_s),
-            duration(written.decode_s),
-            duration(written.encode_s),
-            duration(written.write_s),
-            written.n_tokens as f64 / written.wall_s,
-        ));
-        if let Some(waited_s) = notable_core_wait(written.core_wait_s, written.wall_s) {
-            let waited = duration(waited_s);
-            say!("the cores were busy with other work: this run waited {waited} for one");
-        }
-        // There are none where only the end of the file was missing.
-        if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
-            let rows = count_of(checked.n_rows, "row");
-            match checked.is_exact() {
-                true => say!("checked {rows}, computed from the hidden states: all to the bit"),
-                false => say!(
-                    "checked {rows}, computed from the hidden states: at most {} nats off",
-                    significant(checked.max_kld, 3)
-                ),
-            }
+    let check = match &written.checked {
+        Some(_) => format!(", check {}", duration(written.check_s)),
+        None => String::new(),
+    };
+    let device = match &written.device {
+        Some(device) => format!(", device busy {}", percent(device.busy_share)),
+        None => String::new(),
+    };
+    let wall_s = written.file.wall_s;
+    let speed = format!(
+        " (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
+        duration(written.decode_s),
+        duration(written.encode_s),
+        duration(written.write_s),
+        written.n_tokens as f64 / wall_s,
+    );
+    say_new(&written.file, "", &speed, quiet);
+    if quiet || written.file.was_whole {
+        return;
+    }
+    if let Some(waited_s) = notable_core_wait(written.core_wait_s, wall_s) {
+        let waited = duration(waited_s);
+        say!("the cores were busy with other work: this run waited {waited} for one");
+    }
+    // There are none where only the end of the file was missing.
+    if let Some(checked) = written.checked.filter(|checked| checked.n_rows > 0) {
+        let rows = count_of(checked.n_rows, "row");
+        match checked.is_exact() {
+            true => say!("checked {rows}, computed from the hidden states: all to the bit"),
+            false => say!(
+                "checked {rows}, computed from the hidden states: at most {} nats off",
+                significant(checked.max_kld, 3)
+            ),
         }
     }
 }
@@ -285,9 +284,9 @@ fn say_wrapped(text: &str) {
 fn show_info(args: &InfoArgs) -> Result<()> {
     let results = match args.json {
         true => Results::as_json(),
-        false => Results::as_text(),
+        false => Results::default(),
     };
-    let terminal = Terminal::new(args.quiet, results);
+    let terminal = Terminal::new(args.quiet, false, results);
     let info = commands::info(&args.file, args.verify, &terminal)?;
     let mut results = terminal.into_results();
     if let Some(verified) = &info.verified {

@@ -1,6 +1,6 @@
 //! `kl report`: prints and writes a comparison.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::args::ReportArgs;
 use super::results::{Results, create_text, start_of, write_text};
@@ -40,7 +40,7 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
     }
-    let mut results = Results::as_text();
+    let mut results = Results::default();
     results.print_text(&text(&reported, printed, args.breakdown)?);
     for (path, output, form) in files {
         write_text(output, &text(&reported, form, args.breakdown)?)?;
@@ -58,7 +58,9 @@ fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
         (Reported::Comparison(comparison), Form::ModelCard) => comparison.model_card(),
         (Reported::Comparison(comparison), Form::Json) => json_text(comparison)?,
         (Reported::Comparison(comparison), Form::Csv) => comparison.csv(),
-        (Reported::Comparison(comparison), Form::Page) => page::html(comparison)?,
+        (Reported::Comparison(comparison), Form::Page) => {
+            page::html(comparison).context("cannot render the page")?
+        }
     })
 }
 

@@ -8,11 +8,14 @@ use anyhow::{Context, Error, Result};
 use serde::Serialize;
 
 use crate::commands::one_line;
-use crate::commands::output::{OnPartial, Overwrite, PartialFile};
+use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::Report;
+use crate::report::{Report, json_text};
 
-/// The results of a run, printed and saved as they come.
+const NO_JSON: &str = "the result cannot be written as JSON";
+
+/// The results of a run, printed and saved as they come; by default printed as text.
+#[derive(Default)]
 pub struct Results<'s> {
     json: Json<'s>,
     shown: usize,
@@ -22,7 +25,9 @@ pub struct Results<'s> {
     has_failed: bool,
 }
 
+#[derive(Default)]
 enum Json<'s> {
+    #[default]
     None,
     Stdout,
     /// `replace`: whether an existing file may be replaced, as with `--force`, or because this run,
@@ -34,38 +39,35 @@ enum Json<'s> {
 }
 
 impl<'s> Results<'s> {
-    /// Results that are printed as text.
-    pub fn as_text() -> Self {
-        Self::with(Json::None)
-    }
-
     /// Results that are printed as JSON alone.
     pub fn as_json() -> Self {
-        Self::with(Json::Stdout)
+        Self {
+            json: Json::Stdout,
+            ..Self::default()
+        }
     }
 
     /// Results as the settings ask for them. Checks, before any model is loaded, that the JSON can
     /// be written.
     pub fn new(settings: &'s ResultSettings) -> Result<Self> {
-        Ok(Self::with(match settings.json.as_deref() {
+        let json = match settings.json.as_deref() {
             None => Json::None,
             Some(path) if path.as_os_str() == "-" => Json::Stdout,
             Some(path) => {
                 // The interrupted run has left its result.
-                let replace = settings.force || (settings.resume == Some(true) && is_result(path));
+                let replace = match settings.existing {
+                    Existing::Refuse(_) => false,
+                    Existing::Replace => true,
+                    Existing::Resume => is_result(path),
+                };
                 drop(create_text(path, replace)?);
                 Json::File { path, replace }
             }
-        }))
-    }
-
-    fn with(json: Json<'s>) -> Self {
-        Self {
+        };
+        Ok(Self {
             json,
-            shown: 0,
-            stdout_closed: None,
-            has_failed: false,
-        }
+            ..Self::default()
+        })
     }
 
     /// Prints text, unless stdout is reserved for JSON.
@@ -94,7 +96,7 @@ impl<'s> Results<'s> {
     pub fn save(&mut self, report: &Report) {
         if let Json::File { path, replace } = &mut self.json {
             let output = create_text(path, *replace);
-            match output.and_then(|output| write_text(output, &report_json(report)?)) {
+            match output.and_then(|output| write_text(output, &report.json().context(NO_JSON)?)) {
                 Ok(()) => *replace = true,
                 Err(error) => {
                     say!("kl: {}", one_line(&error));
@@ -110,7 +112,7 @@ impl<'s> Results<'s> {
     /// If any result of the run could not be written.
     pub fn finish(mut self, report: &Report) -> Result<()> {
         if let Json::Stdout = self.json {
-            self.print(&report_json(report)?);
+            self.print(&report.json().context(NO_JSON)?);
         }
         if self.has_failed || !report.unwritten.is_empty() {
             return Err(Error::msg("some results could not be written"));
@@ -124,8 +126,7 @@ impl<'s> Results<'s> {
     /// If stdout cannot be written.
     pub fn finish_json(mut self, value: &impl Serialize) -> Result<()> {
         if let Json::Stdout = self.json {
-            let text = serde_json::to_string_pretty(value);
-            self.print(&(text.context("the result cannot be written as JSON")? + "\n"));
+            self.print(&json_text(value).context(NO_JSON)?);
         }
         self.close()
     }
@@ -170,11 +171,7 @@ pub fn start_of(path: &Path) -> String {
 
 /// Creates the file for a text. `replace`: set if an existing one may be replaced.
 pub fn create_text(path: &Path, replace: bool) -> Result<PartialFile> {
-    let overwrite = Overwrite {
-        replace_target: replace,
-        on_partial: OnPartial::Replace,
-    };
-    PartialFile::create(path, overwrite)
+    PartialFile::create(path, replace, Existing::Replace)
 }
 
 /// Writes a text to the file that was created for it.
@@ -182,10 +179,4 @@ pub fn write_text(output: PartialFile, text: &str) -> Result<()> {
     let written = output.file()?.write_all(text.as_bytes());
     written.with_context(|| format!("{}: cannot be written", output.path().display()))?;
     output.commit()
-}
-
-fn report_json(report: &Report) -> Result<String> {
-    report
-        .json()
-        .context("the result cannot be written as JSON")
 }

@@ -11,26 +11,20 @@ use crate::report::{ModelReport, info_text, one_line, text_report};
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
     quiet: bool,
-    /// True if each of several models is shown in a line.
     brief: bool,
     progress: Mutex<Option<Progress>>,
     results: Mutex<Results<'s>>,
 }
 
 impl<'s> Terminal<'s> {
-    pub fn new(quiet: bool, results: Results<'s>) -> Self {
+    /// `brief`: set if each of several models is shown in a line, in place of its report.
+    pub fn new(quiet: bool, brief: bool, results: Results<'s>) -> Self {
         Self {
             quiet,
-            brief: false,
+            brief,
             progress: Mutex::default(),
             results: Mutex::new(results),
         }
-    }
-
-    /// The same, with a line for each model in place of its report.
-    #[must_use]
-    pub fn brief(self, brief: bool) -> Self {
-        Self { brief, ..self }
     }
 
     /// The results, once the command is done.

@@ -51,22 +51,15 @@ pub struct Difference {
 impl Run<'_> {
     /// Warns of each setting that differs and changes results.
     pub fn warn(self, watch: &Watch<'_>) {
-        for difference in self.differences() {
-            let Difference {
-                what,
-                here,
-                there,
-                flags,
-            } = difference;
-            let advice = match flags.is_empty() {
-                true => String::new(),
-                false => format!(" (pass {flags} to match)"),
-            };
+        for different in self.differences() {
             watch.warn(Warning::SetUpDiffers {
-                what,
-                here,
-                there,
-                advice,
+                advice: match different.flags.as_str() {
+                    "" => String::new(),
+                    flags => format!(" (pass {flags} to match)"),
+                },
+                what: different.what,
+                here: different.here,
+                there: different.there,
             });
         }
     }

@@ -18,7 +18,22 @@ pub struct Doctor {
     pub devices: Vec<Device>,
     /// The instruction sets of the CPU that ggml can use.
     pub cpu_features: Vec<&'static str>,
-    pub system: System,
+    /// Physical cores.
+    pub cores: usize,
+    /// Threads that this process may run at once: several for each core with hyper-threading, and
+    /// fewer in some containers.
+    pub threads: usize,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Bytes of memory that a program could take now.
+    pub memory_available: Option<u64>,
+    /// Bytes of swap space.
+    pub swap: Option<u64>,
+    /// Bytes of memory that the container may use.
+    pub memory_limit: Option<u64>,
+    /// The process's limits that are low enough to matter, by the system's names: bytes, or open
+    /// files.
+    pub limits: Vec<(&'static str, u64)>,
     /// Disks by a folder on each.
     pub disks: Vec<Disk>,
     /// Faults to mend, each with how.
@@ -52,12 +67,20 @@ pub fn doctor(servers: &[String], engine: &impl Engine) -> Doctor {
     if cpu::is_slow_build(&devices) {
         problems.push(Warning::SlowBuild.to_string());
     }
+    let total = memory::total();
     Doctor {
         engine: engine.version(),
         backends,
         devices,
         cpu_features: cpu::features(),
-        system: System::look(),
+        cores: num_cpus::get_physical(),
+        threads: num_cpus::get(),
+        memory: total,
+        memory_available: memory::available(),
+        swap: memory::swap(),
+        // Without a limit, version 1 gives a number beyond any machine.
+        memory_limit: memory_limit().filter(|limit| Some(*limit) < total),
+        limits: read("/proc/self/limits").map_or_else(Vec::new, |text| limits(&text)),
         disks: disks(),
         problems,
     }
@@ -78,51 +101,6 @@ fn disks() -> Vec<Disk> {
             })
         })
         .collect()
-}
-
-/// The machine, without its devices.
-#[derive(Debug, Default, PartialEq)]
-pub struct System {
-    /// Physical cores.
-    pub cores: usize,
-    /// Threads that this process may run at once: several for each core with hyper-threading, and
-    /// fewer in some containers.
-    pub threads: usize,
-    /// Bytes of memory.
-    pub memory: Option<u64>,
-    /// Bytes of memory that a program could take now.
-    pub memory_available: Option<u64>,
-    /// Bytes of swap space.
-    pub swap: Option<u64>,
-    /// Bytes of memory that the container may use.
-    pub memory_limit: Option<u64>,
-    /// The process's limits that are low enough to matter.
-    pub limits: Vec<Limit>,
-}
-
-/// A limit of the process, by the system's name.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Limit {
-    pub name: &'static str,
-    /// Bytes, or open files.
-    pub value: u64,
-}
-
-impl System {
-    /// Looks at this machine.
-    pub fn look() -> Self {
-        let total = memory::total();
-        Self {
-            cores: num_cpus::get_physical(),
-            threads: num_cpus::get(),
-            memory: total,
-            memory_available: memory::available(),
-            swap: memory::swap(),
-            // Without a limit, version 1 gives a number beyond any machine.
-            memory_limit: memory_limit().filter(|limit| Some(*limit) < total),
-            limits: read("/proc/self/limits").map_or_else(Vec::new, |text| limits(&text)),
-        }
-    }
 }
 
 /// A file of the system's; `None` on others.
@@ -154,7 +132,7 @@ fn memory_limit() -> Option<u64> {
 
 /// The limits in `/proc/self/limits` that can stop a run: columns of a name, the soft limit and the
 /// hard one.
-fn limits(text: &str) -> Vec<Limit> {
+fn limits(text: &str) -> Vec<(&'static str, u64)> {
     [
         ("Max locked memory", "locked memory"),
         ("Max file size", "file size"),
@@ -165,7 +143,7 @@ fn limits(text: &str) -> Vec<Limit> {
     .filter_map(|(prefix, name)| {
         let line = text.lines().find_map(|line| line.strip_prefix(prefix))?;
         let value = line.split_whitespace().next()?.parse().ok()?;
-        Some(Limit { name, value })
+        Some((name, value))
     })
     .collect()
 }
@@ -192,18 +170,17 @@ Max file size             unlimited            unlimited            bytes
 Max open files            1024                 524288               files
 Max locked memory         8388608              8388608              bytes
 ";
-        let limit = |name, value| Limit { name, value };
         assert_eq!(
             limits(text),
-            [limit("locked memory", 8 << 20), limit("open files", 1024)]
+            [("locked memory", 8 << 20), ("open files", 1024)]
         );
     }
 
     #[test]
     #[cfg(target_os = "linux")]
     fn linux_tells_its_memory_and_its_threads() {
-        let system = System::look();
-        assert!(system.memory_available <= system.memory && system.memory > Some(0));
-        assert!(system.threads > 0);
+        let doctor = doctor(&[], &FakeEngine::default());
+        assert!(doctor.memory_available <= doctor.memory && doctor.memory > Some(0));
+        assert!(doctor.threads > 0);
     }
 }

@@ -14,7 +14,7 @@ use super::context::{
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{
-    Evaluated, Evaluation, Known, Measures, ScoredTokens, SidecarFile, evaluate_each,
+    Evaluated, Evaluation, Measures, ScoredTokens, SidecarFile, evaluate_each,
 };
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
@@ -152,13 +152,12 @@ fn look_ahead<E: Engine>(
 ) -> Result<Option<SidecarFile>> {
     let sidecar = SidecarFile::create(&settings.results, path)?;
     let model = &engine.inspect(path)?;
-    if let Some(finished) = sidecar.as_ref().and_then(SidecarFile::finished) {
-        finished.check_known(&Known {
-            model,
-            reference: against.map(|(reference, _)| reference),
-            is_stored: false,
-            tokens: against.map(|(_, tokens)| tokens),
-        })?;
+    if let Some(finished) = sidecar.as_ref().and_then(|file| file.finished.as_ref()) {
+        finished.check_model(model, false)?;
+        if let Some((reference, tokens)) = against {
+            finished.check_reference(reference)?;
+            finished.check_tokens(tokens)?;
+        }
     }
     Ok(sidecar)
 }

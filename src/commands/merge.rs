@@ -10,13 +10,11 @@ use anyhow::{Context, Result, bail};
 use kl_formats::{NativeReader, Reference, SidecarWriter, Writer, is_sidecar, native};
 
 use super::observer::{Observer, Watch};
-use super::output::{
-    NewFile, OnPartial, Overwrite, PartialFile, check_free_space, follow_links, partial_path,
-};
+use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
 use super::parts::{Opened, StoredEvaluation, in_order, warnings};
 use super::settings::MergeSettings;
 
-/// Writes the whole of all its parts, references or sidecars. With `resume`, an output that is
+/// Writes the whole of all its parts, references or sidecars. With [`Existing::Resume`], an output that is
 /// already that whole is a success.
 ///
 /// # Errors
@@ -25,7 +23,7 @@ use super::settings::MergeSettings;
 pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFile> {
     let watch = &Watch::new(observer);
     let started = Instant::now();
-    let was_whole = settings.resume && settings.output.is_file();
+    let was_whole = settings.existing == Existing::Resume && settings.output.is_file();
     let (n_rows, file_bytes) = match was_whole {
         true => compare(settings, watch)?,
         false => write(settings, watch)?,
@@ -42,16 +40,15 @@ pub fn merge(settings: &MergeSettings, observer: &dyn Observer) -> Result<NewFil
 
 /// Writes the output. Returns how many rows it has, and how many bytes.
 fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
-    let mut overwrite = Overwrite::asked(settings.force, None);
-    if settings.resume {
-        overwrite.on_partial = match is_of_this_merge(settings) {
-            true => OnPartial::Replace,
-            false => OnPartial::Refuse(
-                "it is not of this merge: finish that run, or use --force instead of --resume",
-            ),
-        };
-    }
-    let output = PartialFile::create(&settings.output, overwrite)?;
+    let begun = match settings.existing {
+        Existing::Resume if is_of_this_merge(settings) => Existing::Replace,
+        Existing::Resume => Existing::Refuse(
+            "it is not of this merge: finish that run, or use --force instead of --resume",
+        ),
+        existing => existing,
+    };
+    let may_replace = settings.existing == Existing::Replace;
+    let output = PartialFile::create(&settings.output, may_replace, begun)?;
     let (parts, path) = (&settings.parts, output.path());
     let kind = Kind::of_all(parts)?;
     if kind == Kind::References {
@@ -213,29 +210,27 @@ fn merge_sidecars<W: Write>(
     watch: &Watch<'_>,
 ) -> Result<(u64, W)> {
     let evaluation = StoredEvaluation::of_parts(parts)?;
-    for warning in evaluation.warnings() {
+    for warning in &evaluation.warnings {
         watch.warn(warning.clone());
     }
-    let n_records = evaluation.n_records();
+    let n_records = evaluation.n_records;
     let phase = watch.begin("merging", None, Some(n_records));
-    let mut writer = SidecarWriter::create(out, path, evaluation.header())?;
-    let mut window = None;
-    for record in evaluation.records()? {
-        let record = record?;
-        writer.push(&record)?;
-        phase.rows(1);
-        if window.replace(record.window) != Some(record.window) {
-            phase.window(None);
-            watch.check()?;
+    let mut writer = SidecarWriter::create(out, path, &evaluation.header)?;
+    let texts = evaluation.read(|window| {
+        for record in window {
+            writer.push(record)?;
         }
-    }
+        phase.rows(window.len());
+        phase.window(None);
+        Ok(watch.check()?)
+    })?;
     let n_written = writer.n_records();
     if n_written != n_records {
         bail!(
             "the parts' windows do not take turns: {n_written} of {n_records} records could be joined: verify each part with kl info --verify"
         );
     }
-    Ok((n_records, writer.finish(&evaluation.texts()?)?))
+    Ok((n_records, writer.finish(&texts)?))
 }
 
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.

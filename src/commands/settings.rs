@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use kl_formats::Target;
 
 use super::names::stem;
+use super::output::Existing;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
 use crate::input::{Part, Source};
 use crate::report::Condition;
@@ -33,8 +34,8 @@ pub struct WriteSettings {
     pub auto: bool,
     /// The part of the windows to write; `None`: all. Needs kl's own kind of file.
     pub part: Option<Part>,
-    /// True to resume what an interrupted run left; needs kl's own kind of file.
-    pub resume: bool,
+    /// The treatment of an existing output; only kl's own kind of file can be resumed.
+    pub existing: Existing,
     pub run: RunSettings,
 }
 
@@ -114,19 +115,8 @@ pub struct ConvertSettings {
     pub bos: Option<Bos>,
     /// Threads that compute rows of hidden states.
     pub threads: u32,
-    /// True to overwrite an existing output.
-    pub force: bool,
-}
-
-impl ConvertSettings {
-    /// The token that replaced the first one of each window, if one is known to have.
-    #[must_use]
-    pub fn bos_token(&self) -> Option<u32> {
-        match self.bos {
-            Some(Bos::Token(bos)) => Some(bos),
-            Some(Bos::None) | None => None,
-        }
-    }
+    /// The treatment of an existing output, which cannot be resumed.
+    pub existing: Existing,
 }
 
 /// The first token of each window, as the model of a base file decoded it.
@@ -158,10 +148,9 @@ pub struct MergeSettings {
     pub output: PathBuf,
     /// All parts of one reference, or of one evaluation, in any order.
     pub parts: Vec<PathBuf>,
-    /// True to accept an output that is what the parts make, and to replace a partial one.
-    pub resume: bool,
-    /// True to overwrite an existing output.
-    pub force: bool,
+    /// The treatment of an existing output: to resume is to accept one that is what the parts make,
+    /// and to replace a partial one.
+    pub existing: Existing,
 }
 
 /// The uses of the numbers of an evaluation or a comparison.
@@ -193,10 +182,8 @@ pub struct ResultSettings {
     /// The part of the windows to evaluate; `None`: all.
     pub part: Option<Part>,
     pub sidecar: Sidecar,
-    /// True to overwrite existing outputs.
-    pub force: bool,
-    /// True to resume what an interrupted run left; `None`: the command cannot resume.
-    pub resume: Option<bool>,
+    /// The treatment of existing outputs.
+    pub existing: Existing,
 }
 
 impl ResultSettings {
@@ -353,8 +340,6 @@ pub struct RunSettings {
     pub contexts: Option<u32>,
     /// Scored rows to stop after.
     pub max_rows: Option<u64>,
-    /// True to overwrite existing outputs.
-    pub force: bool,
 }
 
 impl RunSettings {

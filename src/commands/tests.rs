@@ -10,6 +10,7 @@ mod resume_states;
 mod together;
 mod write_states;
 
+use crate::commands::output::Existing;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -137,7 +138,7 @@ impl Folder {
             target: target(native::KIND, Some(Encoding::F32)),
             auto: false,
             part: None,
-            resume: false,
+            existing: Existing::asked(false, Some(false)),
             run: run(),
         }
     }
@@ -184,7 +185,6 @@ pub(super) fn run() -> RunSettings {
         type_v: CacheType::default(),
         contexts: None,
         max_rows: None,
-        force: false,
     }
 }
 
@@ -204,8 +204,7 @@ fn results() -> ResultSettings {
         allow_excluded: false,
         part: None,
         sidecar: Sidecar::None,
-        force: false,
-        resume: None,
+        existing: Existing::asked(false, None),
     }
 }
 
@@ -218,13 +217,16 @@ fn mean(report: &Report, model: usize) -> f64 {
 fn a_model_against_its_own_reference_is_exactly_0_and_another_is_not() {
     let folder = Folder::new();
     let written = folder.write("ref");
-    assert_eq!((written.was_whole, written.n_rows > 0), (false, true));
+    assert_eq!(
+        (written.file.was_whole, written.file.n_rows > 0),
+        (false, true)
+    );
     let report = folder.evaluate(&["copy", "q4"]);
     assert!(report.complete && report.failed.is_empty());
     assert!(report.models[0].is_reference_model && !report.models[1].is_reference_model);
     assert_eq!(mean(&report, 0), 0.0);
     assert!(mean(&report, 1) > 1.0);
-    assert_eq!(report.models[1].summary.n_tokens, written.n_rows);
+    assert_eq!(report.models[1].summary.n_tokens, written.file.n_rows);
 }
 
 #[test]
@@ -291,12 +293,12 @@ fn a_write_that_is_stopped_resumes_to_the_same_bytes() {
         let error = write(&settings, &engine, &stopping).unwrap_err();
         assert!(error.to_string().contains("interrupted"), "{error}");
         assert!(!settings.output.exists());
-        settings.resume = true;
+        settings.existing = Existing::Resume;
         let written = write(&settings, &engine, &()).unwrap();
-        assert!(!written.was_whole);
+        assert!(!written.file.was_whole);
         assert_eq!(folder.bytes(&name), folder.bytes("whole"));
         let again = write(&settings, &engine, &()).unwrap();
-        assert!(again.was_whole, "nothing is left to do");
+        assert!(again.file.was_whole, "nothing is left to do");
     }
 }
 
@@ -309,14 +311,14 @@ fn an_evaluation_that_is_stopped_reports_on_its_part_and_resumes_to_the_same_byt
     settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
     let whole = evaluate(&settings, &engine, &()).unwrap();
     settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     let part = evaluate(&settings, &engine, &Recorder::stopping_after(3)).unwrap();
     assert_eq!(
         part.models[0].interrupted.map(|part| part.n_windows),
         Some(3)
     );
     assert!(!part.complete);
-    settings.results.resume = Some(true);
+    settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &engine, &()).unwrap();
     assert!(resumed.models[0].n_resumed > 0);
     assert_eq!(mean(&resumed, 0), mean(&whole, 0));
@@ -333,7 +335,7 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
     };
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     let report = evaluate(&settings, &failing, &()).unwrap();
     assert!(report.models.is_empty());
     let error = &report.failed[0].error;
@@ -408,19 +410,19 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let engine = FakeEngine::default();
     let mut settings = until_settings(&folder);
     settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     let whole = evaluate(&settings, &engine, &()).unwrap();
     let n_windows = whole.models[0].summary.n_windows as usize;
     // The last part ends where nothing but the file's end is missing.
     for windows in [1, 31, n_windows] {
         let name = format!("part{windows}.kls");
         settings.results.sidecar = Sidecar::At(folder.path(&name));
-        settings.results.resume = Some(false);
+        settings.results.existing = Existing::asked(false, Some(false));
         let part = evaluate(&settings, &engine, &Recorder::stopping_after(windows)).unwrap();
         if windows < n_windows {
             assert!(!part.models[0].until.unwrap().reached);
         }
-        settings.results.resume = Some(true);
+        settings.results.existing = Existing::Resume;
         let resumed = evaluate(&settings, &engine, &()).unwrap();
         assert_eq!(mean(&resumed, 0), mean(&whole, 0), "{windows}");
         assert_eq!(folder.bytes(&name), folder.bytes("whole.kls"), "{windows}");
@@ -433,7 +435,7 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     settings.results.confidence = Confidence::new(0.99).unwrap();
     let refused = evaluate(&settings, &engine, &()).unwrap();
     assert!(refused.failed[0].error.contains("--confidence"));
-    settings.results.force = true;
+    settings.results.existing = Existing::Replace;
     let wider = evaluate(&settings, &engine, &()).unwrap();
     assert!(wider.models[0].summary.n_windows as usize > n_windows);
 }
@@ -470,7 +472,7 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
         target: target(llamacpp::KIND, None),
         bos: None,
         threads: 1,
-        force: false,
+        existing: Existing::asked(false, None),
     };
     let converted = convert(&settings, &FakeEngine::default(), &observer).unwrap();
     assert!(converted.warnings.len() > 2);

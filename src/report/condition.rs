@@ -124,16 +124,14 @@ pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: boo
             let reason = match value {
                 None => Some(Reason::NoValue),
                 Some(value) if (condition.holds)(&value, &condition.bound) => Some(Reason::Holds),
-                Some(_) => is_partial.then_some(Reason::LeftOut {
-                    n_excluded,
-                    n_infinite,
-                }),
+                Some(_) => is_partial.then_some(Reason::LeftOut),
             };
             Verdict {
                 expression: condition.expression.clone(),
                 value,
                 failed: reason.is_some(),
                 reason,
+                left_out: (n_excluded, n_infinite),
             }
         })
         .collect()

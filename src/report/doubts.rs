@@ -3,7 +3,7 @@
 use super::comparison::ComparedModel;
 use super::number::printable;
 use super::result::{ModelResult, unit};
-use super::warning::{UnfitText, Warning};
+use super::warning::Warning;
 use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
@@ -24,28 +24,20 @@ const NOTABLE_UNKNOWN: f64 = 0.001;
 pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
     let summary = &model.summary;
     let path = || model.model.path.clone();
-    let mut doubts = Vec::new();
-    if summary.n_excluded > 0 {
-        doubts.push(Warning::Excluded(summary.n_excluded));
-    }
-    if summary.n_tokens > 0 && summary.n_infinite() > 0 {
-        doubts.push(Warning::Infinite(summary.n_infinite()));
-    }
+    let mut doubts = left_out(summary);
     if is_doubtfully_identical(model) {
         doubts.push(Warning::Identical { path: path() });
     }
     if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
         let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
         if mean_kld >= FAR_KLD && top1 < FAR_AGREEMENT {
-            let path = path();
             doubts.push(Warning::FarApart {
-                path,
+                path: path(),
                 mean_kld,
                 top1,
             });
         }
     }
-    // Of a part this goes without saying, and more text is not the answer.
     if !is_part {
         doubts.extend(few_clusters(summary.clusters, Vec::new(), of_prompts));
     }
@@ -79,13 +71,7 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     }
     // What all leave out is said once.
     if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
-        let (n_excluded, n_infinite) = (model.summary.n_excluded, model.summary.n_infinite());
-        if n_excluded > 0 {
-            doubts.push(Warning::Excluded(n_excluded));
-        }
-        if n_infinite > 0 {
-            doubts.push(Warning::Infinite(n_infinite));
-        }
+        doubts.extend(left_out(&model.summary));
     }
     let clusters = models.iter().map(|model| model.summary.clusters);
     if let Some(fewest) = clusters.min_by_key(|clusters| clusters.n) {
@@ -114,6 +100,14 @@ fn is_doubtfully_identical(model: &ModelResult) -> bool {
     is_0 && !model.is_reference_model
 }
 
+/// The tokens that all statistics leave out, or those of the KLD.
+fn left_out(summary: &Summary) -> Vec<Warning> {
+    let (excluded, infinite) = (summary.n_excluded, summary.n_infinite());
+    let excluded = (excluded > 0).then_some(Warning::Excluded(excluded));
+    let infinite = (infinite > 0).then_some(Warning::Infinite(infinite));
+    excluded.into_iter().chain(infinite).collect()
+}
+
 /// The warning about too few clusters: of the models with these labels, or of all.
 fn few_clusters(clusters: Clustering, labels: Vec<String>, of_prompts: bool) -> Option<Warning> {
     let is_few = (1..MIN_CLUSTERS as u64).contains(&clusters.n);
@@ -129,6 +123,9 @@ fn few_clusters(clusters: Clustering, labels: Vec<String>, of_prompts: bool) -> 
 
 fn high_perplexity(summary: &Summary, of_prompts: bool) -> Option<Warning> {
     let perplexity = summary.perplexity?.reference;
-    let text = UnfitText::of(of_prompts);
-    (perplexity >= DOUBTFUL_PERPLEXITY).then_some(Warning::HighPerplexity { perplexity, text })
+    let doubt = Warning::HighPerplexity {
+        perplexity,
+        of_prompts,
+    };
+    (perplexity >= DOUBTFUL_PERPLEXITY).then_some(doubt)
 }

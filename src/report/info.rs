@@ -8,9 +8,9 @@ use kl_formats::{
 };
 use serde::Serialize;
 
-use super::json::Versions;
 use super::layout::laid_out;
 use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
+use super::result::Versions;
 use super::{PromptsInfo, Warning};
 use crate::score::RowError;
 

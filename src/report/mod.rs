@@ -7,7 +7,6 @@ pub mod comparison;
 mod condition;
 mod doubts;
 mod info;
-mod json;
 pub mod layout;
 mod named_numbers;
 pub mod number;
@@ -23,13 +22,12 @@ mod warning;
 pub use condition::{Condition, ConditionError, judge};
 pub use doubts::{doubts_of_model, doubts_of_models};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
-pub use json::{Versions, json_text};
 pub use one_line::one_line;
 pub use result::{
     DeviceInfo, DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport,
     ModelResult, NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report,
-    StatesInfo, TimingInfo, TokenColumns, TokenContext, TopToken, Verdict, notable_core_wait, unit,
-    without_part,
+    StatesInfo, TimingInfo, TokenColumns, TopToken, Verdict, Versions, WorstText, WorstToken,
+    WorstTop, json_text, notable_core_wait, unit, without_part,
 };
 pub use text::text_report;
-pub use warning::{DeviceWait, UnfitText, Warning};
+pub use warning::Warning;

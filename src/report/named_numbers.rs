@@ -40,41 +40,29 @@ fn collect(name: &str, value: &Value, numbers: &mut NamedNumbers) {
             numbers.insert(name.to_owned(), value.as_f64());
         }
         Value::Object(fields) => {
+            let join = |key: &str| format!("{name}.{key}").trim_start_matches('.').to_owned();
             for (key, field) in fields {
                 match (key.as_str(), field) {
                     ("quantiles", Value::Array(quantiles)) => {
-                        collect_quantiles(name, quantiles, numbers);
+                        for quantile in quantiles {
+                            let p = quantile.get("p").and_then(Value::as_f64);
+                            let name = p.map(|p| format!("q{}", short_percent(p)));
+                            let names = name.into_iter();
+                            let median = (p == Some(0.5)).then(|| "median".to_owned());
+                            for name in names.chain(median) {
+                                collect(&join(&name), quantile, numbers);
+                            }
+                        }
                     }
                     ("value", _) => {
                         numbers.insert(name.to_owned(), field.as_f64());
-                        numbers.insert(join(name, key), field.as_f64());
+                        numbers.insert(join(key), field.as_f64());
                     }
-                    _ => collect(&join(name, key), field, numbers),
+                    _ => collect(&join(key), field, numbers),
                 }
             }
         }
         Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
-    }
-}
-
-fn collect_quantiles(parent: &str, quantiles: &[Value], numbers: &mut NamedNumbers) {
-    for quantile in quantiles {
-        let Some(p) = quantile.get("p").and_then(Value::as_f64) else {
-            continue;
-        };
-        let name = join(parent, &format!("q{}", short_percent(p)));
-        collect(&name, quantile, numbers);
-        if p == 0.5 {
-            collect(&join(parent, "median"), quantile, numbers);
-        }
-    }
-}
-
-fn join(name: &str, key: &str) -> String {
-    if name.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{name}.{key}")
     }
 }
 
@@ -83,21 +71,13 @@ pub fn known_names() -> Vec<String> {
     let record = |window, position| TokenRecord {
         window,
         position,
-        token: 0,
-        flags: 0,
-        ref_top: 0,
-        eval_top: 0,
         ref_top_rank: 1,
         eval_top_rank: 1,
-        kld: 0.0,
-        reverse_kld: 0.0,
-        ref_nll: 0.0,
-        eval_nll: 0.0,
-        ref_entropy: 0.0,
         ref_top_p: 0.5,
         eval_top_p: 0.25,
         ref_unknown_p: 0.25,
         group: window,
+        ..TokenRecord::default()
     };
     let mut identity = ModelIdentity::named("");
     (identity.name, identity.architecture) = (Some(String::new()), Some(String::new()));

@@ -161,6 +161,17 @@ pub fn count_of(n: u64, thing: &str) -> String {
     format!("{} {thing}{plural}", count(n))
 }
 
+/// Tokens that are left out, for each reason how many, as the subject of a sentence with its verb.
+#[must_use]
+pub fn left_out(reasons: [(u64, &str); 2]) -> String {
+    let given = reasons.iter().filter(|(n, _)| *n > 0);
+    let tokens = given.map(|(n, why)| format!("{} {why}", count_of(*n, "token")));
+    let tokens: Vec<String> = tokens.collect();
+    let n: u64 = reasons.iter().map(|(n, _)| n).sum();
+    let verb = if n == 1 { "is" } else { "are" };
+    format!("{} {verb}", tokens.join(" and ").trim_end())
+}
+
 /// Text from a file, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD.
 #[must_use]

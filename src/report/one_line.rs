@@ -15,32 +15,29 @@ const MIN_NAME: usize = 8;
 pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
     let place = format!("[{}/{of}] ", index + 1);
     let texts = texts(model, unit);
-    let names = Names::of_whole_labels(&[&model.label]);
+    let names = Names::whole(&[&model.label]);
     let room =
         |text: &String| WIDTH.saturating_sub(place.chars().count() + text.chars().count() + 2);
     let width = names.width();
-    let needed = [width, width.min(MIN_BESIDE_INTERVAL)].into_iter();
-    let mut with_needed = texts.iter().zip(needed.chain(std::iter::repeat(MIN_NAME)));
-    let fitting = with_needed.find(|(text, needed)| room(text) >= *needed);
-    let fitting = fitting.map(|(text, _)| text);
-    let Some(text) = fitting.or(texts.last()) else {
-        return place;
-    };
+    let widths = [width, width.min(MIN_BESIDE_INTERVAL), MIN_NAME];
+    let mut with_width = texts.iter().zip(widths);
+    let fitting = with_width.find(|(text, width)| room(text) >= *width);
+    let text = fitting.map_or(&texts[2], |(text, _)| text);
     let name = names.short(&model.label, room(text).max(MIN_NAME));
     format!("{place}{name}  {text}")
 }
 
 /// The texts beside the name, the longest first.
-fn texts(model: &ModelReport, unit: &str) -> Vec<String> {
+fn texts(model: &ModelReport, unit: &str) -> [String; 3] {
     let three_digits = |x: f64| significant(x, 3);
     let Some(kld) = &model.summary.kld else {
-        return vec!["no token with a finite KLD".to_owned()];
+        return ["no token with a finite KLD"; 3].map(str::to_owned);
     };
     let mean = format!("mean KLD {}", three_digits(kld.mean.estimate.value));
     let interval = ends(kld.mean.clustered.lo, kld.mean.clustered.hi, three_digits);
     let quantile = kld.quantiles.iter().find(|quantile| quantile.p == 0.99);
-    let quantile =
-        quantile.map(|quantile| format!("99 % {}", three_digits(quantile.estimate.value)));
+    let quantile = quantile.map(|of| format!("  99 % {}", three_digits(of.estimate.value)));
+    let quantile = quantile.unwrap_or_default();
     let took = match &model.timing {
         Some(timing) => duration(timing.wall_s),
         None => "done before".to_owned(),
@@ -57,8 +54,7 @@ fn texts(model: &ModelReport, unit: &str) -> Vec<String> {
         "" => mean.clone(),
         interval => format!("{mean} {interval}"),
     };
-    let quantile = quantile.map_or(String::new(), |quantile| format!("  {quantile}"));
-    vec![
+    [
         format!("{with_interval}{quantile}  {took}"),
         format!("{with_interval}  {took}"),
         format!("{mean}  {took}"),

@@ -6,7 +6,7 @@ use serde::ser::SerializeStruct;
 use strum::IntoStaticStr;
 use thiserror::Error;
 
-use super::number::{count_of, kld, part, percent};
+use super::number::{count_of, kld, left_out, part, percent};
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
@@ -114,9 +114,10 @@ pub enum Warning {
     },
     /// The text is not what the reference model expects.
     #[error(
-        "the reference's own perplexity is {perplexity:.0}: its model was not made for {text}, and divergences on it may mean little"
+        "the reference's own perplexity is {perplexity:.0}: its model was not made for {}, and divergences on it may mean little",
+        unfit(*.of_prompts)
     )]
-    HighPerplexity { perplexity: f64, text: UnfitText },
+    HighPerplexity { perplexity: f64, of_prompts: bool },
     /// The evaluated model is another one than the reference's.
     #[error(
         "the model's {what} is {here}, and {there} for the reference's: they are different models, and the KLD does not measure a quantization"
@@ -142,7 +143,7 @@ pub enum Warning {
     },
     /// Rows were not finite.
     #[error(
-        "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", tokens_are(*.0)
+        "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", left_out([(*.0, ""), (0, "")])
     )]
     #[strum(serialize = "excluded_tokens")]
     Excluded(u64),
@@ -153,7 +154,7 @@ pub enum Warning {
     #[strum(serialize = "infinite_kld")]
     Infinite(u64),
     /// Tokens of one of several models are left out.
-    #[error("{label}: {} left out of its mean, but not of other models'", left_out(*.n_excluded, *.n_infinite))]
+    #[error("{label}: {} left out of its mean, but not of other models'", left_out([(*.n_excluded, "without a finite row"), (*.n_infinite, "with an infinite KLD")]))]
     #[strum(serialize = "left_out_tokens")]
     LeftOut {
         label: String,
@@ -236,7 +237,11 @@ pub enum Warning {
     TokensUnchecked,
     /// The accelerator was not kept busy.
     #[error("the device was busy only {} of the time: it waited {wait}", percent(*.busy_share))]
-    DeviceWaited { busy_share: f64, wait: DeviceWait },
+    DeviceWaited {
+        busy_share: f64,
+        /// The work that it waited for most, and what helps.
+        wait: &'static str,
+    },
     /// Windows of the reference are missing in the other file.
     #[error("{n} of {of} windows of the reference are not in the other file: they are left out")]
     MissingWindows { n: usize, of: usize },
@@ -260,43 +265,6 @@ pub enum Warning {
         "llama-perplexity computes no statistics from fewer than {MIN_TOKENS} tokens with a next one, and kl none from infinite scores: --stats llama-perplexity has no effect"
     )]
     NoLlamaPerplexity,
-}
-
-/// The text that a reference model finds improbable, and why that may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum UnfitText {
-    #[error("this text (an instruct model on raw text? --prompts-file runs it on chats)")]
-    Text,
-    #[error("these prompts (are they in its own chat template?)")]
-    Prompts,
-}
-
-impl UnfitText {
-    /// Of prompts, or of a text.
-    #[must_use]
-    pub fn of(prompts: bool) -> Self {
-        match prompts {
-            true => Self::Prompts,
-            false => Self::Text,
-        }
-    }
-}
-
-/// The work that an accelerator waited for most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum DeviceWait {
-    #[error("for the CPU to score rows: use more cores, or two contexts (--contexts 2)")]
-    Scoring,
-    #[error(
-        "for the reference to be read: keep it on a faster disk, or write it with --encoding hidden"
-    )]
-    Reading,
-    #[error("for the CPU to encode rows: use more cores, or two contexts (--contexts 2)")]
-    Encoding,
-    #[error(
-        "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
-    )]
-    Writing,
 }
 
 impl Warning {
@@ -333,27 +301,12 @@ impl Warning {
     }
 }
 
-/// A number of tokens, with its verb.
-fn tokens_are(n: u64) -> String {
-    let verb = if n == 1 { "is" } else { "are" };
-    format!("{} {verb}", count_of(n, "token"))
-}
-
-/// The tokens that are left out, and the verb.
-fn left_out(n_excluded: u64, n_infinite: u64) -> String {
-    let infinite = || format!("{} with an infinite KLD", count_of(n_infinite, "token"));
-    let excluded = || format!("{} without a finite row", count_of(n_excluded, "token"));
-    let tokens = match (n_excluded, n_infinite) {
-        (0, _) => infinite(),
-        (_, 0) => excluded(),
-        _ => format!("{} and {}", excluded(), infinite()),
-    };
-    let verb = if n_excluded + n_infinite == 1 {
-        "is"
-    } else {
-        "are"
-    };
-    format!("{tokens} {verb}")
+/// The text that a reference model finds improbable, and why that may be.
+fn unfit(of_prompts: bool) -> &'static str {
+    match of_prompts {
+        true => "these prompts (are they in its own chat template?)",
+        false => "this text (an instruct model on raw text? --prompts-file runs it on chats)",
+    }
 }
 
 fn few_clusters(labels: &[String], n: u64, unit: &str) -> String {

@@ -14,7 +14,7 @@ use super::strata::Cluster;
 const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
 /// The mean KLD of parts of the counted tokens.
-#[derive(Serialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Breakdown {
     /// By the probability of the reference's top token. Empty where no token counts.
@@ -59,36 +59,85 @@ impl Breakdown {
         group_names: &[String],
         confidence: Confidence,
     ) -> Self {
+        let same_top = columns.with(Columns::SAME_TOP);
         let klds = columns.kld.iter().copied();
-        let tokens = Tokens {
-            sum: klds.filter(|kld| kld.is_finite()).collect::<Sum>().value(),
-            same_top: columns.with(Columns::SAME_TOP),
-            columns,
-            clusters,
-            confidence,
+        let sum_of_all = klds.filter(|kld| kld.is_finite()).collect::<Sum>().value();
+        // The tokens of each named bin; a token of a bin beyond these is in none.
+        let bins = |names: Vec<Name>, bin_of: &mut dyn Iterator<Item = usize>| -> Vec<Bin> {
+            let mut bins = vec![Inside::default(); names.len()];
+            let tokens = columns.kld.iter().zip(clusters).zip(&same_top);
+            for (bin, ((kld, cluster), same_top)) in bin_of.zip(tokens) {
+                if let Some(inside) = bins.get_mut(bin) {
+                    inside.push(*kld, *cluster, *same_top);
+                }
+            }
+            let bins = names.into_iter().zip(bins);
+            bins.map(|(name, inside)| inside.bin(name, sum_of_all, confidence))
+                .collect()
         };
+        let without_ends = |label: &str| (label.to_owned(), None, None);
+
+        let bin_of = columns.confidence_bin.iter().map(|bin| usize::from(*bin));
+        let mut by_confidence = bins(confidence_names(), &mut { bin_of });
+        if columns.kld.is_empty() {
+            by_confidence.clear();
+        }
+        let positions = columns.position.iter();
+        let mut powers = positions.map(|position| (u32::BITS - position.leading_zeros()) as usize);
+        let mut by_position = bins(position_names(), &mut powers);
+        by_position.retain(|bin| bin.n_tokens > 0);
+        let runs = columns.runs.iter();
+        let mut groups = runs.flat_map(|run| repeat_n(run.group as usize, run.n_counted));
+        let names = group_names.iter().map(|name| without_ends(name));
+        let by_group = bins(names.collect(), &mut groups);
+        let is_special = columns.with(Columns::SPECIAL);
+        let names = match is_special.contains(&true) {
+            true => ["special tokens", "other tokens"].map(without_ends).into(),
+            false => Vec::new(),
+        };
+        let mut others = is_special.iter().map(|is| usize::from(!is));
         Self {
-            by_confidence: tokens.by_confidence(),
-            by_position: tokens.by_position(),
-            by_group: tokens.by_group(group_names),
-            special: tokens.special(),
+            by_confidence,
+            by_position,
+            by_group,
+            special: bins(names, &mut others),
         }
     }
 }
+
+/// The label of a bin, and its ends.
+type Name = (String, Option<f64>, Option<f64>);
 
 /// The bin of a reference's top probability.
 pub(super) fn confidence_bin(p: f64) -> u8 {
     CONFIDENCE_EDGES.iter().filter(|edge| **edge <= p).count() as u8
 }
 
-/// The tokens that are sorted into bins.
-struct Tokens<'c> {
-    columns: &'c Columns,
-    clusters: &'c [Cluster],
-    same_top: Vec<bool>,
-    /// The sum of all finite KLDs.
-    sum: f64,
-    confidence: Confidence,
+fn confidence_names() -> Vec<Name> {
+    let edges = [None].into_iter().chain(CONFIDENCE_EDGES.map(Some));
+    let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
+    let name = |(from, to): (Option<f64>, Option<f64>)| {
+        let [low, high] = [from, to].map(|p| 100.0 * p.unwrap_or_default());
+        let label = match (from, to) {
+            (Some(_), Some(_)) => format!("{low:.0} to {high:.0} %"),
+            (Some(_), None) => format!("{low:.0} % and above"),
+            (None, _) => format!("below {high:.0} %"),
+        };
+        (label, from, to)
+    };
+    edges.zip(ends).map(name).collect()
+}
+
+fn position_names() -> Vec<Name> {
+    let name = |power: u32| {
+        let (from, to) = ((1_u64 << power) >> 1, 1_u64 << power);
+        let label = match to - 1 {
+            last if last == from => from.to_string(),
+            last => format!("{from}–{last}"),
+        };
+        (label, Some(from as f64), Some(to as f64))
+    };
+    (0..=u32::BITS).map(name).collect()
 }
 
 /// The tokens of a bin.
@@ -101,113 +150,33 @@ struct Inside {
     clusters: Vec<Cluster>,
 }
 
-impl Tokens<'_> {
-    fn by_confidence(&self) -> Vec<Bin> {
-        let bin_of = &self.columns.confidence_bin;
-        if bin_of.is_empty() {
-            return Vec::new();
+impl Inside {
+    fn push(&mut self, kld: f64, cluster: Cluster, same_top: bool) {
+        self.n += 1;
+        self.n_same_top += usize::from(same_top);
+        if kld.is_finite() {
+            self.klds.push(kld);
+            self.clusters.push(cluster);
         }
-        let percent = |p: f64| format!("{:.0}", 100.0 * p);
-        let starts = std::iter::once(None).chain(CONFIDENCE_EDGES.map(Some));
-        let ends = CONFIDENCE_EDGES.map(Some).into_iter().chain([None]);
-        let edges = starts.zip(ends);
-        let bins = self.sorted(
-            CONFIDENCE_EDGES.len() + 1,
-            bin_of.iter().map(|bin| *bin as usize),
-        );
-        let bins = edges.zip(bins).map(|((from, to), inside)| {
-            let label = match (from, to) {
-                (Some(from), Some(to)) => format!("{} to {} %", percent(from), percent(to)),
-                (Some(from), None) => format!("{} % and above", percent(from)),
-                (None, to) => format!("below {} %", percent(to.unwrap_or(1.0))),
-            };
-            self.bin(label, (from, to), &inside)
-        });
-        bins.collect()
     }
 
-    fn by_position(&self) -> Vec<Bin> {
-        let positions = self.columns.position.iter();
-        let power = |position: &u32| (u32::BITS - position.leading_zeros()) as usize;
-        let powers = self.sorted(u32::BITS as usize + 1, positions.map(power));
-        let powers = (0_u32..).zip(powers);
-        let bins = powers.filter(|(_, inside)| inside.n > 0);
-        let bins = bins.map(|(power, inside)| {
-            let (from, to) = match power {
-                0 => (0, 1),
-                power => (1_u64 << (power - 1), 1_u64 << power),
-            };
-            let label = match to - 1 {
-                last if last == from => from.to_string(),
-                last => format!("{from}–{last}"),
-            };
-            self.bin(label, (Some(from as f64), Some(to as f64)), &inside)
-        });
-        bins.collect()
-    }
-
-    fn by_group(&self, names: &[String]) -> Vec<Bin> {
-        if names.is_empty() {
-            return Vec::new();
-        }
-        let runs = self.columns.runs.iter();
-        let groups = runs.flat_map(|run| repeat_n(run.group as usize, run.n_counted));
-        let bins = names.iter().zip(self.sorted(names.len(), groups));
-        bins.map(|(name, inside)| self.bin(name.clone(), (None, None), &inside))
-            .collect()
-    }
-
-    fn special(&self) -> Vec<Bin> {
-        let is_special = self.columns.with(Columns::SPECIAL);
-        if !is_special.contains(&true) {
-            return Vec::new();
-        }
-        let bins = self.sorted(2, is_special.iter().map(|is| usize::from(!is)));
-        let bins = ["special tokens", "other tokens"].into_iter().zip(bins);
-        bins.map(|(label, inside)| self.bin(label.to_owned(), (None, None), &inside))
-            .collect()
-    }
-
-    /// The tokens of each of `n` bins; a token of a bin beyond these is in none.
-    fn sorted(&self, n: usize, bin_of: impl Iterator<Item = usize>) -> Vec<Inside> {
-        let mut bins = vec![Inside::default(); n];
-        let tokens = self.columns.kld.iter().zip(self.clusters);
-        for (bin, ((kld, cluster), same_top)) in bin_of.zip(tokens.zip(&self.same_top)) {
-            let Some(inside) = bins.get_mut(bin) else {
-                continue;
-            };
-            inside.n += 1;
-            inside.n_same_top += usize::from(*same_top);
-            if kld.is_finite() {
-                inside.klds.push(*kld);
-                inside.clusters.push(*cluster);
-            }
-        }
-        bins
-    }
-
-    fn bin(&self, label: String, (from, to): (Option<f64>, Option<f64>), inside: &Inside) -> Bin {
-        let Inside { n, klds, .. } = inside;
+    fn bin(self, (label, from, to): Name, sum_of_all: f64, confidence: Confidence) -> Bin {
+        let klds = self.klds;
         let sum = klds.iter().copied().collect::<Sum>().value();
         let mean = sum / klds.len() as f64;
         let kld = (!klds.is_empty()).then(|| {
-            let spread = Spread::of(&inside.clusters, klds.iter().map(|x| x - mean));
-            let interval = spread.interval(mean, self.confidence).not_below_0();
-            Estimate {
-                value: mean,
-                lo: interval.lo,
-                hi: interval.hi,
-            }
+            let spread = Spread::of(&self.clusters, klds.iter().map(|x| x - mean));
+            spread.interval(mean, confidence).not_below_0().of(mean)
         });
         Bin {
             label,
             from,
             to,
-            n_tokens: *n as u64,
-            n_infinite: (n - klds.len()) as u64,
+            n_tokens: self.n as u64,
+            n_infinite: (self.n - klds.len()) as u64,
             kld,
-            share_of_kld: finite(sum / self.sum),
-            agreement: finite(inside.n_same_top as f64 / *n as f64),
+            share_of_kld: finite(sum / sum_of_all),
+            agreement: finite(self.n_same_top as f64 / self.n as f64),
         }
     }
 }

@@ -64,18 +64,19 @@ impl fmt::Display for ClusterRule {
 }
 
 /// The kind of a cluster.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterKind {
     /// One window.
+    #[default]
     Window,
     /// Several contiguous windows.
     Block,
 }
 
 /// The clusters that the tokens of one evaluation were put into.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Clustering {
     /// The rule that was asked for.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::estimate::{Confidence, finite};
+use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
 use super::probability::{normal_two_sided, student_outside, student_two_sided};
 use super::strata::Cluster;
@@ -80,11 +80,11 @@ impl Spread {
     /// With strata, each has its own mean and its own G, and the variances of their shares of the
     /// mean add up: `SE² = Σ_h G_h/(G_h−1) · Σ_g T_hg² / n²`, of residuals about the stratum's mean.
     pub fn of(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
-        Self::of_strata(Stratum::of_each(clusters, residuals))
+        Self::of_strata(Stratum::of_each(clusters, residuals).into_values())
     }
 
     /// The same from the residuals of each stratum.
-    pub(super) fn of_strata(strata: Vec<Stratum>) -> Self {
+    pub(super) fn of_strata(strata: impl IntoIterator<Item = Stratum>) -> Self {
         let mut strata = Stratum::collapse(strata);
         let n_strata = strata.len();
         if n_strata > 1 {
@@ -266,6 +266,12 @@ impl ClusteredInterval {
             lo: self.lo.map(|lo| lo.max(0.0)),
             ..self
         }
+    }
+
+    /// The estimate of a value that has this interval.
+    pub fn of(self, value: f64) -> Estimate {
+        let Self { lo, hi, .. } = self;
+        Estimate { value, lo, hi }
     }
 
     /// Half its width, if there are two clusters or more.

@@ -1,14 +1,15 @@
 //! The mean of samples that are correlated within their cluster, and the mean of groups' means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::clustered_error::{ClusteredInterval, Spread};
 use super::columns::Columns;
+use super::distribution::finite_of;
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
 use super::mean::{Moments, Sum};
-use super::strata::Cluster;
+use super::strata::{Cluster, Stratum};
 
 /// A mean with two intervals: one that treats tokens as independent, one that treats clusters so.
 ///
@@ -115,47 +116,40 @@ pub(super) fn macro_mean(
     clusters: &[Cluster],
     confidence: Confidence,
 ) -> Option<Estimate> {
-    let mut tokens = columns.kld.iter().zip(clusters);
-    let mut groups = BTreeMap::<u32, Group>::new();
-    for run in &columns.runs {
-        let tokens = tokens.by_ref().take(run.n_counted);
-        for (kld, cluster) in tokens.filter(|(kld, _)| kld.is_finite()) {
-            let group = groups.entry(run.group).or_default();
-            group.klds.push(*kld);
-            group.clusters.push(*cluster);
-        }
-    }
-    if groups.len() < 2 {
+    let (clusters, klds) = finite_of(clusters, &columns.kld);
+    let first = clusters.first()?.stratum;
+    if clusters.iter().all(|cluster| cluster.stratum == first) {
         return None;
     }
+    let groups = Stratum::of_each(&clusters, klds.iter().copied());
     let n_groups = groups.len() as f64;
-    let n: usize = groups.values().map(|group| group.klds.len()).sum();
-    let (mut means, mut numbers, mut residuals) = (Sum::default(), Vec::new(), Vec::new());
-    let mut have_intervals = true;
-    for group in groups.into_values() {
-        let mean = Moments::of(&group.klds)?.mean;
-        means.add(mean);
-        // Over all n tokens, the group weighs one of n_groups.
-        let weight = n as f64 / group.klds.len() as f64 / n_groups;
-        residuals.extend(group.klds.iter().map(|kld| weight * (kld - mean)));
-        have_intervals &= group.clusters.iter().collect::<BTreeSet<_>>().len() > 1;
-        numbers.extend(group.clusters);
-    }
-    let value = means.value() / n_groups;
-    let spread = Spread::of(&numbers, residuals);
-    let interval = spread.interval(value, confidence).not_below_0();
-    let ends = interval.ends().filter(|_| have_intervals);
-    Some(Estimate {
-        value,
-        lo: ends.map(|(lo, _)| lo),
-        hi: ends.map(|(_, hi)| hi),
-    })
-}
-
-#[derive(Default)]
-struct Group {
-    klds: Vec<f64>,
-    clusters: Vec<Cluster>,
+    // Over all n tokens, a group weighs one of n_groups.
+    let groups = groups.into_iter().map(|(group, tokens)| {
+        let n = tokens.powers.n;
+        let weight = klds.len() as f64 / n / n_groups;
+        (
+            group,
+            (tokens.powers.sum / n, weight, tokens.clusters.len()),
+        )
+    });
+    let groups: BTreeMap<u32, (f64, f64, usize)> = groups.collect();
+    let value = groups
+        .values()
+        .map(|(mean, ..)| *mean)
+        .collect::<Sum>()
+        .value()
+        / n_groups;
+    let residuals = klds.iter().zip(&*clusters).map(|(kld, cluster)| {
+        let (mean, weight, _) = groups[&cluster.stratum];
+        weight * (kld - mean)
+    });
+    let interval = Spread::of(&clusters, residuals).interval(value, confidence);
+    Some(
+        match groups.values().all(|(.., n_clusters)| *n_clusters > 1) {
+            true => interval.not_below_0().of(value),
+            false => Estimate::point(value),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -39,35 +39,6 @@ impl FromIterator<f64> for Sum {
     }
 }
 
-/// A mean that is updated with each sample, for a progress bar.
-///
-/// Samples that are not finite are skipped, as the statistics leave them out.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RunningMean {
-    sum: Sum,
-    n: u64,
-}
-
-impl RunningMean {
-    /// Adds one sample.
-    pub fn push(&mut self, x: f64) {
-        if x.is_finite() {
-            self.sum.add(x);
-            self.n += 1;
-        }
-    }
-
-    /// The mean so far; `None` before the first sample.
-    pub fn mean(&self) -> Option<f64> {
-        (self.n > 0).then(|| self.sum.value() / self.n as f64)
-    }
-
-    /// Returns the number of samples that were counted.
-    pub fn count(&self) -> u64 {
-        self.n
-    }
-}
-
 /// The first two moments of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
@@ -204,15 +175,5 @@ mod tests {
         assert_eq!(sum.value(), 2.0);
         let tenths: Sum = std::iter::repeat_n(0.1, 1_000_000).collect();
         assert!((tenths.value() - 1e5).abs() < 1e-10);
-    }
-
-    #[test]
-    fn running_mean_skips_samples_that_are_not_finite() {
-        let mut running = RunningMean::default();
-        assert_eq!(running.mean(), None);
-        for x in [1.0, f64::NAN, 3.0, f64::INFINITY] {
-            running.push(x);
-        }
-        assert_eq!((running.mean(), running.count()), (Some(2.0), 2));
     }
 }

@@ -7,7 +7,6 @@ use super::cluster::{ClusterRule, Clustering, Clusters};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
 use super::mean::Sum;
-use super::strata::Cluster;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.
 ///
@@ -54,7 +53,10 @@ impl PairedDifference {
         let clusters = clusters_of(windows, differences, rule);
         let sum: Sum = differences.iter().copied().collect();
         let mean = sum.value() / differences.len() as f64;
-        let numbers = numbers_of(windows, &clusters);
+        let mut numbers = Vec::with_capacity(windows.len());
+        for run in windows.chunk_by(|one, next| one.0 == next.0) {
+            numbers.resize(numbers.len() + run.len(), clusters.of_window(run[0].0));
+        }
         let spread = Spread::of(&numbers, differences.iter().map(|x| x - mean));
         let ends = spread.interval(mean, confidence).ends();
         Some(Self {
@@ -78,15 +80,6 @@ pub(super) fn clusters_of(
     let tokens = windows.iter().zip(differences);
     let tokens = tokens.map(|((window, group), difference)| (*window, *group, *difference));
     Clusters::of_means(&WindowMeans::of(tokens), rule)
-}
-
-/// The cluster of each window.
-pub(super) fn numbers_of(windows: &[(u32, u32)], clusters: &Clusters) -> Vec<Cluster> {
-    let mut numbers = Vec::with_capacity(windows.len());
-    for run in windows.chunk_by(|one, next| one.0 == next.0) {
-        numbers.resize(numbers.len() + run.len(), clusters.of_window(run[0].0));
-    }
-    numbers
 }
 
 #[cfg(test)]

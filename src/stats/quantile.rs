@@ -133,7 +133,7 @@ impl UpTo {
             stratum.powers.cubes += total(3);
             stratum.clusters.push((n, hits - n * share));
         }
-        Spread::of_strata(strata.into_values().collect())
+        Spread::of_strata(strata.into_values())
     }
 }
 

@@ -1,13 +1,42 @@
-//! The interval of a mean that is updated with each token.
+//! The mean KLD and its interval, updated with each window.
 
 use std::collections::BTreeMap;
+
+use kl_formats::sidecar::TokenRecord;
 
 use super::cluster::WindowMeans;
 use super::cluster::{ClusterRule, Clusters, MIN_CLUSTERS};
 use super::clustered_error::Spread;
 use super::estimate::Confidence;
+use super::exclusion::is_counted;
 use super::mean::Sum;
 use super::strata::{Powers, Stratum};
+
+/// The mean KLD of the records so far, for a progress bar.
+///
+/// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
+/// the mean that the report shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunningMean {
+    sum: Sum,
+    n: u64,
+}
+
+impl RunningMean {
+    /// Adds the records of one window or of several.
+    pub fn push(&mut self, records: &[TokenRecord]) {
+        let counted = records.iter().filter(|record| is_counted(record));
+        for record in counted.filter(|record| record.kld.is_finite()) {
+            self.sum.add(record.kld);
+            self.n += 1;
+        }
+    }
+
+    /// The mean so far; `None` before the first counted record.
+    pub fn mean(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum.value() / self.n as f64)
+    }
+}
 
 /// The mean KLD so far and the width of its clustered interval, for a run that stops when it is
 /// narrow enough.
@@ -17,16 +46,8 @@ use super::strata::{Powers, Stratum};
 #[derive(Clone, Debug, Default)]
 pub struct RunningInterval {
     means: WindowMeans,
-    groups: BTreeMap<u32, Sums>,
-}
-
-/// The tokens of a group, and the sums of their KLDs' powers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    n: u64,
-    sum: Sum,
-    squares: Sum,
-    cubes: Sum,
+    /// The finite KLDs of each group.
+    groups: BTreeMap<u32, Powers<Sum>>,
 }
 
 impl RunningInterval {
@@ -34,19 +55,15 @@ impl RunningInterval {
     pub fn push(&mut self, window: u32, group: u32, kld: f64) {
         self.means.push(window, group, kld);
         if kld.is_finite() {
-            let sums = self.groups.entry(group).or_default();
-            sums.n += 1;
-            sums.sum.add(kld);
-            sums.squares.add(kld * kld);
-            sums.cubes.add(kld.powi(3));
+            self.groups.entry(group).or_default().push(kld);
         }
     }
 
     /// The mean so far; `None` before the first token.
     pub fn mean(&self) -> Option<f64> {
-        let n: u64 = self.groups.values().map(|sums| sums.n).sum();
-        let sum: Sum = self.groups.values().map(|sums| sums.sum.value()).collect();
-        (n > 0).then(|| sum.value() / n as f64)
+        let n: f64 = self.groups.values().map(|klds| klds.n).sum();
+        let sum: Sum = self.groups.values().map(|klds| klds.sum.value()).collect();
+        (n > 0.0).then(|| sum.value() / n)
     }
 
     /// Half the width of the interval that [`super::ClusteredMean`] has for the tokens so far, over
@@ -65,27 +82,16 @@ impl RunningInterval {
             *n += total.n as f64;
             *residuals += total.sum.value() - total.n as f64 * mean;
         }
-        let strata = self.groups.iter().map(|(group, sums)| Stratum {
-            powers: sums.powers().about(mean),
+        let strata = self.groups.iter().map(|(group, klds)| Stratum {
+            powers: klds.values().about(mean),
             clusters: totals
                 .iter()
                 .filter(|(cluster, _)| cluster.stratum == *group)
                 .map(|(_, total)| *total)
                 .collect(),
         });
-        let interval = Spread::of_strata(strata.collect()).interval(mean, confidence);
+        let interval = Spread::of_strata(strata).interval(mean, confidence);
         Some(interval.not_below_0().half_width()? / mean)
-    }
-}
-
-impl Sums {
-    fn powers(&self) -> Powers {
-        Powers {
-            n: self.n as f64,
-            sum: self.sum.value(),
-            squares: self.squares.value(),
-            cubes: self.cubes.value(),
-        }
     }
 }
 
@@ -132,5 +138,23 @@ mod tests {
         let mut same = RunningInterval::default();
         (0..100).for_each(|window| same.push(window, 0, 0.0));
         assert_eq!(width(&same), None);
+    }
+
+    #[test]
+    fn the_running_mean_counts_what_the_statistics_count() {
+        let one = records()[0];
+        let record = |kld: f64, eval_nll: f64| TokenRecord {
+            kld,
+            eval_nll,
+            ..one
+        };
+        let mut running = RunningMean::default();
+        running.push(&[]);
+        assert_eq!(running.mean(), None);
+        running.push(&[record(1.0, 1.0), record(f64::NAN, 1.0)]);
+        // A probability of e^1000 is no result, though no logit is marked.
+        running.push(&[record(7.0, -1000.0), record(3.0, 1.0)]);
+        running.push(&[record(f64::INFINITY, 1.0)]);
+        assert_eq!(running.mean(), Some(2.0));
     }
 }

@@ -24,21 +24,41 @@ impl From<u32> for Cluster {
 /// The residuals of the samples in one stratum: sums of their powers, and each cluster's total.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stratum {
-    pub powers: Powers,
+    pub powers: Powers<f64>,
     /// The number of samples in each cluster, and the sum of their residuals.
     pub clusters: Vec<(f64, f64)>,
 }
 
 /// The number of samples, and the sums of their powers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Powers {
+pub(super) struct Powers<T> {
     pub n: f64,
-    pub sum: f64,
-    pub squares: f64,
-    pub cubes: f64,
+    pub sum: T,
+    pub squares: T,
+    pub cubes: T,
 }
 
-impl Powers {
+impl Powers<Sum> {
+    /// Adds a sample.
+    pub fn push(&mut self, x: f64) {
+        self.n += 1.0;
+        self.sum.add(x);
+        self.squares.add(x * x);
+        self.cubes.add(x.powi(3));
+    }
+
+    /// The sums so far.
+    pub fn values(&self) -> Powers<f64> {
+        Powers {
+            n: self.n,
+            sum: self.sum.value(),
+            squares: self.squares.value(),
+            cubes: self.cubes.value(),
+        }
+    }
+}
+
+impl Powers<f64> {
     /// The same of the samples less `mean`.
     pub fn about(self, mean: f64) -> Self {
         let Self {
@@ -58,27 +78,32 @@ impl Powers {
 
 impl Stratum {
     /// The strata of `residuals`, the `i`-th of which is in cluster `clusters[i]`.
-    pub fn of_each(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Vec<Self> {
-        let mut strata = BTreeMap::<u32, Sums>::new();
+    pub fn of_each(
+        clusters: &[Cluster],
+        residuals: impl IntoIterator<Item = f64>,
+    ) -> BTreeMap<u32, Self> {
+        let mut strata = BTreeMap::<u32, (Powers<Sum>, BTreeMap<u32, (f64, Sum)>)>::new();
         let mut residuals = residuals.into_iter();
         // Adjacent samples mostly share a cluster: one look-up for each run of them.
         for run in clusters.chunk_by(|one, next| one == next) {
             let Cluster { stratum, number } = run[0];
-            let sums = strata.entry(stratum).or_default();
-            let (n, total) = sums.clusters.entry(number).or_default();
-            let (mut sum, mut squares, mut cubes) = (sums.sum, sums.squares, sums.cubes);
-            let mut in_cluster = *total;
+            let (all, clusters) = strata.entry(stratum).or_default();
+            let (n, total) = clusters.entry(number).or_default();
+            let (mut powers, mut in_cluster) = (*all, *total);
             for residual in residuals.by_ref().take(run.len()) {
-                sum.add(residual);
-                squares.add(residual * residual);
-                cubes.add(residual.powi(3));
+                powers.push(residual);
                 in_cluster.add(residual);
             }
-            (sums.sum, sums.squares, sums.cubes, *total) = (sum, squares, cubes, in_cluster);
-            sums.n += run.len() as f64;
+            (*all, *total) = (powers, in_cluster);
             *n += run.len() as f64;
         }
-        strata.into_values().map(Sums::into_stratum).collect()
+        let strata = strata.into_iter().map(|(stratum, (powers, clusters))| {
+            let clusters = clusters.into_values();
+            let clusters = clusters.map(|(n, total)| (n, total.value())).collect();
+            let powers = powers.values();
+            (stratum, Self { powers, clusters })
+        });
+        strata.collect()
     }
 
     /// Joins each stratum of a single cluster with the one before it, and the first with the next:
@@ -112,30 +137,6 @@ impl Stratum {
         Self {
             powers: self.powers.about(mean),
             clusters: clusters.map(|(n, total)| (n, total - n * mean)).collect(),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Sums {
-    n: f64,
-    sum: Sum,
-    squares: Sum,
-    cubes: Sum,
-    clusters: BTreeMap<u32, (f64, Sum)>,
-}
-
-impl Sums {
-    fn into_stratum(self) -> Stratum {
-        let clusters = self.clusters.into_values();
-        Stratum {
-            powers: Powers {
-                n: self.n,
-                sum: self.sum.value(),
-                squares: self.squares.value(),
-                cubes: self.cubes.value(),
-            },
-            clusters: clusters.map(|(n, total)| (n, total.value())).collect(),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::strata::Cluster;
 /// A part is `None` (null) without tokens to compute it from: counted ones for all parts, ones
 /// with a finite divergence for `kld` and `reverse_kld`, and ones whose next token has a known
 /// probability for `perplexity` and `delta_p`.
-#[derive(Serialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Counted tokens: the scored ones that the statistics are computed from.

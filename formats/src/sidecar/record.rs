@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<TokenRecord>() == RECORD_BYTES);
 /// The measures at one position. Logarithms are natural: KL, NLL and entropy are in nats.
 ///
 /// In memory the fields are as in a record of the file, with padding in place of the checksum.
-#[derive(AnyBitPattern, Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[derive(AnyBitPattern, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct TokenRecord {
     /// The window's index in the order of the text, from 0.

@@ -4,11 +4,9 @@
 use std::path::PathBuf;
 
 use clap::value_parser;
-use kl_formats::{Kind, MAX_N_CTX};
+use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
-use super::values::{
-    EncodingChoice, device, file, input, input_or_stdin, model, n_tokens, written_kind,
-};
+use super::values::{device, encoding, file, input, input_or_stdin, model, n_tokens, written_kind};
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, REFERENCE, ResultArgs};
 use crate::commands::settings::{RelativeWidth, Vocabulary};
 use crate::engine::GpuLayers;
@@ -169,8 +167,8 @@ pub struct WriteArgs {
     pub format: Kind,
 
     /// How kl's own format stores rows of logits [default: u16]
-    #[arg(long, value_name = "u16|f32|hidden|hidden16|auto")]
-    pub encoding: Option<EncodingChoice>,
+    #[arg(long, value_name = "u16|f32|hidden|hidden16|auto", value_parser = encoding())]
+    pub encoding: Option<(Encoding, bool)>,
 }
 
 /// The flags for evaluating models, except those for the results.

@@ -14,7 +14,6 @@ pub use classic::{Args, EvaluateArgs, InputArgs, WriteArgs};
 pub use model::{ContextArgs, DeviceArgs};
 pub use results::ResultArgs;
 pub use subcommands::{CompareArgs, ConvertArgs, DoctorArgs, InfoArgs, MergeArgs, ReportArgs};
-pub use values::EncodingChoice;
 
 /// Measures how far a quantized GGUF has moved from its full-precision original: the KL divergence
 /// of their next-token distributions, with error bars.

@@ -8,31 +8,22 @@ use kl_formats::{Encoding, Kind};
 
 use crate::commands::settings::Vocabulary;
 
-/// The ways in which kl's own kind of file can store rows.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EncodingChoice {
-    /// 16 bits for each logit.
-    U16,
-    /// 32 bits for each logit: exact.
-    F32,
-    /// The model's hidden states and its output head: exact.
-    Hidden,
-    /// The same in half precision: about 1e-5 nats off, or exact.
-    Hidden16,
-    /// hidden where that is smaller than u16 and exact, else u16.
-    Auto,
-}
-
-impl EncodingChoice {
-    /// The encoding, or for `auto` the one that is there if hidden states do not suit.
-    pub fn encoding(self) -> Encoding {
-        match self {
-            Self::U16 | Self::Auto => Encoding::U16,
-            Self::F32 => Encoding::F32,
-            Self::Hidden => Encoding::Hidden,
-            Self::Hidden16 => Encoding::Hidden16,
-        }
-    }
+/// Parses the way in which kl's own kind of file stores rows. `auto` is the encoding that is there if
+/// hidden states do not suit, and true.
+pub fn encoding() -> impl TypedValueParser<Value = (Encoding, bool)> {
+    PossibleValuesParser::new([
+        PossibleValue::new("u16").help("16 bits for each logit"),
+        PossibleValue::new("f32").help("32 bits for each logit: exact"),
+        PossibleValue::new("hidden").help("The model's hidden states and its output head: exact"),
+        PossibleValue::new("hidden16")
+            .help("The same in half precision: about 1e-5 nats off, or exact"),
+        PossibleValue::new("auto")
+            .help("hidden where that is smaller than u16 and exact, else u16"),
+    ])
+    .map(|name| match name.parse() {
+        Ok(encoding) => (encoding, false),
+        Err(_) => (Encoding::U16, true),
+    })
 }
 
 /// Parses the name of a format that references can be written in.

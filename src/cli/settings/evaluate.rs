@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::input::{check_score, files};
 use super::{Command, default_threads, max_rows, paths, run_settings, wrong};
 use crate::cli::args::{Args, CompareArgs, ResultArgs};
+use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, EvaluateSettings, ReferenceModel, ReferenceSource, ResultSettings,
     RunSettings, Sidecar, Stats,
@@ -61,8 +62,8 @@ fn evaluate(
     let run = run_settings(&args);
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
     inputs.extend(args.model);
-    let to = (args.force, Some(args.resume));
-    let results = result_settings(args.results, &models, name, inputs, args.shard, to)?;
+    let existing = Existing::asked(args.force, Some(args.resume));
+    let results = result_settings(args.results, &models, name, inputs, args.shard, existing)?;
     Ok(Command::Evaluate(EvaluateSettings {
         models,
         skipped,
@@ -92,9 +93,9 @@ fn models(given: &[PathBuf]) -> Result<ModelsOfFolder, String> {
 /// `kl compare`.
 pub fn compare(args: CompareArgs) -> Result<Command, String> {
     let (reference, others) = (args.reference, args.others);
-    let (inputs, to) = (vec![reference.clone()], (args.force, None));
+    let (inputs, existing) = (vec![reference.clone()], Existing::asked(args.force, None));
     Ok(Command::Compare(CompareSettings {
-        results: result_settings(args.results, &others, &reference, inputs, None, to)?,
+        results: result_settings(args.results, &others, &reference, inputs, None, existing)?,
         reference,
         others,
         max_rows: max_rows(args.n_tokens),
@@ -104,14 +105,14 @@ pub fn compare(args: CompareArgs) -> Result<Command, String> {
 }
 
 /// Checks the flags for the results of evaluating `evaluated`, models or files, against `reference`.
-/// `inputs`: the other files that the run reads. `force` and `resume`: as in [`ResultSettings`].
+/// `inputs`: the other files that the run reads.
 fn result_settings(
     args: ResultArgs,
     evaluated: &[PathBuf],
     reference: &Path,
     mut inputs: Vec<PathBuf>,
     part: Option<Part>,
-    (force, resume): (bool, Option<bool>),
+    existing: Existing,
 ) -> Result<ResultSettings, String> {
     let n = evaluated.len();
     if args.sidecar.is_some() && n > 1 {
@@ -159,8 +160,7 @@ fn result_settings(
             Some(path) => Sidecar::At(path),
             None => Sidecar::Against(reference.to_owned()),
         },
-        force,
-        resume,
+        existing,
     };
     inputs.extend_from_slice(evaluated);
     let sidecars = evaluated.iter();

@@ -17,6 +17,7 @@ use super::args::{
     Args, Cli, ContextArgs, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
 };
 use crate::commands::is_listed;
+use crate::commands::output::Existing;
 use crate::commands::settings::{
     CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RunSettings,
     WriteSettings,
@@ -140,14 +141,14 @@ fn convert(args: ConvertArgs) -> Result<Command, String> {
     if args.encoding.is_some() && args.format != native::KIND {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
-    paths::check(from_ref(&args.input), paths::none, from_ref(&args.output))?;
+    paths::check(from_ref(&args.input), |_| false, from_ref(&args.output))?;
     Ok(Command::Convert(ConvertSettings {
         target: write::target(args.format, args.encoding)?,
         input: args.input,
         output: args.output,
         bos: args.bos,
         threads: default_threads(),
-        force: args.force,
+        existing: Existing::asked(args.force, None),
     }))
 }
 
@@ -158,12 +159,14 @@ fn merge(args: MergeArgs) -> Result<Command, String> {
             args.output.display()
         ));
     }
-    paths::check(&args.parts, paths::none, from_ref(&args.output))?;
+    paths::check(&args.parts, |_| false, from_ref(&args.output))?;
     Ok(Command::Merge(MergeSettings {
         output: args.output,
         parts: args.parts,
-        resume: args.resume,
-        force: args.force,
+        existing: match args.resume {
+            true => Existing::Resume,
+            false => Existing::asked(args.force, None),
+        },
     }))
 }
 
@@ -241,7 +244,6 @@ fn run_settings(args: &Args) -> RunSettings {
         type_v,
         contexts,
         max_rows: max_rows(args.n_tokens),
-        force: args.force,
     }
 }
 

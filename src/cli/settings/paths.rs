@@ -23,44 +23,28 @@ pub fn check(
     let mut taken: Vec<PathBuf> = Vec::new();
     for output in outputs {
         let written = [resolved(output), resolved(&partial_path(output))];
-        if written.iter().any(|path| is_among(path, &named)) {
-            return wrong(format!(
-                "{}: this output, or its .partial file, is an input of this run: name another \
-                 output",
-                output.display()
-            ));
-        }
         // A file that is not there yet would be read next time.
         let would_be_read = |path: &PathBuf| {
             let folder = folder_of(path);
             is_read(path) && folders.iter().any(|input| input == folder)
         };
-        if written
-            .iter()
-            .any(|path| is_among(path, &in_folders) || would_be_read(path))
-        {
-            return wrong(format!(
-                "{}: this output, or its .partial file, is one of the files that this run reads in a \
-                 folder: name another output",
-                output.display()
-            ));
-        }
-        if written.iter().any(|path| taken.contains(path)) {
-            return wrong(format!(
-                "{}: would be written twice (by a model that is given twice, by two models, or as \
-                 --json and a model's sidecar): evaluate one model at a time with --sidecar, or use \
-                 --no-sidecar",
-                output.display()
-            ));
-        }
-        taken.extend(written);
+        let is_in_folder = |path: &PathBuf| is_among(path, &in_folders) || would_be_read(path);
+        let fault = if written.iter().any(|path| is_among(path, &named)) {
+            "this output, or its .partial file, is an input of this run: name another output"
+        } else if written.iter().any(is_in_folder) {
+            "this output, or its .partial file, is one of the files that this run reads in a \
+             folder: name another output"
+        } else if written.iter().any(|path| taken.contains(path)) {
+            "would be written twice (by a model that is given twice, by two models, or as --json \
+             and a model's sidecar): evaluate one model at a time with --sidecar, or use \
+             --no-sidecar"
+        } else {
+            taken.extend(written);
+            continue;
+        };
+        return wrong(format!("{}: {fault}", output.display()));
     }
     Ok(())
-}
-
-/// For a command that reads no folders.
-pub fn none(_: &Path) -> bool {
-    false
 }
 
 /// Refuses a run two of whose flags name one file; each flag comes with its value.

@@ -7,7 +7,8 @@ use kl_formats::{Encoding, Kind, Target, native};
 
 use super::input::{check_score, files};
 use super::{Command, paths, run_settings, wrong};
-use crate::cli::args::{Args, EncodingChoice};
+use crate::cli::args::Args;
+use crate::commands::output::Existing;
 use crate::commands::settings::WriteSettings;
 use crate::input::{ScoreFrom, Source, Windowing};
 
@@ -41,7 +42,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
     if let Some(windowing) = input.windowing() {
         check_windowing(windowing, target, args.input.score, run.max_rows)?;
     }
-    paths::check(&files(&input, &model), paths::none, from_ref(&output))?;
+    paths::check(&files(&input, &model), |_| false, from_ref(&output))?;
     Ok(Command::Write(WriteSettings {
         model,
         input,
@@ -49,15 +50,15 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         target,
         auto,
         part: args.shard,
-        resume: args.resume,
+        existing: Existing::asked(args.force, target.can_resume().then_some(args.resume)),
         run,
     }))
 }
 
 /// Chooses how rows are stored, and whether hidden states may be stored instead.
-fn stored(kind: Kind, choice: Option<EncodingChoice>) -> Result<(Target, bool), String> {
-    let encoding = choice.map(EncodingChoice::encoding);
-    let auto = choice == Some(EncodingChoice::Auto);
+fn stored(kind: Kind, choice: Option<(Encoding, bool)>) -> Result<(Target, bool), String> {
+    let encoding = choice.map(|(encoding, _)| encoding);
+    let auto = choice.is_some_and(|(_, auto)| auto);
     if kind == native::KIND {
         return Ok((target(kind, encoding.or(Some(Encoding::U16)))?, auto));
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Result;
 use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
 
-use super::evaluation::{Evaluated, Evaluation, Known, Measures, SidecarFile, evaluate_each};
+use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
 use super::observer::{Observer, Watch};
 use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
@@ -39,15 +39,11 @@ pub fn compare<E: Engine + Sync>(
     let look_ahead = |path: &Path| {
         let sidecar = SidecarFile::create(&settings.results, path)?;
         let model = &identity(Reference::open(path)?.about());
-        match sidecar.as_ref().and_then(SidecarFile::finished) {
-            Some(finished) => finished.check_known(&Known {
-                model,
-                reference: Some(&summary),
-                is_stored: true,
-                tokens: None,
-            }),
-            None => Ok(()),
+        if let Some(finished) = sidecar.and_then(|file| file.finished) {
+            finished.check_model(model, true)?;
+            finished.check_reference(&summary)?;
         }
+        Ok(())
     };
     let others = &settings.others;
     Ok(evaluate_each(
@@ -57,103 +53,83 @@ pub fn compare<E: Engine + Sync>(
         &settings.results,
         look_ahead,
         |path, info, _| {
-            let run = FileRun {
-                settings,
-                engine,
-                watch,
-                path,
-                info,
-                windows: &windows,
-            };
-            run.evaluate(summary.fingerprint.as_deref())
+            let fingerprint = summary.fingerprint.as_deref();
+            compare_one(settings, engine, watch, path, info, &windows, fingerprint)
         },
     ))
 }
 
-/// One file of a run.
-struct FileRun<'r, E> {
-    settings: &'r CompareSettings,
-    /// Computes rows of hidden states.
-    engine: &'r E,
-    watch: &'r Watch<'r>,
-    path: &'r Path,
-    info: &'r ReferenceInfo,
-    /// All windows of the reference.
-    windows: &'r [WindowSpec],
-}
+/// Compares one file with the reference, of all whose `windows` and the `fingerprint` are known: it
+/// must still be the one that the run began with. `engine` computes rows of hidden states.
+fn compare_one<E: Engine + Sync>(
+    settings: &CompareSettings,
+    engine: &E,
+    watch: &Watch<'_>,
+    path: &Path,
+    info: &ReferenceInfo,
+    windows: &[WindowSpec],
+    fingerprint: Option<&str>,
+) -> Result<Evaluated> {
+    let started = Instant::now();
+    let sidecar = SidecarFile::create(&settings.results, path)?;
+    // Opened anew for each file: a stream can only be read from its start.
+    let (reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
+    let other = Reference::open(path)?;
+    let (about, other_about) = (reference.about().clone(), other.about().clone());
+    let vocabulary = settings.vocabulary;
+    let n_compared = check_vocabularies(&about, &other_about, vocabulary, watch)?;
+    let other_windows = read_windows(&other, watch)?;
+    let pairs = pair(
+        &Side::new(&reference, windows),
+        &Side::new(&other, &other_windows),
+        settings.max_rows,
+        watch,
+    )?;
+    drop(other);
+    let head =
+        |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
+    let rows = open_rows(reference, head, watch)?;
+    let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
 
-impl<E: Engine + Sync> FileRun<'_, E> {
-    /// Compares the file with the reference, which must still be the one that the run began with.
-    fn evaluate(&self, fingerprint: Option<&str>) -> Result<Evaluated> {
-        let Self {
-            settings,
-            engine,
-            watch,
-            path,
-            ..
-        } = self;
-        let started = Instant::now();
-        let sidecar = SidecarFile::create(&settings.results, path)?;
-        // Opened anew for each file: a stream can only be read from its start.
-        let (reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
-        let other = Reference::open(path)?;
-        let (about, other_about) = (reference.about().clone(), other.about().clone());
-        let vocabulary = settings.vocabulary;
-        let n_compared = check_vocabularies(&about, &other_about, vocabulary, watch)?;
-        let other_windows = read_windows(&other, watch)?;
-        let pairs = pair(
-            &Side::new(&reference, self.windows),
-            &Side::new(&other, &other_windows),
-            settings.max_rows,
-            watch,
-        )?;
-        drop(other);
-        let head = |states: &States, section: &mut dyn Read| {
-            engine.head(states, section, settings.threads)
-        };
-        let rows = open_rows(reference, head, watch)?;
-        let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
-
-        let evaluation = Evaluation {
-            path,
-            reference: self.info,
-            settings: &settings.results,
-            watch,
-            model: identity(&other_about),
-            n_vocab_compared: n_compared,
-            backend: other_about.backend.clone(),
-            reference_summary,
-            groups: about.groups.clone(),
-            prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
-            measures: Measures::new(
-                &settings.results.stats,
-                about.values,
-                about.holds_log_probabilities() || other_about.holds_log_probabilities(),
-            ),
-            shard: None,
-            is_stored: true,
-            until: None,
-            is_resumable: false,
-            tokens: None,
-            not_available: match has_tokens {
-                true => Vec::new(),
-                false => vec![NotAvailable::without_token_ids()],
-            },
-            started,
-            loaded: started.elapsed(),
-        };
-        let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
-        let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
-        let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
-        rows.n_entries = n_compared as usize;
-        let others: HashMap<u32, WindowSpec> = pairs
-            .iter()
-            .map(|pair| (pair.window.window, pair.other.clone()))
-            .collect();
-        let other = open_rows(Reference::open(path)?, head, watch)?;
-        let other = other.at(indices(|pair| pair.other_index));
-        evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
-    }
+    let evaluation = Evaluation {
+        path,
+        reference: info,
+        settings: &settings.results,
+        watch,
+        model: identity(&other_about),
+        n_vocab_compared: n_compared,
+        backend: other_about.backend.clone(),
+        reference_summary,
+        groups: about.groups.clone(),
+        prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
+        measures: Measures::new(
+            &settings.results.stats,
+            about.values,
+            about.holds_log_probabilities() || other_about.holds_log_probabilities(),
+        ),
+        shard: None,
+        is_stored: true,
+        until: None,
+        is_resumable: false,
+        tokens: None,
+        not_available: match has_tokens {
+            true => Vec::new(),
+            false => vec![NotAvailable::without_token_ids()],
+        },
+        started,
+        loaded: started.elapsed(),
+    };
+    let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
+    let windows = pairs.iter().map(|pair| pair.window.clone()).collect();
+    let mut rows = rows.with_windows(indices(|pair| pair.index), windows, settings.max_rows);
+    rows.n_entries = n_compared as usize;
+    let others: HashMap<u32, WindowSpec> = pairs
+        .iter()
+        .map(|pair| (pair.window.window, pair.other.clone()))
+        .collect();
+    let other = open_rows(Reference::open(path)?, head, watch)?;
+    let other = other.at(indices(|pair| pair.other_index));
+    evaluation.run(sidecar, rows, Sources::ready(FileRows::new(&other, others)))
 }
 
 /// The model of a file; where the file does not name it, the file's own name.

@@ -1,6 +1,6 @@
 //! Finds which window of one file corresponds to which window of the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -100,7 +100,13 @@ pub fn pair(
         }
     }
     if pairs.is_empty() {
-        return Err(mismatch.unwrap_or_else(|| nothing_in_common(reference, other)));
+        return Err(mismatch.unwrap_or_else(|| {
+            anyhow!(
+                "{}: has no window in common with {}: use files of the same text, cut into the same windows",
+                other.path.display(),
+                reference.path.display()
+            )
+        }));
     }
     if let Some(&window) = missing.first() {
         let (n, of) = (missing.len(), reference.windows.len());
@@ -149,8 +155,8 @@ struct Finder<'f> {
 enum Search<'f> {
     /// At the same index.
     SideBySide,
-    /// By the windows' tokens, from the first that has to agree.
-    Tokens(BTreeMap<&'f [u32], VecDeque<usize>>),
+    /// By the windows' tokens, from the first that has to agree, each with its index.
+    Tokens(BTreeSet<(&'f [u32], usize)>),
     /// By the windows' numbers.
     Numbers(BTreeMap<u32, usize>),
 }
@@ -162,12 +168,12 @@ impl<'f> Finder<'f> {
         let search = if reference.is_stream && other.is_stream {
             Search::SideBySide
         } else if by_tokens {
-            let mut by_tokens: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
-            for (window, index) in indexed() {
-                let tokens = window.tokens.get(skipped..).unwrap_or_default();
-                by_tokens.entry(tokens).or_default().push_back(index);
-            }
-            Search::Tokens(by_tokens)
+            let of = |window: &'f WindowSpec| window.tokens.get(skipped..).unwrap_or_default();
+            Search::Tokens(
+                indexed()
+                    .map(|(window, index)| (of(window), index))
+                    .collect(),
+            )
         } else {
             let numbers = indexed().map(|(window, index)| (window.window, index));
             Search::Numbers(numbers.collect())
@@ -181,7 +187,7 @@ impl<'f> Finder<'f> {
     }
 
     /// Finds the partner of `window`, the reference's window at `index`.
-    fn find(&mut self, index: usize, window: &WindowSpec) -> Found<'f> {
+    fn find(&mut self, index: usize, window: &'f WindowSpec) -> Found<'f> {
         let index = match &mut self.search {
             Search::SideBySide => Some(index),
             Search::Numbers(by_number) => by_number.remove(&window.window),
@@ -215,16 +221,14 @@ impl<'f> Finder<'f> {
         }
         // The same text, cut differently: pairing the rows will show what is missing.
         let tokens = theirs.tokens.get(self.skipped..).unwrap_or_default();
-        let Search::Tokens(left) = &mut self.search else {
-            return Found::Nothing;
+        let is_left = match &mut self.search {
+            Search::Tokens(left) => left.remove(&(tokens, index)),
+            _ => false,
         };
-        let indices = left.get_mut(tokens);
-        let found = indices.and_then(|indices| {
-            let at = indices.iter().position(|&left| left == index)?;
-            indices.remove(at)
-        });
-        left.retain(|_, indices| !indices.is_empty());
-        found.map_or(Found::Nothing, |index| Found::At(index, theirs))
+        match is_left {
+            true => Found::At(index, theirs),
+            false => Found::Nothing,
+        }
     }
 
     /// Describes the first difference between the tokens of two windows, over the length that both
@@ -246,20 +250,16 @@ impl<'f> Finder<'f> {
 
 /// Removes a window that begins with these tokens, or lacks only the last of them (the token after
 /// the last row), and returns its index.
-fn take(by_tokens: &mut BTreeMap<&[u32], VecDeque<usize>>, tokens: &[u32]) -> Option<usize> {
-    let but_last = tokens.split_last().map(|(_, tokens)| tokens);
-    let longer = by_tokens.range(tokens..).next().map(|(&key, _)| key);
-    let key = longer.filter(|key| key.starts_with(tokens)).or_else(|| {
-        but_last
-            .and_then(|tokens| by_tokens.get_key_value(tokens))
-            .map(|(&key, _)| key)
+fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Option<usize> {
+    let longer = left.range((tokens, 0)..).next().copied();
+    let found = longer.filter(|(held, _)| held.starts_with(tokens));
+    let found = found.or_else(|| {
+        let (_, but_last) = tokens.split_last()?;
+        left.range((but_last, 0)..=(but_last, usize::MAX))
+            .next()
+            .copied()
     })?;
-    let indices = by_tokens.get_mut(key)?;
-    let index = indices.pop_front();
-    if indices.is_empty() {
-        by_tokens.remove(key);
-    }
-    index
+    left.remove(&found).then_some(found.1)
 }
 
 /// Pairs the rows that the reference has of a window; the other file must have them too. The tokens
@@ -337,14 +337,6 @@ fn same_rows(
     Ok((ours, theirs.clone()))
 }
 
-fn nothing_in_common(reference: &Side<'_>, other: &Side<'_>) -> Error {
-    anyhow!(
-        "{}: has no window in common with {}: use files of the same text, cut into the same windows",
-        other.path.display(),
-        reference.path.display()
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,10 +344,7 @@ mod tests {
     #[test]
     fn a_window_is_found_by_its_first_tokens() {
         let windows: [&[u32]; 4] = [&[1, 5, 6], &[1, 2, 3, 4], &[1, 5, 6], &[1, 2, 4]];
-        let mut left: BTreeMap<&[u32], VecDeque<usize>> = BTreeMap::new();
-        for (index, tokens) in windows.into_iter().enumerate() {
-            left.entry(tokens).or_default().push_back(index);
-        }
+        let mut left: BTreeSet<(&[u32], usize)> = windows.into_iter().zip(0..).collect();
         assert_eq!(take(&mut left, &[1, 2, 3]), Some(1), "cut short");
         assert_eq!(take(&mut left, &[1, 2, 3]), None, "taken already");
         assert_eq!(take(&mut left, &[1, 5, 6]), Some(0), "the first of equals");

@@ -10,204 +10,184 @@ use kl_formats::{About, Encoding, Target, Values, WindowSpec, klpy, llamacpp};
 use crate::input::{longest_window, n_rows};
 use crate::report::number::{count, count_of, kld};
 
-/// The plan of a conversion: the file to write, and its losses.
-#[derive(Debug)]
-pub struct Conversion {
-    /// The windows, with the rows that the new file will have of them.
-    pub windows: Vec<WindowSpec>,
-    /// The losses, one sentence each.
-    pub losses: Vec<String>,
+/// Plans what a file of kind `target` can hold of a reference with these windows: leaves in them the
+/// rows that the new file will have, and returns the losses, one sentence each.
+///
+/// # Errors
+/// If the file cannot hold the reference at all.
+pub fn plan(about: &About, windows: &mut Vec<WindowSpec>, target: Target) -> Result<Vec<String>> {
+    let mut losses = Vec::new();
+    if let Some(error) = about.states.as_ref().map(|states| &states.check)
+        && error.max_kld > 0.0
+    {
+        losses.push(lost(format!(
+            "the record of its hidden states' own error: a mean KLD of {}, largest {}",
+            kld(error.mean_kld.into()),
+            kld(error.max_kld.into())
+        )));
+    }
+    losses.extend(match target.kind() {
+        klpy::KIND => for_kl_py(about, windows)?,
+        llamacpp::KIND => for_llama_cpp(about, windows)?,
+        _ => for_native(about, windows, target.encoding()),
+    });
+    Ok(losses)
 }
 
-impl Conversion {
-    /// Plans what a file of kind `target` can hold of a reference with these windows.
-    ///
-    /// # Errors
-    /// If the file cannot hold the reference at all.
-    pub fn plan(about: &About, windows: Vec<WindowSpec>, target: Target) -> Result<Self> {
-        let mut conversion = Self {
-            windows,
-            losses: Vec::new(),
-        };
-        if let Some(error) = about.states.as_ref().map(|states| &states.check)
-            && error.max_kld > 0.0
-        {
-            conversion.lose(format!(
-                "the record of its hidden states' own error: a mean KLD of {}, largest {}",
-                kld(error.mean_kld.into()),
-                kld(error.max_kld.into())
-            ));
-        }
-        match target.kind() {
-            klpy::KIND => conversion.for_kl_py(about)?,
-            llamacpp::KIND => conversion.for_llama_cpp(about)?,
-            _ => conversion.for_native(about, target.encoding()),
-        }
-        Ok(conversion)
-    }
+/// States that the new file will not have `what`.
+pub fn lost(what: impl Display) -> String {
+    format!("the conversion loses {what}")
+}
 
-    /// Rows that will be written.
-    pub fn n_rows(&self) -> u64 {
-        n_rows(&self.windows)
+/// The losses of kl's own kind.
+fn for_native(about: &About, windows: &[WindowSpec], encoding: Encoding) -> Vec<String> {
+    let longest = longest_window(windows);
+    let has_folder = |path: &String| {
+        let name = Path::new(path).file_name().unwrap_or_default();
+        name != path.as_str()
+    };
+    let mut paths = [&about.model_path, &about.text_path].into_iter().flatten();
+    let others: Vec<&str> = about.others.iter().map(|(key, _)| key.as_str()).collect();
+    let mut losses = Vec::new();
+    if about.n_ctx_is_padded && about.n_ctx != longest {
+        losses.push(lost(format!(
+            "the header's n_ctx of {}: it becomes {longest}, the longest window",
+            about.n_ctx
+        )));
     }
-
-    /// Notes that the new file will not have `what`.
-    pub fn lose(&mut self, what: impl Display) {
-        self.losses.push(format!("the conversion loses {what}"));
+    if paths.any(has_folder) {
+        losses.push(lost("the folders of model and text (their names stay)"));
     }
-
-    fn for_native(&mut self, about: &About, encoding: Encoding) {
-        let longest = longest_window(&self.windows);
-        if about.n_ctx_is_padded && about.n_ctx != longest {
-            self.lose(format!(
-                "the header's n_ctx of {}: it becomes {longest}, the longest window",
-                about.n_ctx
-            ));
-        }
-        let has_folder = |path: &String| {
-            let name = Path::new(path).file_name().unwrap_or_default();
-            name != path.as_str()
-        };
-        let paths = [&about.model_path, &about.text_path];
-        if paths.into_iter().flatten().any(has_folder) {
-            self.lose("the folders of model and text (their names stay)");
-        }
-        let others: Vec<&str> = about.others.iter().map(|(key, _)| key.as_str()).collect();
-        if !others.is_empty() {
-            self.lose(format!("kl.py's header entries {}", others.join(", ")));
-        }
-        match about.values {
-            Values::FlooredLogProbabilities => self.losses.push(
-                "a base file holds no logits: the rows stay log-probabilities, floored at 16 below \
-                 each row's largest, not normalised"
-                    .to_owned(),
-            ),
-            Values::LogProbabilities => self
-                .losses
-                .push("the file holds no logits: the rows stay log-probabilities".to_owned()),
-            _ => {}
-        }
-        if encoding == Encoding::U16 {
-            self.lose(
-                "what u16 rounds off: half a step at most, 1/131,070 of a row's range \
-                 (--encoding f32 keeps it)",
-            );
-        }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        losses.push(lost(format!("kl.py's header entries {others}")));
     }
-
-    fn for_kl_py(&mut self, about: &About) -> Result<()> {
-        if let Some(window) = self.windows.iter().find(|window| window.first_scored != 0) {
-            return Err(not_from_the_first(about, window.first_scored));
+    match about.values {
+        Values::FlooredLogProbabilities => losses.push(
+            "a base file holds no logits: the rows stay log-probabilities, floored at 16 below \
+             each row's largest, not normalised"
+                .to_owned(),
+        ),
+        Values::LogProbabilities => {
+            losses.push("the file holds no logits: the rows stay log-probabilities".to_owned());
         }
-        self.lose("all checksums but gzip's own, and the index: the file is read as one stream");
-        self.lose(
-            "what identifies tokenizer, model and text (their names stay), and how the rows were \
-             computed (the batch stays)",
+        _ => {}
+    }
+    if encoding == Encoding::U16 {
+        losses.push(lost(
+            "what u16 rounds off: half a step at most, 1/131,070 of a row's range \
+             (--encoding f32 keeps it)",
+        ));
+    }
+    losses
+}
+
+fn for_kl_py(about: &About, windows: &[WindowSpec]) -> Result<Vec<String>> {
+    if let Some(window) = windows.iter().find(|window| window.first_scored != 0) {
+        return Err(not_from_the_first(about, window.first_scored));
+    }
+    let always = [
+        "all checksums but gzip's own, and the index: the file is read as one stream",
+        "what identifies tokenizer, model and text (their names stay), and how the rows were \
+         computed (the batch stays)",
+    ];
+    let losses = always.into_iter().chain(of_structure(about, windows));
+    Ok(losses.map(lost).collect())
+}
+
+fn for_llama_cpp(about: &About, windows: &mut Vec<WindowSpec>) -> Result<Vec<String>> {
+    let path = about.path.display();
+    let n_ctx = longest_window(windows);
+    if n_ctx < 3 {
+        bail!(
+            "{path}: its longest window has {}, and llama.cpp's base file needs at least 3: it \
+             cannot be converted",
+            count_of(n_ctx.into(), "token")
         );
-        self.lose_order(about);
-        self.lose_prompts(about);
-        Ok(())
     }
-
-    fn for_llama_cpp(&mut self, about: &About) -> Result<()> {
-        let path = about.path.display();
-        let n_ctx = longest_window(&self.windows);
-        if n_ctx < 3 {
-            bail!(
-                "{path}: its longest window has {}, and llama.cpp's base file needs at least 3: it \
-                 cannot be converted",
-                count_of(n_ctx.into(), "token")
-            );
-        }
-        let half = n_ctx / 2;
-        let n_rows = n_ctx - 1 - half;
-        let (windows_before, rows_before) = (self.windows.len(), self.n_rows());
-        if let Some(window) = self
-            .windows
-            .iter()
-            .find(|window| window.first_scored > half)
-        {
-            bail!(
-                "{path}: its rows start at position {} of window {}, and llama.cpp's base file \
-                 needs them from {half} on: it cannot be converted",
-                window.first_scored,
-                window.window
-            );
-        }
-        self.windows.retain_mut(|window| {
-            let fits = window.tokens.len() == n_ctx as usize
-                && window.first_scored + window.n_rows >= half + n_rows;
-            (window.first_scored, window.n_rows) = (half, n_rows);
-            fits
-        });
-        if self.windows.is_empty() {
-            bail!(
-                "{path}: has no window of {n_ctx} tokens with rows to its end, and llama.cpp's \
-                 base file holds only such windows: it cannot be converted"
-            );
-        }
-        self.lose(
-            "the logits: log-probabilities in 16 bits, floored at 16 below each row's largest, not \
-             normalised",
+    let half = n_ctx / 2;
+    let rows_each = n_ctx - 1 - half;
+    let (windows_before, rows_before) = (windows.len(), n_rows(windows));
+    if let Some(window) = windows.iter().find(|window| window.first_scored > half) {
+        bail!(
+            "{path}: its rows start at position {} of window {}, and llama.cpp's base file \
+             needs them from {half} on: it cannot be converted",
+            window.first_scored,
+            window.window
         );
-        if rows_before > self.n_rows() {
-            self.lose(format!(
-                "{} of {} rows: each window keeps those of positions {half} to {}",
-                count(rows_before - self.n_rows()),
-                count(rows_before),
-                n_ctx - 2
-            ));
-        }
-        let left_out = windows_before - self.windows.len();
-        if left_out > 0 {
-            self.lose(format!(
-                "{left_out} of {windows_before} windows: those without {n_ctx} tokens and rows to \
-                 their end"
-            ));
-        }
-        self.lose(
-            "all checksums, and what the header records of model, tokenizer, text and how the rows \
-             were computed",
+    }
+    windows.retain_mut(|window| {
+        let fits = window.tokens.len() == n_ctx as usize
+            && window.first_scored + window.n_rows >= half + rows_each;
+        (window.first_scored, window.n_rows) = (half, rows_each);
+        fits
+    });
+    if windows.is_empty() {
+        bail!(
+            "{path}: has no window of {n_ctx} tokens with rows to its end, and llama.cpp's \
+             base file holds only such windows: it cannot be converted"
         );
-        self.lose_order(about);
-        self.lose_prompts(about);
-        if !begin_alike(&self.windows) {
-            self.lose(
-                "the first token of each window, where the model adds a BOS: llama-perplexity \
-                 decodes the BOS instead, and so gets other rows than these",
-            );
-        }
-        Ok(())
     }
+    let mut losses = vec![lost(
+        "the logits: log-probabilities in 16 bits, floored at 16 below each row's largest, not \
+         normalised",
+    )];
+    if rows_before > n_rows(windows) {
+        losses.push(lost(format!(
+            "{} of {} rows: each window keeps those of positions {half} to {}",
+            count(rows_before - n_rows(windows)),
+            count(rows_before),
+            n_ctx - 2
+        )));
+    }
+    let left_out = windows_before - windows.len();
+    if left_out > 0 {
+        losses.push(lost(format!(
+            "{left_out} of {windows_before} windows: those without {n_ctx} tokens and rows to \
+             their end"
+        )));
+    }
+    losses.push(lost(
+        "all checksums, and what the header records of model, tokenizer, text and how the rows \
+         were computed",
+    ));
+    losses.extend(of_structure(about, windows).map(lost));
+    if !begin_alike(windows) {
+        losses.push(lost(
+            "the first token of each window, where the model adds a BOS: llama-perplexity \
+             decodes the BOS instead, and so gets other rows than these",
+        ));
+    }
+    Ok(losses)
+}
 
-    /// Notes the loss of the prompts, where the windows are prompts, and of groups.
-    fn lose_prompts(&mut self, about: &About) {
-        if about.groups.is_some() {
-            self.lose("the groups: which window is of which text or kind of prompt");
-        }
-        if about.prompts.is_some() {
-            self.lose(
-                "the prompts, and which tokens were generated: only the windows' tokens stay",
-            );
-        }
-    }
-
-    /// Notes the loss of the windows' numbers, where they are not simply counted, and of the
-    /// stride.
-    fn lose_order(&mut self, about: &About) {
-        let numbers = self.windows.iter().map(|window| window.window);
-        if !numbers.eq(0..self.windows.len() as u32) {
-            self.lose("the windows' numbers in the text, and the seed of their order");
-        }
-        if about.shard.is_some() {
-            self.lose(
-                "the record that these are the windows of one part, so that they cannot be merged",
-            );
-        }
-        if about.stride.is_some() {
-            self.lose("the record that windows overlap, and by how much");
-        }
-    }
+/// The losses of a kind that numbers its windows from 0 and knows no prompts, groups or parts.
+fn of_structure(about: &About, windows: &[WindowSpec]) -> impl Iterator<Item = &'static str> {
+    let numbers = windows.iter().map(|window| window.window);
+    let losses = [
+        (
+            !numbers.eq(0..windows.len() as u32),
+            "the windows' numbers in the text, and the seed of their order",
+        ),
+        (
+            about.shard.is_some(),
+            "the record that these are the windows of one part, so that they cannot be merged",
+        ),
+        (
+            about.stride.is_some(),
+            "the record that windows overlap, and by how much",
+        ),
+        (
+            about.groups.is_some(),
+            "the groups: which window is of which text or kind of prompt",
+        ),
+        (
+            about.prompts.is_some(),
+            "the prompts, and which tokens were generated: only the windows' tokens stay",
+        ),
+    ];
+    let lost = losses.into_iter().filter(|(is_lost, _)| *is_lost);
+    lost.map(|(_, what)| what)
 }
 
 /// Refuses what the kinds alone rule out, before any window is read.

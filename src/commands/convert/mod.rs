@@ -5,7 +5,6 @@ mod losses;
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -13,14 +12,14 @@ use kl_formats::{About, Reference, States, WindowSpec, Writer};
 
 use super::context::writer;
 use super::observer::{Observer, Watch};
-use super::output::{NewFile, Overwrite, PartialFile, check_free_space};
+use super::output::{Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
 use crate::input::{longest_window, n_rows};
 use crate::pipeline::{FileRows, Sources, Step, write_reference};
 use crate::report::Warning;
-use losses::{Conversion, begin_alike, check_kinds};
+use losses::{begin_alike, check_kinds};
 
 /// Writes the new reference.
 ///
@@ -34,20 +33,23 @@ pub fn convert<E: Engine>(
     let watch = &Watch::new(observer);
     let started = Instant::now();
     let target = settings.target;
-    let output = PartialFile::create(&settings.output, Overwrite::asked(settings.force, None))?;
+    let (path, existing) = (&settings.output, settings.existing);
+    let output = PartialFile::create(path, existing == Existing::Replace, existing)?;
     refuse_folder(&settings.input)?;
     let mut reference = Reference::open(&settings.input)?;
     check_kinds(reference.about(), target)?;
-    let windows = windows(&mut reference, settings, watch)?;
+    let mut windows = windows(&mut reference, settings, watch)?;
     let about = reference.about().clone();
-    let mut conversion = Conversion::plan(&about, windows, target)?;
-    if settings.bos_token().is_some() {
-        conversion.lose("the text's own first token of each window: the BOS replaces it");
+    let mut losses = losses::plan(&about, &mut windows, target)?;
+    if let Some(Bos::Token(_)) = settings.bos {
+        losses.push(losses::lost(
+            "the text's own first token of each window: the BOS replaces it",
+        ));
     }
-    for loss in &conversion.losses {
-        watch.warn(Warning::Conversion(loss.clone()));
+    for loss in losses {
+        watch.warn(Warning::Conversion(loss));
     }
-    let windows = &conversion.windows;
+    let windows = &windows;
     let head =
         |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
     let rows = open_rows(reference, head, watch)?;
@@ -61,7 +63,7 @@ pub fn convert<E: Engine>(
         &describe(about, windows),
         windows,
     )?;
-    let n_rows = conversion.n_rows();
+    let n_rows = n_rows(windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
     let written = write_reference(source, windows, writer, |step| {
@@ -102,7 +104,18 @@ fn windows(
     }
     let windows = read_windows(reference, watch)?;
     match settings.bos {
-        None => check_first_tokens(&settings.input, &windows)?,
+        // If all start with the same token, it is the BOS, or there is only one window.
+        None if begin_alike(&windows) => {}
+        None => {
+            let first = windows.first().and_then(|window| window.tokens.first());
+            bail!(
+                "{}: does not record whether its model replaces each window's first token by a BOS: \
+                 use --bos with that token's id (its text starts with token {}, which is the BOS if \
+                 there is one), or --bos none",
+                settings.input.display(),
+                first.copied().unwrap_or_default()
+            )
+        }
         Some(Bos::Token(bos)) => {
             let first = windows.first().and_then(|window| window.tokens.first());
             if let Some(&first) = first.filter(|&&first| first != bos) {
@@ -114,22 +127,6 @@ fn windows(
         Some(Bos::None) => {}
     }
     Ok(windows)
-}
-
-/// Refuses windows that start with different tokens. If all start with the same one, it is the BOS,
-/// or there is only one window.
-fn check_first_tokens(path: &Path, windows: &[WindowSpec]) -> Result<()> {
-    if begin_alike(windows) {
-        return Ok(());
-    }
-    let first = windows.first().and_then(|window| window.tokens.first());
-    bail!(
-        "{}: does not record whether its model replaces each window's first token by a BOS: \
-         use --bos with that token's id (its text starts with token {}, which is the BOS if \
-         there is one), or --bos none",
-        path.display(),
-        first.copied().unwrap_or_default()
-    )
 }
 
 /// Describes the new file. An old one that does not name its writer records little: the rest

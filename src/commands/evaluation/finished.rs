@@ -1,13 +1,13 @@
 //! The finished sidecar that a run finds under the name of its own: only the same measurement may
 //! replace it.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{
     ModelIdentity, ReferenceSummary, Shard, SidecarHeader, SidecarReader, TokenRecord, is_sidecar,
 };
-use serde_json::Value;
 
 use crate::commands::resume::first_difference;
 use crate::report::number::{count_of, printable};
@@ -20,18 +20,8 @@ pub struct Finished {
     pub header: SidecarHeader,
 }
 
-/// An evaluation as far as it is known before its model is loaded.
-pub struct Known<'a> {
-    pub model: &'a ModelIdentity,
-    /// `None`: a model computes the rows, which is not loaded yet.
-    pub reference: Option<&'a ReferenceSummary>,
-    /// True if its rows are read from a file.
-    pub is_stored: bool,
-    pub tokens: Option<ScoredTokens>,
-}
-
 /// The tokens that an evaluation scores.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct ScoredTokens {
     /// The most records; of a part, those of the whole. `None` where that is known only at the end.
     pub n_records: Option<u64>,
@@ -45,6 +35,22 @@ impl ScoredTokens {
             n_records: header.of_whole().n_records,
             shard: header.shard,
             until: header.until,
+        }
+    }
+}
+
+impl Display for ScoredTokens {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(Shard { index, count, .. }) = self.shard {
+            write!(f, "part {index} of {count} of ")?;
+        }
+        match self.n_records {
+            Some(n) => f.write_str(&count_of(n, "token"))?,
+            None => f.write_str("all tokens")?,
+        }
+        match self.until {
+            Some(until) => write!(f, " with --until {}%", 100.0 * until),
+            None => Ok(()),
         }
     }
 }
@@ -83,29 +89,77 @@ impl Finished {
         is_same_name && self.header.writer == header.writer && self.check(header).is_ok()
     }
 
-    /// Refuses an evaluation of another model, against another reference or of other tokens.
-    pub fn check_known(&self, known: &Known<'_>) -> Result<()> {
-        let Some(difference) = self.difference(known) else {
-            return Ok(());
+    /// Refuses another model, and rows that are read from a file where these were computed, or the
+    /// other way round.
+    pub fn check_model(&self, model: &ModelIdentity, is_stored: bool) -> Result<()> {
+        let there = self.header.model.clone().unwrap_or_default();
+        let is_same = match (&there.metadata_sha256, &model.metadata_sha256) {
+            (None, None) => there == *model,
+            _ => there.is_same(model),
         };
-        bail!("{}: {difference}: {ADVICE}", self.path.display())
+        if !is_same {
+            let named = match there.file_name == model.file_name {
+                true => " that is also named",
+                false => ",",
+            };
+            let name = name_of(&there);
+            return Err(self.refused(format!("holds another model{named} {name}")));
+        }
+        match (self.header.stored, is_stored) {
+            (true, false) => Err(self.refused("holds stored rows, as kl compare reads them")),
+            (false, true) => Err(self.refused("holds rows that its model computed")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses another reference: one of another fingerprint or, where neither has one, one that is
+    /// described in another way.
+    pub fn check_reference(&self, reference: &ReferenceSummary) -> Result<()> {
+        let there = &self.header.reference;
+        let is_same = match (&there.fingerprint, &reference.fingerprint) {
+            (None, None) => there == reference,
+            (there, here) => there == here,
+        };
+        match is_same {
+            true => Ok(()),
+            false => Err(self.refused(format!(
+                "holds {} against another reference, {}",
+                name_of(&self.header.model.clone().unwrap_or_default()),
+                described(there)
+            ))),
+        }
+    }
+
+    /// Refuses the evaluation of other tokens.
+    pub fn check_tokens(&self, tokens: ScoredTokens) -> Result<()> {
+        let held = ScoredTokens::of(&self.header);
+        match held == tokens {
+            true => Ok(()),
+            false => Err(self.refused(format!("holds {held}, not {tokens}"))),
+        }
     }
 
     /// Refuses any other evaluation than its own. What the files are called does not count, nor
     /// do the number of threads, which moves no bits, and the version of `kl`.
     pub fn check(&self, header: &SidecarHeader) -> Result<()> {
-        self.check_known(&Known {
-            model: header.model.as_ref().unwrap_or(&ModelIdentity::default()),
-            reference: Some(&header.reference),
-            is_stored: header.stored,
-            tokens: Some(ScoredTokens::of(header)),
-        })?;
-        match first_difference(&set_up(&self.header), &set_up(header)) {
+        let model = header.model.clone().unwrap_or_default();
+        self.check_model(&model, header.stored)?;
+        self.check_reference(&header.reference)?;
+        self.check_tokens(ScoredTokens::of(header))?;
+        let mut held = self.header.clone();
+        held.reference.clone_from(&header.reference);
+        held.model.clone_from(&header.model);
+        held.model_path.clone_from(&header.model_path);
+        held.writer.clone_from(&header.writer);
+        held.label.clone_from(&header.label);
+        if let (Some(there), Some(here)) = (&mut held.backend, &header.backend) {
+            there.threads = here.threads;
+        }
+        match first_difference(&held, header) {
             None => Ok(()),
-            Some(difference) => bail!(
-                "{}: holds this model with another set-up ({difference}): {ADVICE}",
-                self.path.display()
-            ),
+            Some(difference) => Err(self.refused(format!(
+                "holds this model with another set-up ({difference})"
+            ))),
         }
     }
 
@@ -121,11 +175,10 @@ impl Finished {
         if needs_all && (until.is_reached() || is_all || !knows_end) {
             return Ok(());
         }
-        bail!(
-            "{}: holds {}, where --until stopped with another --confidence or --cluster: {ADVICE}",
-            self.path.display(),
-            count_of(records.len() as u64, "token")
-        )
+        let held = count_of(records.len() as u64, "token");
+        Err(self.refused(format!(
+            "holds {held}, where --until stopped with another --confidence or --cluster"
+        )))
     }
 
     /// Refuses values other than its own. Files of rows have no identity by which to tell them
@@ -137,81 +190,18 @@ impl Finished {
             .is_ok_and(|held| held.iter().map(values).eq(records.iter().map(values)));
         match is_same {
             true => Ok(()),
-            false => bail!("{}: holds other values: {ADVICE}", self.path.display()),
+            false => Err(self.refused("holds other values")),
         }
     }
 
-    fn difference(&self, known: &Known<'_>) -> Option<String> {
-        let there = &self.header;
-        let model = there.model.clone().unwrap_or_default();
-        if !is_same_model(&model, known.model) {
-            let name = name_of(&model);
-            return Some(match model.file_name == known.model.file_name {
-                true => format!("holds another model that is also named {name}"),
-                false => format!("holds another model, {name}"),
-            });
-        }
-        if let Some(reference) = known.reference
-            && !is_same_reference(&there.reference, reference)
-        {
-            return Some(format!(
-                "holds {} against another reference, {}",
-                name_of(&model),
-                described(&there.reference)
-            ));
-        }
-        match (there.stored, known.is_stored) {
-            (true, false) => return Some("holds stored rows, as kl compare reads them".to_owned()),
-            (false, true) => return Some("holds rows that its model computed".to_owned()),
-            _ => {}
-        }
-        let (held, here) = (ScoredTokens::of(there), known.tokens?);
-        let what = match (held.n_records == here.n_records, held.shard == here.shard) {
-            (true, true) if held.until == here.until => return None,
-            (true, true) => format!("{}, not {}", until(held.until), until(here.until)),
-            (true, false) => format!("{}, not {}", part(held.shard), part(here.shard)),
-            (false, _) => format!("{}, not {}", tokens(held.n_records), tokens(here.n_records)),
-        };
-        Some(format!("holds {what}"))
+    /// The error that says why this file is not replaced.
+    fn refused(&self, why: impl Display) -> Error {
+        anyhow!("{}: {why}: {ADVICE}", self.path.display())
     }
 }
 
 /// The advice about a sidecar that is not replaced.
 const ADVICE: &str = "name another file with --sidecar, or overwrite it with --force";
-
-/// Compares two models by their hashes; without any, by all that is known.
-fn is_same_model(there: &ModelIdentity, here: &ModelIdentity) -> bool {
-    match (&there.metadata_sha256, &here.metadata_sha256) {
-        (None, None) => there == here,
-        _ => there.is_same(here),
-    }
-}
-
-/// Compares two references by their fingerprints; without any, by all that is known.
-fn is_same_reference(there: &ReferenceSummary, here: &ReferenceSummary) -> bool {
-    match (&there.fingerprint, &here.fingerprint) {
-        (None, None) => there == here,
-        (there, here) => there == here,
-    }
-}
-
-/// The rest of the header, without what moves no number.
-fn set_up(header: &SidecarHeader) -> Value {
-    let mut header = header.clone();
-    header.model = None;
-    header.reference = ReferenceSummary::default();
-    header.label = None;
-    header.model_path = None;
-    header.writer = None;
-    if let Some(backend) = &mut header.backend {
-        backend.threads = None;
-    }
-    let mut value = serde_json::to_value(header).unwrap_or_default();
-    if let Some(object) = value.as_object_mut() {
-        object.remove("version");
-    }
-    value
-}
 
 fn name_of(model: &ModelIdentity) -> String {
     let name = model.shown_name().map(printable);
@@ -221,36 +211,12 @@ fn name_of(model: &ModelIdentity) -> String {
 /// A reference by its name, its text and its model.
 fn described(reference: &ReferenceSummary) -> String {
     let name = printable(reference.file_name.as_deref().unwrap_or("without a name"));
-    let text = reference
-        .text
-        .as_ref()
-        .and_then(|text| text.name.as_deref());
-    let text = text.map(printable);
-    match (text, &reference.model) {
-        (Some(text), Some(model)) => format!("{name} ({text} by {})", name_of(model)),
-        (Some(text), None) => format!("{name} ({text})"),
-        (None, Some(model)) => format!("{name} (by {})", name_of(model)),
-        (None, None) => name,
-    }
-}
-
-fn tokens(n: Option<u64>) -> String {
-    match n {
-        Some(n) => count_of(n, "token"),
-        None => "all tokens".to_owned(),
-    }
-}
-
-fn part(shard: Option<Shard>) -> String {
-    match shard {
-        Some(shard) => format!("part {} of {}", shard.index, shard.count),
-        None => "all parts".to_owned(),
-    }
-}
-
-fn until(target: Option<f64>) -> String {
-    match target {
-        Some(target) => format!("the tokens that --until {}% took", 100.0 * target),
-        None => "all tokens".to_owned(),
+    let text = reference.text.as_ref().and_then(|text| text.name.as_ref());
+    let text = text.map(|text| printable(text));
+    let by = reference.model.as_ref();
+    let by = by.map(|model| format!("by {}", name_of(model)));
+    match [text, by].into_iter().flatten().collect::<Vec<_>>() {
+        of if of.is_empty() => name,
+        of => format!("{name} ({})", of.join(" ")),
     }
 }

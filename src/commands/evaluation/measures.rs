@@ -6,7 +6,7 @@ use crate::commands::settings::Stats;
 use crate::score::{LlamaPerplexityScore, LogitMetrics, RowPair, logit_metrics};
 use crate::stats::{
     ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable,
-    TokenLocation,
+    TokenLocation, is_counted,
 };
 
 /// The wanted statistics, and the passes over a pair of rows that they need besides the kernel's.
@@ -111,7 +111,7 @@ impl Measures {
         }
         let scored = records.iter().zip(measured);
         let scored = scored.filter_map(|(record, measured)| {
-            let metrics = measured.logits.filter(|_| !record.is_excluded())?;
+            let metrics = measured.logits.filter(|_| is_counted(record))?;
             Some((metrics, TokenLocation::of(record)))
         });
         let (metrics, locations): (Vec<_>, Vec<_>) = scored.unzip();
@@ -121,5 +121,44 @@ impl Measures {
             true => summary.without_logits(LogitsNotAvailable::LogProbabilitiesOnly),
             false => summary,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::oracle::records;
+
+    #[test]
+    fn distances_are_of_the_tokens_that_the_statistics_count() {
+        let measures = Measures::new(&[Stats::Logits], Values::Logits, false);
+        let measured = |x: f64| Measured {
+            llama_perplexity: None,
+            logits: Some(LogitMetrics {
+                mean_abs_diff: x,
+                max_abs_diff: x,
+                cosine_distance: x,
+                jensen_shannon: x,
+                smoothed_kld: x,
+            }),
+        };
+        let summary = |records: &[TokenRecord], measured: &[Measured]| {
+            let rule = ClusterRule::Window;
+            measures.logits(records, measured, Confidence::default(), rule)
+        };
+        let mut records = records();
+        records.retain(is_counted);
+        records.truncate(20);
+        let mut all: Vec<Measured> = (0..20_u8).map(|i| measured(f64::from(i))).collect();
+        let counted = summary(&records, &all).unwrap();
+        // A probability of e^1000 is no result, though no logit is marked.
+        let (eval_nll, flags) = (-1000.0, 0);
+        records.push(TokenRecord {
+            eval_nll,
+            flags,
+            ..records[0]
+        });
+        all.push(measured(1e6));
+        assert_eq!(summary(&records, &all), Some(counted));
     }
 }

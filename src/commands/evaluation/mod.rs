@@ -6,7 +6,7 @@ mod models;
 mod sidecar;
 mod token_log;
 
-pub use finished::{Known, ScoredTokens};
+pub use finished::ScoredTokens;
 pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each};
 pub use sidecar::SidecarFile;
@@ -27,9 +27,8 @@ use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DeviceInfo, DeviceWait, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable,
-    PromptReport, ReferenceInfo, TimingInfo, TokenColumns, TokenContext, Warning, doubts_of_model,
-    judge,
+    DeviceInfo, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport,
+    ReferenceInfo, TimingInfo, TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{MostDivergent, PromptStats, RunningMean, Statistics, Until};
@@ -77,7 +76,7 @@ pub struct Evaluation<'e> {
 struct Outcome {
     /// One per record, if any were wanted.
     measured: Vec<Measured>,
-    most_divergent: Option<MostDivergent<TokenContext>>,
+    most_divergent: Option<MostDivergent<Vec<u32>>>,
     /// `None` where there was nothing left to do, or not all of it was done.
     timing: Option<Timing>,
     is_interrupted: bool,
@@ -187,25 +186,22 @@ impl Evaluation<'_> {
         until: Option<Until>,
     ) -> Result<TokenLog> {
         let Some(mut sidecar) = sidecar else {
-            return Ok(TokenLog::without_sidecar());
+            return Ok(TokenLog::default());
         };
-        if let Some(finished) = sidecar.finished() {
+        if let Some(finished) = &sidecar.finished {
             finished.check(header)?;
             if let Some(until) = &until {
                 finished.check_end(until.clone(), rows.n_rows.is_some())?;
             }
         }
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        let earlier = match sidecar.earlier(header, until.clone())? {
+        let earlier = match sidecar.earlier(header, until)? {
             Some(_) if needs_more => {
-                self.watch.warn(Warning::MeasuredAnew(sidecar.shown()));
+                let path = sidecar.path.display().to_string();
+                self.watch.warn(Warning::MeasuredAnew(path));
                 None
             }
             earlier => earlier,
-        };
-        let earlier = match until {
-            Some(until) => earlier.map(|earlier| earlier.needed(until)),
-            None => earlier,
         };
         TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
     }
@@ -234,9 +230,7 @@ impl Evaluation<'_> {
         let label = self.model.file_name.as_deref().unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
         let mut mean = RunningMean::default();
-        for record in log.records.iter().filter(|record| !record.is_excluded()) {
-            mean.push(record.kld);
-        }
+        mean.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
         let timing = pipeline::evaluate(sources, rows, Kernel::detect(), of_rows, |step| {
             match step {
@@ -248,20 +242,18 @@ impl Evaluation<'_> {
                         .map(|row| in_context(row.record, self.groups.as_ref(), self.tokens))
                         .collect();
                     for (row, record) in window.rows.iter().zip(&records) {
-                        if !record.is_excluded() {
-                            mean.push(record.kld);
-                        }
                         if let Some(most_divergent) = &mut outcome.most_divergent {
                             let (tokens, position) = (&window.tokens, record.position);
-                            let context = || TokenContext::new(tokens, position);
+                            let context = || DivergentToken::context_of(tokens, position);
                             most_divergent.push(record, context);
                         }
                         if measures.any() {
                             outcome.measured.push(row.measured);
                         }
                     }
-                    let new = log.push(records.into_iter());
+                    mean.push(&records);
                     phase.window(mean.mean());
+                    let new = log.push(records);
                     if until.as_mut().is_some_and(|until| until.push(new)) {
                         return Err(Error::Enough);
                     }
@@ -275,7 +267,7 @@ impl Evaluation<'_> {
                     self.watch.warn(Warning::FewerContexts);
                 }
                 if let Some(device) = timing.device.map(DeviceInfo::from)
-                    && let Some(waited) = device.warning(DeviceWait::Scoring, DeviceWait::Reading)
+                    && let Some(waited) = device.warning(false)
                 {
                     self.watch.warn(waited);
                 }

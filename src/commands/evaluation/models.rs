@@ -38,7 +38,10 @@ pub fn evaluate_each(
     look_ahead: impl Fn(&Path) -> Result<()>,
     mut evaluate: impl FnMut(&Path, &ReferenceInfo, bool) -> Result<Evaluated>,
 ) -> Report {
-    let mut report = Report::new(reference);
+    let mut report = Report {
+        reference,
+        ..Report::default()
+    };
     let several = paths.len() > 1;
     let mut usable = Vec::new();
     let mut evaluated_models = Vec::new();
@@ -69,15 +72,25 @@ pub fn evaluate_each(
                     watch.event(&Event::Failed(&error));
                     report.unwritten.push(error);
                 }
-                let is_interrupted = evaluated.report.interrupted.is_some();
+                let model = evaluated.report;
+                let is_interrupted = model.interrupted.is_some();
                 if several && !is_interrupted {
                     let (row, klds) = evaluated.row;
                     comparer.push(index, row, klds, watch);
                 }
-                evaluated_models.push((index, evaluated.report.label.clone()));
-                let written = evaluated.report.sidecar.clone().filter(|_| evaluated.wrote);
-                let place = (index, paths.len());
-                add(watch, &mut report, path, evaluated.report, place);
+                evaluated_models.push((index, model.label.clone()));
+                let written = model.sidecar.clone().filter(|_| evaluated.wrote);
+                watch.event(&Event::Evaluated {
+                    model: &model,
+                    reference: &report.reference,
+                    index,
+                    of: paths.len(),
+                });
+                if model.summary.n_tokens == 0 && !is_interrupted {
+                    let error = Error::msg(format!("{}: no token could be scored", path.display()));
+                    fail(watch, &mut report, path, &error, several);
+                }
+                report.models.push(model);
                 if let Some(sidecar) = written {
                     watch.event(&Event::Wrote(&sidecar));
                 }
@@ -100,27 +113,6 @@ pub fn evaluate_each(
     watch.warn_of_some(&evaluated_models);
     report.warnings = watch.warnings();
     report
-}
-
-/// Adds the model that is the `index`-th of `of`.
-fn add(
-    watch: &Watch<'_>,
-    report: &mut Report,
-    path: &Path,
-    model: ModelReport,
-    (index, of): (usize, usize),
-) {
-    watch.event(&Event::Evaluated {
-        model: &model,
-        reference: &report.reference,
-        index,
-        of,
-    });
-    if model.summary.n_tokens == 0 && model.interrupted.is_none() {
-        let error = Error::msg(format!("{}: no token could be scored", path.display()));
-        fail(watch, report, path, &error, of > 1);
-    }
-    report.models.push(model);
 }
 
 fn publish(watch: &Watch<'_>, report: &mut Report) {

@@ -12,7 +12,7 @@ use kl_formats::{
 };
 
 use super::finished::Finished;
-use crate::commands::output::{Overwrite, PartialFile, flushed};
+use crate::commands::output::{Existing, PartialFile, flushed};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
@@ -20,8 +20,8 @@ use crate::stats::Until;
 
 /// A sidecar, whose file is created before the model is loaded.
 pub struct SidecarFile {
-    output: PartialFile,
-    path: PathBuf,
+    pub output: PartialFile,
+    pub path: PathBuf,
     /// Present once the header is known.
     writer: Option<SidecarWriter<BufWriter<File>>>,
     n_records: u64,
@@ -31,29 +31,15 @@ pub struct SidecarFile {
     cut_off: OnceLock<kl_formats::Result<CutOffSidecar>>,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
-    finished: Option<Finished>,
+    pub finished: Option<Finished>,
 }
 
 /// The records that an earlier run has measured of the same model.
 pub enum Earlier {
     /// Every record.
     Whole(Vec<TokenRecord>),
-    /// The first records.
+    /// The first records; with `--until`, those that a run needs.
     CutOff(Vec<TokenRecord>),
-}
-
-impl Earlier {
-    /// The records that a run with this `until`, which has seen none, needs. A finished run is
-    /// known to have stopped in the same place.
-    pub fn needed(self, mut until: Until) -> Self {
-        match self {
-            Self::Whole(_) => self,
-            Self::CutOff(mut records) => {
-                records.truncate(until.replay(&records));
-                Self::CutOff(records)
-            }
-        }
-    }
 }
 
 impl SidecarFile {
@@ -63,34 +49,26 @@ impl SidecarFile {
         let Some(path) = settings.sidecar_path(model) else {
             return Ok(None);
         };
-        let finished = match settings.force {
-            true => None,
-            false => Finished::at(&path)?,
+        let finished = match settings.existing {
+            Existing::Replace => None,
+            _ => Finished::at(&path)?,
         };
-        let overwrite = Overwrite {
-            replace_target: settings.force || finished.is_some(),
-            ..Overwrite::asked(settings.force, settings.resume)
-        };
-        let output = PartialFile::create(&path, overwrite).map_err(|error| {
-            match error.root_cause().downcast_ref().is_some_and(is_of_place) {
+        let may_replace = settings.existing == Existing::Replace || finished.is_some();
+        let output = PartialFile::create(&path, may_replace, settings.existing).map_err(
+            |error| match error.root_cause().downcast_ref().is_some_and(is_of_place) {
                 true => anyhow!("{error:#}: name another file with --sidecar, or use --no-sidecar"),
                 false => error,
-            }
-        })?;
+            },
+        )?;
         Ok(Some(Self {
             output,
             path,
             writer: None,
             n_records: 0,
-            resume: settings.resume == Some(true),
+            resume: settings.existing == Existing::Resume,
             cut_off: OnceLock::new(),
             finished,
         }))
-    }
-
-    /// The finished sidecar that only the same measurement may replace.
-    pub fn finished(&self) -> Option<&Finished> {
-        self.finished.as_ref()
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed
@@ -142,7 +120,7 @@ impl SidecarFile {
         let records = finished.and_then(|finished| finished.read_all().ok());
         // Only the stream shows whether its sidecar holds all that this run wants, unless the records
         // show that the run would stop early.
-        let is_whole = |records: &Vec<TokenRecord>| match until {
+        let is_whole = |records: &Vec<TokenRecord>| match until.clone() {
             None => header.n_records.is_some(),
             Some(mut until) => {
                 until.replay(records);
@@ -165,12 +143,10 @@ impl SidecarFile {
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);
         let mut records = cut_off.records;
         keep_whole_call_records(&mut records, n_seq.unwrap_or(1));
+        if let Some(mut until) = until {
+            records.truncate(until.replay(&records));
+        }
         Ok(Some(Earlier::CutOff(records)))
-    }
-
-    /// The sidecar's path, for messages.
-    pub fn shown(&self) -> String {
-        self.path.display().to_string()
     }
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
@@ -219,22 +195,10 @@ impl SidecarFile {
         Ok(())
     }
 
-    /// Gives the complete file its name, and returns that.
-    pub fn commit(self) -> Result<PathBuf> {
-        self.output.commit()?;
-        Ok(self.path)
-    }
-
     /// Removes what was written.
     pub fn discard(self) {
         drop(self.writer);
         self.output.discard();
-    }
-
-    /// The path of the finished sidecar that is there, where nothing is to be written. What another
-    /// run has left stays.
-    pub fn into_path(self) -> PathBuf {
-        self.path
     }
 
     /// Keeps what was written, for `--resume`, and describes it.

@@ -30,11 +30,6 @@ pub struct TokenLog {
 }
 
 impl TokenLog {
-    /// Makes a log in memory only.
-    pub fn without_sidecar() -> Self {
-        Self::default()
-    }
-
     /// Opens a log that starts with an earlier run's records, and removes their windows from
     /// `rows`. With a header the sidecar is written window by window, so that a run that is cut off
     /// keeps its records; without one it is written at the end.
@@ -53,7 +48,7 @@ impl TokenLog {
                 log.n_resumed = records.len();
                 log.records = records;
                 log.is_whole = true;
-                log.finished = Some(sidecar.into_path());
+                log.finished = Some(sidecar.path);
                 return Ok(log);
             }
             Some(Earlier::CutOff(records)) => {
@@ -75,7 +70,7 @@ impl TokenLog {
     }
 
     /// Adds the records of the next window, and returns them.
-    pub fn push(&mut self, records: impl Iterator<Item = TokenRecord>) -> &[TokenRecord] {
+    pub fn push(&mut self, records: Vec<TokenRecord>) -> &[TokenRecord] {
         let n_before = self.records.len();
         self.records.extend(records);
         let started = Instant::now();
@@ -113,7 +108,7 @@ impl TokenLog {
         };
         let started = Instant::now();
         if !sidecar.has_begun() {
-            if let Some(finished) = sidecar.finished() {
+            if let Some(finished) = &sidecar.finished {
                 finished.check_values(&self.records)?;
             }
             let written = sidecar.begin(header, 0);
@@ -126,9 +121,9 @@ impl TokenLog {
         } else if let Err(error) = sidecar.complete(texts) {
             return Err(with_kept(sidecar, error));
         }
-        let path = sidecar.commit()?;
+        sidecar.output.commit()?;
         self.in_writing += started.elapsed();
-        Ok(Some(path))
+        Ok(Some(sidecar.path))
     }
 
     /// Removes the sidecar of a run that came to nothing.

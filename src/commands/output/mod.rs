@@ -9,8 +9,7 @@ mod partial_file;
 
 pub use direct_file::DirectFile;
 pub use partial_file::{
-    OnPartial, Overwrite, PartialFile, flushed, folder_of, follow_links, partial_path,
-    remove_partial_files,
+    Existing, PartialFile, flushed, folder_of, follow_links, partial_path, remove_partial_files,
 };
 
 use std::path::Path;
@@ -20,8 +19,8 @@ use anyhow::{Result, bail};
 use crate::report::Warning;
 use crate::report::number::bytes;
 
-/// A reference or a sidecar that was made of other files.
-#[derive(Debug)]
+/// A reference or a sidecar that was written.
+#[derive(Debug, Default)]
 pub struct NewFile {
     /// The file, as given.
     pub path: String,

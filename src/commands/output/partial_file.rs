@@ -12,40 +12,26 @@ use super::DirectFile;
 /// Files that are being written, which a process that must end at once removes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// The rules for files that exist already.
+/// The treatment of an output that exists already, finished or begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Overwrite {
-    /// Replace the target.
-    pub replace_target: bool,
-    /// The rule for a partial file that an earlier run left.
-    pub on_partial: OnPartial,
-}
-
-/// The ways to treat a partial file that exists already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnPartial {
-    /// It stays as it is, and an error names it and gives this advice.
+pub enum Existing {
+    /// It stays as it is, and an error names it; of a file that was begun, with this advice.
     Refuse(&'static str),
-    /// It is emptied.
+    /// It is replaced.
     Replace,
-    /// It is opened as it is, to be continued.
+    /// It stays; a file that was begun is opened as it is, to be continued.
     Resume,
 }
 
-impl Overwrite {
-    /// The rules that `--force` and `--resume` ask for; `resume` is `None` for a file that cannot
+impl Existing {
+    /// The treatment that `--force` and `--resume` ask for; `resume` is `None` for a file that cannot
     /// be resumed.
     pub fn asked(force: bool, resume: Option<bool>) -> Self {
-        Self {
-            replace_target: force,
-            on_partial: match (resume, force) {
-                (Some(true), _) => OnPartial::Resume,
-                (_, true) => OnPartial::Replace,
-                (Some(false), false) => {
-                    OnPartial::Refuse("--resume continues it, --force starts over")
-                }
-                (None, false) => OnPartial::Refuse("remove it, or use --force"),
-            },
+        match (resume, force) {
+            (Some(true), _) => Self::Resume,
+            (_, true) => Self::Replace,
+            (Some(false), false) => Self::Refuse("--resume continues it, --force starts over"),
+            (None, false) => Self::Refuse("remove it, or use --force"),
         }
     }
 }
@@ -58,15 +44,16 @@ pub struct PartialFile {
     file: Option<File>,
     partial: PathBuf,
     target: PathBuf,
-    overwrite: Overwrite,
+    may_replace: bool,
     is_resumed: bool,
     is_kept: bool,
 }
 
 impl PartialFile {
     /// Creates the file. Links are followed. A target that is not a regular file, such as a device,
-    /// is refused whatever `overwrite` allows.
-    pub fn create(target: &Path, overwrite: Overwrite) -> Result<Self> {
+    /// is refused in any case. `may_replace`: set if a finished file may be replaced; `begun` is the
+    /// treatment of one that an earlier run began.
+    pub fn create(target: &Path, may_replace: bool, begun: Existing) -> Result<Self> {
         let shown = target.display();
         let target = &follow_links(target);
         let target = match fs::metadata(target) {
@@ -74,7 +61,7 @@ impl PartialFile {
             Ok(metadata) if !metadata.is_file() => {
                 bail!("{shown}: is not a regular file: name another")
             }
-            Ok(_) if !overwrite.replace_target => {
+            Ok(_) if !may_replace => {
                 bail!("{shown}: exists already: choose another name, or use --force")
             }
             Ok(_) => {
@@ -88,23 +75,23 @@ impl PartialFile {
         let partial = partial_path(&target);
         let file = open_locked(&partial, &target)?;
         let has_bytes = file.metadata().is_ok_and(|metadata| metadata.len() > 0);
-        match overwrite.on_partial {
-            OnPartial::Refuse(advice) if has_bytes => bail!(
+        match begun {
+            Existing::Refuse(advice) if has_bytes => bail!(
                 "{}: is left over from a run that was cut off: {advice}",
                 partial.display()
             ),
-            OnPartial::Resume => {}
-            OnPartial::Refuse(_) | OnPartial::Replace => {
+            Existing::Resume => {}
+            Existing::Refuse(_) | Existing::Replace => {
                 file.set_len(0)
                     .with_context(|| format!("{}: cannot be written", partial.display()))?;
             }
         }
-        let is_resumed = has_bytes && overwrite.on_partial == OnPartial::Resume;
+        let is_resumed = has_bytes && begun == Existing::Resume;
         let output = Self {
             file: Some(file),
             partial,
             target,
-            overwrite,
+            may_replace,
             is_resumed,
             is_kept: is_resumed,
         };
@@ -165,7 +152,7 @@ impl PartialFile {
                 .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
         }
         let (from, to) = (&self.partial, &self.target);
-        let named = match self.overwrite.replace_target {
+        let named = match self.may_replace {
             true => fs::rename(from, to).map_err(|error| format!("cannot be created: {error}")),
             false => rename_new(from, to, |from| fs::remove_file(from)),
         };
@@ -334,30 +321,23 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    const NEW: Overwrite = Overwrite {
-        replace_target: false,
-        on_partial: OnPartial::Refuse("--force"),
-    };
-    const FORCED: Overwrite = Overwrite {
-        replace_target: true,
-        on_partial: OnPartial::Replace,
-    };
-    const RESUMED: Overwrite = Overwrite {
-        replace_target: false,
-        on_partial: OnPartial::Resume,
-    };
+    const NEW: (bool, Existing) = (false, Existing::Refuse("--force"));
+    const FORCED: (bool, Existing) = (true, Existing::Replace);
+    const RESUMED: (bool, Existing) = (false, Existing::Resume);
 
-    fn refused(target: &Path, overwrite: Overwrite) -> String {
-        PartialFile::create(target, overwrite)
-            .unwrap_err()
-            .to_string()
+    fn create(target: &Path, (may_replace, begun): (bool, Existing)) -> Result<PartialFile> {
+        PartialFile::create(target, may_replace, begun)
+    }
+
+    fn refused(target: &Path, rules: (bool, Existing)) -> String {
+        create(target, rules).unwrap_err().to_string()
     }
 
     #[test]
     fn a_file_appears_when_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let output = PartialFile::create(&target, NEW).unwrap();
+        let output = create(&target, NEW).unwrap();
         output.file().unwrap().write_all(b"whole").unwrap();
         assert!(!target.exists());
         output.commit().unwrap();
@@ -371,7 +351,7 @@ mod tests {
         let target = folder.path().join("a");
         fs::write(&target, b"old").unwrap();
         assert!(refused(&target, NEW).contains("--force"));
-        let output = PartialFile::create(&target, FORCED).unwrap();
+        let output = create(&target, FORCED).unwrap();
         output.file().unwrap().write_all(b"ha").unwrap();
         drop(output);
         assert_eq!(fs::read(&target).unwrap(), b"old");
@@ -390,10 +370,7 @@ mod tests {
             "{message}"
         );
         assert_eq!(fs::read(&partial).unwrap(), b"left");
-        PartialFile::create(&target, FORCED)
-            .unwrap()
-            .commit()
-            .unwrap();
+        create(&target, FORCED).unwrap().commit().unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"", "nothing of what was left");
     }
 
@@ -401,20 +378,20 @@ mod tests {
     fn what_is_worth_keeping_is_kept_and_resumed() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let mut output = PartialFile::create(&target, RESUMED).unwrap();
+        let mut output = create(&target, RESUMED).unwrap();
         assert!(!output.is_resumed());
         output.file().unwrap().write_all(b"half").unwrap();
         output.keep_if_cut_off();
         drop(output);
-        let output = PartialFile::create(&target, RESUMED).unwrap();
+        let output = create(&target, RESUMED).unwrap();
         assert!(output.is_resumed());
         assert_eq!(fs::read(output.path()).unwrap(), b"half");
         // Nothing was done with it: it is still there.
         drop(output);
-        let output = PartialFile::create(&target, RESUMED).unwrap();
+        let output = create(&target, RESUMED).unwrap();
         output.commit().unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"half");
-        let mut output = PartialFile::create(&folder.path().join("b"), NEW).unwrap();
+        let mut output = create(&folder.path().join("b"), NEW).unwrap();
         output.keep_if_cut_off();
         output.discard();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -424,7 +401,7 @@ mod tests {
     fn two_runs_never_write_one_file() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let first = PartialFile::create(&target, FORCED).unwrap();
+        let first = create(&target, FORCED).unwrap();
         assert!(refused(&target, FORCED).contains("another run"));
         first.file().unwrap().write_all(b"first").unwrap();
         first.commit().unwrap();
@@ -435,7 +412,7 @@ mod tests {
     fn a_name_taken_meanwhile_is_respected_and_the_work_kept() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let output = PartialFile::create(&target, NEW).unwrap();
+        let output = create(&target, NEW).unwrap();
         output.file().unwrap().write_all(b"work").unwrap();
         fs::write(&target, b"precious").unwrap();
         let message = output.commit().unwrap_err().to_string();
@@ -459,7 +436,7 @@ mod tests {
     fn a_name_that_cannot_be_given_loses_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
-        let output = PartialFile::create(&target, FORCED).unwrap();
+        let output = create(&target, FORCED).unwrap();
         output.file().unwrap().write_all(b"work").unwrap();
         fs::create_dir(&target).unwrap();
         let message = output.commit().unwrap_err().to_string();
@@ -481,7 +458,7 @@ mod tests {
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::write(&real, b"old").unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        let output = PartialFile::create(&link, FORCED).unwrap();
+        let output = create(&link, FORCED).unwrap();
         output.file().unwrap().write_all(b"new").unwrap();
         output.commit().unwrap();
         assert_eq!(fs::read(&real).unwrap(), b"new");
@@ -490,7 +467,7 @@ mod tests {
         // A link to a file that does not exist yet, perhaps on a larger disk.
         let (far, dangling) = (folder.path().join("far"), folder.path().join("dangling"));
         std::os::unix::fs::symlink("far", &dangling).unwrap();
-        let output = PartialFile::create(&dangling, NEW).unwrap();
+        let output = create(&dangling, NEW).unwrap();
         output.commit().unwrap();
         assert!(far.is_file() && fs::symlink_metadata(&dangling).unwrap().is_symlink());
 

@@ -15,10 +15,14 @@ pub use whole::{Opened, in_order, warnings};
 /// An evaluation as its sidecars hold it: one file, or all parts of one.
 #[derive(Debug)]
 pub struct StoredEvaluation {
-    header: SidecarHeader,
-    paths: Vec<PathBuf>,
-    n_records: u64,
-    warnings: Vec<Warning>,
+    /// The header of the whole evaluation.
+    pub header: SidecarHeader,
+    /// The file, or the files of the parts in the order of their indices.
+    pub paths: Vec<PathBuf>,
+    /// Records of the whole evaluation.
+    pub n_records: u64,
+    /// Warnings of what was not alike when the parts were computed, as far as it may move results.
+    pub warnings: Vec<Warning>,
 }
 
 /// A sidecar whose header was read.
@@ -145,18 +149,6 @@ impl StoredEvaluation {
         })
     }
 
-    /// The header of the whole evaluation.
-    #[must_use]
-    pub fn header(&self) -> &SidecarHeader {
-        &self.header
-    }
-
-    /// The file, or the files of the parts in the order of their indices.
-    #[must_use]
-    pub fn paths(&self) -> &[PathBuf] {
-        &self.paths
-    }
-
     /// The size of the model as reports show it; 0 if unknown.
     #[must_use]
     pub fn model_bytes(&self) -> u64 {
@@ -165,121 +157,37 @@ impl StoredEvaluation {
         bytes.unwrap_or(0)
     }
 
-    /// Records of the whole evaluation.
-    #[must_use]
-    pub fn n_records(&self) -> u64 {
-        self.n_records
-    }
-
-    /// Warns of what was not alike when the parts were computed, as far as it may move results.
-    #[must_use]
-    pub fn warnings(&self) -> &[Warning] {
-        &self.warnings
-    }
-
-    /// Reads the records one by one, in the order in which one run would have written them.
+    /// Reads the records of each window, in the order in which one run would have written them: the
+    /// parts take turns. Returns the texts of the tokens that occur, if the files hold them.
     ///
     /// # Errors
-    /// If a file can no longer be opened. Each record has its own.
-    pub fn records(&self) -> Result<InTurn> {
+    /// If a file can no longer be opened, or is damaged; and those of `each`.
+    pub fn read(&self, mut each: impl FnMut(&[TokenRecord]) -> Result<()>) -> Result<TokenTexts> {
         let readers = self.paths.iter().map(|path| SidecarReader::open(path));
-        let parts = readers.map(|reader| Ok((reader?, None)));
-        Ok(InTurn {
-            parts: parts.collect::<kl_formats::Result<_>>()?,
-            turn: 0,
-            window: None,
-        })
-    }
-
-    /// Reads the records of each window in turn, and then the texts of the tokens that occur, if the
-    /// files hold them.
-    ///
-    /// # Errors
-    /// If a file can no longer be opened, or is damaged.
-    pub fn read(&self, mut each: impl FnMut(&[TokenRecord])) -> Result<TokenTexts> {
-        let mut records = self.records()?;
+        let mut readers = readers.collect::<kl_formats::Result<Vec<_>>>()?;
+        let mut parts: Vec<_> = readers.iter_mut().map(Iterator::peekable).collect();
         let mut window: Vec<TokenRecord> = Vec::new();
-        for record in &mut records {
-            let record = record?;
-            if window
-                .first()
-                .is_some_and(|first| first.window != record.window)
-            {
-                each(&window);
-                window.clear();
-            }
-            window.push(record);
-        }
-        if !window.is_empty() {
-            each(&window);
-        }
-        records.texts()
-    }
-
-    /// Reads the texts of the tokens that occur, if the files hold them.
-    ///
-    /// # Errors
-    /// If a file can no longer be opened, or its texts are damaged.
-    pub fn texts(&self) -> Result<TokenTexts> {
-        self.records()?.texts()
-    }
-}
-
-/// The records of all parts, whose windows take turns.
-pub struct InTurn {
-    /// The parts, each with the record that was read of its next window.
-    parts: Vec<(SidecarReader, Option<TokenRecord>)>,
-    /// The part that is read.
-    turn: usize,
-    /// The window that is read.
-    window: Option<u32>,
-}
-
-impl InTurn {
-    fn end_window(&mut self) {
-        self.window = None;
-        self.turn = (self.turn + 1) % self.parts.len();
-    }
-
-    /// Reads the texts of the tokens that occur, if the files hold them.
-    ///
-    /// # Errors
-    /// If they are damaged.
-    pub fn texts(self) -> Result<TokenTexts> {
-        let parts = self.parts.into_iter();
-        let parts = parts.map(|(mut reader, _)| reader.texts());
-        let mut parts = parts.collect::<kl_formats::Result<Vec<_>>>()?;
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => parts.iter().flat_map(TokenTexts::iter).collect(),
-        })
-    }
-}
-
-impl Iterator for InTurn {
-    type Item = kl_formats::Result<TokenRecord>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let n_parts = self.parts.len();
-        // A part's window ends with its last record, or before one of another window.
-        for _ in 0..2 {
-            let (reader, ahead) = self.parts.get_mut(self.turn)?;
-            let record = match ahead.take().map(Ok).or_else(|| reader.next()) {
-                Some(Ok(record)) => record,
-                Some(Err(error)) => return Some(Err(error)),
-                None if n_parts == 1 => return None,
-                None => {
-                    self.end_window();
-                    continue;
-                }
+        for turn in (0..self.paths.len()).cycle() {
+            let Some(part) = parts.get_mut(turn) else {
+                break;
             };
-            if n_parts == 1 || self.window.is_none_or(|window| window == record.window) {
-                self.window = Some(record.window);
-                return Some(Ok(record));
+            window.clear();
+            while let Some(record) = part.next_if(|record| match (record, window.first()) {
+                (Ok(record), Some(first)) => record.window == first.window,
+                _ => true,
+            }) {
+                window.push(record?);
             }
-            *ahead = Some(record);
-            self.end_window();
+            if window.is_empty() {
+                break;
+            }
+            each(&window)?;
         }
-        None
+        let texts = readers.iter_mut().map(SidecarReader::texts);
+        let mut texts = texts.collect::<kl_formats::Result<Vec<_>>>()?;
+        Ok(match texts.len() {
+            1 => texts.remove(0),
+            _ => texts.iter().flat_map(TokenTexts::iter).collect(),
+        })
     }
 }

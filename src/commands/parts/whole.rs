@@ -61,22 +61,25 @@ impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
 /// on another machine, and a machine may compute with other devices: [`warnings`] names those.
 fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
     let mut identity = serde_json::to_value(whole).unwrap_or_default();
-    for key in ["/writer", "/model_path"] {
-        clear(&mut identity, key);
+    let names = [
+        "/writer",
+        "/model_path",
+        "/model/file_name",
+        "/reference/file_name",
+        "/reference/model/file_name",
+        "/text/name",
+        "/reference/text/name",
+    ];
+    for name in names {
+        if let Some(name) = identity.pointer_mut(name) {
+            *name = Value::Null;
+        }
     }
-    for holder in ["/model", "/reference", "/reference/model"] {
-        clear(&mut identity, &format!("{holder}/file_name"));
-    }
-    for holder in ["/text", "/reference/text"] {
-        clear(&mut identity, &format!("{holder}/name"));
-    }
-    for text in identity
-        .get_mut("texts")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        clear(text, "/name");
+    let texts = identity.get_mut("texts").and_then(Value::as_array_mut);
+    for text in texts.into_iter().flatten() {
+        if let Some(name) = text.get_mut("name") {
+            *name = Value::Null;
+        }
     }
     // Another machine may be off by other last bits.
     if let Some(states) = identity.get_mut("states").and_then(Value::as_object_mut) {
@@ -90,12 +93,6 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
         object.insert(N_PARTS.to_owned(), shard.count.into());
     }
     identity
-}
-
-fn clear(value: &mut Value, pointer: &str) {
-    if let Some(value) = value.pointer_mut(pointer) {
-        *value = Value::Null;
-    }
 }
 
 /// Puts the parts of one whole in their order.
@@ -156,26 +153,21 @@ fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String 
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let (noun, verb) = match missing.len() {
-        1 => ("part", "is"),
-        _ => ("parts", "are"),
-    };
     let first = parts.first().map(|part| part.path.display().to_string());
+    let first = first.unwrap_or_default();
     let others = match parts.len() {
         0 | 1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    format!(
-        "{noun} {}{more} of {count} {verb} missing beside {}{others}: make {} with --shard {}/{count}",
-        shown.join(", "),
-        first.unwrap_or_default(),
-        if missing.len() == 1 { "it" } else { "them" },
-        if missing.len() == 1 {
-            shown.concat()
-        } else {
-            "I".to_owned()
-        },
-    )
+    match &shown[..] {
+        [part] => format!(
+            "part {part} of {count} is missing beside {first}{others}: make it with --shard {part}/{count}"
+        ),
+        _ => format!(
+            "parts {}{more} of {count} are missing beside {first}{others}: make them with --shard I/{count}",
+            shown.join(", ")
+        ),
+    }
 }
 
 /// Warns of what was not alike when the parts were computed, as far as it may move results.

@@ -10,6 +10,7 @@ use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
 /// The rows that can be compared with most others, and why the others cannot: each by its key.
+#[derive(Default)]
 pub struct Comparable {
     pub rows: Vec<usize>,
     pub others: Vec<(usize, String)>,
@@ -19,17 +20,11 @@ pub struct Comparable {
 /// one that most rows have; and of these, those over the same tokens.
 pub fn comparable(rows: &BTreeMap<usize, Row>) -> Comparable {
     let all: Vec<&Row> = rows.values().collect();
-    let Some(standard) = most(&all, has_same_reference)
-        .and_then(|same| most(&same, is_over_same_tokens)?.first().copied())
-    else {
-        return Comparable {
-            rows: Vec::new(),
-            others: Vec::new(),
-        };
-    };
-    let mut comparable = Comparable {
-        rows: Vec::new(),
-        others: Vec::new(),
+    let mut comparable = Comparable::default();
+    let same_reference = most(&all, has_same_reference).unwrap_or_default();
+    let same_tokens = most(&same_reference, is_over_same_tokens).unwrap_or_default();
+    let Some(standard) = same_tokens.first() else {
+        return comparable;
     };
     for (index, row) in rows {
         match why_not(row, standard) {
@@ -157,26 +152,47 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
              report it apart"
         );
     }
-    let what = if text(ours) != text(theirs) {
-        differ("of the text", text_name(ours), text_name(theirs))
-    } else if here.n_ctx != there.n_ctx {
-        let (ours, theirs) = (here.n_ctx.to_string(), there.n_ctx.to_string());
-        differ("with windows of", Some(ours), Some(theirs))
-    } else if here.first_scored != there.first_scored {
-        let (ours, theirs) = (here.first_scored, there.first_scored);
-        let shown = |first: Option<u32>| first.map(|first| first.to_string());
-        differ("scored from position", shown(ours), shown(theirs))
-    } else if model(ours) != model(theirs) {
-        differ("of the model", model(ours), model(theirs))
-    } else {
-        let what = match (is_model(ours), is_model(theirs)) {
-            (true, false) => ", a model that ran beside it, not a file",
-            (false, true) => ", a file, not a model that ran beside it",
-            (true, true) if ours.backend != theirs.backend => ", with another set-up",
-            (true, true) => ", with other windows",
-            (false, false) => "",
-        };
-        what.to_owned()
+    let shown = |n: Option<u32>| n.map(|n| n.to_string());
+    let positions = (here.first_scored, there.first_scored);
+    let facts = [
+        (
+            text(ours) != text(theirs),
+            "of the text",
+            text_name(ours),
+            text_name(theirs),
+        ),
+        (
+            here.n_ctx != there.n_ctx,
+            "with windows of",
+            shown(Some(here.n_ctx)),
+            shown(Some(there.n_ctx)),
+        ),
+        (
+            positions.0 != positions.1,
+            "scored from position",
+            shown(positions.0),
+            shown(positions.1),
+        ),
+        (
+            model(ours) != model(theirs),
+            "of the model",
+            model(ours),
+            model(theirs),
+        ),
+    ];
+    let what = match facts.into_iter().find(|(differs, ..)| *differs) {
+        Some((_, what, Some(here), Some(there))) if here != there => {
+            format!(", {what} {here}, not {there}")
+        }
+        Some((_, what, Some(here), None)) => format!(", {what} {here}"),
+        Some(_) => String::new(),
+        None => match (is_model(ours), is_model(theirs)) {
+            (true, false) => ", a model that ran beside it, not a file".to_owned(),
+            (false, true) => ", a file, not a model that ran beside it".to_owned(),
+            (true, true) if ours.backend != theirs.backend => ", with another set-up".to_owned(),
+            (true, true) => ", with other windows".to_owned(),
+            (false, false) => String::new(),
+        },
     };
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
     let again = match is_model(theirs) {
@@ -204,14 +220,6 @@ fn is_other(original: Option<&ModelIdentity>, model: Option<&ModelIdentity>) -> 
 /// Returns true if the reference was a model that ran beside the evaluated one.
 fn is_model(reference: &ReferenceSummary) -> bool {
     reference.kind.as_deref() == Some(MODEL_KIND.name())
-}
-
-fn differ(what: &str, here: Option<String>, there: Option<String>) -> String {
-    match (here, there) {
-        (Some(here), Some(there)) if here != there => format!(", {what} {here}, not {there}"),
-        (Some(here), None) => format!(", {what} {here}"),
-        _ => String::new(),
-    }
 }
 
 #[cfg(test)]

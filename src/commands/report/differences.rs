@@ -1,11 +1,11 @@
 //! The paired differences of rows, which need the KLD of each token: those of a few rows are in
 //! memory.
 
-use std::collections::{BTreeMap, HashMap};
 use std::thread;
 
 use anyhow::Result;
 
+use super::Comparer;
 use super::row::Row;
 use crate::commands::observer::Watch;
 use crate::stats::{ClusterRule, Confidence, PairedDifference, Run};
@@ -38,30 +38,11 @@ impl Paired {
     }
 }
 
-/// The differences that are known, by the keys of their rows; `None` where the rows have no token in
-/// common that both count.
-#[derive(Default)]
-pub struct Differences {
-    known: HashMap<(usize, usize), Option<Paired>>,
-    /// The KLDs of the rows that are in memory.
-    klds: HashMap<usize, Vec<f64>>,
-}
-
-impl Differences {
-    /// Keeps the KLDs of a row in memory for the next pairs.
-    pub fn hold(&mut self, row: usize, klds: Vec<f64>) {
-        self.klds.insert(row, klds);
-    }
-
-    /// Keeps in memory only what is kept of these rows.
-    pub fn release_all_but(&mut self, rows: &[usize]) {
-        self.klds.retain(|row, _| rows.contains(row));
-    }
-
+impl Comparer {
     /// The first row's KLD less the second's, if that is known.
-    pub fn get(&self, a: usize, b: usize) -> Option<Paired> {
-        let reversed = || Some((*self.known.get(&(b, a))?)?.reversed());
-        self.known.get(&(a, b)).copied().flatten().or_else(reversed)
+    pub(super) fn difference(&self, a: usize, b: usize) -> Option<Paired> {
+        let known = |a, b| self.differences.get(&(a, b)).copied().flatten();
+        known(a, b).or_else(|| known(b, a).map(Paired::reversed))
     }
 
     /// Computes the differences of these pairs that are not known yet. Neighbouring pairs should
@@ -69,28 +50,27 @@ impl Differences {
     ///
     /// # Errors
     /// If a row can no longer be read, or the observer asks to stop.
-    pub fn add(
+    pub(super) fn compare_pairs(
         &mut self,
         pairs: &[(usize, usize)],
         best: usize,
-        rows: &BTreeMap<usize, Row>,
-        (confidence, rule): (Confidence, ClusterRule),
         watch: &Watch<'_>,
     ) -> Result<()> {
-        let is_known =
-            |(a, b)| self.known.contains_key(&(a, b)) || self.known.contains_key(&(b, a));
+        let is_known = |(a, b)| {
+            self.differences.contains_key(&(a, b)) || self.differences.contains_key(&(b, a))
+        };
         let new = pairs.iter().copied();
         let new: Vec<_> = new.filter(|&(a, b)| a != b && !is_known((a, b))).collect();
         for pairs in new.chunks(N_THREADS) {
             watch.check()?;
             let mut wanted: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
             wanted.push(best);
-            self.release_all_but(&wanted);
+            self.klds.retain(|row, _| wanted.contains(row));
             wanted.sort_unstable();
             wanted.dedup();
             wanted.retain(|row| !self.klds.contains_key(row));
             let read = in_parallel(wanted, |key| {
-                let klds = rows.get(&key).map(Row::klds).transpose()?;
+                let klds = self.rows.get(&key).map(Row::klds).transpose()?;
                 anyhow::Ok((key, klds.unwrap_or_default()))
             });
             for read in read {
@@ -98,10 +78,13 @@ impl Differences {
             }
             let found = in_parallel(pairs.to_vec(), |(a, b)| {
                 let klds = |row| self.klds.get(&row).map_or(&[][..], Vec::as_slice);
-                let runs = rows.get(&a).map_or(&[][..], Row::runs);
-                ((a, b), pair(runs, klds(a), klds(b), confidence, rule))
+                let runs = self.rows.get(&a).map_or(&[][..], |row| &row.runs);
+                (
+                    (a, b),
+                    pair(runs, klds(a), klds(b), self.confidence, self.rule),
+                )
             });
-            self.known.extend(found);
+            self.differences.extend(found);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ mod pair;
 mod ranking;
 mod row;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, bail};
 
@@ -22,7 +22,7 @@ use crate::report::comparison::{
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::comparable;
-use differences::{Differences, N_THREADS, in_parallel};
+use differences::{N_THREADS, Paired, in_parallel};
 pub use files::is_listed;
 pub use row::{Row, Scored, result_of};
 
@@ -58,7 +58,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
     let mut comparer = Comparer::new(settings.confidence, settings.clusters);
     comparer.keeps_records = settings.pair;
-    let n_records = stored.iter().map(StoredEvaluation::n_records).sum();
+    let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
     drop(phase);
@@ -93,7 +93,11 @@ pub struct Comparer {
     keeps_records: bool,
     /// The row that was added last.
     last: Option<usize>,
-    differences: Differences,
+    /// The differences that are known, by the keys of their rows; `None` where the rows have no token
+    /// in common that both count.
+    differences: HashMap<(usize, usize), Option<Paired>>,
+    /// The KLDs of the rows that are in memory.
+    klds: HashMap<usize, Vec<f64>>,
 }
 
 impl Comparer {
@@ -105,7 +109,8 @@ impl Comparer {
             rows: BTreeMap::new(),
             keeps_records: false,
             last: None,
-            differences: Differences::default(),
+            differences: HashMap::new(),
+            klds: HashMap::new(),
         }
     }
 
@@ -125,8 +130,8 @@ impl Comparer {
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule, keeps_records) = (self.confidence, self.rule, self.keeps_records);
         let measure = |(key, stored): (usize, StoredEvaluation)| {
-            let path = stored.paths().first().cloned().unwrap_or_default();
-            let n_records = usize::try_from(stored.n_records()).unwrap_or(0);
+            let path = stored.paths.first().cloned().unwrap_or_default();
+            let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
                 Ok(()) => Row::measure(stored, keeps_records, confidence, rule),
                 Err(error) => Err(error.into()),
@@ -156,7 +161,7 @@ impl Comparer {
     /// Adds a row with the KLDs of its tokens, and compares it with the one before it and with the
     /// best so far: these stay in memory. `key` is its place among all.
     pub fn push(&mut self, key: usize, row: Row, klds: Vec<f64>, watch: &Watch<'_>) {
-        self.differences.hold(key, klds);
+        self.klds.insert(key, klds);
         self.rows.insert(key, row);
         let last = self.last.replace(key).unwrap_or(key);
         let candidates = self.rows.iter();
@@ -164,15 +169,11 @@ impl Comparer {
         let best = candidates.min_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
         let best = best.map_or(key, |(best, _)| *best);
         let tokens = |key| self.rows.get(&key).map(|row| row.tokens);
-        let pairs = [(key, last), (key, best)];
-        let pairs = pairs
-            .into_iter()
-            .filter(|&(_, other)| tokens(key) == tokens(other));
-        let pairs: Vec<(usize, usize)> = pairs.collect();
-        let how = (self.confidence, self.rule);
+        let mut pairs = vec![(key, last), (key, best)];
+        pairs.retain(|&(_, other)| tokens(key) == tokens(other));
         // What is not compared now, as after an interrupt, is where all are.
-        let _ = self.differences.add(&pairs, best, &self.rows, how, watch);
-        self.differences.release_all_but(&[best, key]);
+        let _ = self.compare_pairs(&pairs, best, watch);
+        self.klds.retain(|row, _| [best, key].contains(row));
     }
 
     /// Compares all rows so far.
@@ -189,13 +190,11 @@ impl Comparer {
         let pairs = pairs(&ranked, best);
         if let Some(best) = best {
             let wanted: Vec<(usize, usize)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
-            let how = (self.confidence, self.rule);
-            self.differences
-                .add(&wanted, best, &self.rows, how, watch)?;
+            self.compare_pairs(&wanted, best, watch)?;
             for (key, model) in &mut ranked {
                 if model.is_candidate() {
                     model.indistinguishable_from_best = best == *key;
-                    let paired = self.differences.get(*key, best);
+                    let paired = self.difference(*key, best);
                     model.difference_to_best = paired.map(|paired| DifferenceToBest {
                         difference: paired.difference,
                         p_holm: None,
@@ -210,7 +209,7 @@ impl Comparer {
             models.get(at).map(|model| model.label.clone())
         };
         let pairs = pairs.into_iter().filter_map(|(kind, a, b)| {
-            let paired = self.differences.get(a, b)?;
+            let paired = self.difference(a, b)?;
             Some(ComparedPair {
                 kind,
                 a: label(a)?,

@@ -30,7 +30,7 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             rows.len()
         );
     };
-    let (Some((a, texts)), Some((b, texts_b))) = (first.in_depth(), second.in_depth()) else {
+    let (Some((a, texts)), Some((b, texts_b))) = (&first.in_depth, &second.in_depth) else {
         bail!("--pair: the records were not kept");
     };
     let (confidence, rule) = (comparer.confidence, comparer.rule);

@@ -7,8 +7,9 @@ use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
 use crate::commands::reference::{is_noise_floor, is_same_model};
-use crate::report::comparison::{ComparedModel, WorstText, WorstToken};
+use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult};
+use crate::report::{WorstText, WorstToken};
 use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
 
 /// The number of tokens that are listed, those that diverge most.
@@ -18,9 +19,11 @@ const N_WORST: usize = 10;
 pub struct Row {
     pub model: ComparedModel,
     pub tokens: TokenSet,
-    runs: Vec<Run>,
+    /// The windows of its tokens.
+    pub runs: Vec<Run>,
     stored: StoredEvaluation,
-    in_depth: Option<(Vec<TokenRecord>, TokenTexts)>,
+    /// The records, and the texts of tokens, where they were kept.
+    pub in_depth: Option<(Vec<TokenRecord>, TokenTexts)>,
 }
 
 /// The tokens that an evaluation covers, to be compared with another's.
@@ -98,8 +101,8 @@ impl Row {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Result<(Self, Vec<f64>)> {
-        let header = stored.header();
-        let mut scored = Scored::with_capacity(usize::try_from(stored.n_records())?);
+        let header = &stored.header;
+        let mut scored = Scored::with_capacity(usize::try_from(stored.n_records)?);
         let until = header.until;
         let mut until = until.map(|target| Until::new(target, confidence, rule));
         let mut records = Vec::new();
@@ -111,6 +114,7 @@ impl Row {
             if keeps_records {
                 records.extend_from_slice(window);
             }
+            Ok(())
         })?;
         let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
@@ -130,13 +134,13 @@ impl Row {
         statistics: Statistics,
         texts: &TokenTexts,
     ) -> (Self, Vec<f64>) {
-        let paths = stored.paths().iter().map(|path| path.display().to_string());
+        let paths = stored.paths.iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
             result,
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
-            set_up: stored.header().backend.clone().unwrap_or_default(),
+            set_up: stored.header.backend.clone().unwrap_or_default(),
             is_incomplete: false,
             difference_to_best: None,
             indistinguishable_from_best: false,
@@ -162,7 +166,7 @@ impl Row {
 
     /// Returns what the evaluation's files record of it.
     pub fn header(&self) -> &SidecarHeader {
-        self.stored.header()
+        &self.stored.header
     }
 
     /// Reads the KLD of each token again.
@@ -171,7 +175,10 @@ impl Row {
     /// If a file can no longer be read, or has become another.
     pub fn klds(&self) -> Result<Vec<f64>> {
         let mut scored = Scored::with_capacity(usize::try_from(self.tokens.n)?);
-        self.stored.read(|window| scored.push(window))?;
+        self.stored.read(|window| {
+            scored.push(window);
+            Ok(())
+        })?;
         if scored.tokens != self.tokens {
             bail!(
                 "{}: was replaced while it was read: run again",
@@ -179,16 +186,6 @@ impl Row {
             );
         }
         Ok(scored.columns.into_klds())
-    }
-
-    /// The windows of its tokens.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-
-    /// The records, and the texts of tokens, where they were kept.
-    pub fn in_depth(&self) -> Option<&(Vec<TokenRecord>, TokenTexts)> {
-        self.in_depth.as_ref()
     }
 }
 

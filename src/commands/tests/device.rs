@@ -27,7 +27,7 @@ fn a_write_tells_how_busy_its_device_was_and_writes_the_same_file() {
     for contexts in [Some(1), None] {
         let mut settings = folder.write_settings("device");
         settings.run.contexts = contexts;
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         let written = write(&settings, &on_device(), &()).unwrap();
         check(written.device.unwrap());
         assert_eq!(folder.bytes("device"), folder.bytes("cpu"));

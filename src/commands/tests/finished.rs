@@ -8,7 +8,7 @@ use super::*;
 fn evaluated(folder: &Folder, change: impl Fn(&mut EvaluateSettings)) -> Result<(), String> {
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.results.sidecar = Sidecar::At(folder.path("s.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     change(&mut settings);
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     match report.failed.first() {
@@ -56,11 +56,11 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.results.part = Some("1/3".parse().unwrap()),
-            "holds all parts, not part 1 of 3:",
+            "holds 813 tokens, not part 1 of 3 of 813 tokens:",
         ),
         (
             &|settings| settings.until = Some("5%".parse().unwrap()),
-            "holds all tokens, not the tokens that --until 5% took:",
+            "holds 813 tokens, not 813 tokens with --until 5%:",
         ),
         (
             &|settings| settings.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
@@ -76,7 +76,7 @@ fn another_measurement_is_refused_and_named() {
         for resume in [false, true] {
             let error = evaluated(&folder, |settings| {
                 change(settings);
-                settings.results.resume = Some(resume);
+                settings.results.existing = Existing::asked(false, Some(resume));
             });
             let Err(error) = error else {
                 // Both vocabularies are the same: so is the measurement.
@@ -96,7 +96,7 @@ fn another_measurement_is_refused_and_named() {
     }
     evaluated(&folder, |settings| {
         settings.run.max_rows = Some(100);
-        settings.results.force = true;
+        settings.results.existing = Existing::Replace;
     })
     .unwrap();
     assert!(folder.bytes("s.kls").len() < whole.len());
@@ -156,7 +156,7 @@ fn a_file_of_other_rows_is_refused() {
     // Of the same model in the same set-up, but rounded.
     let mut rounded = folder.write_settings("rows");
     rounded.target = target(native::KIND, Some(Encoding::U16));
-    rounded.run.force = true;
+    rounded.existing = Existing::Replace;
     write(&rounded, &FakeEngine::default(), &()).unwrap();
     let report = compared("s.kls");
     assert_eq!(report.models.len(), 1, "the numbers are not lost");

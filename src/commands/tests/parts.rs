@@ -13,7 +13,7 @@ impl Folder {
         let mut settings = self.evaluate_settings(&[model]);
         settings.results.part = part;
         settings.results.sidecar = Sidecar::At(self.path(name));
-        settings.results.resume = Some(false);
+        settings.results.existing = Existing::asked(false, Some(false));
         evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     }
 
@@ -60,11 +60,16 @@ fn parts_are_read_as_the_evaluation_that_they_make() {
             panic!("one evaluation")
         };
         paths.reverse();
-        assert_eq!(evaluation.paths(), paths);
-        assert_eq!(evaluation.header(), whole.header());
-        assert_eq!(evaluation.n_records(), whole.n_records());
-        assert_eq!(evaluation.warnings(), []);
-        let read: Vec<TokenRecord> = evaluation.records().unwrap().map(Result::unwrap).collect();
+        assert_eq!(evaluation.paths, paths);
+        assert_eq!(&evaluation.header, whole.header());
+        assert_eq!(evaluation.n_records, whole.n_records());
+        assert_eq!(evaluation.warnings, []);
+        let mut read: Vec<TokenRecord> = Vec::new();
+        let each = |window: &[TokenRecord]| {
+            read.extend_from_slice(window);
+            Ok(())
+        };
+        evaluation.read(each).unwrap();
         let debug = |records: &[TokenRecord]| format!("{records:?}");
         // NaNs are not equal to themselves.
         assert_eq!(debug(&read), debug(&records(folder.path("whole"))));
@@ -89,7 +94,7 @@ fn a_folder_of_many_evaluations_is_sorted_out() {
     paths.remove(missing.unwrap());
     paths.push(folder.path("text"));
     let (evaluations, unusable) = stored_evaluations(&paths);
-    let found: Vec<usize> = evaluations.iter().map(|one| one.paths().len()).collect();
+    let found: Vec<usize> = evaluations.iter().map(|one| one.paths.len()).collect();
     assert_eq!(found, [3, 1]);
     let reasons = reasons(&unusable);
     for (name, what) in [
@@ -136,8 +141,7 @@ fn an_interrupted_merge_leaves_nothing() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            resume: false,
-            force: false,
+            existing: Existing::asked(false, None),
         };
         let stopped = merge(&settings, &Recorder::stopping_after(2));
         assert!(stopped.unwrap_err().to_string().contains("interrupted"));
@@ -159,8 +163,7 @@ fn a_merge_that_is_submitted_again_accepts_only_its_own_file() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts,
-            resume: true,
-            force: false,
+            existing: Existing::Resume,
         };
         let partial = folder.path("joined.partial");
         // Another run left this, or another merge.

@@ -67,7 +67,7 @@ impl Both {
             n_ctx: None,
         };
         settings.results.sidecar = Sidecar::At(self.folder.path("q4.kls"));
-        settings.results.force = true;
+        settings.results.existing = Existing::Replace;
         change(&mut settings);
         evaluate(&settings, &self.engine, &()).unwrap()
     }
@@ -85,7 +85,7 @@ impl Both {
             target,
             bos: None,
             threads: 1,
-            force: true,
+            existing: Existing::Replace,
         }
     }
 }
@@ -125,16 +125,18 @@ fn every_evaluation_gives_the_records_that_stored_rows_give() {
 fn an_evaluation_resumes_and_vocabularies_are_cut_as_with_stored_rows() {
     let both = Both::new();
     let folder = &both.folder;
-    let expected = both.records("hidden", |settings| settings.results.resume = Some(false));
+    let expected = both.records("hidden", |settings| {
+        settings.results.existing = Existing::asked(false, Some(false))
+    });
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.reference = ReferenceSource::File {
         path: folder.path("hidden"),
         n_ctx: None,
     };
     settings.results.sidecar = Sidecar::At(folder.path("part.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     evaluate(&settings, &both.engine, &Recorder::stopping_after(3)).unwrap();
-    settings.results.resume = Some(true);
+    settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &both.engine, &()).unwrap();
     assert!(resumed.models[0].n_resumed > 0);
     assert_eq!(folder.records("part.kls"), expected);
@@ -285,7 +287,7 @@ fn files_compare_as_those_of_the_stored_rows() {
             threads: 1,
             results: ResultSettings {
                 sidecar: Sidecar::At(folder.path("rows.kls")),
-                force: true,
+                existing: Existing::Replace,
                 ..results()
             },
         };
@@ -318,8 +320,7 @@ fn parts_merge_to_the_whole_and_can_be_evaluated_against() {
     let settings = MergeSettings {
         output: folder.path("joined"),
         parts,
-        resume: false,
-        force: false,
+        existing: Existing::asked(false, None),
     };
     merge(&settings, &()).unwrap();
     assert!(folder.bytes("joined") == folder.bytes("hidden"));
@@ -334,8 +335,7 @@ fn parts_merge_though_each_machine_has_its_own_error() {
     let settings = MergeSettings {
         output: both.folder.path("joined"),
         parts: ["0", "1"].map(|name| both.folder.path(name)).to_vec(),
-        resume: false,
-        force: false,
+        existing: Existing::asked(false, None),
     };
     merge(&settings, &()).unwrap();
     assert!(

@@ -134,7 +134,7 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
     assert_eq!(sidecar.header().label.as_deref(), Some("small"));
     let whole = folder.bytes("q4.kls");
     let cut = whole.len() / 2;
-    settings.results.resume = Some(true);
+    settings.results.existing = Existing::Resume;
     let engine = FakeEngine::default();
     for label in [None, Some("other".parse().unwrap())] {
         fs::remove_file(folder.path("q4.kls")).ok();

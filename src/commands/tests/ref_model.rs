@@ -45,7 +45,7 @@ impl Folder {
         let engine = FakeEngine::default();
         let mut to_write = self.write_settings("two-step");
         to_write.input = input();
-        to_write.run.force = true;
+        to_write.existing = Existing::Replace;
         change_run(&mut to_write.run);
         write(&to_write, &engine, &()).unwrap();
         let mut settings = self.evaluate_settings(models);
@@ -219,7 +219,7 @@ fn sidecars_hold_the_same_records_and_those_of_separate_runs_belong_together() {
 fn what_was_cut_off_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     let mut settings = folder.ref_model_settings(&["q4"]);
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     settings.results.sidecar = Sidecar::At(folder.path("whole.kls"));
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
 
@@ -232,7 +232,7 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
     let error = &report.failed[0].error;
     assert!(error.contains("--resume"), "{error}");
     for (windows, stops) in [(3, true), (usize::MAX, false)] {
-        settings.results.resume = Some(true);
+        settings.results.existing = Existing::Resume;
         let observer = Recorder::stopping_after(windows);
         let report = evaluate(&settings, &FakeEngine::default(), &observer).unwrap();
         assert!(report.models[0].n_resumed > 0);
@@ -242,10 +242,10 @@ fn what_was_cut_off_resumes_to_the_same_bytes() {
 
     // Over another text, nothing is continued.
     settings.results.sidecar = Sidecar::At(folder.path("other.kls"));
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     evaluate(&settings, &failing, &()).unwrap();
     fs::write(folder.path("text"), "other words ".repeat(60)).unwrap();
-    settings.results.resume = Some(true);
+    settings.results.existing = Existing::Resume;
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let error = &report.failed[0].error;
     assert!(error.contains("another"), "{error}");

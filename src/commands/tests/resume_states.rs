@@ -10,21 +10,21 @@ fn a_write_of_hidden_states_that_is_stopped_resumes_to_the_same_bytes() {
     for encoding in [Encoding::Hidden, Encoding::Hidden16] {
         let engine = with(FakeStates::Single { error: 1e-3 });
         let mut whole = folder.states_settings("whole", encoding);
-        whole.run.force = true;
+        whole.existing = Existing::Replace;
         write(&whole, &engine, &()).unwrap();
         for windows in [1, 2, 7] {
             let name = format!("{encoding}{windows}");
             let mut settings = folder.states_settings(&name, encoding);
             write(&settings, &engine, &Recorder::stopping_after(windows)).unwrap_err();
-            settings.resume = true;
+            settings.existing = Existing::Resume;
             let observer = Recorder::default();
             let written = write(&settings, &engine, &observer).unwrap();
-            assert!(!written.was_whole);
+            assert!(!written.file.was_whole);
             assert!(folder.bytes(&name) == folder.bytes("whole"), "{name}");
             // What the first run's trial has found is in the header.
             let tried = observer.heard().contains(&"begin checking".to_owned());
             assert_eq!(tried, windows == 1, "{windows}");
-            assert!(write(&settings, &engine, &()).unwrap().was_whole);
+            assert!(write(&settings, &engine, &()).unwrap().file.was_whole);
         }
     }
 }
@@ -41,7 +41,7 @@ fn a_file_cut_off_anywhere_resumes_to_the_same_bytes() {
     .unwrap();
     let whole = folder.bytes("whole");
     let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
+    settings.existing = Existing::Resume;
     for length in (0..whole.len()).step_by(509) {
         fs::write(folder.path("ref.partial"), &whole[..length]).unwrap();
         write(&settings, &engine, &()).unwrap();
@@ -56,14 +56,14 @@ fn auto_resumes_what_it_began() {
     for states in [FakeStates::Half, FakeStates::Never { error: 0.1 }] {
         let engine = with(states);
         let mut whole = folder.auto_settings("whole");
-        whole.run.force = true;
+        whole.existing = Existing::Replace;
         write(&whole, &engine, &()).unwrap();
         let mut settings = folder.auto_settings("ref");
         write(&settings, &engine, &Recorder::stopping_after(4)).unwrap_err();
-        settings.resume = true;
+        settings.existing = Existing::Resume;
         write(&settings, &engine, &()).unwrap();
         assert!(folder.bytes("ref") == folder.bytes("whole"));
-        assert!(write(&settings, &engine, &()).unwrap().was_whole);
+        assert!(write(&settings, &engine, &()).unwrap().file.was_whole);
         fs::remove_file(folder.path("ref")).unwrap();
     }
 }
@@ -75,7 +75,7 @@ fn another_encoding_is_not_resumed() {
     let settings = folder.states_settings("ref", Encoding::U16);
     write(&settings, &engine, &Recorder::stopping_after(3)).unwrap_err();
     let mut settings = folder.states_settings("ref", Encoding::Hidden);
-    settings.resume = true;
+    settings.existing = Existing::Resume;
     let error = write(&settings, &engine, &()).unwrap_err().to_string();
     assert!(
         error.contains("encoding: \"u16\" there, \"hidden\" here"),

@@ -31,7 +31,7 @@ fn windows_that_are_decoded_together_give_the_records_of_one_by_one() {
         together(&mut settings.run, n);
         settings.run.max_rows = max_rows;
         settings.results.sidecar = Sidecar::At(folder.path("q4.kls"));
-        settings.results.force = true;
+        settings.results.existing = Existing::Replace;
         let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
         assert!(report.failed.is_empty());
         folder.records("q4.kls")
@@ -61,7 +61,7 @@ fn hidden_states_are_those_of_one_window_at_a_time() {
     ] {
         let mut settings = folder.write_settings("ref");
         settings.target = target(native::KIND, Some(encoding));
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         together(&mut settings.run, 3);
         write(&settings, &FakeEngine::default(), &()).unwrap();
         assert_eq!(recorded(&folder, "ref"), expected, "{encoding}");
@@ -83,14 +83,15 @@ fn a_resumed_run_uses_the_batches_that_it_began_with() {
     write(&settings, &fails, &()).unwrap_err();
     // What is best may have changed since: it depends on the memory that is free.
     (settings.run.n_batch, settings.run.n_parallel) = (None, None);
-    settings.resume = true;
+    settings.existing = Existing::Resume;
     let resumed = write(&settings, &FakeEngine::default(), &()).unwrap();
-    assert!(resumed.n_rows < 9 * 64);
+    assert!(resumed.file.n_rows < 9 * 64);
     assert!(folder.bytes("ref") == whole);
     // It is whole.
     assert!(
         write(&settings, &FakeEngine::default(), &())
             .unwrap()
+            .file
             .was_whole
     );
 }
@@ -112,11 +113,11 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let whole = folder.bytes("q4.kls");
     fs::remove_file(folder.path("q4.kls")).unwrap();
-    settings.results.resume = Some(false);
+    settings.results.existing = Existing::asked(false, Some(false));
     let failed = evaluate(&settings, &fails, &()).unwrap();
     assert_eq!(failed.failed.len(), 1);
     (settings.run.n_batch, settings.run.n_parallel) = (None, None);
-    settings.results.resume = Some(true);
+    settings.results.existing = Existing::Resume;
     let resumed = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     assert!(resumed.failed.is_empty(), "{:?}", resumed.failed);
     assert!(folder.bytes("q4.kls") == whole);

@@ -125,7 +125,7 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = Some(n_batch);
         settings.run.n_ubatch = n_ubatch;
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         let written = write(&settings, &FakeEngine::default(), &()).unwrap();
         let checked = written.checked.unwrap();
         assert!(checked.is_exact() && checked.max_kld == 0.0 && checked.mean_kld == 0.0);
@@ -137,7 +137,7 @@ fn hidden_states_give_the_rows_that_f32_would_hold() {
         );
         // Two windows of 64 and what is left: the trial goes over the first.
         assert_eq!((states.check.n_rows, states.check.max_kld), (64, 0.0));
-        let one_call_each = written.n_rows.div_ceil(64) - 1;
+        let one_call_each = written.file.n_rows.div_ceil(64) - 1;
         let more = checked.n_rows - 64;
         assert!(
             more >= one_call_each && more <= one_call_each * u64::from(n_batch.min(64)),
@@ -152,7 +152,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
     let with_n_ctx = |n_ctx: u32| {
         let mut settings = folder.states_settings("states", Encoding::Hidden);
         settings.run.n_batch = None;
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         let Source::Texts(text) = &mut settings.input else {
             panic!("a text is cut into windows")
         };
@@ -306,7 +306,7 @@ fn what_hidden_states_cannot_give_is_refused_at_once() {
     // The other encodings do not need them.
     for encoding in [Encoding::U16, Encoding::F32] {
         let mut settings = folder.states_settings("rows", encoding);
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         let written = write(&settings, &with(FakeStates::Unknown), &()).unwrap();
         assert_eq!(written.checked, None);
     }
@@ -337,7 +337,7 @@ fn auto_stores_hidden_states_where_they_are_smaller_and_exact() {
     let encoding = |name: &str, states: FakeStates| {
         let lines = Lines::default();
         let mut settings = folder.auto_settings(name);
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         write(&settings, &with(states), &lines).unwrap();
         (folder.header(name).encoding, lines.of("encoding"))
     };
@@ -371,7 +371,7 @@ fn every_run_lists_the_sizes_of_all_encodings() {
     ] {
         let lines = Lines::default();
         let mut settings = folder.states_settings("ref", encoding);
-        settings.run.force = true;
+        settings.existing = Existing::Replace;
         write(&settings, &FakeEngine::default(), &lines).unwrap();
         let sizes = lines.of("sizes");
         let listed: Vec<&str> = sizes
@@ -383,7 +383,7 @@ fn every_run_lists_the_sizes_of_all_encodings() {
     }
     let lines = Lines::default();
     let mut settings = folder.write_settings("ref");
-    settings.run.force = true;
+    settings.existing = Existing::Replace;
     write(&settings, &with(FakeStates::Unknown), &lines).unwrap();
     assert!(!lines.of("sizes").contains("hidden"));
 }
@@ -403,7 +403,7 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
                 text.windowing.n_ctx = 24;
             }
             settings.run.max_rows = max_rows;
-            settings.run.force = true;
+            settings.existing = Existing::Replace;
             settings.part = part;
             settings
         };
@@ -417,8 +417,7 @@ fn parts_of_hidden_states_make_the_bytes_of_one_run() {
         let settings = MergeSettings {
             output: folder.path("joined"),
             parts: parts.collect(),
-            resume: false,
-            force: true,
+            existing: Existing::Replace,
         };
         merge(&settings, &()).unwrap();
         assert!(

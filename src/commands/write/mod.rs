@@ -17,33 +17,27 @@ use super::context::{
 use super::devices::{self, connect_devices};
 use super::input;
 use super::observer::{Observer, Watch};
-use super::output::{Overwrite, PartialFile, check_free_space, partial_path};
+use super::output::{Existing, NewFile, PartialFile, check_free_space, partial_path};
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::{Selection, n_rows, n_tokens};
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
-use crate::report::{DeviceInfo, DeviceWait, Warning};
+use crate::report::{DeviceInfo, Warning};
 use crate::score::RowError;
 use stored::{Choice, Hidden};
 
 /// A reference that was written.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The file, as given.
-    pub path: String,
-    /// True if the file was whole before this run, which then did nothing.
-    pub was_whole: bool,
-    pub file_bytes: u64,
-    /// Rows that this run computed.
-    pub n_rows: u64,
+    /// The file, whose rows are those that this run computed: none if it was whole before.
+    pub file: NewFile,
     /// Tokens that this run decoded.
     pub n_tokens: u64,
     /// Where hidden states are stored: how the rows that were computed from them again compare with
     /// the model's own.
     pub checked: Option<RowError>,
-    /// Seconds in all, and where they went.
-    pub wall_s: f64,
+    /// Seconds, by where they went.
     pub decode_s: f64,
     pub encode_s: f64,
     pub write_s: f64,
@@ -54,7 +48,6 @@ pub struct Written {
     /// The busy time of the accelerator that computed all layers; `None` without one, and where
     /// hidden states are written.
     pub device: Option<DeviceInfo>,
-    pub warnings: Vec<Warning>,
 }
 
 /// Writes a reference.
@@ -73,11 +66,8 @@ pub fn write<E: Engine>(
     // Created before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
     let can_resume = settings.target.can_resume();
-    let overwrite = Overwrite {
-        replace_target: settings.run.force || whole.is_some(),
-        ..Overwrite::asked(settings.run.force, can_resume.then_some(settings.resume))
-    };
-    let output = PartialFile::create(&settings.output, overwrite)?;
+    let may_replace = settings.existing == Existing::Replace || whole.is_some();
+    let output = PartialFile::create(&settings.output, may_replace, settings.existing)?;
     let begun = match can_resume {
         true => resume::cut_off(&output)?,
         false => None,
@@ -127,38 +117,30 @@ pub fn write<E: Engine>(
         },
         decoding,
     };
-    let written = match whole {
+    let mut written = match whole {
         Some(whole) => {
             choice.as_begun(&whole, &mut about)?;
-            was_whole(&whole)
+            let mut written = Written::default();
+            (written.file.was_whole, written.file.file_bytes) = (true, whole.file_bytes());
+            written
         }
         None => write_missing(&choice, about, output, begun, watch)?,
     };
     drop(choice);
     model.drop_last();
-    Ok(Written {
-        path: settings.output.display().to_string(),
-        wall_s: started.elapsed().as_secs_f64(),
-        warnings: watch.warnings(),
-        ..written
-    })
+    written.file.path = settings.output.display().to_string();
+    written.file.wall_s = started.elapsed().as_secs_f64();
+    written.file.warnings = watch.warnings();
+    Ok(written)
 }
 
 /// Opens the file if `--resume` finds it whole: the earlier run was not cut off, or was resumed
 /// already.
 fn whole_already(settings: &WriteSettings) -> Option<NativeReader> {
     let is_cut_off = partial_path(&settings.output).exists();
-    (settings.resume && !is_cut_off)
+    (settings.existing == Existing::Resume && !is_cut_off)
         .then(|| NativeReader::open(&settings.output).ok())
         .flatten()
-}
-
-fn was_whole(whole: &NativeReader) -> Written {
-    Written {
-        was_whole: true,
-        file_bytes: whole.file_bytes(),
-        ..Written::default()
-    }
 }
 
 /// Writes the windows that no earlier run has written.
@@ -271,18 +253,21 @@ fn write_missing<M: Model + Sync>(
     }
     let device = timing.device.map(DeviceInfo::from);
     if let Some(device) = &device
-        && let Some(waited) = device.warning(DeviceWait::Encoding, DeviceWait::Writing)
+        && let Some(waited) = device.warning(true)
     {
         watch.warn(waited);
     }
-    let file_bytes = output.commit_direct(file)?;
+    let new_file = NewFile {
+        file_bytes: output.commit_direct(file)?,
+        n_rows: n_rows(missing),
+        ..NewFile::default()
+    };
     if let Some(warning) = Warning::of_forms(forms) {
         watch.warn(warning);
     }
     let checked = hidden.map(|Hidden { writing, .. }| (writing.checked, writing.check_time));
     Ok(Written {
-        file_bytes,
-        n_rows: n_rows(missing),
+        file: new_file,
         n_tokens: n_tokens(missing),
         checked: checked.map(|(rows, _)| rows),
         check_s: checked.map_or(0.0, |(_, time)| (trial_time + time).as_secs_f64()),
@@ -291,6 +276,5 @@ fn write_missing<M: Model + Sync>(
         write_s: timing.write.as_secs_f64(),
         core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
         device,
-        ..Written::default()
     })
 }

@@ -71,11 +71,11 @@ impl Comparison {
     pub fn breakdown_text(&self) -> String {
         /// As many columns as fit 80 characters.
         const MODELS_BESIDE: usize = 5;
-        let names = Names::of(self);
+        let names = Names::of(&self.labels());
         let mut text = String::new();
         for (by, (titles, rows)) in self.models.chunks(MODELS_BESIDE).flat_map(tables) {
             let bins: Vec<&str> = rows.iter().map(|(bin, _)| bin.as_str()).collect();
-            let bin_names = Names::of_whole_labels(&bins);
+            let bin_names = Names::whole(&bins);
             let title = title(by, self.reference.unit());
             text.push_str(&format!("\nMean KLD {title}, nats\n"));
             text.push_str(&fitted(&names, |width| {

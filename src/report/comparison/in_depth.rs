@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use super::names::Names;
 use super::text::{clusters, p_value, signed};
-use super::{ComparedModel, ComparedReference, Comparison, WorstText};
-use crate::report::json::Versions;
+use super::{ComparedModel, ComparedReference, Comparison};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{count, ends, percent, printable, short_kld, short_percent};
-use crate::report::result::ModelInfo;
+use crate::report::result::Versions;
+use crate::report::result::{ModelInfo, WorstText};
 use crate::report::warning::Warning;
 use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
@@ -114,7 +114,7 @@ impl InDepth {
     pub fn text(&self) -> String {
         /// Wide enough for most quants.
         const NAME_WIDTH: usize = 24;
-        let names = Names::of_labels(&[&self.a.label, &self.b.label]);
+        let names = Names::of(&[&self.a.label, &self.b.label]);
         let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
         let (a, b) = (name(&self.a), name(&self.b));
         let level = short_percent(self.confidence.level());

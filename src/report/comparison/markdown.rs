@@ -72,7 +72,7 @@ impl Comparison {
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(verdict) = self.verdict(&Names::whole(self), usize::MAX) {
+        if let Some(verdict) = self.verdict(&Names::whole(&self.labels()), usize::MAX) {
             let _ = writeln!(out, "\n{}", escaped(&verdict));
         }
         out

@@ -7,17 +7,14 @@ mod in_depth;
 mod markdown;
 mod model;
 mod names;
-mod only;
 mod text;
-mod worst;
 
 use std::path::Path;
 
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
-use super::json::Versions;
-use super::result::{ModelInfo, unit};
+use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
 use super::warning::Warning;
 use crate::stats::Confidence;
 
@@ -25,7 +22,6 @@ pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
 pub use model::{ComparedModel, ComparedPair, DifferenceToBest, PairKind};
 pub(super) use names::Names;
-pub use worst::{WorstText, WorstToken, WorstTop};
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
@@ -89,6 +85,11 @@ pub struct NotCompared {
 }
 
 impl Comparison {
+    fn labels(&self) -> Vec<&str> {
+        let models = self.models.iter();
+        models.map(|model| model.label.as_str()).collect()
+    }
+
     /// The model with the lowest mean KLD; the noise floor does not count.
     #[must_use]
     pub fn best(&self) -> Option<&ComparedModel> {
@@ -170,18 +171,32 @@ impl Comparison {
 }
 
 impl ComparedReference {
+    /// The reference, as far as a sidecar records it, as the report of an evaluation shows it.
+    fn info(&self) -> ReferenceInfo {
+        let name = self.file_name.clone();
+        ReferenceInfo {
+            path: name.unwrap_or_else(|| "one reference".to_owned()),
+            kind: self.kind.clone().unwrap_or_default(),
+            n_ctx: self.n_ctx,
+            n_vocab: self.n_vocab,
+            model: self.model.clone(),
+            first_scored: Some(self.first_scored),
+            text: self.text.clone(),
+            backend: self.backend.clone(),
+            groups: Some(self.groups.clone()),
+            prompts: self.prompts.then(PromptsInfo::default),
+            ..ReferenceInfo::default()
+        }
+    }
+
     /// Reads what a sidecar records of its reference.
     #[must_use]
     pub fn of(header: &SidecarHeader) -> Self {
         let reference = &header.reference;
-        let model = reference.model.as_ref().map(|model| {
-            let name = model.file_name.as_deref().unwrap_or_default();
-            ModelInfo::new(Path::new(name), model)
-        });
         Self {
             file_name: reference.file_name.clone(),
             kind: reference.kind.clone(),
-            model,
+            model: reference.model.as_ref().map(ModelInfo::of_reference),
             text: reference.text.clone(),
             fingerprint: reference.fingerprint.clone(),
             backend: reference.backend.clone(),

@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use kl_formats::BackendIdentity;
 use serde::Serialize;
 
-use super::worst::WorstToken;
-use crate::report::result::ModelResult;
+use crate::report::result::{ModelResult, WorstToken};
 use crate::stats::{ClusteredMean, PairedDifference, Point};
 
 /// An evaluated model, as a row of the table.

@@ -1,6 +1,5 @@
 //! Names of models where there is little room.
 
-use super::Comparison;
 use crate::report::number::printable;
 
 /// Names as short as they can be told apart: labels without the part that all begin with.
@@ -12,34 +11,24 @@ pub struct Names {
 }
 
 impl Names {
-    /// Shortens the labels of a comparison.
-    pub fn of(comparison: &Comparison) -> Self {
-        Self::of_labels(&labels(comparison))
-    }
-
     /// Shortens labels.
-    pub fn of_labels(labels: &[&str]) -> Self {
+    pub fn of(labels: &[&str]) -> Self {
         let printed: Vec<String> = labels.iter().map(|label| printable(label)).collect();
         Self::without(common_prefix(&printed), labels)
     }
 
-    /// The labels of a comparison, as they are.
-    pub fn whole(comparison: &Comparison) -> Self {
-        Self::of_whole_labels(&labels(comparison))
-    }
-
     /// Labels as they are.
-    pub fn of_whole_labels(labels: &[&str]) -> Self {
+    pub fn whole(labels: &[&str]) -> Self {
         Self::without("", labels)
     }
 
     fn without(prefix: &str, labels: &[&str]) -> Self {
-        let labels = labels.iter().map(|&label| label.to_owned());
+        let names = labels
+            .iter()
+            .map(|label| ((*label).to_owned(), name(label, prefix)));
         Self {
             prefix: prefix.to_owned(),
-            names: labels
-                .map(|label| (label.clone(), name(&label, prefix)))
-                .collect(),
+            names: names.collect(),
         }
     }
 
@@ -48,17 +37,12 @@ impl Names {
     pub fn short(&self, label: &str, width: usize) -> String {
         let name = name(label, &self.prefix);
         let short = cut(&name, width);
-        let alike: Vec<&(String, Vec<char>)> = self
-            .names
-            .iter()
-            .filter(|(_, other)| cut(other, width) == short)
-            .collect();
+        let alike = self.names.iter();
+        let alike = alike.filter(|(_, other)| cut(other, width) == short);
+        let alike: Vec<_> = alike.collect();
         let others = alike.iter().filter(|(other, _)| other != label);
-        let Some(start) = others
-            .clone()
-            .map(|(_, other)| n_common(&name, other))
-            .min()
-        else {
+        let common = others.clone().map(|(_, other)| n_common(&name, other));
+        let Some(start) = common.min() else {
             return short.into_iter().collect();
         };
         let from_start = cut_from(&name, start, width);
@@ -81,19 +65,11 @@ impl Names {
     }
 }
 
-fn labels(comparison: &Comparison) -> Vec<&str> {
-    let models = comparison.models.iter();
-    models.map(|model| model.label.as_str()).collect()
-}
-
 /// A label without what all begin with.
 fn name(label: &str, prefix: &str) -> Vec<char> {
     let label = printable(label);
-    label
-        .strip_prefix(prefix)
-        .unwrap_or(&label)
-        .chars()
-        .collect()
+    let name = label.strip_prefix(prefix).unwrap_or(&label);
+    name.chars().collect()
 }
 
 /// The common start of several labels, up to a `-`, `.` or `/`: a `_` is often within a quant's
@@ -169,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_long_name_keeps_its_end() {
-        let short = |label, width| Names::of_labels(&[label]).short(label, width);
+        let short = |label, width| Names::of(&[label]).short(label, width);
         assert_eq!(short("q4_K_M", 6), "q4_K_M");
         assert_eq!(short("instruct-q4_K_M", 10), "ins…q4_K_M");
         assert_eq!(short("éééé", 3), "…éé");
@@ -178,7 +154,7 @@ mod tests {
     #[test]
     fn names_stay_distinct_when_they_are_cut() {
         let short = |labels: &[&str], width| -> Vec<String> {
-            let names = Names::of_labels(labels);
+            let names = Names::of(labels);
             labels
                 .iter()
                 .map(|label| names.short(label, width))

@@ -8,7 +8,9 @@ use crate::report::number::{
     SizeUnit, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld,
     short_percent,
 };
+use crate::report::result::{ModelReport, WorstToken};
 use crate::report::set_up;
+use crate::report::text_report;
 use crate::report::warning::Warning;
 use crate::stats::{ClusterKind, Clustering};
 
@@ -28,10 +30,26 @@ const NOISE: &str = "-";
 const INCOMPLETE: &str = "!";
 
 impl Comparison {
+    /// The report of the only model, as its evaluation printed it, but for what no sidecar holds.
+    /// `None` for several models.
+    #[must_use]
+    pub fn only_report(&self, shows_breakdown: bool) -> Option<String> {
+        let [model] = self.models.as_slice() else {
+            return None;
+        };
+        let report = ModelReport {
+            shows_breakdown,
+            max_at_text: max_at_text(model),
+            ..ModelReport::of(model.result.clone())
+        };
+        let text = text_report(&report, &self.reference.info());
+        Some(text + &self.not_compared_text())
+    }
+
     /// Everything that a terminal shows: the table, the paired differences, and what to know.
     #[must_use]
     pub fn text(&self) -> String {
-        let names = Names::of(self);
+        let names = Names::of(&self.labels());
         let mut text = self.table() + &self.differences_text(&names);
         let (titles, rows) = self.set_up_table();
         if !rows.is_empty() {
@@ -54,7 +72,7 @@ impl Comparison {
     /// The table of the models, and which is the best.
     #[must_use]
     pub fn table(&self) -> String {
-        let names = Names::of(self);
+        let names = Names::of(&self.labels());
         let mut text = self.title(&names);
         text.push('\n');
         text.push_str(&self.models_text(&names));
@@ -165,15 +183,12 @@ impl Comparison {
         let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
         let mut text = String::new();
         let mut line = |mark: &str, what: &str| text.push_str(&format!("{mark} {what}\n"));
-        if marked(ALIKE) {
-            let what = "cannot be told from the best, by Holm's test on the same tokens";
-            line(ALIKE, what);
-        }
-        if marked(PARETO) {
-            line(
-                PARETO,
-                "on the Pareto front: no other is as small and as near",
-            );
+        let alike = "cannot be told from the best, by Holm's test on the same tokens";
+        let pareto = "on the Pareto front: no other is as small and as near";
+        for (mark, what) in [(ALIKE, alike), (PARETO, pareto)] {
+            if marked(mark) {
+                line(mark, what);
+            }
         }
         if self.models.iter().any(|model| model.is_noise_floor) {
             line(NOISE, "the noise floor: the reference's own model");
@@ -308,6 +323,14 @@ impl Comparison {
     }
 }
 
+/// The text of the token with the largest finite KLD; infinite ones come before it in `top`.
+fn max_at_text(model: &ComparedModel) -> Option<String> {
+    let at = &model.summary.kld.as_ref()?.max_at;
+    let is_there = |token: &&WorstToken| (token.window, token.position) == (at.window, at.position);
+    let largest = model.top.iter().find(is_there)?;
+    largest.text.as_ref()?.next.clone()
+}
+
 /// `a`, `a and b`, `a, b and c`, or the first few and how many others there are.
 fn list(mut names: Vec<String>) -> String {
     if names.len() > NAMED {
@@ -369,6 +392,7 @@ pub fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::sample;
     use crate::report::tests::sample::comparison;
 
     /// As `ls` shows it, not the tensors alone.
@@ -429,7 +453,7 @@ mod tests {
     }
 
     fn said(comparison: &Comparison) -> Option<String> {
-        comparison.verdict(&Names::of(comparison), usize::MAX)
+        comparison.verdict(&Names::of(&comparison.labels()), usize::MAX)
     }
 
     #[test]
@@ -473,5 +497,25 @@ mod tests {
         assert_eq!(list(names(2)), "0 and 1");
         assert_eq!(list(names(4)), "0, 1, 2 and 3");
         assert_eq!(list(names(6)), "0, 1, 2 and 3 others");
+    }
+
+    /// The largest KLD is the largest finite one, and infinite ones are listed before it.
+    #[test]
+    fn the_token_at_the_maximum_is_not_an_infinite_one() {
+        let mut of = sample::comparison();
+        of.models.truncate(1);
+        let model = &mut of.models[0];
+        let at = model.summary.kld.as_ref().unwrap().max_at;
+        let (infinite, finite) = model.top.split_first_mut().unwrap();
+        infinite.kld = f64::INFINITY;
+        (finite[0].window, finite[0].position) = (at.window, at.position);
+        let text = finite[0].text.as_mut().unwrap();
+        text.next = Some(" finite".to_owned());
+        let report = of.only_report(false).unwrap();
+        let line = report.lines().find(|line| line.contains("maximum"));
+        assert!(line.unwrap().contains("\" finite\""), "{report}");
+        of.models[0].top.truncate(1);
+        let report = of.only_report(false).unwrap();
+        assert!(!report.contains("\" there\""), "{report}");
     }
 }

@@ -107,9 +107,8 @@ impl ChartData<'_> {
             let (size, kld) = (model.size?, model.kld?);
             Some(!model.floor && size > 0.0 && kld > 0.0)
         };
-        self.models
-            .iter()
-            .any(|model| is_drawn(model) == Some(true))
+        let mut drawn = self.models.iter().filter_map(is_drawn);
+        drawn.any(|is_drawn| is_drawn)
     }
 }
 
@@ -198,20 +197,15 @@ impl ForestScale {
 /// models from all of the Pareto front, and then those with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
-    let quants = comparison
-        .models
-        .iter()
-        .filter(|model| model.is_candidate() || !has_quants);
+    let models = comparison.models.iter();
+    let quants = models.filter(|model| model.is_candidate() || !has_quants);
     let labels = quants.map(|model| model.label.as_str());
-    let best = comparison
-        .best()
-        .into_iter()
-        .map(|best| best.label.as_str());
+    let best = comparison.best().map(|best| best.label.as_str());
     let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
     let n = steps.len().min(MAX_SHOWN - 1);
     let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
     let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);
-    for label in best.chain(spread).chain(labels.clone()) {
+    for label in best.into_iter().chain(spread).chain(labels.clone()) {
         if chosen.len() < MAX_SHOWN && !chosen.contains(&label) {
             chosen.push(label);
         }

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, context};
-use thiserror::Error;
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, HtmlEscape, UndefinedBehavior, Value, context,
+};
 
 use super::comparison::{ComparedModel, Comparison};
 use super::number;
 use answer::Answer;
 use chart_data::ChartData;
-use set_up::SetUpTable;
 
 const TEMPLATE: &str = include_str!("page.html");
 const CSS: &str = include_str!("page.css");
@@ -41,23 +41,11 @@ const MISSING: &str = "–";
 /// More names than this are cut short.
 const MAX_NAMES: usize = 8;
 
-/// Why a page could not be made.
-#[derive(Error, Debug)]
-#[non_exhaustive]
-pub enum PageError {
-    /// A value could not be written as JSON.
-    #[error("cannot write the data of the page's charts as JSON: {0}")]
-    Json(#[from] serde_json::Error),
-    /// The template failed.
-    #[error("cannot render the page: {0}")]
-    Template(#[from] minijinja::Error),
-}
-
 /// The page of a comparison: a whole HTML document, which loads nothing else.
 ///
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
-pub fn html(comparison: &Comparison) -> Result<String, PageError> {
+pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let (answer, reference) = (Answer::of(comparison), &comparison.reference);
     let data = ChartData::of(comparison, &answer);
     let models = &comparison.models;
@@ -66,15 +54,9 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
     let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.estimate.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
-    let floors = models
-        .iter()
-        .filter(|m| m.is_noise_floor && m.mean_kld().is_some());
     let values = context! {
         c => Value::from(Serde(comparison)),
-        first => models.first().map(|model| Value::from(Serde(model))),
         best => comparison.best().map(|model| Value::from(Serde(model))),
-        floors => floors.map(|model| Value::from(Serde(model))).collect::<Vec<_>>(),
-        has_macro => models.iter().any(|m| m.summary.kld_macro.is_some()),
         has_sizes => data.has_sizes(),
         window => reference.unit(),
         title => original.unwrap_or("a model"),
@@ -82,15 +64,14 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
         // Labels are unique.
         left_out => models.iter().map(|m| (label(m), m.n_left_out())).collect::<BTreeMap<_, _>>(),
         sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
-        n_tokens => models.iter().map(|m| m.summary.n_tokens).max(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
         answer => Value::from(Serde(&answer)),
-        reference_rows => set_up::reference_rows(comparison),
-        set_up => Value::from(Serde(SetUpTable::of(models, reference.prompts))),
+        computed_with => set_up::of_reference(comparison),
+        set_up => set_up::columns(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
-        data => Value::from_safe_string(data.json()?),
+        data => Value::from_safe_string(data.json().map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?),
         licences => Value::from_safe_string(LICENCES.to_owned()),
         scripts => SCRIPTS.map(|script| Value::from_safe_string(script.to_owned())),
     };
@@ -99,7 +80,7 @@ pub fn html(comparison: &Comparison) -> Result<String, PageError> {
     // What a comparison lacks is shown as a dash.
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     add_filters(&mut environment);
-    Ok(environment.template_from_str(TEMPLATE)?.render(values)?)
+    environment.template_from_str(TEMPLATE)?.render(values)
 }
 
 /// Adds the filters by which the template shows values: a dash for what is missing.

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::html;
-use crate::report::comparison::{ComparedModel, Comparison, WorstToken};
+use crate::report::WorstToken;
+use crate::report::comparison::{ComparedModel, Comparison};
 use crate::report::tests::sample;
 use crate::stats::{Bin, Estimate};
 

@@ -9,18 +9,50 @@ mod verdict;
 
 use serde::Serialize;
 
-use super::json::Versions;
 use super::warning::Warning;
 
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
 pub use states::{HeadInfo, StatesInfo};
 pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
-pub use tokens::{DivergentToken, PromptReport, TokenColumns, TokenContext, TopToken};
+pub use tokens::{
+    DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
+};
 pub use verdict::{Reason, Verdict};
 
+/// The version of the keys of every JSON document: see docs/PROMISES.md for what raises it.
+const JSON_VERSION: u32 = 1;
+
+/// The first keys of every JSON document.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Versions {
+    /// The version of the program that wrote the document.
+    pub kl_version: &'static str,
+    /// The version of the document's keys. It changes only if a key is removed or renamed, or if its
+    /// meaning or type changes; new keys do not change it.
+    pub json_version: u32,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self {
+            kl_version: env!("CARGO_PKG_VERSION"),
+            json_version: JSON_VERSION,
+        }
+    }
+}
+
+/// A document's text, indented, which ends with a line feed.
+///
+/// # Errors
+/// If a value cannot be written as JSON.
+pub fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
 /// One run: a reference, and the models evaluated against it.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// The program that wrote the document, and the version of its keys.
@@ -43,17 +75,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report on no model yet.
-    #[must_use]
-    pub fn new(reference: ReferenceInfo) -> Self {
-        Self {
-            versions: Versions::default(),
-            reference,
-            complete: false,
-            models: Vec::new(),
-            failed: Vec::new(),
-            warnings: Vec::new(),
-            unwritten: Vec::new(),
+    /// The whole result as JSON. It is indented unless it holds the values of every token, which
+    /// nobody reads line by line.
+    ///
+    /// # Errors
+    /// If a value cannot be written as JSON.
+    pub fn json(&self) -> serde_json::Result<String> {
+        match self.models.iter().any(|model| model.tokens.is_some()) {
+            true => Ok(serde_json::to_string(self)? + "\n"),
+            false => json_text(self),
         }
     }
 }

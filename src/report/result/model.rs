@@ -12,7 +12,7 @@ use super::verdict::Verdict;
 use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 
 /// A model's name and size.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Default, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelInfo {
     /// Its path, as given; for a reference's model, its file name.
@@ -38,6 +38,13 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// Describes a reference's model, whose path is not known.
+    #[must_use]
+    pub fn of_reference(identity: &ModelIdentity) -> Self {
+        let name = identity.file_name.as_deref().unwrap_or_default();
+        Self::new(Path::new(name), identity)
+    }
+
     /// The name of an evaluation of the model where the user has not named it.
     #[must_use]
     pub fn default_label(&self) -> &str {
@@ -71,7 +78,7 @@ impl ModelInfo {
 
 /// The result of one model: what its records and its names give. Every report, table, page and file
 /// shows it.
-#[derive(Serialize, Debug, Clone)]
+#[derive(Serialize, Debug, Default, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelResult {
     /// The user's name for the evaluation; the file's name without `.gguf` if no name was given.
@@ -99,7 +106,7 @@ pub struct ModelResult {
 }
 
 /// A model of a run.
-#[derive(Serialize, Debug)]
+#[derive(Serialize, Debug, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelReport {
     /// Its result.
@@ -156,21 +163,7 @@ impl ModelReport {
     pub fn of(result: ModelResult) -> Self {
         Self {
             result,
-            set_up: None,
-            shows_breakdown: false,
-            llama_perplexity: None,
-            logits: None,
-            max_at_text: None,
-            sidecar: None,
-            interrupted: None,
-            shard: None,
-            n_resumed: 0,
-            timing: None,
-            not_available: Vec::new(),
-            conditions: Vec::new(),
-            prompts: None,
-            top: None,
-            tokens: None,
+            ..Self::default()
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The reference that models are evaluated against.
 
-use std::path::Path;
-
 use kl_formats::{About, BackendIdentity, Prompts, TextIdentity, Values};
 use serde::Serialize;
 
@@ -71,10 +69,6 @@ impl ReferenceInfo {
     /// Collects what is known of a reference.
     #[must_use]
     pub fn new(about: &About) -> Self {
-        let model = about.model.as_ref().map(|model| {
-            let name = model.file_name.as_deref().unwrap_or_default();
-            ModelInfo::new(Path::new(name), model)
-        });
         Self {
             path: about.path.display().to_string(),
             kind: about.kind.to_string(),
@@ -82,7 +76,7 @@ impl ReferenceInfo {
             n_vocab: about.n_vocab,
             encoding: about.encoding.to_string(),
             states: about.states.as_ref().map(StatesInfo::new),
-            model,
+            model: about.model.as_ref().map(ModelInfo::of_reference),
             first_scored: about.first_scored,
             n_windows: about.n_windows,
             text: about.text.clone(),

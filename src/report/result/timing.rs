@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::pipeline::{DeviceTime, Timing};
-use crate::report::warning::{DeviceWait, Warning};
+use crate::report::warning::Warning;
 
 /// Where the decoding thread's time went, in seconds; the parts but `core_wait_s` and `device` add up to
 /// about `wall_s`.
@@ -64,16 +64,26 @@ impl DeviceInfo {
     /// The share of its time that a device may wait without a word.
     const MAX_WAITED: f64 = 0.1;
 
-    /// The warning that a run which left its device waiting deserves, if any: for the CPU to do
-    /// `work`, or for the `file`.
+    /// The warning that a run which left its device waiting deserves, if any: a run that writes a
+    /// reference, or one that evaluates a model.
     #[must_use]
-    pub fn warning(&self, work: DeviceWait, file: DeviceWait) -> Option<Warning> {
+    pub fn warning(&self, writes: bool) -> Option<Warning> {
         let waited = self.waited_cpu_s + self.waited_file_s;
         let busy_share = self.busy_share;
         let has_waited = self.busy_s + waited >= Self::MIN_S && busy_share < 1.0 - Self::MAX_WAITED;
-        let wait = match self.waited_file_s > self.waited_cpu_s {
-            true => file,
-            false => work,
+        let wait = match (writes, self.waited_file_s > self.waited_cpu_s) {
+            (false, false) => {
+                "for the CPU to score rows: use more cores, or two contexts (--contexts 2)"
+            }
+            (false, true) => {
+                "for the reference to be read: keep it on a faster disk, or write it with --encoding hidden"
+            }
+            (true, false) => {
+                "for the CPU to encode rows: use more cores, or two contexts (--contexts 2)"
+            }
+            (true, true) => {
+                "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
+            }
         };
         has_waited.then_some(Warning::DeviceWaited { busy_share, wait })
     }

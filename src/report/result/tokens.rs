@@ -45,51 +45,25 @@ impl TokenColumns {
     #[must_use]
     pub fn of(records: &[TokenRecord], text: impl Fn(&[u32]) -> String) -> Self {
         let mut columns = Self::default();
+        let finite = |x: f64| x.is_finite().then_some(x);
         for record in records {
-            columns.push(record, &text);
+            let scored = |x: u32| (!record.is_excluded()).then_some(x);
+            let token = record.next_token();
+            columns.window.push(record.window);
+            columns.position.push(record.position);
+            columns.token.push(token);
+            columns.text.push(token.map(|token| text(&[token])));
+            columns.kld.push(finite(record.kld));
+            columns.reverse_kld.push(finite(record.reverse_kld));
+            columns.ref_nll.push(finite(record.ref_nll));
+            columns.eval_nll.push(finite(record.eval_nll));
+            columns.ref_top.push(scored(record.ref_top));
+            columns.eval_top.push(scored(record.eval_top));
+            columns.ref_top_rank.push(scored(record.ref_top_rank));
+            columns.eval_top_rank.push(scored(record.eval_top_rank));
+            columns.ref_entropy.push(finite(record.ref_entropy));
         }
         columns
-    }
-
-    fn push(&mut self, record: &TokenRecord, text: impl Fn(&[u32]) -> String) {
-        let finite = |x: f64| x.is_finite().then_some(x);
-        let scored = |x: u32| (!record.is_excluded()).then_some(x);
-        let token = record.next_token();
-        self.window.push(record.window);
-        self.position.push(record.position);
-        self.token.push(token);
-        self.text.push(token.map(|token| text(&[token])));
-        self.kld.push(finite(record.kld));
-        self.reverse_kld.push(finite(record.reverse_kld));
-        self.ref_nll.push(finite(record.ref_nll));
-        self.eval_nll.push(finite(record.eval_nll));
-        self.ref_top.push(scored(record.ref_top));
-        self.eval_top.push(scored(record.eval_top));
-        self.ref_top_rank.push(scored(record.ref_top_rank));
-        self.eval_top_rank.push(scored(record.eval_top_rank));
-        self.ref_entropy.push(finite(record.ref_entropy));
-    }
-}
-
-/// The number of characters of context that are shown.
-const CONTEXT_CHARS: usize = 40;
-
-/// The number of tokens that hold at least as many characters: a token is at least one byte, a
-/// character at most 4.
-const CONTEXT_TOKENS: usize = 4 * CONTEXT_CHARS;
-
-/// The context of a token that is shown, besides its record: the tokens up to and including its
-/// position, at most `CONTEXT_TOKENS` of them.
-#[derive(Debug)]
-pub struct TokenContext(Vec<u32>);
-
-impl TokenContext {
-    /// Copies the context of a position in the window of `tokens`.
-    #[must_use]
-    pub fn new(tokens: &[u32], position: u32) -> Self {
-        let end = tokens.len().min(position as usize + 1);
-        let start = end.saturating_sub(CONTEXT_TOKENS);
-        Self(tokens.get(start..end).unwrap_or_default().to_vec())
     }
 }
 
@@ -129,13 +103,21 @@ pub struct TopToken {
 }
 
 impl DivergentToken {
+    /// The number of characters of context that are shown.
+    const CONTEXT_CHARS: usize = 40;
+
+    /// Copies the context of a position in the window of `tokens`: the tokens up to and including
+    /// it, no more than enough, as a token is at least one byte and a character at most 4.
+    #[must_use]
+    pub fn context_of(tokens: &[u32], position: u32) -> Vec<u32> {
+        let end = tokens.len().min(position as usize + 1);
+        let start = end.saturating_sub(4 * Self::CONTEXT_CHARS);
+        tokens.get(start..end).unwrap_or_default().to_vec()
+    }
+
     /// Describes a record; `text` gives the text of tokens.
     #[must_use]
-    pub fn new(
-        record: &TokenRecord,
-        context: &TokenContext,
-        text: impl Fn(&[u32]) -> String,
-    ) -> Self {
+    pub fn new(record: &TokenRecord, context: &[u32], text: impl Fn(&[u32]) -> String) -> Self {
         let top = |token, p| TopToken {
             token,
             text: text(&[token]),
@@ -146,9 +128,90 @@ impl DivergentToken {
             window: record.window,
             position: record.position,
             kld: record.kld,
-            context: last_chars(&text(&context.0), CONTEXT_CHARS).to_owned(),
+            context: last_chars(&text(context), Self::CONTEXT_CHARS).to_owned(),
             token,
             token_text: token.map(|token| text(&[token])),
+            ref_top: top(record.ref_top, record.ref_top_p),
+            eval_top: top(record.eval_top, record.eval_top_p),
+        }
+    }
+}
+
+/// A token with a large KLD. Texts are null where the sidecar does not hold them.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WorstToken {
+    /// The window, in text order.
+    pub window: u32,
+    /// The position in the window; its row predicts the token at the next position.
+    pub position: u32,
+    /// KL(reference ‖ model), in nats; null if it is infinite.
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    pub kld: f64,
+    /// The actual next token; null at a window's end.
+    pub next_token: Option<u32>,
+    /// The text around the position.
+    pub text: Option<WorstText>,
+    /// The reference's top token.
+    pub ref_top: WorstTop,
+    /// The model's top token.
+    pub eval_top: WorstTop,
+}
+
+/// The text around a position.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WorstText {
+    /// The last characters up to the position, which both models have seen.
+    pub before: String,
+    /// The text of the actual next token; null at a window's end.
+    pub next: Option<String>,
+}
+
+/// The token that a model finds most probable at a position.
+#[derive(Serialize, Debug, Clone, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WorstTop {
+    /// The token's id.
+    pub token: u32,
+    /// Its text.
+    pub text: Option<String>,
+    /// Its probability under that model; null where the sidecar does not record it.
+    pub p: Option<f64>,
+}
+
+impl WorstToken {
+    /// The number of characters of text that are shown before a position.
+    const CONTEXT_CHARS: usize = 60;
+    /// The number of tokens before a position that hold enough text: a token has at least one byte,
+    /// a character at most four.
+    pub const CONTEXT_TOKENS: usize = 4 * Self::CONTEXT_CHARS;
+
+    /// Describes a record. `before` are the tokens up to its position, as far as they are known;
+    /// `text` gives the text of tokens, and `None` where it is not known.
+    #[must_use]
+    pub fn new(
+        record: &TokenRecord,
+        before: &[u32],
+        text: impl Fn(&[u32]) -> Option<String>,
+    ) -> Self {
+        let top = |token, p: f64| WorstTop {
+            token,
+            text: text(&[token]),
+            p: p.is_finite().then_some(p),
+        };
+        let next_token = record.next_token();
+        let next = next_token.and_then(|token| text(&[token]));
+        let around = |before: String| WorstText {
+            before: last_chars(&before, Self::CONTEXT_CHARS).to_owned(),
+            next: next.clone(),
+        };
+        Self {
+            window: record.window,
+            position: record.position,
+            kld: record.kld,
+            next_token,
+            text: text(before).map(around),
             ref_top: top(record.ref_top, record.ref_top_p),
             eval_top: top(record.eval_top, record.eval_top_p),
         }
@@ -247,7 +310,7 @@ mod tests {
     #[test]
     fn the_context_ends_with_the_position_itself() {
         let window: Vec<u32> = (0..1000).collect();
-        let before = |position| TokenContext::new(&window, position).0;
+        let before = |position| DivergentToken::context_of(&window, position);
         assert_eq!(before(0), [0]);
         assert_eq!(before(2), [0, 1, 2]);
         assert_eq!(before(999), (840..1000).collect::<Vec<_>>());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::report::number::count_of;
+use crate::report::number::left_out;
 
 /// The outcome of one condition for one model.
 #[derive(Serialize, Clone, Debug, PartialEq)]
@@ -19,47 +19,23 @@ pub struct Verdict {
     /// Why it fails; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The tokens that the number leaves out: those that no statistic counts, and those with an
+    /// infinite KLD or for which the number itself is infinite. The JSON has them elsewhere.
+    #[serde(skip)]
+    pub left_out: (u64, u64),
 }
 
 /// Why a model fails a condition.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(into = "ReasonKind")]
-pub enum Reason {
-    /// The condition holds.
-    Holds,
-    /// The result has no such number.
-    NoValue,
-    /// The condition does not hold, but its number may leave out what is worst.
-    LeftOut {
-        /// Scored tokens that no statistic counts.
-        n_excluded: u64,
-        /// Tokens with an infinite KLD, or for which the number itself is infinite.
-        n_infinite: u64,
-    },
-}
-
-/// Why a model fails a condition: a [`Reason`] without its numbers, which the JSON has elsewhere.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-enum ReasonKind {
+pub enum Reason {
     /// The condition holds.
     Holds,
     /// The result has no such number.
     NoValue,
     /// The condition does not hold, but its number leaves out tokens, which may be the worst.
     LeftOut,
-}
-
-impl From<Reason> for ReasonKind {
-    fn from(reason: Reason) -> Self {
-        match reason {
-            Reason::Holds => Self::Holds,
-            Reason::NoValue => Self::NoValue,
-            Reason::LeftOut { .. } => Self::LeftOut,
-        }
-    }
 }
 
 impl fmt::Display for Verdict {
@@ -75,14 +51,15 @@ impl fmt::Display for Verdict {
             }
             Some(Reason::Holds) => f.write_str("holds")?,
             None => f.write_str("does not hold")?,
-            Some(Reason::LeftOut {
-                n_excluded,
-                n_infinite,
-            }) => write!(
-                f,
-                "does not hold, but {} left out (--allow-excluded accepts that)",
-                left_out(n_excluded, n_infinite)
-            )?,
+            Some(Reason::LeftOut) => {
+                let (n_excluded, n_infinite) = self.left_out;
+                let left_out = left_out([
+                    (n_excluded, "with a row that is not finite"),
+                    (n_infinite, "with an infinite or unknown value"),
+                ]);
+                let accepts = "(--allow-excluded accepts that)";
+                write!(f, "does not hold, but {left_out} left out {accepts}")?;
+            }
         }
         // All digits, because six may look equal to the bound.
         match self.value {
@@ -90,28 +67,6 @@ impl fmt::Display for Verdict {
             Some(value) => write!(f, ": {value}"),
             None => Ok(()),
         }
-    }
-}
-
-/// The tokens that the numbers leave out, as the subject of a sentence with its verb.
-fn left_out(n_excluded: u64, n_infinite: u64) -> String {
-    let verb = |n| if n == 1 { "is" } else { "are" };
-    let excluded = || {
-        format!(
-            "{} with a row that is not finite",
-            count_of(n_excluded, "token")
-        )
-    };
-    let infinite = || {
-        format!(
-            "{} with an infinite or unknown value",
-            count_of(n_infinite, "token")
-        )
-    };
-    match (n_excluded, n_infinite) {
-        (_, 0) => format!("{} {}", excluded(), verb(n_excluded)),
-        (0, _) => format!("{} {}", infinite(), verb(n_infinite)),
-        _ => format!("{} and {} are", excluded(), infinite()),
     }
 }
 
@@ -125,6 +80,7 @@ mod tests {
             value,
             failed: reason.is_some(),
             reason,
+            left_out: (0, 0),
         };
         verdict.to_string()
     }
@@ -148,11 +104,14 @@ mod tests {
     #[test]
     fn what_the_numbers_leave_out_is_said() {
         let said = |n_excluded, n_infinite| {
-            let reason = Reason::LeftOut {
-                n_excluded,
-                n_infinite,
+            let verdict = Verdict {
+                expression: "kld.mean > 0.01".to_owned(),
+                value: Some(0.5),
+                failed: true,
+                reason: Some(Reason::LeftOut),
+                left_out: (n_excluded, n_infinite),
             };
-            let shown = shown(Some(0.5), Some(reason));
+            let shown = verdict.to_string();
             let (_, said) = shown.split_once("but ").unwrap();
             said.split(" left out").next().unwrap().to_owned()
         };
@@ -160,10 +119,7 @@ mod tests {
         assert_eq!(said(0, 2), "2 tokens with an infinite or unknown value are");
         let both = "3 tokens with a row that is not finite and 1 token with an infinite or unknown value are";
         assert_eq!(said(3, 1), both);
-        let json = serde_json::to_value(Reason::LeftOut {
-            n_excluded: 1,
-            n_infinite: 0,
-        });
+        let json = serde_json::to_value(Reason::LeftOut);
         assert_eq!(json.unwrap(), "left_out");
     }
 }

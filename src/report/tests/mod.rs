@@ -205,7 +205,8 @@ fn json_is_indented_unless_it_holds_every_token() {
     let mut report = Report {
         versions: made_up::VERSIONS,
         models: vec![plain("q4.gguf", &records)],
-        ..Report::new(reference())
+        reference: reference(),
+        ..Report::default()
     };
     let indented = report.json().unwrap();
     assert!(

@@ -6,9 +6,10 @@ use serde_json::json;
 use super::{made_up, schema};
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
-    PairKind, WorstText, WorstToken, WorstTop,
+    PairKind,
 };
 use crate::report::{Warning, json_text};
+use crate::report::{WorstText, WorstToken, WorstTop};
 use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference};
 
 const WINDOWS: u32 = 12;

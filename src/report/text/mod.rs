@@ -10,7 +10,7 @@ use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
-use super::result::{Interrupted, ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
+use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::pipeline::RowsHere;
 use crate::score::RowError;
 use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
@@ -74,7 +74,9 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     };
     out.title(&printable(&format!("{named} against {}", reference.path)));
     if let Some(interrupted) = &report.interrupted {
-        out.line("PARTIAL", &partial(interrupted, reference.unit()));
+        let done = done_of(interrupted.n_windows, interrupted.of, reference.unit());
+        let covers = "the numbers below cover only that part";
+        out.line("PARTIAL", &format!("interrupted after {done}: {covers}"));
     }
     if let Some(shard) = &report.shard {
         let part = part(shard);
@@ -97,14 +99,11 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
         0 => String::new(),
         n => format!("; {} left out: not finite", count(n)),
     };
-    let (n_tokens, windows) = (
-        count(summary.n_tokens),
-        windows(summary.n_windows, reference),
-    );
+    let n_tokens = count(summary.n_tokens);
+    let windows = windows(summary.n_windows, reference);
     out.line("tokens", &format!("{n_tokens} in {windows}{left_out}"));
     if let Some(until) = &report.until {
-        let is_over = report.interrupted.is_none();
-        out.line("until", &until_line(until, summary, is_over, reference));
+        out.line("until", &until_line(until, report, reference.unit()));
     }
     if report.n_resumed > 0 {
         let n = count(report.n_resumed);
@@ -161,11 +160,6 @@ fn nats(error: RowError) -> String {
     format!("{mean} nats, {max} at most")
 }
 
-fn partial(interrupted: &Interrupted, unit: &str) -> String {
-    let done = done_of(interrupted.n_windows, interrupted.of, unit);
-    format!("interrupted after {done}: the numbers below cover only that part")
-}
-
 /// `3 of 9 windows`, or `3 windows` where their number is not known.
 fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
     match of {
@@ -175,13 +169,8 @@ fn done_of(n: u64, of: Option<u64>, unit: &str) -> String {
 }
 
 /// Says how near the mean's interval came to what `--until` asks for.
-fn until_line(
-    until: &UntilInfo,
-    summary: &Summary,
-    is_over: bool,
-    reference: &ReferenceInfo,
-) -> String {
-    let unit = reference.unit();
+fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
+    let summary = &report.summary;
     let target = short_percent(until.target);
     let known = match until.relative_half_width {
         Some(width) => format!("the mean is known to ±{:.1} %", 100.0 * width),
@@ -191,7 +180,7 @@ fn until_line(
         let done = done_of(summary.n_windows, until.of, unit);
         return format!("{known}: stopped at --until {target}% after {done}");
     }
-    if !is_over {
+    if report.interrupted.is_some() {
         return format!("{known} so far; --until {target}%");
     }
     let needed = match until.windows_needed {

@@ -131,32 +131,17 @@ pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
     let six_digits = |x| significant(x, 6);
     let six_decimals = |x| fixed(x, 6);
     out.title("Perplexity");
-    for (name, value, lo, hi) in [
-        (
-            "model",
-            of.evaluated,
-            of.eval_cluster_lo,
-            of.eval_cluster_hi,
-        ),
-        (
-            "reference",
-            of.reference,
-            of.ref_cluster_lo,
-            of.ref_cluster_hi,
-        ),
-    ] {
-        out.estimate(name, &Estimate { value, lo, hi }, six_digits);
-    }
+    let estimate = |value, lo, hi| Estimate { value, lo, hi };
+    let evaluated = estimate(of.evaluated, of.eval_cluster_lo, of.eval_cluster_hi);
+    let reference = estimate(of.reference, of.ref_cluster_lo, of.ref_cluster_hi);
+    out.estimate("model", &evaluated, six_digits);
+    out.estimate("reference", &reference, six_digits);
     for (name, of) in [("ratio", &of.ratio), ("ln ratio", &of.ln_ratio)] {
         out.clustered(name, of.value, &of.clustered, six_decimals);
     }
-    for (n, why) in [
-        (
-            of.n_unknown,
-            "tokens, whose probability is not in the base file",
-        ),
-        (of.n_infinite, "tokens that a model finds impossible"),
-    ] {
+    let unknown = "tokens, whose probability is not in the base file";
+    let impossible = "tokens that a model finds impossible";
+    for (n, why) in [(of.n_unknown, unknown), (of.n_infinite, impossible)] {
         if n > 0 {
             out.value("left out", &count(n), why);
         }
