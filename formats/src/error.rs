@@ -97,9 +97,9 @@ pub enum Error {
         what: String,
     },
     /// A writer was given something that its file cannot hold, or that contradicts its header.
-    #[error("{}cannot be written: {what}", Prefix(path))]
+    #[error("{}: cannot be written: {what}", path.display())]
     Unwritable {
-        /// The file; empty where it has no name.
+        /// The file.
         path: PathBuf,
         /// The fault.
         what: String,
@@ -131,18 +131,6 @@ impl std::fmt::Display for Position {
             write!(f, "window {window}, ")?;
         }
         write!(f, "byte {}", self.offset)
-    }
-}
-
-/// "path: ", or nothing.
-struct Prefix<'a>(&'a Path);
-
-impl std::fmt::Display for Prefix<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0.as_os_str().is_empty() {
-            true => Ok(()),
-            false => write!(f, "{}: ", self.0.display()),
-        }
     }
 }
 

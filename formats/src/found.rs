@@ -102,12 +102,8 @@ impl Found {
 fn is_npz(raw: &[u8]) -> bool {
     /// Where a local file header states the length of its name, and where the name begins.
     const NAME: (usize, usize) = (26, 30);
-    let length = raw.get(NAME.0..NAME.0 + 2);
-    let length = length.map_or(0, |n| {
-        n.iter()
-            .rev()
-            .fold(0, |n, &byte| n << 8 | usize::from(byte))
-    });
+    let length = raw.get(NAME.0..).and_then(|rest| rest.first_chunk());
+    let length = length.map_or(0, |n| u16::from_le_bytes(*n).into());
     let name = raw.get(NAME.1..).and_then(|rest| rest.get(..length));
     name.is_some_and(|name| name.ends_with(b".npy"))
 }

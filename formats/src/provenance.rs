@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Calls;
+use crate::{Calls, MAX_N_CTX, MAX_N_VOCAB};
 
 /// The model that computed rows, the text that its windows are cut from, and how. What is known of an
 /// open reference ([`crate::About`]) and the headers of `kl`'s own files ([`crate::Header`],
@@ -54,6 +54,17 @@ pub struct Provenance {
     /// The part of a whole that the file holds; `None` for a whole one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+}
+
+/// Finds a fault in the sizes of windows and rows that a header states.
+pub(crate) fn size_fault(n_ctx: u32, n_vocab: u32) -> Option<String> {
+    if !(1..=MAX_N_VOCAB).contains(&n_vocab) {
+        Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
+    } else if !(1..=MAX_N_CTX).contains(&n_ctx) {
+        Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
+    } else {
+        None
+    }
 }
 
 /// Lets the fields of a struct's `provenance` be used as its own.

@@ -198,14 +198,6 @@ pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     })
 }
 
-/// Finds a fault in the ids of a window.
-pub(crate) fn id_fault(ids: &[u32], n_vocab: u32) -> Option<String> {
-    let position = ids.iter().position(|&id| id >= n_vocab)?;
-    Some(format!(
-        "the token id at position {position} is outside the vocabulary of {n_vocab}"
-    ))
-}
-
 /// A window of such a reference.
 #[derive(Debug)]
 pub(crate) struct TensorWindow {
@@ -224,20 +216,61 @@ impl TensorWindow {
             n_rows: self.matrix.n_rows,
         }
     }
+
+    fn entry(&self, window: u32) -> WindowEntry {
+        WindowEntry {
+            window,
+            n_tokens: self.tokens.len() as u32, // at most one more than rows
+            n_rows: self.matrix.n_rows,
+            first_scored: 0,
+        }
+    }
+
+    /// Finds a fault in its token ids, if it has some.
+    pub(crate) fn token_fault(&self) -> Option<String> {
+        let Matrix {
+            n_rows, n_vocab, ..
+        } = self.matrix;
+        if self.tokens.is_empty() {
+            return None;
+        }
+        let outside = || {
+            let position = self.tokens.iter().position(|&id| id >= n_vocab)?;
+            Some(format!(
+                "the token id at position {position} is outside the vocabulary of {n_vocab}"
+            ))
+        };
+        count_fault(self.tokens.len() as u64, n_rows).or_else(outside)
+    }
+
+    /// Finds what it does not have in common with the reference's first window, of this name.
+    pub(crate) fn fault_beside(&self, first: &Self, name: &str) -> Option<String> {
+        let (here, there) = (self.matrix.n_vocab, first.matrix.n_vocab);
+        if here != there {
+            return Some(format!(
+                "has rows of {here}, and {name} of {there}: all windows must be of one model"
+            ));
+        }
+        (self.tokens.is_empty() != first.tokens.is_empty())
+            .then(|| format!("it and {name} do not both hold token ids: all windows must, or none"))
+    }
 }
 
-/// A description of the reference, by its first window and a list of all, without its bytes.
-pub(crate) fn about(
+/// Describes a reference without its bytes, and lists its windows.
+pub(crate) fn describe<'w>(
     (kind, path): (Kind, &Path),
-    first: Option<&TensorWindow>,
-    windows: &[WindowEntry],
+    windows: impl Iterator<Item = &'w TensorWindow> + Clone,
     log_probabilities: bool,
-) -> About {
-    let n_ctx = windows.iter().map(|window| window.n_rows).max();
-    let matrix = first.map(|first| first.matrix);
-    let n_vocab = matrix.map_or(0, |matrix| matrix.n_vocab);
+) -> (About, Vec<WindowEntry>) {
+    let first = windows.clone().next();
+    let entries: Vec<WindowEntry> = (0..)
+        .zip(windows)
+        .map(|(i, window)| window.entry(i))
+        .collect();
+    let n_ctx = entries.iter().map(|window| window.n_rows).max();
+    let n_vocab = first.map_or(0, |first| first.matrix.n_vocab);
     let mut about = About {
-        encoding: matrix.map_or(Float::F32, |matrix| matrix.float).name(),
+        encoding: first.map_or(Float::F32, |first| first.matrix.float).name(),
         values: match log_probabilities {
             true => Values::LogProbabilities,
             false => Values::Logits,
@@ -247,7 +280,7 @@ pub(crate) fn about(
         ..About::new(kind, path, n_ctx.unwrap_or(0), n_vocab)
     };
     about.first_scored = Some(0);
-    about
+    (about, entries)
 }
 
 /// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if
@@ -340,8 +373,13 @@ mod tests {
         let ids = [5i64, -1, 1 << 32];
         let ids = Integer::I64.decode(bytemuck::cast_slice(&ids));
         assert_eq!(ids, [5, u32::MAX, u32::MAX]);
-        assert!(id_fault(&ids, MAX_N_VOCAB).is_some_and(|what| what.contains("position 1")));
-        assert_eq!(id_fault(&ids[..1], 6), None);
+        let fault = |tokens: &[u32], n_vocab: u64| {
+            let matrix = Matrix::new(Float::F32, &[tokens.len() as u64, n_vocab]).unwrap();
+            let tokens = tokens.to_vec();
+            TensorWindow { matrix, tokens }.token_fault()
+        };
+        assert!(fault(&ids, MAX_N_VOCAB.into()).is_some_and(|what| what.contains("position 1")));
+        assert_eq!(fault(&ids[..1], 6), None);
         assert_eq!(Integer::I32.decode(&[7, 0, 0, 0, 1]), [7]);
     }
 

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use py_literal::Value;
 
 use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, backend};
+use crate::WindowSpec;
 use crate::error::{Named, Result};
+use crate::provenance::size_fault;
 use crate::python_literal::{self, NotADict};
 use crate::reference::{About, Checks, Values};
 use crate::window::longest;
-use crate::{MAX_N_CTX, MAX_N_VOCAB, WindowSpec};
 
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
@@ -26,7 +27,7 @@ const NOT_LOGITS: [(Values, &str); 2] = [
 /// string.
 pub(super) fn to_lines(about: &About, windows: &[WindowSpec], name: &Named) -> Result<Vec<u8>> {
     let n_ctx = n_ctx(about, windows);
-    if let Some(fault) = fault(n_ctx, about.n_vocab) {
+    if let Some(fault) = size_fault(n_ctx, about.n_vocab) {
         return Err(name.unwritable(fault));
     }
     let mut entries = Vec::new();
@@ -102,19 +103,9 @@ pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
             (_, value) => about.others.push((key, value.to_string())),
         }
     }
-    match fault(about.n_ctx, about.n_vocab) {
+    match size_fault(about.n_ctx, about.n_vocab) {
         Some(fault) => Err(name.header(fault)),
         None => Ok(about),
-    }
-}
-
-fn fault(n_ctx: u32, n_vocab: u32) -> Option<String> {
-    if !(1..=MAX_N_VOCAB).contains(&n_vocab) {
-        Some(format!("n_vocab {n_vocab}, not 1 to {MAX_N_VOCAB}"))
-    } else if !(1..=MAX_N_CTX).contains(&n_ctx) {
-        Some(format!("n_ctx {n_ctx}, not 1 to {MAX_N_CTX}"))
-    } else {
-        None
     }
 }
 

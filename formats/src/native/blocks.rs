@@ -27,12 +27,7 @@ impl NativeReader {
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
         let (offset, head) = self.member(i, 0, Tag::window(entry.window), expected..=expected)?;
         let plain = unpack_at(&self.source, offset, &head).map_err(|e| self.in_window(i, e))?;
-        let numbers: Vec<u32> = plain
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|b| u32::from_le_bytes(*b))
-            .collect();
+        let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
         let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
         let Some((counts, rest)) = numbers.split_first_chunk::<5>() else {
             return Err(corrupt("a window without counts".into()));
@@ -42,7 +37,6 @@ impl NativeReader {
             n_tokens,
             n_rows,
             first_scored,
-            ..
         } = entry;
         if *counts != [window, n_tokens, n_rows, self.header.n_vocab, first_scored] {
             return Err(corrupt(

@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
+use super::NativeReader;
 use super::member::{self, HEAD_BYTES, Tag, plain_at};
-use super::{Header, NativeReader};
 use crate::error::Result;
 use crate::source::Source;
 use crate::writing::Writer;
@@ -14,15 +14,6 @@ use crate::{States, hex};
 
 /// Plain bytes of each piece of the head but the last.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
-
-/// Where the head's members are in a file.
-#[derive(Debug, Default)]
-pub(super) struct HeadMembers {
-    /// Where each of them starts.
-    offsets: Vec<u64>,
-    /// Where the last ends, and so the first window starts.
-    pub(super) end: u64,
-}
 
 /// The members that a head has, in order: what each holds, and its plain bytes.
 fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
@@ -34,46 +25,6 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
     let n_rows = states.check.rows.len() as u32; // bounded by the header
     let rows = (0..n_rows).map(move |i| (Tag::check_row(i), 4 * u64::from(n_vocab)));
     pieces.chain(rows)
-}
-
-impl HeadMembers {
-    /// Finds the head's members, by the lengths they state, from `start` on, where the header ends.
-    ///
-    /// # Errors
-    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for
-    /// members that are not those of the header, [`crate::Error::Io`].
-    pub(super) fn find(source: &Source, header: &Header, start: u64) -> Result<Self> {
-        let mut found = Self {
-            offsets: Vec::new(),
-            end: start,
-        };
-        let Some(states) = &header.states else {
-            return Ok(found);
-        };
-        for (tag, plain_bytes) in members(states, header.n_vocab) {
-            let offset = found.end;
-            let cut = || {
-                let what = "the file ends within the head of its hidden states";
-                source.name.truncated(None, source.len, what)
-            };
-            let corrupt = |what| source.name.corrupt(None, offset, what);
-            let bytes = source.array_at::<HEAD_BYTES>(offset)?.ok_or_else(cut)?;
-            let head = member::read_head(&bytes)
-                .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
-            if head.tag != tag || u64::from(head.plain_bytes) != plain_bytes {
-                return Err(corrupt(
-                    "a member of the head does not hold what the header states",
-                ));
-            }
-            let end = offset.saturating_add(head.member_bytes.into());
-            if end > source.len {
-                return Err(cut());
-            }
-            found.offsets.push(offset);
-            found.end = end;
-        }
-        Ok(found)
-    }
 }
 
 /// The head's bytes, piece by piece.
@@ -101,11 +52,46 @@ impl Read for HeadStream<'_> {
 }
 
 impl NativeReader {
+    /// Finds the head's members, by the lengths they state, from where the header ends. The first
+    /// window starts where the last of them ends.
+    ///
+    /// # Errors
+    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for
+    /// members that are not those of the header, [`crate::Error::Io`].
+    pub(super) fn find_head(&mut self) -> Result<()> {
+        let Some(states) = &self.header.states else {
+            return Ok(());
+        };
+        let source = &self.source;
+        for (tag, plain_bytes) in members(states, self.header.n_vocab) {
+            let offset = self.index_offset;
+            let cut = || {
+                let what = "the file ends within the head of its hidden states";
+                source.name.truncated(None, source.len, what)
+            };
+            let corrupt = |what| source.name.corrupt(None, offset, what);
+            let bytes = source.array_at::<HEAD_BYTES>(offset)?.ok_or_else(cut)?;
+            let head = member::read_head(&bytes)
+                .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
+            if head.tag != tag || u64::from(head.plain_bytes) != plain_bytes {
+                return Err(corrupt(
+                    "a member of the head does not hold what the header states",
+                ));
+            }
+            self.index_offset = offset.saturating_add(head.member_bytes.into());
+            if self.index_offset > source.len {
+                return Err(cut());
+            }
+            self.head.push(offset);
+        }
+        Ok(())
+    }
+
     /// The head's members: where each starts, and what it holds.
     pub(super) fn head_members(&self) -> impl Iterator<Item = (u64, Tag)> + '_ {
         let states = self.header.states.iter();
         let tags = states.flat_map(|states| members(states, self.header.n_vocab));
-        let offsets = self.head.offsets.iter().copied();
+        let offsets = self.head.iter().copied();
         offsets.zip(tags.map(|(tag, _)| tag))
     }
 
@@ -128,8 +114,7 @@ impl NativeReader {
         let members = self.head_members().filter(|(_, tag)| !tag.is_head_piece());
         let rows = members.map(|(offset, tag)| {
             let plain = plain_at(&self.source, offset, tag)?;
-            let logits = plain.as_chunks::<4>().0.iter();
-            Ok(logits.map(|b| f32::from_le_bytes(*b)).collect())
+            Ok(bytemuck::pod_collect_to_vec(&plain))
         });
         rows.collect()
     }
@@ -153,7 +138,7 @@ impl NativeReader {
         match hash.matches(states) {
             true => Ok(()),
             false => {
-                let start = self.head.offsets.first().copied().unwrap_or_default();
+                let start = self.head.first().copied().unwrap_or_default();
                 Err(self.name().corrupt(None, start, OTHER_HASH))
             }
         }

@@ -8,14 +8,13 @@ use serde_json::value::RawValue;
 use super::{MAGIC_LINE, MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::provenance::deref_to_provenance;
+use crate::provenance::{deref_to_provenance, size_fault};
 use crate::reference::{About, Values};
 use crate::row::RowLayout;
 use crate::window::{longest, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
-    Encoding, Float, Groups, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Prompt, Provenance, States,
-    TextIdentity, WindowSpec,
+    Encoding, Float, Groups, ModelIdentity, Prompt, Provenance, States, TextIdentity, WindowSpec,
 };
 
 /// The version of the native file that this crate writes and reads.
@@ -205,10 +204,8 @@ impl Header {
             .layout()
             .row_bytes(self.row_len() as usize)
             .and_then(|bytes| (bytes as u64).checked_mul(u64::from(self.rows_per_piece)));
-        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
-            Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
-        } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
-            Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
+        if let Some(fault) = size_fault(self.n_ctx, self.n_vocab) {
+            Some(fault)
         } else if self.rows_per_piece == 0 {
             Some("rows_per_piece 0".into())
         } else if self.rows_per_piece > 1 && piece_bytes.is_none_or(|n| n > MAX_PIECE_BYTES) {

@@ -29,8 +29,8 @@ pub(super) fn max_plain_bytes(file_bytes: u64) -> u64 {
 /// The index's plain bytes.
 pub(super) fn encode(entries: &[PlacedWindow]) -> Vec<u8> {
     let mut plain = MAGIC.to_vec();
-    let mut put = |v: u32| plain.extend_from_slice(&v.to_le_bytes());
-    put(entries.len() as u32); // the header counts windows in a u32
+    let n_windows = entries.len() as u32; // the header counts windows in a u32
+    plain.extend_from_slice(&n_windows.to_le_bytes());
     for entry in entries {
         let n_members = entry.offsets.len() as u32; // at most one more than its rows
         let window = entry.window;
@@ -41,13 +41,8 @@ pub(super) fn encode(entries: &[PlacedWindow]) -> Vec<u8> {
             window.first_scored,
             n_members,
         ];
-        counts
-            .into_iter()
-            .for_each(|v| plain.extend_from_slice(&v.to_le_bytes()));
-        entry
-            .offsets
-            .iter()
-            .for_each(|v| plain.extend_from_slice(&v.to_le_bytes()));
+        plain.extend_from_slice(bytemuck::cast_slice(&counts));
+        plain.extend_from_slice(bytemuck::cast_slice(&entry.offsets));
     }
     plain
 }

@@ -156,17 +156,18 @@ fn head(extra: [u8; 6], lengths: [u32; 2], tag: Tag, offsets: &[u64], packed: &[
 
 /// Reads a member's header; `None` if it is not one, or damaged.
 pub(super) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
-    let fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
-    let [member_bytes, plain_bytes, kind, window, piece, packed_crc] = read_u32s(bytes, fields)?;
-    let tag = Tag {
-        kind,
-        window,
-        piece,
-    };
+    let mut fields = bytes.strip_prefix(&GZIP)?.strip_prefix(&EXTRA)?;
+    let mut numbers = [0; 6];
+    fields.read_u32_into::<LittleEndian>(&mut numbers).ok()?;
+    let [member_bytes, plain_bytes, kind, window, piece, packed_crc] = numbers;
+    let crc = fields.read_u32::<LittleEndian>().ok()?;
+    if !checksum_matches(crc32fast::hash(bytes.get(..HEAD_BYTES - 4)?), crc) {
+        return None;
+    }
     (u64::from(member_bytes) >= MIN_BYTES).then_some(MemberHead {
         member_bytes,
         plain_bytes,
-        tag,
+        tag: Tag::new(kind, window, piece),
         packed_crc,
     })
 }
@@ -183,14 +184,6 @@ pub(super) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
     };
     // Each byte can have only one value.
     (cfg!(fuzzing) || build_end(end) == bytes).then_some(end)
-}
-
-/// The six numbers of an ordinary subfield, if the checksum after them matches.
-fn read_u32s(head: &[u8; HEAD_BYTES], mut fields: &[u8]) -> Option<[u32; 6]> {
-    let mut values = [0; 6];
-    fields.read_u32_into::<LittleEndian>(&mut values).ok()?;
-    let crc = fields.read_u32::<LittleEndian>().ok()?;
-    checksum_matches(crc32fast::hash(head.get(..HEAD_BYTES - 4)?), crc).then_some(values)
 }
 
 impl MemberHead {

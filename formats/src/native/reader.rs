@@ -4,10 +4,8 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::head::HeadMembers;
-use super::index;
 use super::member::{self, END_BYTES, MemberHead, Tag, member_at, open_header, unpack_at};
-use super::{Header, KIND, walk};
+use super::{Header, KIND, index};
 use crate::WindowEntry;
 use crate::error::{Error, Named, Result};
 use crate::reference::{About, Checks, Prompts, ReadBlocks, Reference, Rows};
@@ -19,10 +17,11 @@ use crate::window::PlacedWindow;
 pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
-    pub(super) head: HeadMembers,
+    /// Where each member of the head of hidden states starts.
+    pub(super) head: Vec<u64>,
     entries: Vec<PlacedWindow>,
     /// Where the windows' members end.
-    index_offset: u64,
+    pub(super) index_offset: u64,
 }
 
 impl NativeReader {
@@ -33,23 +32,13 @@ impl NativeReader {
     /// rest should begin; else [`crate::Error::NotAReference`], [`crate::Error::Header`],
     /// [`crate::Error::Unsupported`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
     pub fn open(path: &Path) -> Result<Self> {
-        let source = Source::open(path)?;
-        let (header, start) = open_header(&source)?;
-        let head = HeadMembers::find(&source, &header, start)?;
-        let start = head.end;
-        let Some(end_offset) = source
-            .len
-            .checked_sub(END_BYTES as u64)
-            .filter(|&offset| offset >= start)
-        else {
-            return Err(walk::diagnose(&source, &header, start));
-        };
-        let end = source
-            .array_at::<END_BYTES>(end_offset)?
-            .as_ref()
-            .and_then(member::read_end);
+        let mut reader = Self::begin(path)?;
+        let (source, start) = (&reader.source, reader.index_offset);
+        let end_offset = source.len.saturating_sub(END_BYTES as u64);
+        let bytes = source.array_at::<END_BYTES>(end_offset.max(start))?;
+        let end = bytes.as_ref().and_then(member::read_end);
         let Some(end) = end.filter(|end| end.file_bytes == source.len) else {
-            return Err(walk::diagnose(&source, &header, start));
+            return Err(reader.diagnose());
         };
         let corrupt = |offset, what: &str| source.name.corrupt(None, offset, what);
         if end.index_offset < start || end.index_offset >= end_offset {
@@ -58,7 +47,7 @@ impl NativeReader {
                 "the end member does not point to an index",
             ));
         }
-        let index = member_at(&source, end.index_offset, Tag::INDEX)?;
+        let index = member_at(source, end.index_offset, Tag::INDEX)?;
         if end.index_offset + u64::from(index.member_bytes) != end_offset {
             return Err(corrupt(
                 end.index_offset,
@@ -71,16 +60,27 @@ impl NativeReader {
                 "the index is longer than the file has members",
             ));
         }
-        let plain = unpack_at(&source, end.index_offset, &index)?;
-        let entries = index::decode(&plain, &header, start, end.index_offset)
-            .map_err(|what| source.name.corrupt(None, end.index_offset, what))?;
-        Ok(Self {
+        let plain = unpack_at(source, end.index_offset, &index)?;
+        reader.entries = index::decode(&plain, &reader.header, start, end.index_offset)
+            .map_err(|what| corrupt(end.index_offset, &what))?;
+        reader.index_offset = end.index_offset;
+        Ok(reader)
+    }
+
+    /// Opens the file and reads its header, and finds the head of its hidden states. It has no
+    /// windows yet; they start where it says that they end.
+    pub(super) fn begin(path: &Path) -> Result<Self> {
+        let source = Source::open(path)?;
+        let (header, index_offset) = open_header(&source)?;
+        let mut reader = Self {
             source,
             header,
-            head,
-            entries,
-            index_offset: end.index_offset,
-        })
+            head: Vec::new(),
+            entries: Vec::new(),
+            index_offset,
+        };
+        reader.find_head()?;
+        Ok(reader)
     }
 
     /// Opens what a writer that was cut off has left, as if the file ended after its last whole
@@ -92,17 +92,9 @@ impl NativeReader {
     /// [`crate::Error::Truncated`], and the other errors of [`NativeReader::open`] about either;
     /// [`crate::Error::Io`].
     pub fn open_cut_off(path: &Path) -> Result<Self> {
-        let source = Source::open(path)?;
-        let (header, start) = open_header(&source)?;
-        let head = HeadMembers::find(&source, &header, start)?;
-        let walked = walk::walk(&source, &header, head.end)?;
-        let mut reader = Self {
-            source,
-            header,
-            head,
-            entries: walked.whole,
-            index_offset: walked.whole_until,
-        };
+        let mut reader = Self::begin(path)?;
+        let walked = reader.walk()?;
+        (reader.entries, reader.index_offset) = (walked.whole, walked.whole_until);
         reader.verify_head()?;
         let n_whole = reader.count_whole_windows()?;
         reader.keep_first(n_whole);

@@ -2,21 +2,10 @@
 
 use std::path::Path;
 
-use super::Header;
-use super::head::HeadMembers;
-use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag, open_header, unpack_at};
-use crate::source::Source;
+use super::NativeReader;
+use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag, unpack_at};
 use crate::window::PlacedWindow;
 use crate::{Error, WindowEntry};
-
-/// The error for a file whose last bytes are not its end: walks its members from `start`, where the
-/// windows start, by the lengths they state.
-pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
-    match walk(source, header, start) {
-        Ok(walked) => walked.explain(source, header),
-        Err(error) => error,
-    }
-}
 
 /// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little
 /// more than the lengths that members state.
@@ -24,10 +13,7 @@ pub(super) fn diagnose(source: &Source, header: &Header, start: u64) -> Error {
 /// # Errors
 /// Those of [`super::NativeReader::open_cut_off`].
 pub fn count_windows(path: &Path) -> crate::Result<usize> {
-    let source = Source::open(path)?;
-    let (header, start) = open_header(&source)?;
-    let head = HeadMembers::find(&source, &header, start)?;
-    Ok(walk(&source, &header, head.end)?.whole.len())
+    Ok(NativeReader::begin(path)?.walk()?.whole.len())
 }
 
 /// The members that were seen before the first that is not whole.
@@ -49,68 +35,68 @@ pub(super) struct Walked {
     damage: Option<Error>,
 }
 
-/// Walks members until one is not whole.
-///
-/// # Errors
-/// [`Error::Io`].
-pub(super) fn walk(source: &Source, header: &Header, start: u64) -> crate::Result<Walked> {
-    let mut walked = Walked {
-        offset: start,
-        whole_until: start,
-        ..Walked::default()
-    };
-    loop {
-        let left = source.len.saturating_sub(walked.offset);
-        if left < HEAD_BYTES as u64 || (walked.index && left < END_BYTES as u64) {
-            walked.cut = true;
-            return Ok(walked);
-        }
-        let Some(head) = source
-            .array_at::<HEAD_BYTES>(walked.offset)?
-            .as_ref()
-            .and_then(member::read_head)
-        else {
-            return Ok(walked);
+impl NativeReader {
+    /// Walks members from the first window on, by the lengths they state, until one is not whole.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn walk(&self) -> crate::Result<Walked> {
+        let source = &self.source;
+        let mut walked = Walked {
+            offset: self.index_offset,
+            whole_until: self.index_offset,
+            ..Walked::default()
         };
-        if u64::from(head.member_bytes) > left {
-            if head.tag.is_window() {
-                walked.enter(&head, [0; 3]);
-            }
-            walked.cut = true;
-            return Ok(walked);
-        }
-        match walked.count(source, header, head) {
-            Err(damage @ Error::Corrupt { .. }) => {
-                walked.damage = Some(damage);
+        loop {
+            let left = source.len.saturating_sub(walked.offset);
+            if left < HEAD_BYTES as u64 || (walked.index && left < END_BYTES as u64) {
+                walked.cut = true;
                 return Ok(walked);
             }
-            counted => counted?,
+            let bytes = source.array_at::<HEAD_BYTES>(walked.offset)?;
+            let Some(head) = bytes.as_ref().and_then(member::read_head) else {
+                return Ok(walked);
+            };
+            if u64::from(head.member_bytes) > left {
+                if head.tag.is_window() {
+                    walked.enter(&head, [0; 3]);
+                }
+                walked.cut = true;
+                return Ok(walked);
+            }
+            match walked.count(self, head) {
+                Err(damage @ Error::Corrupt { .. }) => {
+                    walked.damage = Some(damage);
+                    return Ok(walked);
+                }
+                counted => counted?,
+            }
         }
+    }
+
+    /// The error for a file whose last bytes are not its end.
+    pub(super) fn diagnose(&self) -> Error {
+        self.walk()
+            .map_or_else(|error| error, |walked| walked.explain(self))
     }
 }
 
 impl Walked {
     /// Counts a whole member.
-    fn count(&mut self, source: &Source, header: &Header, head: MemberHead) -> crate::Result<()> {
+    fn count(&mut self, reader: &NativeReader, head: MemberHead) -> crate::Result<()> {
         if head.tag.is_window() {
             // Its counts state how many pieces follow.
-            let plain = unpack_at(source, self.offset, &head)?;
-            let number = |i| {
-                plain
-                    .as_chunks::<4>()
-                    .0
-                    .get(i)
-                    .map(|b| u32::from_le_bytes(*b))
-            };
-            let counts = [number(1), number(2), number(4)].map(Option::unwrap_or_default);
-            self.enter(&head, counts);
+            let plain = unpack_at(&reader.source, self.offset, &head)?;
+            let (numbers, _) = plain.as_chunks::<4>();
+            let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
+            self.enter(&head, [number(1), number(2), number(4)]);
         } else if let (true, Some(window)) = (head.tag.is_rows(), &mut self.within) {
             window.offsets.push(self.offset);
         }
         self.index |= head.tag == Tag::INDEX;
         // Not past the file's end: the caller has looked.
         self.offset += u64::from(head.member_bytes);
-        let n_pieces = |n_rows: u32| n_rows.div_ceil(header.rows_per_piece);
+        let n_pieces = |n_rows: u32| n_rows.div_ceil(reader.header.rows_per_piece);
         let is_whole =
             |placed: &mut PlacedWindow| placed.n_pieces() >= n_pieces(placed.window.n_rows);
         if let Some(window) = self.within.take_if(is_whole) {
@@ -133,11 +119,11 @@ impl Walked {
         });
     }
 
-    fn explain(self, source: &Source, header: &Header) -> Error {
+    fn explain(self, reader: &NativeReader) -> Error {
         if let Some(damage) = self.damage {
             return damage;
         }
-        let name = &source.name;
+        let name = reader.name();
         let window = self.within.map(|placed| placed.window.window);
         if !self.cut {
             let what = match self.index {
@@ -149,9 +135,9 @@ impl Walked {
         let what = format!(
             "the file ends after {} bytes with {} of {} windows whole (the rest should begin at \
              byte {})",
-            source.len,
+            reader.source.len,
             self.whole.len(),
-            header.n_windows,
+            reader.header.n_windows,
             self.whole_until
         );
         name.truncated(window, self.offset, what)

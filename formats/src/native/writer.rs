@@ -129,7 +129,9 @@ impl<W: Write> Writer<W> {
                     (Tag::rows(window, piece), Part::Rows { window, piece })
                 }
             };
-            let bytes = from.member_bytes(i, m as usize, tag)?;
+            let (offset, head) = from.member(i, m as usize, tag, 0..=u32::MAX.into())?;
+            let bytes = from.whole_member(offset, &head);
+            let bytes = bytes.map_err(|e| from.in_window(i, e))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
         }
         Ok(())
@@ -178,13 +180,6 @@ fn are_alike(one: Option<&States>, other: Option<&States>) -> bool {
 }
 
 impl NativeReader {
-    /// All bytes of member `m` of the `i`-th window, whose checksum has been checked.
-    fn member_bytes(&self, i: usize, m: usize, tag: Tag) -> Result<Vec<u8>> {
-        let (offset, head) = self.member(i, m, tag, 0..=u64::MAX)?;
-        self.whole_member(offset, &head)
-            .map_err(|e| self.in_window(i, e))
-    }
-
     /// All bytes of a member, whose checksum has been checked.
     fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
         // No more than the file has: `member_at` has checked it.

@@ -14,11 +14,11 @@ use crate::error::{Named, Result};
 use crate::reference::{About, Checks, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::tensors::{Matrix, TensorWindow, about, count_fault, id_fault, is_normalised, n_ids};
-use crate::{Error, RowBlock, WindowEntry, WindowSpec};
+use crate::tensors::{Matrix, TensorWindow, count_fault, describe, is_normalised, n_ids};
+use crate::{Error, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived.
-const STEP_BYTES: usize = 1 << 20;
+const STEP_BYTES: u64 = 1 << 20;
 
 /// A window's rows and ids.
 #[derive(Debug)]
@@ -83,24 +83,12 @@ impl NpzReader {
 
     /// The open file as a reference.
     pub(super) fn into_reference(self) -> Reference {
-        let arrays = (0u32..).zip(&self.windows);
-        let windows = arrays.map(|(window, arrays)| WindowEntry {
-            window,
-            n_tokens: arrays.window.tokens.len() as u32, // at most one more than rows
-            n_rows: arrays.window.matrix.n_rows,
-            first_scored: 0,
-        });
-        let windows: Vec<WindowEntry> = windows.collect();
-        let first = self.windows.first().map(|arrays| &arrays.window);
+        let windows = self.windows.iter().map(|arrays| &arrays.window);
+        let (about, windows) = describe((KIND, self.name.path()), windows, self.log_probabilities);
         let mut about = About {
             file_bytes: self.file_bytes,
             checks: Checks::Zip,
-            ..about(
-                (KIND, self.name.path()),
-                first,
-                &windows,
-                self.log_probabilities,
-            )
+            ..about
         };
         about.model_path = self.model.clone();
         Reference::new(about, Some(windows), Rows::Stream(Box::new(self)))
@@ -139,12 +127,13 @@ impl NpzReader {
                 None => prompts.take(index),
             };
             let window = TensorWindow { matrix, tokens };
-            let arrays = WindowArrays { array, window };
-            if let Some(fault) = arrays.fault(self.windows.first()) {
-                let array = &arrays.array.name;
-                return Err(self.name.unsupported(format!("{array}: {fault}")));
+            let first = self.windows.first();
+            let beside =
+                first.and_then(|first| window.fault_beside(&first.window, &first.array.name));
+            if let Some(fault) = beside.or_else(|| window.token_fault()) {
+                return Err(self.name.unsupported(format!("{}: {fault}", array.name)));
             }
-            self.windows.push(arrays);
+            self.windows.push(WindowArrays { array, window });
         }
         Ok(())
     }
@@ -202,12 +191,8 @@ impl NpzReader {
         let (header, mut stream) = self.open_array(member)?;
         let n = size(&header)
             .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
-        let mut bytes = Vec::new();
-        let read = fill(&mut stream, &mut bytes, n).and_then(|()| stream.finish());
-        match read {
-            Ok(()) => Ok(bytes),
-            Err(e) => Err(array_fault(&self.name, None, &stream, e)),
-        }
+        let bytes = read_bytes(&mut stream, n).and_then(|bytes| stream.finish().map(|()| bytes));
+        bytes.map_err(|e| array_fault(&self.name, None, &stream, e))
     }
 
     /// An array's header, and what follows it.
@@ -270,30 +255,6 @@ impl ReadStream for NpzReader {
     }
 }
 
-impl WindowArrays {
-    /// Finds a fault: tokens that do not match the rows, or a vocabulary that is not the first
-    /// window's.
-    fn fault(&self, first: Option<&WindowArrays>) -> Option<String> {
-        let TensorWindow { matrix, tokens } = &self.window;
-        let n_vocab = matrix.n_vocab;
-        if let Some(WindowArrays { array, window }) = first {
-            let (name, there) = (&array.name, window.matrix.n_vocab);
-            if n_vocab != there {
-                return Some(format!(
-                    "has rows of {n_vocab}, and {name} of {there}: a file holds windows of one model"
-                ));
-            }
-            if tokens.is_empty() != window.tokens.is_empty() {
-                return Some(format!("it and {name} do not both have token ids"));
-            }
-        }
-        if tokens.is_empty() {
-            return None;
-        }
-        count_fault(tokens.len() as u64, matrix.n_rows).or_else(|| id_fault(tokens, n_vocab))
-    }
-}
-
 impl OpenRows {
     fn next(&mut self, max_rows: usize) -> io::Result<Option<RowBlock>> {
         let matrix = self.matrix;
@@ -309,9 +270,8 @@ impl OpenRows {
             layout: RowLayout::F32,
         };
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows larger than memory");
-        let mut packed = Vec::new();
         let packed_bytes = n_rows as u64 * matrix.row_bytes() as u64;
-        fill(&mut self.stream, &mut packed, packed_bytes)?;
+        let packed = read_bytes(&mut self.stream, packed_bytes)?;
         let bytes = shape.bytes().ok_or_else(too_large)?;
         let mut block = RowBlock::prepare(None, shape, bytes);
         let (_, plain) = block.buffers();
@@ -326,17 +286,12 @@ impl OpenRows {
 }
 
 /// Reads `n` bytes. Memory is allocated as they arrive.
-fn fill(stream: &mut impl Read, bytes: &mut Vec<u8>, n: u64) -> io::Result<()> {
-    let mut left = n;
-    while left > 0 {
-        let start = bytes.len();
-        // At most doubles what has arrived already.
-        let step = left.min(STEP_BYTES.max(start) as u64);
-        bytes.resize(start + step as usize, 0);
-        stream.read_exact(bytes.get_mut(start..).unwrap_or_default())?;
-        left -= step;
+fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(n.min(STEP_BYTES) as usize);
+    match stream.take(n).read_to_end(&mut bytes)? as u64 {
+        read if read == n => Ok(bytes),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
-    Ok(())
 }
 
 /// The error for a failure to read an array.

@@ -8,8 +8,8 @@ use crate::error::{Named, Result};
 use crate::reference::{About, Checks, ReadBlocks, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source::Source;
-use crate::tensors::{Float, TensorWindow, about, id_fault, is_normalised};
-use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
+use crate::tensors::{Float, TensorWindow, describe, is_normalised};
+use crate::{RowBlock, WindowSpec, rows_per_piece};
 
 /// A folder of windows. It reads any block of rows of any window, from any thread: see
 /// [`ReadBlocks`].
@@ -44,8 +44,11 @@ impl SafetensorsReader {
             .map(WindowFile::open)
             .collect::<Result<_>>()?;
         if let Some(first) = windows.first() {
-            for window in &windows {
-                window.check_against(first)?;
+            let first_name = first.path.file_name().unwrap_or_default().to_string_lossy();
+            for file in &windows {
+                if let Some(fault) = file.window.fault_beside(&first.window, &first_name) {
+                    return Err(Named::new(&file.path).unsupported(fault));
+                }
             }
         }
         let mut reader = Self {
@@ -59,24 +62,13 @@ impl SafetensorsReader {
 
     /// The open folder as a reference.
     pub(super) fn into_reference(self) -> Reference {
-        let files = (0u32..).zip(&self.windows);
-        let windows = files.map(|(window, file)| WindowEntry {
-            window,
-            n_tokens: file.window.tokens.len() as u32, // at most one more than rows
-            n_rows: file.window.matrix.n_rows,
-            first_scored: 0,
-        });
-        let windows: Vec<WindowEntry> = windows.collect();
-        let first = self.windows.first().map(|file| &file.window);
+        let windows = self.windows.iter().map(|file| &file.window);
+        let path = self.folder.path();
+        let (about, windows) = describe((KIND, path), windows, self.log_probabilities);
         let about = About {
             file_bytes: self.windows.iter().map(|file| file.file_bytes).sum(),
             checks: Checks::Lengths,
-            ..about(
-                (KIND, self.folder.path()),
-                first,
-                &windows,
-                self.log_probabilities,
-            )
+            ..about
         };
         Reference::new(about, Some(windows), Rows::Blocks(Box::new(self)))
     }
@@ -131,46 +123,24 @@ impl WindowFile {
     fn open(path: PathBuf) -> Result<Self> {
         let source = Source::open(&path)?;
         let contents = header::read(&source)?;
-        let mut tokens = Vec::new();
+        let matrix = contents.matrix;
+        let tokens = Vec::new();
+        let mut window = TensorWindow { matrix, tokens };
         if let Some(ids) = contents.ids {
             // The header's offsets are within the file.
             let mut bytes = vec![0; ids.n * ids.integer.bytes()];
             source.read_exact_at(&mut bytes, ids.start)?;
-            tokens = ids.integer.decode(&bytes);
-            if let Some(fault) = id_fault(&tokens, contents.matrix.n_vocab) {
+            window.tokens = ids.integer.decode(&bytes);
+            if let Some(fault) = window.token_fault() {
                 return Err(source.name.corrupt(None, ids.start, fault));
             }
         }
         Ok(Self {
             file_bytes: source.len,
             rows_start: contents.rows_start,
-            window: TensorWindow {
-                matrix: contents.matrix,
-                tokens,
-            },
+            window,
             path,
         })
-    }
-
-    /// Checks that it belongs to the same reference as `first`.
-    fn check_against(&self, first: &WindowFile) -> Result<()> {
-        let other = |what: String| {
-            let folder = "a folder holds windows of one model";
-            Err(Named::new(&self.path).unsupported(format!("{what}: {folder}")))
-        };
-        let first_name = first.path.file_name().unwrap_or_default().to_string_lossy();
-        let (here, there) = (self.window.matrix.n_vocab, first.window.matrix.n_vocab);
-        if here != there {
-            return other(format!("has rows of {here}, and {first_name} of {there}"));
-        }
-        match (
-            self.window.tokens.is_empty(),
-            first.window.tokens.is_empty(),
-        ) {
-            (true, false) => other(format!("holds no token ids, and {first_name} does")),
-            (false, true) => other(format!("holds token ids, and {first_name} does not")),
-            _ => Ok(()),
-        }
     }
 
     /// `n` rows from `first_row` on, or as many as there are.

@@ -5,11 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::{MAGIC_LINE, MAX_HEADER_BYTES};
 use crate::error::{Named, Result};
 use crate::header_lines::to_lines;
-use crate::provenance::deref_to_provenance;
+use crate::provenance::{deref_to_provenance, size_fault};
 use crate::reference::{About, Reference, fingerprint};
-use crate::{
-    BackendIdentity, MAX_N_CTX, MAX_N_VOCAB, ModelIdentity, Provenance, TextIdentity, WindowSpec,
-};
+use crate::{BackendIdentity, ModelIdentity, Provenance, TextIdentity, WindowSpec};
 
 /// The version of the sidecar that this crate writes and reads.
 pub const SIDECAR_VERSION: u32 = 1;
@@ -153,13 +151,8 @@ impl SidecarHeader {
     }
 
     fn fault(&self) -> Option<String> {
-        if !(1..=MAX_N_VOCAB).contains(&self.n_vocab) {
-            Some(format!("n_vocab {}, not 1 to {MAX_N_VOCAB}", self.n_vocab))
-        } else if !(1..=MAX_N_CTX).contains(&self.n_ctx) {
-            Some(format!("n_ctx {}, not 1 to {MAX_N_CTX}", self.n_ctx))
-        } else {
-            self.shard.and_then(|shard| shard.fault(self.n_records))
-        }
+        let of_shard = || self.shard?.fault(self.n_records);
+        size_fault(self.n_ctx, self.n_vocab).or_else(of_shard)
     }
 }
 
