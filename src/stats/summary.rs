@@ -99,9 +99,9 @@ impl Summary {
 pub struct Statistics {
     pub summary: Summary,
     pub breakdown: Breakdown,
-    /// See [`curves::ccdf`].
+    /// The share of counted tokens (y) with at least a KLD in nats (x).
     pub ccdf: Vec<Point>,
-    /// See [`curves::by_window`].
+    /// The mean KLD in nats (y) along the text, by the number of the window (x).
     pub by_window: Vec<Point>,
 }
 

@@ -4,7 +4,7 @@
 //! files, whose rows have no floor, are read too.
 //!
 //! A window here is what llama-perplexity calls a chunk. Every offset in the file follows from its
-//! header, so a [`LlamaCppReader`] reads any rows of any window, from any threads.
+//! header, so its reader reads any rows of any window, from any threads.
 
 mod header;
 mod reader;

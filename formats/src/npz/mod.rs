@@ -1,7 +1,7 @@
 //! An `.npz` of numpy, a zip of arrays: a window each, as mlx-kld keeps its reference. What is
 //! accepted is specified in `TENSORS.md`, beside this crate's manifest.
 //!
-//! Arrays may be deflated, so their rows can only be read from the first on: [`NpzReader`] is a
+//! Arrays may be deflated, so their rows can only be read from the first on: its reader is a
 //! stream of windows. The format of an array:
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
