@@ -8,7 +8,7 @@ use super::gguf::ModelError;
 /// Why a model could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The model's file cannot be read or is no whole GGUF, or the model cannot be loaded or decoded.
+    /// The model's file cannot be read or is not a whole GGUF, or the model cannot be loaded or decoded.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// Rows of the model cannot be computed from its hidden states.

@@ -152,7 +152,7 @@ mod tests {
         running.push(&[]);
         assert_eq!(running.mean(), None);
         running.push(&[record(1.0, 1.0), record(f64::NAN, 1.0)]);
-        // A probability of e^1000 is no result, though no logit is marked.
+        // A probability of e^1000 is impossible, though no logit is marked.
         running.push(&[record(7.0, -1000.0), record(3.0, 1.0)]);
         running.push(&[record(f64::INFINITY, 1.0)]);
         assert_eq!(running.mean(), Some(2.0));

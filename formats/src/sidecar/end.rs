@@ -144,7 +144,7 @@ impl Trailer {
         bytes
     }
 
-    /// Reads the last bytes of a file; `None` if they are no trailer, so that the file was cut off.
+    /// Reads the last bytes of a file; `None` if they are not a trailer, so that the file was cut off.
     ///
     /// # Errors
     /// A wrong checksum, in words.

@@ -1,7 +1,7 @@
 //! The finished sidecar that a run finds under the name of its own: only the same measurement may
 //! replace it.
 
-use std::fmt::{self, Display, Formatter};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -35,22 +35,6 @@ impl ScoredTokens {
             n_records: header.of_whole().n_records,
             shard: header.shard,
             until: header.until,
-        }
-    }
-}
-
-impl Display for ScoredTokens {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(Shard { index, count, .. }) = self.shard {
-            write!(f, "part {index} of {count} of ")?;
-        }
-        match self.n_records {
-            Some(n) => f.write_str(&count_of(n, "token"))?,
-            None => f.write_str("all tokens")?,
-        }
-        match self.until {
-            Some(until) => write!(f, " with --until {}%", 100.0 * until),
-            None => Ok(()),
         }
     }
 }
@@ -133,10 +117,17 @@ impl Finished {
     /// Refuses the evaluation of other tokens.
     pub fn check_tokens(&self, tokens: ScoredTokens) -> Result<()> {
         let held = ScoredTokens::of(&self.header);
-        match held == tokens {
-            true => Ok(()),
-            false => Err(self.refused(format!("holds {held}, not {tokens}"))),
+        if held == tokens {
+            return Ok(());
         }
+        let [held, wanted] = if held.n_records != tokens.n_records {
+            [held, tokens].map(|of| count_or_all(of.n_records))
+        } else if held.shard != tokens.shard {
+            [held, tokens].map(|of| part_or_all(of.shard))
+        } else {
+            [held, tokens].map(|of| until_or_all(of.until))
+        };
+        Err(self.refused(format!("holds {held}, not {wanted}")))
     }
 
     /// Refuses any other evaluation than its own. What the files are called does not count, nor
@@ -157,9 +148,9 @@ impl Finished {
         }
         match first_difference(&held, header) {
             None => Ok(()),
-            Some(difference) => Err(self.refused(format!(
-                "holds this model with another set-up ({difference})"
-            ))),
+            Some(difference) => {
+                Err(self.refused(format!("holds this model in another set-up ({difference})")))
+            }
         }
     }
 
@@ -219,4 +210,18 @@ fn described(reference: &ReferenceSummary) -> String {
         of if of.is_empty() => name,
         of => format!("{name} ({})", of.join(" ")),
     }
+}
+
+fn count_or_all(n_records: Option<u64>) -> String {
+    n_records.map_or_else(|| "all tokens".to_owned(), |n| count_of(n, "token"))
+}
+
+fn part_or_all(shard: Option<Shard>) -> String {
+    let part = |Shard { index, count, .. }| format!("part {index} of {count}");
+    shard.map_or_else(|| "all parts".to_owned(), part)
+}
+
+fn until_or_all(until: Option<f64>) -> String {
+    let tokens = |until: f64| format!("tokens --until {}%", 100.0 * until);
+    until.map_or_else(|| "all tokens".to_owned(), tokens)
 }

@@ -151,7 +151,7 @@ mod tests {
         records.truncate(20);
         let mut all: Vec<Measured> = (0..20_u8).map(|i| measured(f64::from(i))).collect();
         let counted = summary(&records, &all).unwrap();
-        // A probability of e^1000 is no result, though no logit is marked.
+        // A probability of e^1000 is impossible, though no logit is marked.
         let (eval_nll, flags) = (-1000.0, 0);
         records.push(TokenRecord {
             eval_nll,

@@ -56,15 +56,15 @@ fn another_measurement_is_refused_and_named() {
         ),
         (
             &|settings| settings.results.part = Some("1/3".parse().unwrap()),
-            "holds 813 tokens, not part 1 of 3 of 813 tokens:",
+            "holds all parts, not part 1 of 3:",
         ),
         (
             &|settings| settings.until = Some("5%".parse().unwrap()),
-            "holds 813 tokens, not 813 tokens with --until 5%:",
+            "holds all tokens, not tokens --until 5%:",
         ),
         (
             &|settings| settings.run.type_k = CacheType::from_str("q8_0", false).unwrap(),
-            "holds this model with another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
+            "holds this model in another set-up (backend.type_k: \"f16\" there, \"q8_0\" here):",
         ),
         (
             &|settings| settings.run.n_batch = Some(8),

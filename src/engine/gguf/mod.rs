@@ -60,7 +60,7 @@ pub struct Gguf {
     pairs: HashMap<String, Value>,
 }
 
-/// A value of a key that is no list.
+/// A value of a key that is not a list.
 #[derive(Debug)]
 enum Value {
     /// An integer, or a bool as 0 or 1.
@@ -90,7 +90,7 @@ pub struct Tensor {
 /// split one, those of all parts.
 ///
 /// # Errors
-/// A file that cannot be read, or is no whole GGUF of a version that is known; a part that is not the
+/// A file that cannot be read, or is not a whole GGUF of a version that is known; a part that is not the
 /// first, or does not have the name that llama.cpp looks for.
 pub fn read(path: &Path) -> Result<Gguf> {
     let mut model = header::read(path)?;
