@@ -8,50 +8,42 @@ use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// The constant day that `strftime_now` returns, so that a reference written tomorrow holds the
 /// same prompts. Llama 3.1's own template falls back to this day.
-const DAY: [(char, &str); 14] = [
-    ('d', "26"),
-    ('b', "Jul"),
-    ('B', "July"),
-    ('m', "07"),
-    ('Y', "2024"),
-    ('y', "24"),
-    ('j', "208"),
-    ('a', "Fri"),
-    ('A', "Friday"),
-    ('e', "26"),
-    ('H', "00"),
-    ('M', "00"),
-    ('S', "00"),
-    ('%', "%"),
+const DAY: [(&str, &str); 14] = [
+    ("d", "26"),
+    ("b", "Jul"),
+    ("B", "July"),
+    ("m", "07"),
+    ("Y", "2024"),
+    ("y", "24"),
+    ("j", "208"),
+    ("a", "Fri"),
+    ("A", "Friday"),
+    ("e", "26"),
+    ("H", "00"),
+    ("M", "00"),
+    ("S", "00"),
+    ("%", "%"),
 ];
 
 /// `strftime_now(format)`, on the constant [`DAY`].
 pub(super) fn strftime_now(format: &str) -> Result<String, Error> {
-    let mut text = String::new();
-    let mut chars = format.chars();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            text.push(c);
-            continue;
-        }
+    let (mut text, mut rest) = (String::new(), format);
+    while let Some((before, after)) = rest.split_once('%') {
         // `%-d` has no leading zero.
-        let (directive, bare) = match chars.next() {
-            Some('-') => (chars.next(), true),
-            directive => (directive, false),
-        };
-        let known = DAY.iter().find(|(letter, _)| directive == Some(*letter));
-        let (_, value) = known.ok_or_else(|| {
+        let bare = after.strip_prefix('-');
+        let known = DAY.iter().find_map(|(letter, value)| {
+            let rest = bare.unwrap_or(after).strip_prefix(letter)?;
+            Some((bare.and(value.strip_prefix('0')).unwrap_or(value), rest))
+        });
+        let (value, after) = known.ok_or_else(|| {
             invalid(format!(
                 "strftime_now: '{format}' has a directive that is not supported"
             ))
         })?;
-        text.push_str(match (bare, value.trim_start_matches('0')) {
-            (true, "") => "0",
-            (true, trimmed) => trimmed,
-            (false, _) => value,
-        });
+        text.extend([before, value]);
+        rest = after;
     }
-    Ok(text)
+    Ok(text + rest)
 }
 
 /// The error of a function that refuses its arguments.
@@ -76,7 +68,15 @@ pub(super) fn print(
 pub(super) fn to_string(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
-        None => repr(value, 0),
+        None => {
+            let layout = Layout {
+                is_json: false,
+                indent: None,
+                sort_keys: false,
+                separators: [", ", ": "].map(str::to_owned),
+            };
+            layout.text(value)
+        }
     }
 }
 
@@ -98,48 +98,6 @@ pub(super) fn is_sequence(value: &Value) -> bool {
         value.kind(),
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
     )
-}
-
-/// `repr(value)` of a value nested `depth` deep. Characters that only Python's tables list as
-/// unprintable are not escaped.
-fn repr(value: &Value, depth: usize) -> Result<String, Error> {
-    check_depth(depth)?;
-    let item = |item: &Value| repr(item, depth + 1);
-    Ok(match value.kind() {
-        ValueKind::None => "None".to_owned(),
-        ValueKind::Bool if value.is_true() => "True".to_owned(),
-        ValueKind::Bool => "False".to_owned(),
-        ValueKind::Number => number(value),
-        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
-        ValueKind::Seq if value.is_tuple() => match items(value, item)?.as_slice() {
-            [one] => format!("({one},)"),
-            items => format!("({})", items.join(", ")),
-        },
-        ValueKind::Seq => format!("[{}]", items(value, item)?.join(", ")),
-        ValueKind::Map => {
-            let pair =
-                |key: &Value| Ok(format!("{}: {}", item(key)?, item(&value.get_item(key)?)?));
-            format!("{{{}}}", items(value, pair)?.join(", "))
-        }
-        _ => value.to_string(),
-    })
-}
-
-/// Applies `of` to the items of a list, or to the keys of a dict.
-fn items(
-    value: &Value,
-    of: impl Fn(&Value) -> Result<String, Error>,
-) -> Result<Vec<String>, Error> {
-    value.try_iter()?.map(|item| of(&item)).collect()
-}
-
-fn check_depth(depth: usize) -> Result<(), Error> {
-    match depth <= MAX_DEPTH {
-        true => Ok(()),
-        false => Err(invalid(format!(
-            "a value nested more than {MAX_DEPTH} levels deep cannot be printed"
-        ))),
-    }
 }
 
 fn quoted(text: &str) -> String {
@@ -197,90 +155,102 @@ pub(super) fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     }
     let comma = if indent.is_some() { "," } else { ", " };
     let separators = separators.unwrap_or_else(|| vec![comma.to_owned(), ": ".to_owned()]);
-    let [comma, colon] = <[String; 2]>::try_from(separators)
-        .map_err(|_| invalid("tojson: separators must be two strings"))?;
-    let json = Json {
+    let separators = separators.try_into();
+    let json = Layout {
+        is_json: true,
         indent,
         sort_keys: sort_keys == Some(true),
-        comma,
-        colon,
+        separators: separators.map_err(|_| invalid("tojson: separators must be two strings"))?,
     };
-    let mut out = String::new();
-    json.write(value, 0, &mut out)?;
-    Ok(out)
+    json.text(value)
 }
 
-/// The layout of JSON.
-struct Json {
+/// The layout of a value in JSON, or in Python's `repr`, which differ in a few words and in their
+/// strings.
+struct Layout {
+    /// False for `repr`, in which characters that only Python's tables list as unprintable are not
+    /// escaped.
+    is_json: bool,
     /// Spaces per level; `None` for one line.
     indent: Option<u8>,
     sort_keys: bool,
-    comma: String,
-    colon: String,
+    /// What stands between items, and after a key.
+    separators: [String; 2],
 }
 
-impl Json {
+impl Layout {
+    fn text(&self, value: &Value) -> Result<String, Error> {
+        let mut out = String::new();
+        self.write(value, 0, &mut out)?;
+        Ok(out)
+    }
+
     /// Appends a value nested `depth` deep.
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-        check_depth(depth)?;
+        if depth > MAX_DEPTH {
+            return Err(invalid(format!(
+                "a value nested more than {MAX_DEPTH} levels deep cannot be printed"
+            )));
+        }
+        let word = |json: &'static str, python| if self.is_json { json } else { python };
         match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::None => out.push_str(word("null", "None")),
+            ValueKind::Bool if value.is_true() => out.push_str(word("true", "True")),
+            ValueKind::Bool => out.push_str(word("false", "False")),
             ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => out.push_str(&escaped(value.as_str().unwrap_or_default())?),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.enclose(['[', ']'], items, depth, out, |item, out| {
-                    self.write(&item, depth + 1, out)
-                })?;
+            ValueKind::String => {
+                let text = value.as_str().unwrap_or_default();
+                out.push_str(&if self.is_json {
+                    escaped(text)?
+                } else {
+                    quoted(text)
+                });
             }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
-                if self.sort_keys {
-                    keys.sort();
-                }
-                self.enclose(['{', '}'], keys, depth, out, |key, out| {
-                    // A key that is not a string becomes the string of its JSON.
-                    let mut name = String::new();
-                    match key.as_str() {
-                        Some(text) => name.push_str(text),
-                        None => self.write(&key, depth + 1, &mut name)?,
-                    }
-                    out.push_str(&escaped(&name)?);
-                    out.push_str(&self.colon);
-                    self.write(&value.get_item(&key)?, depth + 1, out)
-                })?;
-            }
-            kind => {
+            ValueKind::Seq | ValueKind::Map => self.write_items(value, depth, out)?,
+            ValueKind::Iterable if self.is_json => self.write_items(value, depth, out)?,
+            kind if self.is_json => {
                 let what = format!("tojson: {kind} has no JSON form");
                 return Err(Error::new(ErrorKind::BadSerialization, what));
             }
+            _ => out.push_str(&value.to_string()),
         }
         Ok(())
     }
 
-    /// Appends items between brackets.
-    fn enclose(
-        &self,
-        [open, close]: [char; 2],
-        items: Vec<Value>,
-        depth: usize,
-        out: &mut String,
-        mut write: impl FnMut(Value, &mut String) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        out.push(open);
-        let is_empty = items.is_empty();
-        for (i, item) in items.into_iter().enumerate() {
-            if i > 0 {
-                out.push_str(&self.comma);
-            }
-            self.break_line(depth + 1, out);
-            write(item, out)?;
+    /// Appends a list, a tuple or a dict.
+    fn write_items(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let [comma, colon] = &self.separators;
+        let is_dict = value.kind() == ValueKind::Map;
+        let mut items: Vec<Value> = value.try_iter()?.collect();
+        if is_dict && self.sort_keys {
+            items.sort();
         }
-        if !is_empty {
+        let [open, close] = match items.len() {
+            _ if is_dict => ["{", "}"],
+            _ if self.is_json || !value.is_tuple() => ["[", "]"],
+            1 => ["(", ",)"],
+            _ => ["(", ")"],
+        };
+        out.push_str(open);
+        for (i, item) in items.iter().enumerate() {
+            out.push_str(if i > 0 { comma } else { "" });
+            self.break_line(depth + 1, out);
+            let start = out.len();
+            self.write(item, depth + 1, out)?;
+            if is_dict {
+                if self.is_json && item.as_str().is_none() {
+                    // A key that is not a string becomes the string of its JSON.
+                    let key = escaped(&out.split_off(start))?;
+                    out.push_str(&key);
+                }
+                out.push_str(colon);
+                self.write(&value.get_item(item)?, depth + 1, out)?;
+            }
+        }
+        if !items.is_empty() {
             self.break_line(depth, out);
         }
-        out.push(close);
+        out.push_str(close);
         Ok(())
     }
 
