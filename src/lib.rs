@@ -12,6 +12,13 @@ pub mod report;
 pub mod score;
 pub mod stats;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, even after a panic: what this program's locks protect is still valid then.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 #[path = "../formats/src/testing/sparse.rs"]
 mod sparse;

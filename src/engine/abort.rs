@@ -3,11 +3,12 @@
 use std::ffi::{CStr, c_char};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use llama_cpp_sys_2 as sys;
 
 use super::llama_cpp::rpc;
+use crate::locked;
 
 /// The function that ends the process, given ggml's fatal error in one line.
 type Handler = fn(&str) -> !;
@@ -30,7 +31,7 @@ pub fn on_abort(handler: Handler) {
 
 /// Runs `load`, during which a fatal error is the fault of the model at `path`.
 pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
-    let set = |path| *LOADING.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    let set = |path| *locked(&LOADING) = path;
     set(Some(path.display().to_string()));
     let loaded = load();
     set(None);
@@ -49,7 +50,7 @@ unsafe extern "C" fn aborted(message: *const c_char) {
     // SAFETY: the message is a string that lives until this returns.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
     if let Some(handler) = HANDLER.get() {
-        let loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let loading = locked(&LOADING);
         handler(&explain(&message, loading.as_deref(), rpc::suspects));
     }
 }

@@ -4,10 +4,12 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_sys_2 as sys;
+
+use crate::locked;
 
 /// The number of the log's last errors that are kept.
 const KEPT_ERRORS: usize = 4;
@@ -39,16 +41,15 @@ pub fn lock_has_failed() -> bool {
 /// Takes the last errors out of llama.cpp's log, in one line.
 #[must_use]
 pub(super) fn last_log_errors() -> String {
-    let line = last_errors().drain(..).collect::<Vec<_>>().join("; ");
+    let line = locked(&LAST_ERRORS)
+        .drain(..)
+        .collect::<Vec<_>>()
+        .join("; ");
     if line.is_empty() {
         "it gave no reason (-v shows its log)".to_owned()
     } else {
         line
     }
-}
-
-fn last_errors() -> MutexGuard<'static, VecDeque<String>> {
-    LAST_ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes a message of llama.cpp or ggml, or a piece of one.
@@ -70,7 +71,7 @@ unsafe extern "C" fn take(level: sys::ggml_log_level, text: *const c_char, _: *m
         let _ = write!(std::io::stderr(), "{text}");
     }
     if level == sys::GGML_LOG_LEVEL_ERROR && !text.trim().is_empty() {
-        let mut kept = last_errors();
+        let mut kept = locked(&LAST_ERRORS);
         if kept.len() == KEPT_ERRORS {
             kept.pop_front();
         }

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use super::ContextOptions;
-use super::options::write_name;
 
 /// Where a model lies and is computed. Fields are named as llama.cpp's flags.
 #[derive(Debug, Clone, Default)]
@@ -160,7 +159,8 @@ pub struct Beside {
 }
 
 /// The modes in which layers are split between several devices, by llama.cpp's names.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq)]
+#[strum(serialize_all = "lowercase")]
 pub enum SplitMode {
     /// The whole model lies on one device.
     None,
@@ -170,12 +170,6 @@ pub enum SplitMode {
     Row,
     /// Each tensor is split.
     Tensor,
-}
-
-impl fmt::Display for SplitMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(*self, f)
-    }
 }
 
 /// The share of a model that each device holds, in proportion; empty: in proportion to its free

@@ -49,7 +49,8 @@ pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
 }
 
 /// The use of the fused kernel for attention.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(ValueEnum, strum::Display, Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[strum(serialize_all = "lowercase")]
 pub enum FlashAttention {
     /// Always.
     #[value(aliases = ["1", "true", "enabled"])]
@@ -71,18 +72,6 @@ impl FlashAttention {
             Self::Off => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         }
     }
-}
-
-impl fmt::Display for FlashAttention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(*self, f)
-    }
-}
-
-/// Writes the name by which a flag takes this value.
-pub(super) fn write_name(value: impl ValueEnum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let name = value.to_possible_value();
-    f.write_str(name.as_ref().map_or("", PossibleValue::get_name))
 }
 
 /// A type of the K or V cache, by ggml's number.
@@ -111,7 +100,7 @@ impl Default for CacheType {
 
 impl fmt::Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(*self, f)
+        f.write_str(GgmlType::of(self.0).map_or("", |kind| kind.name))
     }
 }
 

@@ -26,10 +26,11 @@ pub use source::RowsHere;
 pub use states::{RowCheck, StateWriting, write_states};
 pub use write::{Written, write_reference};
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::engine::EngineError;
+use crate::locked;
 
 /// Why a run stopped.
 #[derive(Debug, thiserror::Error)]
@@ -161,11 +162,6 @@ impl Timing {
             refused: 0,
         }
     }
-}
-
-/// Locks a mutex, even after a panic: what the pipeline's locks protect is still valid then.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The number of rows that a thread scores at once: waking a thread takes longer than scoring one

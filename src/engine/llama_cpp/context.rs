@@ -4,18 +4,18 @@
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::num::NonZeroI32;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use llama_cpp_2::DecodeError;
-use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
+use super::LlamaCppModel;
 use super::node::Node;
 use crate::engine::{ContextOptions, ModelOptions};
+use crate::locked;
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
@@ -83,37 +83,25 @@ struct Lives {
 // SAFETY: a context is not bound to the thread that created it, and those that ended have no owner.
 unsafe impl Send for Lives {}
 
-impl Contexts {
-    fn lock(&self) -> MutexGuard<'_, Lives> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A context of a loaded model.
 pub(super) struct Context<'m> {
     inner: NonNull<sys::llama_context>,
-    n_vocab: usize,
+    model: &'m LlamaCppModel<'m>,
     /// The value that the callback points to.
     _watch: Option<Arc<dyn Any + Send + Sync>>,
-    all: &'m Contexts,
-    model: PhantomData<&'m LlamaModel>,
 }
 
 // SAFETY: a context is not bound to the thread that created it, and it is used through one owner.
 unsafe impl Send for Context<'_> {}
 
 impl<'m> Context<'m> {
-    /// Creates a context whose rows have `n_vocab` entries, of a model that was loaded with
-    /// `placement`; `None` if llama.cpp refuses.
+    /// Creates a context of a model; `None` if llama.cpp refuses.
     pub(super) fn new<W: Watch>(
-        model: &'m LlamaModel,
-        all: &'m Contexts,
-        n_vocab: usize,
+        model: &'m LlamaCppModel<'_>,
         options: &ContextOptions,
-        placement: &ModelOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Option<Self> {
-        let mut params = params(options, placement);
+        let mut params = params(options, &model.facts.options);
         if let Some(watch) = &watch {
             params.cb_eval = Some(show::<W>);
             params.cb_eval_user_data = Arc::as_ptr(watch).cast_mut().cast();
@@ -123,17 +111,15 @@ impl<'m> Context<'m> {
         // llama.cpp changes the model only for another scale of RoPE than its own, which is not set
         // here; so contexts may be created while others decode.
         let inner = unsafe {
-            let model = *std::ptr::from_ref(model).cast::<*mut sys::llama_model>();
+            let model = *(&raw const model.inner).cast::<*mut sys::llama_model>();
             sys::llama_init_from_model(model, params)
         };
         let inner = NonNull::new(inner)?;
-        all.lock().n_alive += 1;
+        locked(&model.contexts.0).n_alive += 1;
         Some(Self {
             inner,
-            n_vocab,
+            model,
             _watch: watch.map(|watch| watch as Arc<dyn Any + Send + Sync>),
-            all,
-            model: PhantomData,
         })
     }
 
@@ -169,12 +155,13 @@ impl<'m> Context<'m> {
     /// The rows that were wanted of the last batch; `None` if one is missing. The first waits until
     /// an accelerator is done.
     pub(super) fn rows(&self, batch: &Batch) -> Option<Vec<&[f32]>> {
+        let n_vocab = self.model.facts.n_vocab as usize;
         let row = |i: usize| {
             // SAFETY: the context is valid. The row has n_vocab entries and does not change before
             // the next decode, which borrows the context mutably.
             unsafe {
                 let row = sys::llama_get_logits_ith(self.inner.as_ptr(), i as i32);
-                (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.n_vocab))
+                (!row.is_null()).then(|| std::slice::from_raw_parts(row, n_vocab))
             }
         };
         batch.wanted().map(row).collect()
@@ -183,7 +170,7 @@ impl<'m> Context<'m> {
 
 impl Drop for Context<'_> {
     fn drop(&mut self) {
-        let mut all = self.all.lock();
+        let mut all = locked(&self.model.contexts.0);
         all.n_alive -= 1;
         all.ended.push(self.inner);
         if all.n_alive > 0 {
@@ -235,7 +222,7 @@ unsafe extern "C" fn show<W: Watch>(
     // SAFETY: `Context::new` gave a `Mutex<W>` that the context keeps, and the graph does not
     // change during the call.
     let (watch, node) = unsafe { (&*watch.cast::<Mutex<W>>().cast_const(), Node::new(tensor)) };
-    let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watch = locked(watch);
     match node {
         Some(node) if asks => watch.wants(node),
         Some(node) => watch.computed(node),

@@ -1,29 +1,27 @@
 //! Decodes windows with a context, a batch at a time.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kl_formats::{Calls, WindowSpec};
 
+use super::LlamaCppModel;
 use super::context::{Batch, Context};
 use super::tap::Tap;
 use crate::engine::{
-    Call, Decoder, EngineError, LogitSource, ModelFacts, Outputs, decode_in_steps, last_log_errors,
-    top_token,
+    Call, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
 };
+use crate::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {
     pub(super) context: Context<'m>,
-    pub(super) batch: Batch,
+    pub(super) model: &'m LlamaCppModel<'m>,
     pub(super) calls: Calls,
     /// Most windows of a call.
     pub(super) n_seq: usize,
-    pub(super) facts: &'m ModelFacts,
     /// Takes the hidden states, in a context that shows them.
     pub(super) tap: Option<Arc<Mutex<Tap>>>,
-    /// Locked while it decodes, so that one context of a model decodes at a time.
-    pub(super) turn: &'m Mutex<()>,
 }
 
 impl LlamaCppDecoder<'_> {
@@ -43,16 +41,14 @@ impl LlamaCppDecoder<'_> {
     /// window's after the other's.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
         self.context.clear();
-        self.batch = Batch::default();
+        let mut batch = Batch::default();
         for (sequence, window) in windows.iter().enumerate() {
-            self.facts.check_window(window.n_decoded())?;
+            self.model.facts.check_window(window.n_decoded())?;
             let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
-            let tokens = &window.tokens;
-            self.batch
-                .push(sequence, tokens, positions, scored as usize);
+            batch.push(sequence, &window.tokens, positions, scored as usize);
         }
         let first = windows.first().map_or(0, |window| window.window);
-        self.compute(first, 0)
+        self.compute(batch, first, 0)
     }
 
     /// Decodes the tokens of a call, after those before them, and returns the rows of its scored
@@ -64,34 +60,38 @@ impl LlamaCppDecoder<'_> {
         wants_rows: bool,
     ) -> Result<Vec<&[f32]>, EngineError> {
         if let Some(tap) = &self.tap {
-            lock(tap).start(wants_rows);
+            locked(tap).start(wants_rows);
         }
         let Range { start, end } = call.positions;
         // A stream's windows are known only now.
-        self.facts.check_window(end as u64)?;
+        self.model.facts.check_window(end as u64)?;
         if start == 0 {
             self.context.clear();
         }
-        self.batch = Batch::default();
-        self.batch
-            .push(0, &window.tokens, start..end, call.scored_start);
-        self.compute(window.window, start)
+        let mut batch = Batch::default();
+        batch.push(0, &window.tokens, start..end, call.scored_start);
+        self.compute(batch, window.window, start)
     }
 
-    /// Computes the batch, which starts at `position` of `window`, and returns the rows that are
-    /// wanted.
-    fn compute(&mut self, window: u32, position: usize) -> Result<Vec<&[f32]>, EngineError> {
-        let path = &self.facts.path;
+    /// Computes a batch, which starts at `position` of `window`, and returns the rows that are wanted.
+    /// One context of a model computes at a time.
+    fn compute(
+        &mut self,
+        mut batch: Batch,
+        window: u32,
+        position: usize,
+    ) -> Result<Vec<&[f32]>, EngineError> {
+        let model = self.model;
         let failed = |reason: String| {
             let what =
                 format!("llama.cpp failed at window {window}, position {position}: {reason}");
-            EngineError::model(path, what)
+            EngineError::model(&model.facts.path, what)
         };
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = locked(model.turn());
         self.context
-            .decode(&mut self.batch)
+            .decode(&mut batch)
             .map_err(|error| failed(format!("{error}; {}", last_log_errors())))?;
-        let rows = self.context.rows(&self.batch);
+        let rows = self.context.rows(&batch);
         rows.ok_or_else(|| failed(last_log_errors()))
     }
 }
@@ -100,7 +100,7 @@ impl LogitSource for LlamaCppDecoder<'_> {
     type Error = EngineError;
 
     fn n_vocab(&self) -> usize {
-        self.facts.n_vocab as usize
+        self.model.facts.n_vocab as usize
     }
 
     fn decode<E: From<EngineError>>(
@@ -157,7 +157,7 @@ impl Decoder for LlamaCppDecoder<'_> {
         wants_rows: impl Fn(Range<usize>) -> bool,
         mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let path = &self.facts.path;
+        let path = &self.model.facts.path;
         let no_states = |what: String| EngineError::Head {
             path: path.clone(),
             what,
@@ -170,7 +170,7 @@ impl Decoder for LlamaCppDecoder<'_> {
             let groups = call.groups(window, self.calls);
             let wants_rows = wants_rows(call.positions.clone());
             let rows = self.decode_call(window, &call, wants_rows)?;
-            let tap = lock(&tap);
+            let tap = locked(&tap);
             tap.check(&groups).map_err(no_states)?;
             sink(&Outputs {
                 states: &tap.states,
@@ -209,15 +209,11 @@ impl Decoder for LlamaCppDecoder<'_> {
                 let what = format!(
                     "cannot generate a token after prompt {prompt}, position {last}: the logits are not finite: leave out the prompt, or use another model"
                 );
-                EngineError::model(&self.facts.path, what)
+                EngineError::model(&self.model.facts.path, what)
             })?;
             window.tokens.push(next);
             on_token()?;
         }
         Ok(())
     }
-}
-
-fn lock(tap: &Mutex<Tap>) -> MutexGuard<'_, Tap> {
-    tap.lock().unwrap_or_else(PoisonError::into_inner)
 }

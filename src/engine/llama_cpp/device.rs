@@ -1,6 +1,6 @@
 //! ggml's devices and their memory, which live as long as the process.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
@@ -23,13 +23,22 @@ unsafe impl Sync for Device {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferType(NonNull<sys::ggml_backend_buffer_type>);
 
+/// A copy of a text of ggml's.
+///
+/// # Safety
+/// It points to a text that ends with a NUL byte.
+unsafe fn text(text: *const c_char) -> String {
+    // SAFETY: as required.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}
+
 /// The names of all backends that were compiled in or loaded.
 pub(super) fn backends() -> Vec<String> {
     // SAFETY: registries live as long as the process, and so do their names.
     unsafe {
         (0..sys::ggml_backend_reg_count())
-            .map(|i| CStr::from_ptr(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(i))))
-            .map(|name| name.to_string_lossy().into_owned())
+            .map(|i| text(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(i))))
             .collect()
     }
 }
@@ -60,15 +69,13 @@ impl Device {
 
     pub(super) fn name(self) -> String {
         // SAFETY: the device is valid, and so is its name.
-        let name = unsafe { CStr::from_ptr(sys::ggml_backend_dev_name(self.0.as_ptr())) };
-        name.to_string_lossy().into_owned()
+        unsafe { text(sys::ggml_backend_dev_name(self.0.as_ptr())) }
     }
 
     /// Describes the device, and the memory that it has now.
     pub(super) fn describe(self) -> crate::engine::Device {
         // SAFETY: the device is valid, and so is its description.
-        let description =
-            unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(self.0.as_ptr())) };
+        let description = unsafe { text(sys::ggml_backend_dev_description(self.0.as_ptr())) };
         let (mut free, mut total) = (0, 0);
         // SAFETY: the device is valid, and both numbers are ours.
         unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
@@ -78,7 +85,7 @@ impl Device {
         }
         crate::engine::Device {
             name: self.name(),
-            description: description.to_string_lossy().trim().to_owned(),
+            description: description.trim().to_owned(),
             kind: match self.kind() {
                 _ if self.is_remote() => DeviceKind::Remote,
                 sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
@@ -103,10 +110,9 @@ impl Device {
             let registry = sys::ggml_backend_dev_backend_reg(self.0.as_ptr());
             let mut next = function.map_or(std::ptr::null_mut(), |list| list(registry));
             while !next.is_null() && !(*next).name.is_null() {
-                let text = |text| CStr::from_ptr(text).to_string_lossy();
                 let (name, value) = (text((*next).name), text((*next).value));
-                features.push(match value.as_ref() {
-                    "1" => name.into_owned(),
+                features.push(match &*value {
+                    "1" => name,
                     value => format!("{name}={value}"),
                 });
                 next = next.add(1);
@@ -127,7 +133,7 @@ impl Device {
             let mut props = std::mem::zeroed::<sys::ggml_backend_dev_props>();
             sys::ggml_backend_dev_get_props(self.0.as_ptr(), &raw mut props);
             let id = props.device_id;
-            (!id.is_null()).then(|| CStr::from_ptr(id).to_string_lossy().into_owned())
+            (!id.is_null()).then(|| text(id))
         }
     }
 
@@ -245,8 +251,7 @@ impl BufferType {
 
     pub(super) fn name(self) -> String {
         // SAFETY: the type is valid, and so is its name.
-        let name = unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(self.0.as_ptr())) };
-        name.to_string_lossy().into_owned()
+        unsafe { text(sys::ggml_backend_buft_name(self.0.as_ptr())) }
     }
 
     /// The device whose memory it is; `None` where ggml does not know.

@@ -2,21 +2,19 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use llama_cpp_sys_2 as sys;
 
 use super::context;
 use super::params::{END, Params};
 use crate::engine::{
-    Beside, ContextOptions, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
+    Beside, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
 };
+use crate::locked;
 
 /// The memory that is to stay free on each device: llama.cpp's default.
 const MARGIN_BYTES: usize = 1 << 30;
-
-/// The window that is fitted where none is known.
-const DEFAULT_N_CTX: u32 = 512;
 
 /// `common_fit_extra_model` of llama.cpp's `common/fit.h`, whose bindings lack it.
 #[repr(C)]
@@ -28,8 +26,8 @@ pub(super) struct Extra {
 }
 
 /// Chooses how many layers are offloaded and where they lie, so that the model, its contexts and what
-/// is to lie beside it leave a margin on each device. llama.cpp loads the model several times for
-/// this, without its weights.
+/// is to lie beside it (`room`) leave a margin on each device. llama.cpp loads the model several times
+/// for this, without its weights.
 ///
 /// # Errors
 /// If the model cannot be fitted with the placement that the user wants.
@@ -38,10 +36,11 @@ pub(super) fn fit(
     file: &CStr,
     params: &mut Params,
     options: &ModelOptions,
+    room: &Room,
 ) -> Result<(), EngineError> {
     /// llama.cpp swaps its global log while it measures.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = locked(&ONE_AT_A_TIME);
 
     let no_fit = |why: &str| {
         let what = format!(
@@ -54,14 +53,6 @@ pub(super) fn fit(
             "llama.cpp fits no model that -sm row or tensor splits",
         ));
     }
-    let room = options.room.as_deref().cloned().unwrap_or_else(|| Room {
-        context: ContextOptions {
-            n_ctx: DEFAULT_N_CTX,
-            ..ContextOptions::default()
-        },
-        n_contexts: 1,
-        beside: None,
-    });
     let mut own = context::params(&room.context, options);
     let mut others_model = params.raw;
     let (others_file, mut others) = match &room.beside {

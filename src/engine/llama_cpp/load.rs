@@ -3,99 +3,153 @@
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
 use std::ffi::CString;
+use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::{Mutex, OnceLock};
 
 use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
+use super::context::Contexts;
 use super::device::Device;
 use super::fit::fit;
 use super::params::{Params, names};
+use super::{LlamaCpp, LlamaCppModel, inspect};
+use crate::engine::gguf::Gguf;
 use crate::engine::{
-    EngineError, GpuLayers, ModelOptions, SplitMode, last_log_errors, while_loading,
+    EngineError, GpuLayers, ModelFacts, ModelOptions, SplitMode, TensorOverride, last_log_errors,
+    while_loading,
 };
 
-/// A model that llama.cpp has loaded, and what came of its options.
-pub(super) struct Loaded {
-    pub(super) model: LlamaModel,
-    /// As given, but with a number of layers and what `auto` chose.
-    pub(super) options: ModelOptions,
-    /// The devices that may compute parts of it, in llama.cpp's order.
-    pub(super) gpus: Vec<Device>,
-    /// Layers that can be offloaded, of which the output layer is one.
-    pub(super) n_layers: u32,
-    /// The context length that the model was trained on; 0 if its file does not record it.
-    pub(super) n_ctx_train: i32,
+impl<'b> LlamaCppModel<'b> {
+    /// Loads a GGUF, after [`inspect`] has refused what llama.cpp would abort on.
+    ///
+    /// # Errors
+    /// Devices or memory that do not exist, proportions for more devices than there are, too little
+    /// memory, or why llama.cpp refuses the model.
+    pub(super) fn load(
+        engine: &'b LlamaCpp,
+        path: &Path,
+        options: &ModelOptions,
+    ) -> Result<Self, EngineError> {
+        let before = fs::metadata(path).ok();
+        let header = inspect(path)?;
+        // Errors that an earlier model left in the log are not this one's.
+        let _ = last_log_errors();
+
+        let file = path.to_str().and_then(|text| CString::new(text).ok());
+        let file = file.ok_or_else(|| {
+            let what = "llama.cpp cannot open a path that is not valid Unicode: rename the file";
+            EngineError::model(path, what)
+        })?;
+        let mut gpus = devices(options)?;
+        let mut params = Params::new(options, &gpus)?;
+        if let (GpuLayers::Auto, Some(room), false) =
+            (options.n_gpu_layers, &options.room, gpus.is_empty())
+        {
+            fit(path, &file, &mut params, options, room)?;
+        }
+        // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
+        // llama.cpp wants them to. It copies the proportions, and reads no other list later.
+        let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
+        let model = while_loading(path, load);
+        let model = NonNull::new(model).ok_or_else(|| {
+            let reason = last_log_errors();
+            let advice = load_advice(&reason);
+            let what = format!("llama.cpp could not load the model: {reason}{advice}");
+            EngineError::model(path, what)
+        })?;
+        // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
+        // SAFETY: the model is valid.
+        let n_layers = unsafe {
+            sys::llama_model_n_layer(model.as_ptr())
+                + sys::llama_model_n_layer_nextn(model.as_ptr())
+                + 1
+        };
+        let n_layers = u32::try_from(n_layers).unwrap_or(0);
+        // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
+        let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
+        // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
+        // pins, and frees the model when it is dropped.
+        let model: LlamaModel = unsafe { std::mem::transmute(model) };
+        let stamp = |metadata: Option<fs::Metadata>| {
+            metadata.map(|metadata| (metadata.len(), metadata.modified().ok()))
+        };
+        if stamp(fs::metadata(path).ok()) != stamp(before) {
+            let what = "changed while it was loaded: wait until it is complete, and try again";
+            return Err(EngineError::model(path, what));
+        }
+
+        let mut options = params.resolved(options, n_layers, gpus.len());
+        if !matches!(header.own_number("expert_count"), Some(1..)) {
+            options.n_cpu_moe = 0;
+        }
+        // It concerns only weights in the CPU's memory.
+        if options.offloads_all(n_layers) {
+            options.no_op_offload = false;
+        }
+        if options.split_mode == Some(SplitMode::None) {
+            let main = usize::try_from(options.main_gpu.unwrap_or_default());
+            let main = main.ok().and_then(|i| gpus.get(i)).copied();
+            gpus = main.into_iter().collect();
+        }
+        Ok(Self {
+            engine,
+            facts: facts(path, &header, &model, options, n_layers, n_ctx_train),
+            inner: model,
+            header,
+            gpus,
+            turn: Mutex::default(),
+            contexts: Contexts::default(),
+            found: OnceLock::new(),
+            head_sha256: OnceLock::new(),
+        })
+    }
 }
 
-/// Loads a GGUF.
-///
-/// # Errors
-/// Devices or memory that do not exist, proportions for more devices than there are, too little
-/// memory, or why llama.cpp refuses the model.
-pub(super) fn load(path: &Path, options: &ModelOptions) -> Result<Loaded, EngineError> {
-    let file = path.to_str().and_then(|text| CString::new(text).ok());
-    let file = file.ok_or_else(|| {
-        let what = "llama.cpp cannot open a path that is not valid Unicode: rename the file";
-        EngineError::model(path, what)
-    })?;
-    let mut gpus = devices(options)?;
-    let mut params = Params::new(options, &gpus)?;
-    if options.n_gpu_layers == GpuLayers::Auto && !gpus.is_empty() {
-        fit(path, &file, &mut params, options)?;
-    }
-    // SAFETY: the path is valid, and so are all lists that the parameters point to, which end as
-    // llama.cpp wants them to. It copies the proportions, and reads no other list later.
-    let load = || unsafe { sys::llama_model_load_from_file(file.as_ptr(), params.raw) };
-    let model = while_loading(path, load);
-    let model = NonNull::new(model).ok_or_else(|| {
-        let reason = last_log_errors();
-        let advice = load_advice(&reason);
-        let what = format!("llama.cpp could not load the model: {reason}{advice}");
-        EngineError::model(path, what)
-    })?;
-    // The layers that predict further tokens (MTP) are counted too: llama.cpp offloads them first.
-    // SAFETY: the model is valid.
-    let n_layers = unsafe {
-        sys::llama_model_n_layer(model.as_ptr())
-            + sys::llama_model_n_layer_nextn(model.as_ptr())
-            + 1
+/// States what a model is. Its sizes are llama.cpp's: bytes and parameters of the tensors, from which
+/// it computes its BPW.
+fn facts(
+    path: &Path,
+    header: &Gguf,
+    model: &LlamaModel,
+    options: ModelOptions,
+    n_layers: u32,
+    n_ctx_train: i32,
+) -> ModelFacts {
+    let vocab = model.vocab();
+    let n_vocab = model.n_vocab().max(0) as u32;
+    let mut identity = header.identity();
+    identity.size_bytes = Some(model.size());
+    identity.n_params = Some(model.n_params());
+    let text = |token: LlamaToken| match token.0 < 0 {
+        true => String::new(),
+        false => String::from_utf8_lossy(&vocab.token_to_piece(token, true, None)).into_owned(),
     };
-    let n_layers = u32::try_from(n_layers).unwrap_or(0);
-    // SAFETY: the model is valid. The safe wrapper of this panics where a file is damaged.
-    let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(model.as_ptr()) };
-    // SAFETY: `LlamaModel` is a transparent wrapper of this pointer, at the version that Cargo.toml
-    // pins, and frees the model when it is dropped.
-    let model: LlamaModel = unsafe { std::mem::transmute(model) };
-    let mut options = params.resolved(options, n_layers, gpus.len());
-    if !has_experts(&model) {
-        options.n_cpu_moe = 0;
-    }
-    // It concerns only weights in the CPU's memory.
-    if options.offloads_all(n_layers) {
-        options.no_op_offload = false;
-    }
-    if options.split_mode == Some(SplitMode::None) {
-        let main = usize::try_from(options.main_gpu.unwrap_or_default());
-        let main = main.ok().and_then(|i| gpus.get(i)).copied();
-        gpus = main.into_iter().collect();
-    }
-    Ok(Loaded {
-        model,
+    let on_cpu = |tensors: &TensorOverride| tensors.memory == TensorOverride::CPU;
+    ModelFacts {
+        path: path.to_owned(),
+        identity,
+        tokenizer: header.tokenizer.clone(),
+        lacks_pre_tokenizer: header.lacks_pre_tokenizer(),
+        n_vocab,
+        n_used_vocab: n_vocab.saturating_sub(header.n_padding),
+        n_ctx_train: u32::try_from(n_ctx_train).ok().filter(|&n| n > 0),
+        n_positions: header.n_positions(),
+        has_attention: !model.is_recurrent(),
+        can_decode_together: !model.is_recurrent() && !model.is_hybrid(),
+        bos_token: u32::try_from(vocab.bos().0).ok(),
+        add_bos: vocab.should_add_bos(),
+        bos_and_eos_text: (text(vocab.bos()), text(vocab.eos())),
+        chat_template: model.meta_val_str("tokenizer.chat_template").ok(),
+        is_offloaded: options.n_gpu_layers == GpuLayers::Count(n_layers)
+            && !options.all_overrides().iter().any(on_cpu)
+            && !options.no_kv_offload,
         options,
-        gpus,
         n_layers,
-        n_ctx_train,
-    })
-}
-
-/// Returns true if a model has experts that could lie apart.
-fn has_experts(model: &LlamaModel) -> bool {
-    let value = |key: &str| model.meta_val_str(key).ok();
-    value("general.architecture")
-        .and_then(|architecture| value(&format!("{architecture}.expert_count")))
-        .is_some_and(|count| count != "0")
+    }
 }
 
 /// The devices for a model, which llama.cpp is always told: those that the user names, in that order;

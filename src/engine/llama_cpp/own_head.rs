@@ -78,16 +78,7 @@ impl LlamaCppModel<'_> {
         options: &ContextOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Result<Context<'_>, EngineError> {
-        let n_vocab = self.facts.n_vocab as usize;
-        let context = Context::new(
-            &self.inner,
-            &self.contexts,
-            n_vocab,
-            options,
-            &self.facts.options,
-            watch,
-        );
-        context.ok_or_else(|| {
+        Context::new(self, options, watch).ok_or_else(|| {
             let (n_ctx, reason) = (options.n_ctx, last_log_errors());
             let advice = context_advice(&reason);
             let what = format!(

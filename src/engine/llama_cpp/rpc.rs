@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::device::{RPC_BACKEND, function_of};
 use crate::engine::EngineError;
+use crate::locked;
 
 /// The time that a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ fn notice(endpoint: &str) -> Sender<()> {
 /// What is wrong with the address, or with what answers there.
 pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     let fails = |what: String| EngineError::Setup(format!("--rpc {endpoint}: {what}"));
-    if servers().iter().any(|known| known == endpoint) {
+    if locked(&SERVERS).iter().any(|known| known == endpoint) {
         return Ok(());
     }
     let _notice = notice(endpoint);
@@ -95,14 +96,14 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
     if !is_added {
         return Err(fails("the server has no device".to_owned()));
     }
-    servers().push(endpoint.to_owned());
+    locked(&SERVERS).push(endpoint.to_owned());
     Ok(())
 }
 
 /// The addresses of the servers that are connected.
 #[must_use]
 pub fn connected() -> Vec<String> {
-    servers().clone()
+    locked(&SERVERS).clone()
 }
 
 /// The servers that no longer accept a connection, or all if each of them does.
@@ -120,11 +121,7 @@ fn same_server(endpoint: &str) -> Option<String> {
         resolve(known)
             .is_ok_and(|of_known| addresses.iter().any(|address| of_known.contains(address)))
     };
-    servers().iter().find(is_same).cloned()
-}
-
-fn servers() -> std::sync::MutexGuard<'static, Vec<String>> {
-    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&SERVERS).iter().find(is_same).cloned()
 }
 
 /// Checks that a server answers that ggml can use: ggml itself would end the process.
