@@ -189,7 +189,7 @@ pub use sidecar::{
 };
 pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
 pub use tensors::Float;
-pub use window::{WindowEntry, WindowSpec};
+pub use window::{WindowEntry, WindowSpec, longest_window, n_rows};
 pub use writing::{
     Piece, Target, TargetError, WindowEncoder, WindowFormat, Writer, rows_per_piece,
 };

@@ -97,13 +97,13 @@ impl WindowSpec {
 }
 
 /// Tokens of the longest of these windows.
-pub(crate) fn longest(windows: &[WindowSpec]) -> u32 {
+pub fn longest_window(windows: &[WindowSpec]) -> u32 {
     let lengths = windows.iter().map(|window| window.entry().n_tokens);
     lengths.max().unwrap_or(0)
 }
 
 /// Rows of all of these windows.
-pub(crate) fn n_rows(windows: &[WindowSpec]) -> u64 {
+pub fn n_rows(windows: &[WindowSpec]) -> u64 {
     windows.iter().map(|window| u64::from(window.n_rows)).sum()
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kl_formats::{About, BackendIdentity, Kind, Prompts};
+use kl_formats::{About, BackendIdentity, Kind, Prompts, longest_window};
 
 use super::calls::Decoding;
 use super::context::{Precedent, context_options, writer};
@@ -157,7 +157,7 @@ pub fn in_words(
         Some(_) => "in a chat template",
         None => "as they are",
     };
-    let longest = count(input.plan.longest_window().into());
+    let longest = count(longest_window(&input.plan.windows).into());
     let generated = input.generated;
     let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
     [

@@ -133,7 +133,7 @@ impl<M: Model> RefModel<M> {
     /// # Errors
     /// If there are fewer windows than parts.
     pub fn shard(&self, part: Part) -> Result<Shard> {
-        part.of(self.windows.len(), crate::input::n_rows(&self.windows))
+        part.of(self.windows.len(), kl_formats::n_rows(&self.windows))
     }
 
     /// Its windows, whose rows contexts of the model compute.

@@ -31,6 +31,4 @@ pub use source::{
     GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
 };
 pub use text::InvalidUtf8;
-pub use windows::{
-    DEFAULT_SEED, Part, Plan, ScoreFrom, Windowing, longest_window, n_rows, n_tokens, shuffled,
-};
+pub use windows::{DEFAULT_SEED, Part, Plan, ScoreFrom, Windowing, shuffled};

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use anyhow::Result;
-use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec};
+use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec, longest_window};
 
 use super::prompts::{Generation, RawPrompts};
 use super::text::{self, InvalidUtf8, Text};
@@ -144,7 +144,7 @@ impl PreparedInput {
     ) -> Self {
         Self {
             n_ctx: windowing.n_ctx,
-            longest_window: plan.longest_window(),
+            longest_window: longest_window(&plan.windows),
             first_scored: windowing.score.first(windowing.n_ctx, bos.is_some()),
             stride: windowing.stride,
             add_bos: bos.is_some(),

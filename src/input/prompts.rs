@@ -5,12 +5,12 @@ use std::fmt::Display;
 use std::fs;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec};
+use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec, longest_window};
 
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
 use super::text::Text;
-use super::{Plan, PreparedInput, PromptSource, ScoreFrom, Selection, TemplateChoice};
+use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, Model};
 
 /// Prompts that were read, and the chat template if it comes from a file.
@@ -49,16 +49,6 @@ pub enum GenerationStep {
     Done,
 }
 
-/// A prompt and its tokens.
-struct TokenizedPrompt {
-    content: PromptContent,
-    /// Its tokens, with the BOS if one was inserted.
-    tokens: Vec<u32>,
-    has_inserted_bos: bool,
-    /// True if the first token is a BOS, inserted or written by a chat template.
-    begins_with_bos: bool,
-}
-
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
     pub fn read(source: &'s PromptSource) -> Result<Self> {
@@ -89,22 +79,20 @@ impl<'s> RawPrompts<'s> {
         let lines = std::mem::take(&mut self.lines);
         let groups = lines.iter().map(|line| line.group.as_deref());
         let groups = groups.collect::<Option<Vec<_>>>().map(Groups::of_each);
-        let mut prompts = Vec::with_capacity(lines.len());
-        for line in lines {
+        let (mut windows, mut prompts) = (Vec::new(), Vec::new());
+        let (mut n_tokens, mut add_bos) = (0, true);
+        for (number, line) in (0..).zip(lines) {
             (generation.on_step)(GenerationStep::Prompt)?;
-            prompts.push(self.tokenize(line, template.as_ref(), model)?);
+            let (window, prompt, has_inserted_bos) =
+                self.window(number, line, template.as_ref(), model)?;
+            // The prompts' own tokens.
+            n_tokens += u64::from(prompt.n_tokens) - u64::from(has_inserted_bos);
+            add_bos &= has_inserted_bos;
+            windows.push(window);
+            prompts.push(prompt);
         }
-        // Without inserted BOSes.
-        let n_own = |prompt: &TokenizedPrompt| {
-            prompt.tokens.len() as u64 - u64::from(prompt.has_inserted_bos)
-        };
-        self.file.identity.n_tokens = Some(prompts.iter().map(n_own).sum());
-        let add_bos = prompts.iter().all(|prompt| prompt.has_inserted_bos);
+        self.file.identity.n_tokens = Some(n_tokens);
         let source = self.source;
-        let (windows, prompts): (Vec<WindowSpec>, Vec<Prompt>) = (0..)
-            .zip(prompts)
-            .map(|(window, prompt)| prompt.into_window(window, source))
-            .unzip();
         let plan = Plan::of(windows);
         if plan.n_rows() == 0 {
             bail!(
@@ -113,9 +101,9 @@ impl<'s> RawPrompts<'s> {
             );
         }
         let first_scored = plan.windows.iter().map(|window| window.first_scored).min();
-        let longest_of_all = plan.longest_window();
+        let longest_of_all = longest_window(&plan.windows);
         let mut plan = plan.limited(selection.max_rows);
-        let longest_window = plan.longest_window();
+        let longest_window = longest_window(&plan.windows);
         let shard = plan.keep(selection.part)?;
         if source.generate.is_some() {
             let mut windows = plan.with_first(selection.n_first_rows);
@@ -171,14 +159,19 @@ impl<'s> RawPrompts<'s> {
         )
     }
 
-    /// Tokenizes a prompt. A BOS is inserted where the model wants one and the prompt does not
-    /// start with it already.
-    fn tokenize<M: Model>(
+    /// Tokenizes a prompt. Returns its window, what a header records of it, and whether a BOS was
+    /// inserted, as it is where the model wants one and the prompt does not start with it already.
+    ///
+    /// Tokens that are to be generated are 0 in the window. The last row of a prompt is scored like that
+    /// of a text; the row of the last generated token is not.
+    fn window<M: Model>(
         &self,
+        number: u32,
         line: PromptLine,
         template: Option<&ChatTemplate>,
         model: &M,
-    ) -> Result<TokenizedPrompt> {
+    ) -> Result<(WindowSpec, Prompt, bool)> {
+        let source = self.source;
         let mut tokens = match (template, &line.content) {
             (Some(template), content) => {
                 let text = template.apply(&messages(content)?).map_err(|error| {
@@ -186,9 +179,9 @@ impl<'s> RawPrompts<'s> {
                 })?;
                 model.tokenize(&text, true)?
             }
-            (None, PromptContent::Text(text)) => model.tokenize(text, self.source.parse_special)?,
+            (None, PromptContent::Text(text)) => model.tokenize(text, source.parse_special)?,
             (None, PromptContent::Messages(_)) => {
-                let advice = match self.source.template {
+                let advice = match source.template {
                     TemplateChoice::OfModel => {
                         "the model has none: give one with --chat-template-file"
                     }
@@ -202,15 +195,28 @@ impl<'s> RawPrompts<'s> {
             .bos()
             .filter(|bos| tokens.first() != Some(bos));
         tokens.splice(0..0, bos);
+        self.check_length(&line, tokens.len())?;
         let bos_token = model.facts().bos_token;
         let begins_with_bos = bos_token.is_some() && tokens.first() == bos_token.as_ref();
-        self.check_length(&line, tokens.len())?;
-        Ok(TokenizedPrompt {
-            content: line.content,
+        let n_prompt = tokens.len() as u32;
+        let n_tokens = n_prompt + source.generate.unwrap_or(0);
+        tokens.resize(n_tokens as usize, 0);
+        let first_scored = match source.score {
+            Some(score) => score.first(n_tokens, begins_with_bos),
+            None => n_prompt.saturating_sub(1),
+        };
+        let scored_end = n_tokens - u32::from(source.generate.is_some());
+        let window = WindowSpec {
+            window: number,
             tokens,
-            has_inserted_bos: bos.is_some(),
-            begins_with_bos,
-        })
+            first_scored,
+            n_rows: scored_end.saturating_sub(first_scored),
+        };
+        let prompt = Prompt {
+            content: line.content,
+            n_tokens: n_prompt,
+        };
+        Ok((window, prompt, bos.is_some()))
     }
 
     /// Refuses a prompt that is too short or too long: it needs a token to predict and one to
@@ -238,32 +244,6 @@ impl<'s> RawPrompts<'s> {
             return Err(self.fault(line, what));
         }
         Ok(())
-    }
-}
-
-impl TokenizedPrompt {
-    /// The prompt's window, and what a header records of the prompt. Tokens that are to be generated
-    /// are 0 in the window. The last row of a prompt is scored like that of a text; the row of the
-    /// last generated token is not.
-    fn into_window(mut self, window: u32, source: &PromptSource) -> (WindowSpec, Prompt) {
-        let n_prompt = self.tokens.len() as u32;
-        let last = n_prompt.saturating_sub(1);
-        let n_tokens = n_prompt + source.generate.unwrap_or(0);
-        self.tokens.resize(n_tokens as usize, 0);
-        let first = |score: ScoreFrom| score.first(n_tokens, self.begins_with_bos);
-        let first_scored = source.score.map_or(last, first);
-        let scored_end = n_tokens - u32::from(source.generate.is_some());
-        let window = WindowSpec {
-            window,
-            tokens: self.tokens,
-            first_scored,
-            n_rows: scored_end.saturating_sub(first_scored),
-        };
-        let prompt = Prompt {
-            content: self.content,
-            n_tokens: n_prompt,
-        };
-        (window, prompt)
     }
 }
 

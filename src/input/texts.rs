@@ -5,7 +5,7 @@ use kl_formats::{Groups, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::text::Text;
-use super::{NamedText, Plan, PreparedInput, TextSource, Windowing, n_tokens};
+use super::{NamedText, Plan, PreparedInput, TextSource, Windowing};
 use crate::engine::Model;
 
 /// Cuts each text into windows of its own, numbered one after the other: none holds parts of two
@@ -72,7 +72,7 @@ pub(super) fn in_chunks<M: Model>(
             windowing.n_ctx
         );
     }
-    let n_whole = n_tokens(&plan.windows) as usize;
+    let n_whole = plan.windows.len() * windowing.n_ctx as usize;
     let n_left_out = stream.len().saturating_sub(n_whole) as u64;
     stream.truncate(n_whole);
     Ok(PreparedInput {

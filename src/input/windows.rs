@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use kl_formats::{Shard, WindowSpec};
+use kl_formats::{Shard, WindowSpec, n_rows};
 
 /// The seed of the order in which windows are chosen where not all are wanted.
 pub const DEFAULT_SEED: u64 = 123;
@@ -326,37 +326,12 @@ impl Plan {
         n_rows(&self.windows)
     }
 
-    /// Tokens of the longest window: what a context has to hold.
-    #[must_use]
-    pub fn longest_window(&self) -> u32 {
-        longest_window(&self.windows)
-    }
-
     /// Most scored rows of a window of the whole, of which this may be a part.
     #[must_use]
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)
     }
-}
-
-/// Scored rows of windows.
-#[must_use]
-pub fn n_rows(windows: &[WindowSpec]) -> u64 {
-    windows.iter().map(|window| u64::from(window.n_rows)).sum()
-}
-
-/// Tokens of windows, BOS included.
-#[must_use]
-pub fn n_tokens(windows: &[WindowSpec]) -> u64 {
-    windows.iter().map(|w| w.tokens.len() as u64).sum()
-}
-
-/// Tokens of the longest of these windows.
-#[must_use]
-pub fn longest_window(windows: &[WindowSpec]) -> u32 {
-    let lengths = windows.iter().map(|window| window.tokens.len() as u32);
-    lengths.max().unwrap_or(0)
 }
 
 /// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
@@ -423,7 +398,6 @@ mod tests {
             [vec![1, 100, 101, 102], vec![1, 103, 104, 105], vec![1, 106]]
         );
         assert_eq!(plan.n_rows(), 10);
-        assert_eq!(n_tokens(&plan.windows), 10);
         assert_eq!(plan.seed, None);
     }
 

@@ -1,11 +1,10 @@
 //! Evaluates a model: scores each of its rows against the reference's row at the same position.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 
-use super::device_clock::DeviceClock;
 use super::in_turn::{Progress, Sources, in_turn};
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
@@ -123,21 +122,15 @@ where
     let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
         windows.iter().map(|window| window.in_reading).sum()
     };
-    let started = Instant::now();
-    let mut in_sink = Duration::ZERO;
     let before_rows = in_reading(&windows);
     let eval_is_floored = source.is_floored();
-    let device = progress.device;
-    let mut call = device.map(DeviceClock::begin);
     let decoded: Vec<&WindowSpec> = specs.iter().collect();
-    source.decode_all(&decoded, |i, evaluated| {
-        call = None;
-        let sink_started = Instant::now();
+    let in_sink = progress.decode(source, &decoded, |i, evaluated| {
         let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
         // Floors are those of whole rows, before `score` cuts them.
         let ref_is_floored = window.of.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
-        let rows = window.map(evaluated.len(), |i, row| {
+        scored.rows.extend(window.map(evaluated.len(), |i, row| {
             let (eval, position) = (evaluated[i], first + i);
             let pair = RowPair {
                 reference: row,
@@ -147,19 +140,12 @@ where
                 eval_floor: eval_is_floored.then(|| floor(Row::F32(eval))).flatten(),
             };
             score(spec.window, position as u32, pair)
-        })?;
-        scored.rows.extend(rows);
-        in_sink += sink_started.elapsed();
-        (progress.on_rows)(evaluated.len())?;
-        call = device.map(DeviceClock::begin);
-        Ok::<(), Error>(())
+        })?);
+        Ok(())
     })?;
-    drop(call);
     let in_reading = in_reading(&windows);
-    let timing = &mut progress.timing;
-    timing.decode += started.elapsed().saturating_sub(in_sink);
-    timing.score += in_sink.saturating_sub(in_reading - before_rows);
-    timing.read += in_reading;
+    progress.timing.score += in_sink.saturating_sub(in_reading - before_rows);
+    progress.timing.read += in_reading;
     Ok(scored)
 }
 

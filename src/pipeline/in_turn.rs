@@ -7,8 +7,11 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use kl_formats::WindowSpec;
+
 use super::device_clock::DeviceClock;
 use super::{Error, Step, Timing, locked};
+use crate::engine::LogitSource;
 
 /// The sources of a model's rows: `n` of them, each in a thread of its own, where `make` creates
 /// it.
@@ -169,9 +172,38 @@ pub(super) struct Progress<'p> {
     /// Where its time went.
     pub(super) timing: Timing,
     /// Measures the device that computes its source's rows.
-    pub(super) device: Option<&'p DeviceClock>,
+    device: Option<&'p DeviceClock>,
     /// Reports that this many more rows have come from the model.
-    pub(super) on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
+    on_rows: &'p dyn Fn(usize) -> Result<(), Error>,
+}
+
+impl Progress<'_> {
+    /// Runs windows as [`LogitSource::decode_all`] does, and returns the part of the time that `sink`
+    /// took; the rest is noted as decoding.
+    pub(super) fn decode<S: LogitSource>(
+        &mut self,
+        source: &mut S,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
+    ) -> Result<Duration, Error>
+    where
+        Error: From<S::Error>,
+    {
+        let (started, mut in_sink) = (Instant::now(), Duration::ZERO);
+        let mut call = self.device.map(DeviceClock::begin);
+        source.decode_all(windows, |i, rows| {
+            call = None;
+            let sink_started = Instant::now();
+            sink(i, rows)?;
+            in_sink += sink_started.elapsed();
+            (self.on_rows)(rows.len())?;
+            call = self.device.map(DeviceClock::begin);
+            Ok::<(), Error>(())
+        })?;
+        drop(call);
+        self.timing.decode += started.elapsed().saturating_sub(in_sink);
+        Ok(in_sink)
+    }
 }
 
 /// A report of a thread on its jobs, which are numbered in their order.

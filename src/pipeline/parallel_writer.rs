@@ -42,12 +42,11 @@ pub(super) struct ParallelWriter<W> {
 pub(super) struct OpenOutput {
     layout: RowLayout,
     encoder: WindowEncoder,
-    lane: SyncSender<Receiver<Piece>>,
+    /// Ends with the window's last row, so that the next window's lane is emptied.
+    lane: Option<SyncSender<Receiver<Piece>>>,
     memory: Pool<Piece>,
     /// The time for which writing has kept its caller waiting.
     pub(super) waited: Duration,
-    /// The time that encoding rows has taken.
-    pub(super) encoding: Duration,
 }
 
 impl<W: Write + Send + 'static> ParallelWriter<W> {
@@ -94,10 +93,9 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
         let mut output = OpenOutput {
             layout: self.format.row_layout(),
             encoder,
-            lane,
+            lane: Some(lane),
             memory: self.memory.clone(),
             waited: started.elapsed(),
-            encoding: Duration::ZERO,
         };
         output.send(head)?;
         Ok(output)
@@ -117,8 +115,6 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
 impl OpenOutput {
     /// Encodes the next rows; they are compressed and written later.
     pub(super) fn push(&mut self, mut rows: &[&[f32]]) -> Result<(), Error> {
-        let started = Instant::now();
-        let waited = self.waited;
         while !rows.is_empty() {
             let (bytes, n) = (self.encoder).reserve_rows(rows.len(), || self.memory.take());
             if n == 0 {
@@ -131,7 +127,9 @@ impl OpenOutput {
                 self.send(piece)?;
             }
         }
-        self.encoding += started.elapsed().saturating_sub(self.waited - waited);
+        if self.encoder.rows_left() == 0 {
+            self.lane = None;
+        }
         Ok(())
     }
 
@@ -144,10 +142,10 @@ impl OpenOutput {
     fn send(&mut self, piece: Piece) -> Result<(), Error> {
         let started = Instant::now();
         let (sender, member) = sync_channel(1);
-        let sent = self.lane.send(member);
+        let sent = self.lane.as_ref().map(|lane| lane.send(member));
         self.waited += started.elapsed();
         // If writing has failed, `ParallelWriter::finish` returns the cause.
-        sent.map_err(|_| Error::WorkerLost)?;
+        sent.and_then(Result::ok).ok_or(Error::WorkerLost)?;
         rayon::spawn(move || {
             // A panic, which is printed, must not end the process. Nobody waits for a member once
             // writing has stopped.

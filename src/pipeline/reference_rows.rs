@@ -5,7 +5,9 @@ use std::io::Read;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kl_formats::{ReadBlocks, Reference, RowBlock, Shard, States, TokenRecord, Values, WindowSpec};
+use kl_formats::{
+    ReadBlocks, Reference, RowBlock, Shard, States, TokenRecord, Values, WindowSpec, n_rows,
+};
 
 use super::computed::Computed;
 use super::device_clock::DeviceClock;
@@ -13,7 +15,7 @@ use super::open_window::{OpenWindow, StoredRows, WindowRows};
 use super::source::{RowsHere, Source};
 use super::{Error, Pool, Timing, locked};
 use crate::engine::{Decoder, EngineError, Head};
-use crate::input::{DEFAULT_SEED, Part, n_rows, shuffled};
+use crate::input::{DEFAULT_SEED, Part, shuffled};
 
 /// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
 /// each.

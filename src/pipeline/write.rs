@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use kl_formats::{RowForms, WindowSpec, Writer};
 
-use super::device_clock::DeviceClock;
 use super::in_turn::{Progress, Sources, in_turn};
 use super::parallel_writer::{OpenOutput, ParallelWriter};
 use super::{Error, Step, Timing, locked};
@@ -88,47 +87,16 @@ fn write_windows<'w, S: LogitSource>(
 where
     Error: From<S::Error>,
 {
-    let (windows, outputs): (Vec<&WindowSpec>, Vec<OpenOutput>) = begun.into_iter().unzip();
-    let times = |output: &OpenOutput| (output.encoding, output.waited);
-    let waited_before: Duration = outputs.iter().map(|output| output.waited).sum();
-    let mut outputs = outputs.into_iter();
-    let mut open = outputs.next();
-    let (mut encoding, mut waited) = (Duration::ZERO, Duration::ZERO);
-    let mut forms = Vec::with_capacity(windows.len());
-    // The lane of a window holds only so many pieces: it ends before the next window's begins.
-    let mut finish = |open: &mut Option<OpenOutput>| {
-        if let Some(output) = std::mem::replace(open, outputs.next()) {
-            let (of_encoding, of_waiting) = times(&output);
-            (encoding, waited) = (encoding + of_encoding, waited + of_waiting);
-            forms.push(output.finish()?);
-        }
-        Ok::<(), Error>(())
-    };
-    let started = Instant::now();
-    let device = progress.device;
-    let mut call = device.map(DeviceClock::begin);
-    let mut current = 0;
-    source.decode_all(&windows, |i, rows| {
-        call = None;
-        while current < i {
-            finish(&mut open)?;
-            current += 1;
-        }
-        if let Some(output) = &mut open {
-            output.push(rows)?;
-        }
-        (progress.on_rows)(rows.len())?;
-        call = device.map(DeviceClock::begin);
-        Ok::<(), Error>(())
-    })?;
-    drop(call);
-    while open.is_some() {
-        finish(&mut open)?;
-    }
-    let timing = &mut progress.timing;
-    let not_decoding = (encoding + waited).saturating_sub(waited_before);
-    timing.decode += started.elapsed().saturating_sub(not_decoding);
-    timing.score += encoding;
-    timing.write += waited;
-    Ok(windows.into_iter().zip(forms).collect())
+    let (windows, mut outputs): (Vec<&WindowSpec>, Vec<OpenOutput>) = begun.into_iter().unzip();
+    let waited =
+        |outputs: &[OpenOutput]| -> Duration { outputs.iter().map(|output| output.waited).sum() };
+    let waited_before = waited(&outputs);
+    let in_sink = progress.decode(source, &windows, |i, rows| outputs[i].push(rows))?;
+    let waited = waited(&outputs);
+    progress.timing.score += in_sink.saturating_sub(waited - waited_before);
+    progress.timing.write += waited;
+    let written = windows.into_iter().zip(outputs);
+    written
+        .map(|(window, output)| Ok((window, output.finish()?)))
+        .collect()
 }

@@ -10,7 +10,7 @@ use crate::error::{Named, Result};
 use crate::provenance::size_fault;
 use crate::python_literal::{self, NotADict};
 use crate::reference::{About, Checks, Values};
-use crate::window::longest;
+use crate::window::longest_window;
 
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
@@ -69,7 +69,7 @@ pub(super) fn to_lines(about: &About, windows: &[WindowSpec], name: &Named) -> R
 
 /// The `n_ctx` of a file of these windows.
 pub(super) fn n_ctx(about: &About, windows: &[WindowSpec]) -> u32 {
-    about.n_ctx.max(longest(windows))
+    about.n_ctx.max(longest_window(windows))
 }
 
 /// Parses the second line, without its line feed. Entries that have no field of their own are kept in

@@ -20,7 +20,7 @@ use crate::error::{Named, Result};
 use crate::reference::format::{Format, WriteFormat};
 use crate::reference::{About, Kind};
 use crate::row::RowLayout;
-use crate::window::longest;
+use crate::window::longest_window;
 use crate::writing::{Start, WindowFormat, rows_per_piece};
 use crate::{Encoding, WindowSpec};
 
@@ -72,7 +72,7 @@ const WRITE_FORMAT: WriteFormat = WriteFormat {
 /// The header of a file of these windows.
 fn header_of(about: &About, windows: &[WindowSpec]) -> LlamaCppHeader {
     LlamaCppHeader {
-        n_ctx: match longest(windows) {
+        n_ctx: match longest_window(windows) {
             0 => about.n_ctx,
             longest => longest,
         },

@@ -11,7 +11,7 @@ use crate::header_lines::to_lines;
 use crate::provenance::{deref_to_provenance, size_fault};
 use crate::reference::{About, Values};
 use crate::row::RowLayout;
-use crate::window::{longest, n_rows};
+use crate::window::{longest_window, n_rows};
 use crate::writing::rows_per_piece;
 use crate::{
     Encoding, Float, Groups, ModelIdentity, Prompt, Provenance, States, TextIdentity, WindowSpec,
@@ -75,7 +75,7 @@ impl Header {
     /// The header of a file that will hold exactly `windows`. Counts follow from the windows, the
     /// rest from `about`.
     pub fn new(about: &About, encoding: Encoding, windows: &[WindowSpec]) -> Self {
-        let longest = longest(windows);
+        let longest = longest_window(windows);
         // A padded context may be longer than every window: then the windows decide.
         let n_ctx = match about.n_ctx_is_padded {
             true => longest.max(1),

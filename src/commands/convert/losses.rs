@@ -5,9 +5,10 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
-use kl_formats::{About, Encoding, Target, Values, WindowSpec, klpy, llamacpp};
+use kl_formats::{
+    About, Encoding, Target, Values, WindowSpec, klpy, llamacpp, longest_window, n_rows,
+};
 
-use crate::input::{longest_window, n_rows};
 use crate::report::number::{count, count_of, kld};
 
 /// Plans what a file of kind `target` can hold of a reference with these windows: leaves in them the

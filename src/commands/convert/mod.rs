@@ -8,7 +8,7 @@ use std::io::Read;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Reference, States, WindowSpec, Writer};
+use kl_formats::{About, Reference, States, WindowSpec, Writer, longest_window, n_rows};
 
 use super::context::writer;
 use super::observer::{Observer, Watch};
@@ -16,7 +16,6 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
-use crate::input::{longest_window, n_rows};
 use crate::pipeline::{FileRows, Sources, Step, write_reference};
 use crate::report::Warning;
 use losses::{begin_alike, check_kinds};

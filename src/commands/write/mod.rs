@@ -8,7 +8,7 @@ mod trial;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, NativeReader, WindowSpec, Writer, native};
+use kl_formats::{About, NativeReader, WindowSpec, Writer, n_rows, native};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -21,7 +21,7 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space, partial_pa
 use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
-use crate::input::{Selection, n_rows, n_tokens};
+use crate::input::Selection;
 use crate::pipeline::{self, Error, Step, write_reference, write_states};
 use crate::report::{DeviceInfo, Warning};
 use crate::score::RowError;
@@ -268,7 +268,10 @@ fn write_missing<M: Model + Sync>(
     let checked = hidden.map(|Hidden { writing, .. }| (writing.checked, writing.check_time));
     Ok(Written {
         file: new_file,
-        n_tokens: n_tokens(missing),
+        n_tokens: missing
+            .iter()
+            .map(|window| window.tokens.len() as u64)
+            .sum(),
         checked: checked.map(|(rows, _)| rows),
         check_s: checked.map_or(0.0, |(_, time)| (trial_time + time).as_secs_f64()),
         decode_s: timing.decode.as_secs_f64(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use kl_formats::{CheckRow, Encoding, Float, States, WindowSpec};
+use kl_formats::{CheckRow, Encoding, Float, States, WindowSpec, n_rows};
 
 use super::stored::Hidden;
 use crate::commands::observer::Watch;
 use crate::engine::{Decoder as _, Head, Model, Outputs};
-use crate::input::{Plan, n_rows};
+use crate::input::Plan;
 use crate::pipeline::{Error, RowCheck};
 use crate::score::RowError;
 
