@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::locked;
 
 /// Measures for how long at least one call was under way on a device, from the start of the first to
@@ -19,15 +21,19 @@ struct Calls {
     busy: Duration,
 }
 
-/// Where the time of a device went, from the start of its first call to the end of its last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The use of an accelerator, from the start of the first decode call to the end of the last, in
+/// seconds.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "DeviceInfo"))]
 pub struct DeviceTime {
-    /// Computing.
-    pub busy: Duration,
-    /// Waiting for the CPU, which scores or encodes rows.
-    pub waited_cpu: Duration,
-    /// Waiting for the reference to be read or written.
-    pub waited_file: Duration,
+    /// A decode call was under way.
+    pub busy_s: f64,
+    /// It waited for the CPU, which scores or encodes rows.
+    pub waited_cpu_s: f64,
+    /// It waited for the reference to be read or written.
+    pub waited_file_s: f64,
+    /// Share of the time in which it was busy.
+    pub busy_share: f64,
 }
 
 /// A call that is under way until this is dropped.
@@ -47,13 +53,17 @@ impl DeviceClock {
     pub(super) fn time(&self, (cpu, file): (Duration, Duration)) -> Option<DeviceTime> {
         let calls = locked(&self.0);
         let (first, last) = calls.span?;
-        let idle = last.duration_since(first).saturating_sub(calls.busy);
-        let of_file = file.as_secs_f64() / (cpu + file).as_secs_f64().max(f64::MIN_POSITIVE);
-        let waited_file = idle.mul_f64(of_file);
+        let all = last.duration_since(first);
+        let idle_s = all.saturating_sub(calls.busy).as_secs_f64();
+        let share = |part: Duration, of: Duration| {
+            part.as_secs_f64() / of.as_secs_f64().max(f64::MIN_POSITIVE)
+        };
+        let waited_file_s = idle_s * share(file, cpu + file);
         Some(DeviceTime {
-            busy: calls.busy,
-            waited_cpu: idle.saturating_sub(waited_file),
-            waited_file,
+            busy_s: calls.busy.as_secs_f64(),
+            waited_cpu_s: idle_s - waited_file_s,
+            waited_file_s,
+            busy_share: share(calls.busy, all),
         })
     }
 
@@ -96,11 +106,11 @@ mod tests {
         begin(500);
         end(600);
         let time = of(40, 10).unwrap();
-        assert_eq!(time.busy, ms(350 + 100));
-        assert_eq!((time.waited_cpu, time.waited_file), (ms(40), ms(10)));
+        assert_eq!((time.busy_s, time.busy_share), (0.45, 0.9));
+        let waited = |time: DeviceTime| (time.waited_cpu_s, time.waited_file_s);
+        assert!((waited(time).0 - 0.04).abs() + (waited(time).1 - 0.01).abs() < 1e-9);
         // Nothing is known of what it waited for.
-        let time = of(0, 0).unwrap();
-        assert_eq!((time.waited_cpu, time.waited_file), (ms(50), ms(0)));
+        assert_eq!(waited(of(0, 0).unwrap()), (0.05, 0.0));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DeviceInfo, DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport,
+    DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport,
     ReferenceInfo, TimingInfo, TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::{Kernel, RowPair};
@@ -266,8 +266,8 @@ impl Evaluation<'_> {
                 if timing.refused > 0 {
                     self.watch.warn(Warning::FewerContexts);
                 }
-                if let Some(device) = timing.device.map(DeviceInfo::from)
-                    && let Some(waited) = device.warning(false)
+                if let Some(device) = &timing.device
+                    && let Some(waited) = Warning::of_device(device, false)
                 {
                     self.watch.warn(waited);
                 }

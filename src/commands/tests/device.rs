@@ -1,7 +1,8 @@
 //! The busy time of a device that computes everything.
 
 use super::*;
-use crate::report::{DeviceInfo, TimingInfo};
+use crate::pipeline::DeviceTime;
+use crate::report::TimingInfo;
 
 /// An engine whose models an accelerator computes.
 fn on_device() -> FakeEngine {
@@ -11,7 +12,7 @@ fn on_device() -> FakeEngine {
     }
 }
 
-fn check(device: DeviceInfo) {
+fn check(device: DeviceTime) {
     let all = device.busy_s + device.waited_cpu_s + device.waited_file_s;
     assert!((device.busy_share - device.busy_s / all).abs() < 1e-9);
     assert!(

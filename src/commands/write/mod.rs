@@ -22,8 +22,8 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::Selection;
-use crate::pipeline::{self, Error, Step, write_reference, write_states};
-use crate::report::{DeviceInfo, Warning};
+use crate::pipeline::{self, DeviceTime, Error, Step, write_reference, write_states};
+use crate::report::Warning;
 use crate::score::RowError;
 use stored::{Choice, Hidden};
 
@@ -47,7 +47,7 @@ pub struct Written {
     pub check_s: f64,
     /// The busy time of the accelerator that computed all layers; `None` without one, and where
     /// hidden states are written.
-    pub device: Option<DeviceInfo>,
+    pub device: Option<DeviceTime>,
 }
 
 /// Writes a reference.
@@ -251,9 +251,8 @@ fn write_missing<M: Model + Sync>(
     if timing.refused > 0 {
         watch.warn(Warning::FewerContexts);
     }
-    let device = timing.device.map(DeviceInfo::from);
-    if let Some(device) = &device
-        && let Some(waited) = device.warning(true)
+    if let Some(device) = &timing.device
+        && let Some(waited) = Warning::of_device(device, true)
     {
         watch.warn(waited);
     }
@@ -278,6 +277,6 @@ fn write_missing<M: Model + Sync>(
         encode_s: timing.score.as_secs_f64(),
         write_s: timing.write.as_secs_f64(),
         core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
-        device,
+        device: timing.device,
     })
 }

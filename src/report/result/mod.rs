@@ -14,7 +14,7 @@ use super::warning::Warning;
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
 pub use reference::{PromptsInfo, ReferenceInfo, unit};
 pub use states::{HeadInfo, StatesInfo};
-pub use timing::{DeviceInfo, TimingInfo, notable_core_wait};
+pub use timing::{TimingInfo, notable_core_wait};
 pub use tokens::{
     DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
 };

@@ -28,50 +28,22 @@ pub struct TimingInfo {
     /// Scored tokens per second, not counting the time to load.
     pub tokens_per_s: f64,
     /// The use of the accelerator that computed all layers; `None` without one.
-    pub device: Option<DeviceInfo>,
+    pub device: Option<DeviceTime>,
 }
 
-/// The use of an accelerator, from the start of the first decode call to the end of the last, in
-/// seconds.
-#[derive(Serialize, Debug, Clone, Copy)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DeviceInfo {
-    /// A decode call was under way.
-    pub busy_s: f64,
-    /// It waited for the CPU, which scores or encodes rows.
-    pub waited_cpu_s: f64,
-    /// It waited for the reference to be read or written.
-    pub waited_file_s: f64,
-    /// Share of the time in which it was busy.
-    pub busy_share: f64,
-}
-
-impl From<DeviceTime> for DeviceInfo {
-    fn from(time: DeviceTime) -> Self {
-        let all = time.busy + time.waited_cpu + time.waited_file;
-        Self {
-            busy_s: time.busy.as_secs_f64(),
-            waited_cpu_s: time.waited_cpu.as_secs_f64(),
-            waited_file_s: time.waited_file.as_secs_f64(),
-            busy_share: time.busy.as_secs_f64() / all.as_secs_f64().max(f64::MIN_POSITIVE),
-        }
-    }
-}
-
-impl DeviceInfo {
-    /// Runs that keep a device for less than this many seconds are too short to judge.
-    const MIN_S: f64 = 5.0;
-    /// The share of its time that a device may wait without a word.
-    const MAX_WAITED: f64 = 0.1;
-
+impl Warning {
     /// The warning that a run which left its device waiting deserves, if any: a run that writes a
     /// reference, or one that evaluates a model.
     #[must_use]
-    pub fn warning(&self, writes: bool) -> Option<Warning> {
-        let waited = self.waited_cpu_s + self.waited_file_s;
-        let busy_share = self.busy_share;
-        let has_waited = self.busy_s + waited >= Self::MIN_S && busy_share < 1.0 - Self::MAX_WAITED;
-        let wait = match (writes, self.waited_file_s > self.waited_cpu_s) {
+    pub fn of_device(time: &DeviceTime, writes: bool) -> Option<Self> {
+        /// Runs that keep a device for less than this many seconds are too short to judge.
+        const MIN_S: f64 = 5.0;
+        /// The share of its time that a device may wait without a word.
+        const MAX_WAITED: f64 = 0.1;
+        let waited = time.waited_cpu_s + time.waited_file_s;
+        let busy_share = time.busy_share;
+        let has_waited = time.busy_s + waited >= MIN_S && busy_share < 1.0 - MAX_WAITED;
+        let wait = match (writes, time.waited_file_s > time.waited_cpu_s) {
             (false, false) => {
                 "for the CPU to score rows: use more cores, or two contexts (--contexts 2)"
             }
@@ -85,7 +57,7 @@ impl DeviceInfo {
                 "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
             }
         };
-        has_waited.then_some(Warning::DeviceWaited { busy_share, wait })
+        has_waited.then_some(Self::DeviceWaited { busy_share, wait })
     }
 }
 
@@ -112,7 +84,7 @@ impl TimingInfo {
             core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
             wall_s,
             tokens_per_s: rows as f64 / (wall_s - load_s).max(1e-9),
-            device: timing.device.map(DeviceInfo::from),
+            device: timing.device,
         }
     }
 }

@@ -4,8 +4,8 @@ use kl_formats::{States, TokenRecord, Values};
 use serde_json::json;
 
 use crate::report::{
-    DeviceInfo, DivergentToken, Interrupted, ModelInfo, ModelReport, ModelResult, PromptReport,
-    PromptsInfo, ReferenceInfo, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
+    DivergentToken, Interrupted, ModelInfo, ModelReport, ModelResult, PromptReport, PromptsInfo,
+    ReferenceInfo, StatesInfo, TimingInfo, TokenColumns, TopToken, Versions,
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
@@ -161,7 +161,7 @@ pub fn timing() -> TimingInfo {
         core_wait_s: Some(30.0),
         wall_s: 200.0,
         tokens_per_s: 28_864.0,
-        device: Some(DeviceInfo {
+        device: Some(crate::pipeline::DeviceTime {
             busy_s: 188.0,
             waited_cpu_s: 2.0,
             waited_file_s: 10.0,
