@@ -36,7 +36,6 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
     let (confidence, rule) = (comparer.confidence, comparer.rule);
     let paired = PairedComparison::of(a, b, confidence, rule, N_TOP)
         .context("no token has a finite KLD under both models")?;
-    let models = (model(&comparison, first), model(&comparison, second));
     let describe = |token: PairedToken| {
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
         let at = token.location;
@@ -51,7 +50,16 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             token,
         }
     };
-    Ok(InDepth::new(comparison, models, paired, describe))
+    Ok(InDepth {
+        a: model(&comparison, first),
+        b: model(&comparison, second),
+        top: paired.top.iter().copied().map(describe).collect(),
+        paired,
+        versions: comparison.versions,
+        reference: comparison.reference,
+        confidence: comparison.confidence,
+        warnings: comparison.warnings,
+    })
 }
 
 /// A row's model, by the label that tells it from the other.

@@ -4,11 +4,10 @@ use serde::Serialize;
 
 use super::names::Names;
 use super::text::{clusters, p_value, signed};
-use super::{ComparedModel, ComparedReference, Comparison};
+use super::{ComparedModel, ComparedReference};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
 use crate::report::number::{count, ends, percent, printable, short_kld, short_percent};
-use crate::report::result::Versions;
-use crate::report::result::{ModelInfo, WorstText};
+use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
 use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
 
@@ -88,27 +87,6 @@ impl InDepthModel {
 }
 
 impl InDepth {
-    /// Puts together what is known of two models of a comparison. `describe` adds the texts to a
-    /// token.
-    #[must_use]
-    pub fn new(
-        comparison: Comparison,
-        (a, b): (InDepthModel, InDepthModel),
-        paired: PairedComparison,
-        describe: impl Fn(PairedToken) -> InDepthToken,
-    ) -> Self {
-        Self {
-            versions: comparison.versions,
-            reference: comparison.reference,
-            confidence: comparison.confidence,
-            a,
-            b,
-            top: paired.top.iter().copied().map(describe).collect(),
-            paired,
-            warnings: comparison.warnings,
-        }
-    }
-
     /// The comparison as text for a terminal of 80 columns.
     #[must_use]
     pub fn text(&self) -> String {

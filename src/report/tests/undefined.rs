@@ -181,17 +181,23 @@ fn no_output_shows_a_number_that_is_none() {
         crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
         if let Some(paired) = PairedComparison::of(a, b, Confidence::default(), RULE, 10) {
-            let models = (
-                InDepthModel::of(&of.models[0]),
-                InDepthModel::of(&of.models[1]),
-            );
-            let in_depth = InDepth::new(of, models, paired, |token| InDepthToken {
+            let describe = |token| InDepthToken {
                 token,
                 text: None,
                 ref_top_text: None,
                 top_a_text: None,
                 top_b_text: None,
-            });
+            };
+            let in_depth = InDepth {
+                a: InDepthModel::of(&of.models[0]),
+                b: InDepthModel::of(&of.models[1]),
+                top: paired.top.iter().copied().map(describe).collect(),
+                paired,
+                versions: of.versions,
+                reference: of.reference,
+                confidence: of.confidence,
+                warnings: of.warnings,
+            };
             check(case, "the pair", &in_depth.text());
             let json = json_text(&in_depth).unwrap();
             check(case, "the JSON of the pair", &json);
