@@ -40,22 +40,18 @@ pub const DISTINCTIONS: [SettingValue; 4] = [
     |s| Some(format!("-fa {}", setting(s, "flash attention")?)),
 ];
 
-/// The columns in which set-ups differ, each with its title and a cell for each set-up: empty where
-/// nothing is known. Empty if all are alike.
+/// The columns in which set-ups differ, each with its title. Empty if all are alike.
 #[must_use]
-pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, Vec<String>)> {
-    let columns = COLUMNS.iter().map(|(title, of)| {
-        let cells = set_ups.iter().map(|set_up| of(set_up));
-        (*title, cells.map(Option::unwrap_or_default).collect())
+pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValue)> {
+    let mut columns = COLUMNS.to_vec();
+    columns.retain(|(_, of)| {
+        // What is not known may be the same.
+        let known = set_ups.iter().filter_map(|set_up| of(set_up));
+        let mut known = known.filter(|cell| !cell.is_empty());
+        let first = known.next();
+        known.any(|cell| Some(cell) != first)
     });
     columns
-        .filter(|(_, cells): &(_, Vec<String>)| {
-            // What is not known may be the same.
-            let mut known = cells.iter().filter(|cell| !cell.is_empty());
-            let first = known.next();
-            known.any(|cell| Some(cell) != first)
-        })
-        .collect()
 }
 
 /// The part of this name in [`SETTINGS`].

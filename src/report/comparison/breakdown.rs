@@ -1,7 +1,6 @@
 //! Where each model's KLD comes from, as tables.
 
 use super::names::Names;
-use super::text::fitted;
 use super::{ComparedModel, Comparison};
 use crate::report::layout::columns;
 use crate::report::number::{or_undefined, percent_1, short_kld};
@@ -78,8 +77,8 @@ impl Comparison {
             let bin_names = Names::whole(&bins);
             let title = title(by, self.reference.unit());
             text.push_str(&format!("\nMean KLD {title}, nats\n"));
-            text.push_str(&fitted(&names, |width| {
-                let labels = titles.iter().skip(1).map(|label| names.short(label, width));
+            text.push_str(&names.fitted(|name| {
+                let labels = titles.iter().skip(1).map(|label| name(label));
                 let titles = ["  tokens", "share"].map(str::to_owned);
                 let titles: Vec<String> = titles.into_iter().chain(labels).collect();
                 // As short as the longest that is not a group's.

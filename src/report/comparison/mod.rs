@@ -14,6 +14,7 @@ use std::path::Path;
 use kl_formats::{BackendIdentity, SidecarHeader, TextIdentity};
 use serde::Serialize;
 
+use super::number::SizeUnit;
 use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
 use super::warning::Warning;
 use crate::stats::Confidence;
@@ -112,6 +113,13 @@ impl Comparison {
         let size = |model: &ComparedModel| model.model.shown_bytes().unwrap_or(u64::MAX);
         let smallest = self.near_best().min_by_key(|model| size(model))?;
         (size(smallest) < size(self.best()?)).then_some(smallest)
+    }
+
+    /// The unit that suits the models' sizes.
+    pub(super) fn size_unit(&self) -> SizeUnit {
+        let sizes = self.models.iter();
+        let sizes = sizes.filter_map(|model| model.model.shown_bytes());
+        SizeUnit::for_sizes(sizes.max().unwrap_or(0))
     }
 
     /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so

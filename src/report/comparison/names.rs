@@ -1,6 +1,10 @@
 //! Names of models where there is little room.
 
+use crate::report::layout::WIDTH;
 use crate::report::number::printable;
+
+/// The narrowest that names are cut to.
+const MIN_NAME: usize = 8;
 
 /// Names as short as they can be told apart: labels without the part that all begin with.
 pub struct Names {
@@ -38,24 +42,34 @@ impl Names {
         let name = name(label, &self.prefix);
         let short = cut(&name, width);
         let alike = self.names.iter();
-        let alike = alike.filter(|(_, other)| cut(other, width) == short);
-        let alike: Vec<_> = alike.collect();
+        let alike: Vec<_> = alike.filter(|(_, of)| cut(of, width) == short).collect();
         let others = alike.iter().filter(|(other, _)| other != label);
-        let common = others.clone().map(|(_, other)| n_common(&name, other));
-        let Some(start) = common.min() else {
-            return short.into_iter().collect();
+        let mut others = others.map(|(_, other)| other);
+        let n_common = |other| name.iter().zip(other).take_while(|(a, b)| a == b).count();
+        let Some(start) = others.clone().map(n_common).min() else {
+            return short;
         };
         let from_start = cut_from(&name, start, width);
-        if others
-            .clone()
-            .all(|(_, other)| cut_from(other, start, width) != from_start)
-        {
-            return from_start.into_iter().collect();
+        if others.all(|other| cut_from(other, start, width) != from_start) {
+            return from_start;
         }
         let number = alike.iter().position(|(other, _)| other == label);
         let number = format!(" {}", number.unwrap_or(0) + 1);
-        let room = width.saturating_sub(number.len());
-        cut(&name, room).into_iter().collect::<String>() + &number
+        cut(&name, width.saturating_sub(number.len())) + &number
+    }
+
+    /// The text that `draw` makes with a function that shortens names: with the longest that fit a
+    /// terminal.
+    pub fn fitted(&self, draw: impl Fn(&dyn Fn(&str) -> String) -> String) -> String {
+        let mut width = self.width();
+        loop {
+            let text = draw(&|label| self.short(label, width));
+            let fits = text.lines().all(|line| line.chars().count() <= WIDTH);
+            if fits || width <= MIN_NAME {
+                return text;
+            }
+            width -= 1;
+        }
     }
 
     /// The longest name's width.
@@ -90,21 +104,21 @@ fn common_prefix(labels: &[String]) -> &str {
 }
 
 /// The start and the end of a name that is too long, with `…` between them.
-fn cut(name: &[char], width: usize) -> Vec<char> {
+fn cut(name: &[char], width: usize) -> String {
     let n = name.len();
     if n <= width {
-        return name.to_vec();
+        return name.iter().collect();
     }
     // The end mostly names the quantization.
     let n_end = (width.saturating_sub(1) * 2).div_ceil(3);
     let n_start = width.saturating_sub(1 + n_end);
     let start = name.iter().take(n_start);
     let end = name.iter().skip(n - n_end);
-    start.chain(&['…']).chain(end).copied().collect()
+    start.chain(&['…']).chain(end).collect()
 }
 
 /// A name from `start` on, with `…` for what is left out.
-fn cut_from(name: &[char], start: usize, width: usize) -> Vec<char> {
+fn cut_from(name: &[char], start: usize, width: usize) -> String {
     let rest = name.len().saturating_sub(start);
     let room = width.saturating_sub(1);
     let (n, end) = match rest <= room {
@@ -113,11 +127,6 @@ fn cut_from(name: &[char], start: usize, width: usize) -> Vec<char> {
     };
     let part = name.iter().skip(start).take(n).copied();
     std::iter::once('…').chain(part).chain(end).collect()
-}
-
-/// The number of characters that two names begin with alike.
-fn n_common(a: &[char], b: &[char]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

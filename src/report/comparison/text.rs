@@ -3,10 +3,9 @@
 use super::breakdown::Cells;
 use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
-use crate::report::layout::{WIDTH, columns, hanging, wrapped};
+use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
-    SizeUnit, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld,
-    short_percent,
+    bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld, short_percent,
 };
 use crate::report::result::{ModelReport, WorstToken};
 use crate::report::set_up;
@@ -16,9 +15,6 @@ use crate::stats::{ClusterKind, Clustering};
 
 /// The widest that names are in a sentence.
 const NAME_IN_SENTENCE: usize = 60;
-
-/// The narrowest that names are cut to.
-const MIN_NAME: usize = 8;
 
 /// The number of models that a sentence names before it counts the others.
 const NAMED: usize = 4;
@@ -54,12 +50,12 @@ impl Comparison {
         let (titles, rows) = self.set_up_table();
         if !rows.is_empty() {
             text.push_str("\nSet-up, where models differ\n");
-            text.push_str(&fitted(&names, |width| {
+            text.push_str(&names.fitted(|name| {
                 let titles = ["  model"]
                     .into_iter()
                     .chain(titles.iter().map(String::as_str));
                 let rows = rows.iter().map(|(model, cells)| {
-                    let model = format!("  {}", names.short(model, width));
+                    let model = format!("  {}", name(model));
                     let cells = cells.iter().map(|cell| printable(cell));
                     [model].into_iter().chain(cells).collect()
                 });
@@ -112,7 +108,9 @@ impl Comparison {
                 reference.n_ctx
             );
             fact("tokens", &tokens);
-            fact("intervals", &self.intervals(&summary.clusters));
+            let level = short_percent(self.confidence.level());
+            let clusters = clusters(&summary.clusters, reference.unit());
+            fact("intervals", &format!("at {level} %, {clusters}"));
         }
         if !names.prefix.is_empty() {
             fact("models", &format!("{}…", names.prefix));
@@ -120,17 +118,9 @@ impl Comparison {
         text
     }
 
-    /// The level of intervals, what one observation is in them, and how many there are.
-    fn intervals(&self, of: &Clustering) -> String {
-        let level = short_percent(self.confidence.level());
-        format!("at {level} %, {}", clusters(of, self.reference.unit()))
-    }
-
     /// A row for each model.
     fn models_text(&self, names: &Names) -> String {
-        let sizes = self.models.iter();
-        let sizes = sizes.filter_map(|model| model.model.shown_bytes());
-        let unit = SizeUnit::for_sizes(sizes.max().unwrap_or(0));
+        let unit = self.size_unit();
         let size = format!("size\n{}", unit.symbol);
         let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
         let titles = [
@@ -145,7 +135,7 @@ impl Comparison {
             "same\ntop %",
             "PPL\nratio",
         ];
-        fitted(names, |width| {
+        names.fitted(|name| {
             let mut candidates = 0;
             let rows = self.models.iter().map(|model| {
                 candidates += u64::from(model.is_candidate());
@@ -164,7 +154,7 @@ impl Comparison {
                 vec![
                     rank,
                     marks(model),
-                    names.short(&model.label, width),
+                    name(&model.label),
                     or_undefined(size, |size| format!("{size:.2}")),
                     or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
                     or_undefined(mean, |mean| short_kld(mean.estimate.value)),
@@ -211,8 +201,7 @@ impl Comparison {
         let rank = |pair: &&ComparedPair| self.models.iter().position(|m| m.label == pair.a);
         let mut text =
             "\nPaired differences in mean KLD, nats: the first model less the second\n".to_owned();
-        text.push_str(&fitted(names, |width| {
-            let name = |label: &str| names.short(label, width);
+        text.push_str(&names.fitted(|name| {
             let mut rows = Vec::new();
             for (kind, title) in [
                 (PairKind::Best, "to the best, Holm's p"),
@@ -261,9 +250,10 @@ impl Comparison {
         let set_ups: Vec<_> = self.models.iter().map(|model| &model.set_up).collect();
         let differing = set_up::differing(&set_ups);
         let titles = differing.iter().map(|(title, _)| (*title).to_owned());
-        let rows = self.models.iter().enumerate().map(|(i, model)| {
-            let cells = differing.iter().filter_map(|(_, cells)| cells.get(i));
-            (model.label.clone(), cells.cloned().collect())
+        let rows = self.models.iter().map(|model| {
+            let cells = differing.iter().map(|(_, of)| of(&model.set_up));
+            let cells = cells.map(Option::unwrap_or_default);
+            (model.label.clone(), cells.collect())
         });
         let rows = rows.filter(|_| !differing.is_empty()).collect();
         (titles.collect(), rows)
@@ -376,22 +366,10 @@ pub fn clusters(clusters: &Clustering, unit: &str) -> String {
     format!("by {kind} ({})", count_of(clusters.n, "cluster"))
 }
 
-/// The text that `draw` makes with names of at most a width: the widest that fits.
-pub fn fitted(names: &Names, draw: impl Fn(usize) -> String) -> String {
-    let mut width = names.width();
-    loop {
-        let text = draw(width);
-        let fits = text.lines().all(|line| line.chars().count() <= WIDTH);
-        if fits || width <= MIN_NAME {
-            return text;
-        }
-        width -= 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::layout::WIDTH;
     use crate::report::tests::sample;
     use crate::report::tests::sample::comparison;
 
