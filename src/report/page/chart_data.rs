@@ -6,8 +6,9 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CompactFormatter, Formatter};
 
-use super::answer::Answer;
+use super::front::Step;
 use crate::report::comparison::{ComparedModel, Comparison};
+use crate::report::number::SizeUnit;
 use crate::stats::{Bin, Point};
 
 /// The number of models that are in colour at once: as many as there are colours.
@@ -80,20 +81,19 @@ impl Formatter for Short {
 }
 
 impl<'c> ChartData<'c> {
-    pub fn of(comparison: &'c Comparison, answer: &Answer<'c>) -> Self {
-        let model = |model| ChartModel::of(model, answer.unit.bytes);
+    /// `front`: the steps of the Pareto front.
+    pub fn of(comparison: &'c Comparison, front: &[Step<'c>], unit: SizeUnit) -> Self {
+        let model = |model| ChartModel::of(model, unit.bytes);
         Self {
-            unit: answer.unit.symbol,
+            unit: unit.symbol,
             window: comparison.reference.unit(),
             best: comparison.best().map(|best| best.label.as_str()),
-            shown: shown(comparison, answer),
+            shown: shown(comparison, front),
             forest: ForestScale::of(comparison),
             models: comparison.models.iter().map(model).collect(),
         }
     }
-}
 
-impl ChartData<'_> {
     /// The data for a script element, which ends at the first `</script`, wherever it is.
     pub fn json(&self) -> serde_json::Result<String> {
         let mut json = Vec::new();
@@ -103,12 +103,8 @@ impl ChartData<'_> {
 
     /// Returns true if there is a quant to draw in the chart of sizes.
     pub fn has_sizes(&self) -> bool {
-        let is_drawn = |model: &ChartModel| {
-            let (size, kld) = (model.size?, model.kld?);
-            Some(!model.floor && size > 0.0 && kld > 0.0)
-        };
-        let mut drawn = self.models.iter().filter_map(is_drawn);
-        drawn.any(|is_drawn| is_drawn)
+        let mut quants = self.models.iter().filter(|model| !model.floor);
+        quants.any(|model| model.size > Some(0.0) && model.kld > Some(0.0))
     }
 }
 
@@ -195,13 +191,13 @@ impl ForestScale {
 
 /// All quants if there are enough colours, the noise floor if there is none. Otherwise the best,
 /// models from all of the Pareto front, and then those with the lowest mean KLD.
-fn shown<'c>(comparison: &'c Comparison, answer: &Answer<'c>) -> Vec<&'c str> {
+fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
     let models = comparison.models.iter();
     let quants = models.filter(|model| model.is_candidate() || !has_quants);
     let labels = quants.map(|model| model.label.as_str());
     let best = comparison.best().map(|best| best.label.as_str());
-    let steps: Vec<&str> = answer.steps.iter().rev().map(|step| step.label).collect();
+    let steps: Vec<&str> = front.iter().rev().map(|step| step.label).collect();
     let n = steps.len().min(MAX_SHOWN - 1);
     let spread = (0..n).filter_map(|i| steps.get(i * (steps.len() - 1) / (n - 1).max(1)).copied());
     let mut chosen: Vec<&str> = Vec::with_capacity(MAX_SHOWN);

@@ -1,24 +1,9 @@
-//! The models that cannot be told from the best, and what more space buys.
+//! What more space buys: the Pareto front, step by step.
 
 use serde::Serialize;
 
-use crate::report::comparison::{ComparedModel, Comparison};
+use crate::report::comparison::Comparison;
 use crate::report::number::SizeUnit;
-
-/// The facts of the page's first section, besides the models' own.
-#[derive(Serialize, Debug)]
-pub(super) struct Answer<'c> {
-    /// The models that cannot be told from the best, by mean KLD.
-    pub near: Vec<&'c str>,
-    /// The smallest of `near`, if it is smaller than the best.
-    pub smallest: Option<&'c str>,
-    /// The number of models that were compared with the best.
-    pub compared: usize,
-    /// The Pareto front, from the smallest model to the largest.
-    pub steps: Vec<Step<'c>>,
-    /// The unit of sizes.
-    pub unit: SizeUnit,
-}
 
 /// A model of the Pareto front, beside the next smaller one.
 #[derive(Serialize, Debug)]
@@ -44,24 +29,8 @@ pub(super) struct Gain {
     pub may_be_chance: bool,
 }
 
-impl<'c> Answer<'c> {
-    pub fn of(comparison: &'c Comparison) -> Self {
-        let models = &comparison.models;
-        let is_compared = |m: &&ComparedModel| m.is_candidate() && m.difference_to_best.is_some();
-        let largest = models.iter().filter_map(|m| m.model.shown_bytes()).max();
-        let unit = SizeUnit::for_sizes(largest.unwrap_or(0));
-        let smallest = comparison.smallest_near_best();
-        Self {
-            near: comparison.near_best().map(|m| m.label.as_str()).collect(),
-            smallest: smallest.map(|m| m.label.as_str()),
-            compared: models.iter().filter(is_compared).count(),
-            steps: steps(comparison, unit),
-            unit,
-        }
-    }
-}
-
-fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
+/// The Pareto front, from the smallest model to the largest.
+pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
     let front = comparison.models.iter().filter(|m| m.pareto);
     let front = front.filter_map(|m| {
         Some(Step {
@@ -102,17 +71,14 @@ mod tests {
     use crate::report::tests::sample;
 
     #[test]
-    fn the_answer_of_the_sample() {
+    fn the_steps_of_the_sample() {
         let comparison = sample::comparison();
-        let answer = Answer::of(&comparison);
-        assert_eq!(answer.near, ["tiny-iq4_xs"]);
-        assert_eq!(answer.smallest, Some("tiny-iq4_xs"));
-        assert_eq!(answer.compared, 4);
-        assert_eq!(answer.unit.symbol, "MiB");
-        let labels: Vec<_> = answer.steps.iter().map(|step| step.label).collect();
+        assert_eq!(comparison.size_unit().symbol, "MiB");
+        let steps = steps(&comparison, comparison.size_unit());
+        let labels: Vec<_> = steps.iter().map(|step| step.label).collect();
         assert_eq!(labels, ["tiny-q2_K", "tiny-iq4_xs", "tiny-q4_K_M"]);
-        assert!(answer.steps[0].gain.is_none());
-        let gain = answer.steps[2].gain.as_ref().unwrap();
+        assert!(steps[0].gain.is_none());
+        let gain = steps[2].gain.as_ref().unwrap();
         assert_eq!(gain.bytes, 100_000);
         assert!(gain.may_be_chance);
         assert!((gain.factor.unwrap() - 1.04).abs() < 1e-9);
@@ -127,8 +93,8 @@ mod tests {
             of.mean.estimate.value = kld;
         }
         let factors = |gain: &Gain| (gain.factor, gain.per_unit.is_some());
-        let answer = Answer::of(&comparison);
-        let gains = answer.steps.iter().filter_map(|step| step.gain.as_ref());
+        let steps = steps(&comparison, comparison.size_unit());
+        let gains = steps.iter().filter_map(|step| step.gain.as_ref());
         let gains: Vec<_> = gains.map(factors).collect();
         assert_eq!(gains, [(None, true), (None, true)]);
     }

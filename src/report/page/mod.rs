@@ -4,23 +4,19 @@
 //! Vega-Lite specifications, and `page.js` draws them. `vendor/` has the libraries that do, as
 //! `scripts/vendor-vega.sh` fetched them.
 
-mod answer;
 mod chart_data;
+mod front;
 mod set_up;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use minijinja::value::Serde;
-use minijinja::{
-    AutoEscape, Environment, Error, ErrorKind, HtmlEscape, UndefinedBehavior, Value, context,
-};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, context};
 
 use super::comparison::{ComparedModel, Comparison};
 use super::number;
-use answer::Answer;
 use chart_data::ChartData;
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -38,16 +34,14 @@ const SCRIPTS: [&str; 5] = [
 
 const MISSING: &str = "–";
 
-/// More names than this are cut short.
-const MAX_NAMES: usize = 8;
-
 /// The page of a comparison: a whole HTML document, which loads nothing else.
 ///
 /// # Errors
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, Error> {
-    let (answer, reference) = (Answer::of(comparison), &comparison.reference);
-    let data = ChartData::of(comparison, &answer);
+    let (unit, reference) = (comparison.size_unit(), &comparison.reference);
+    let steps = front::steps(comparison, unit);
+    let data = ChartData::of(comparison, &steps, unit);
     let models = &comparison.models;
     let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
@@ -66,7 +60,11 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
-        answer => Value::from(Serde(&answer)),
+        near => comparison.near_best().map(label).collect::<Vec<_>>(),
+        smallest => comparison.smallest_near_best().map(label),
+        compared => models.iter().filter(|m| m.difference_to_best.is_some()).count(),
+        steps => Value::from(Serde(&steps)),
+        unit => Value::from(Serde(unit)),
         computed_with => set_up::of_reference(comparison),
         set_up => set_up::columns(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
@@ -111,11 +109,7 @@ fn add_filters(environment: &mut Environment) {
     environment.add_filter("count_of", |n: u64, thing: String| {
         number::count_of(n, &thing)
     });
-    environment.add_filter("capitalised", |text: String| capitalised(&text));
     environment.add_filter("token", |text: String| token(&text));
-    environment.add_filter("names", |names: Vec<String>| {
-        Value::from_safe_string(emphasised(&names))
-    });
 }
 
 fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
@@ -137,33 +131,4 @@ fn p_value(p: f64) -> String {
 /// A token's text on one line, with its line feeds and tabs made visible.
 fn token(text: &str) -> String {
     number::printable(&text.replace('\n', "↵").replace('\t', "⇥"))
-}
-
-/// The text with its first letter as a capital.
-fn capitalised(text: &str) -> String {
-    let mut rest = text.chars();
-    let first = rest.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(rest.by_ref()).collect()
-}
-
-/// HTML: `<strong>a</strong>, <strong>b</strong> and <strong>c</strong>`.
-fn emphasised(names: &[String]) -> String {
-    let shown = match names.len() > MAX_NAMES {
-        true => MAX_NAMES - 1,
-        false => names.len(),
-    };
-    let mut html = String::new();
-    for (i, name) in names.iter().take(shown).enumerate() {
-        let joint = match i {
-            0 => "",
-            _ if i + 1 == names.len() => " and ",
-            _ => ", ",
-        };
-        // Writing to a string cannot fail.
-        let _ = write!(html, "{joint}<strong>{}</strong>", HtmlEscape(name));
-    }
-    if shown < names.len() {
-        let _ = write!(html, " and {} more", names.len() - shown);
-    }
-    html
 }

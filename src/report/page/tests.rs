@@ -353,12 +353,23 @@ fn pages_to_look_at() {
 
 #[test]
 fn names_are_joined_and_escaped() {
-    let names = |n: usize| super::emphasised(&vec!["a<b".to_owned(); n]);
+    // The models whose size is not known.
+    let names = |n: usize| {
+        let mut of = many(n + 1);
+        for model in &mut of.models[..n] {
+            model.label = "a<b".to_owned();
+            (model.model.size_bytes, model.model.file_bytes) = (None, None);
+        }
+        let page = html(&of).unwrap();
+        let (_, rest) = page.split_once("the size is not known: ").unwrap();
+        rest.split_once(". ").unwrap().0.to_owned()
+    };
     assert_eq!(names(1), "<strong>a&lt;b</strong>");
     assert_eq!(
         names(2),
         "<strong>a&lt;b</strong> and <strong>a&lt;b</strong>"
     );
+    assert!(names(3).contains("</strong>, <strong>"));
     assert!(names(8).ends_with(" and <strong>a&lt;b</strong>"));
     assert!(names(9).ends_with("</strong> and 2 more"));
 }
