@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::layout::laid_out;
 use super::number::{bytes, count, count_of, part, percent, printable, short_percent};
 use super::result::Versions;
+use super::set_up::setting;
 use super::{PromptsInfo, Warning};
 use crate::score::RowError;
 
@@ -176,15 +177,13 @@ impl GroupInfo {
     /// Collects the groups of a reference.
     #[must_use]
     pub fn of_each(groups: &Groups) -> Vec<Self> {
-        let of_group = |group: u32| {
-            let runs = groups.window_groups().iter();
-            let n_windows = runs.filter(move |run| run.0 == group).map(|run| run.1);
-            Some(n_windows.sum())
-        };
         let named = groups.names().iter().zip(0..);
-        let info = named.map(|(name, group)| Self {
-            name: name.clone(),
-            n_windows: of_group(group),
+        let info = named.map(|(name, group)| {
+            let runs = groups.window_groups().iter().filter(|run| run.0 == group);
+            Self {
+                name: name.clone(),
+                n_windows: Some(runs.map(|run| run.1).sum()),
+            }
         });
         info.collect()
     }
@@ -204,7 +203,10 @@ pub struct Verified {
     pub checks: Checks,
 }
 
-const UNKNOWN: &str = "not known";
+/// A value, or words for one that is not recorded.
+fn or_unknown(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "not known".to_owned(), |value| value.to_string())
+}
 
 /// One line for each thing that the file records.
 #[must_use]
@@ -222,9 +224,7 @@ pub fn info_text(info: &Info) -> String {
     put("model", info.model.as_ref().map(model));
     put("model path", info.model_path.clone());
     if let Some(gguf) = &info.gguf {
-        for (name, value) in of_gguf(info, gguf) {
-            put(name, value);
-        }
+        put_gguf(&mut put, info, gguf);
         return out;
     }
     put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
@@ -240,29 +240,22 @@ pub fn info_text(info: &Info) -> String {
     put("part", info.shard.as_ref().map(part_of));
     put("window", Some(window(info)));
     put("windows", info.n_windows.map(|n| windows(n, info)));
-    let unit = if info.kind == "sidecar" {
-        "records"
-    } else {
-        "rows"
-    };
-    put(unit, Some(rows(info)));
+    let is_sidecar = info.kind == "sidecar";
+    put(
+        if is_sidecar { "records" } else { "rows" },
+        Some(rows(info)),
+    );
     if let Some(of_file) = &info.states {
         put("states", Some(states(of_file)));
         put("  their head", Some(head(of_file)));
         put("  their error", Some(states_error(of_file)));
     }
-    let until = |until: f64| {
-        format!(
-            "to stop where the mean KLD is known to ±{} %",
-            short_percent(until)
-        )
-    };
-    put("until", info.until.map(until));
-    let holds = |holds: bool| if holds { "held" } else { "none" };
-    put(
-        "token ids",
-        info.holds_tokens.map(|ids| holds(ids).to_owned()),
-    );
+    let until = info.until.map(short_percent);
+    let until = until.map(|until| format!("to stop where the mean KLD is known to ±{until} %"));
+    put("until", until);
+    let token_ids = info.holds_tokens;
+    let token_ids = token_ids.map(|is_held| if is_held { "held" } else { "none" });
+    put("token ids", token_ids.map(str::to_owned));
     put("backend", info.backend.as_ref().map(backend));
     put("batch", info.backend.as_ref().map(batch));
     for (key, value) in &info.others {
@@ -273,12 +266,9 @@ pub fn info_text(info: &Info) -> String {
 
 /// Describes the part, and the whole that it is of.
 fn part_of(shard: &Shard) -> String {
+    let (part, rows) = (part(shard), count(shard.n_rows));
     let windows = count_of(shard.n_windows.into(), "window");
-    format!(
-        "{}, of {windows} and {} rows in all",
-        part(shard),
-        count(shard.n_rows)
-    )
+    format!("{part}, of {windows} and {rows} rows in all")
 }
 
 fn line(name: &str, value: &str) -> String {
@@ -302,55 +292,54 @@ fn kind(kind: &str) -> &str {
     }
 }
 
-/// Lines about a model's file besides its size and its name: names and texts.
-fn of_gguf(info: &Info, gguf: &GgufInfo) -> Vec<(&'static str, Option<String>)> {
+/// Puts the lines about a model's file besides its size and its name.
+fn put_gguf(put: &mut dyn FnMut(&str, Option<String>), info: &Info, gguf: &GgufInfo) {
+    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
+    put(
+        "holds",
+        holds.map(|kind| format!("{kind}, not a whole model")),
+    );
+    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
+    put("split into", n_files.map(|n| count_of(n.into(), "file")));
     let n_params = info.model.as_ref().and_then(|model| model.n_params);
     let n_params = n_params.unwrap_or(0);
-    let bpw = gguf
-        .bpw
-        .map_or(String::new(), |bpw| format!(", {bpw:.2} bits each"));
+    let bpw = gguf.bpw.map(|bpw| format!(", {bpw:.2} bits each"));
+    put(
+        "parameters",
+        Some(count(n_params) + &bpw.unwrap_or_default()),
+    );
+    put("quantized as", gguf.file_type.clone());
     let share = |of_type: &TensorTypeInfo| {
         let share = of_type.n_params as f64 / n_params.max(1) as f64;
         let tensors = count_of(of_type.n_tensors, "tensor");
         format!("{} {} ({tensors})", of_type.name, percent(share))
     };
     let types: Vec<String> = gguf.types.iter().map(share).collect();
+    put("  types", Some(types.join(", ")));
     let context = Some(info.n_ctx).filter(|&n| n > 0);
-    let token = |id: Option<u32>| id.map_or_else(|| UNKNOWN.to_owned(), |id| id.to_string());
+    put("context", context.map(|n| count_of(n.into(), "token")));
+    put("tokenizer", info.tokenizer.as_ref().map(tokenizer));
+    put("  splits as", gguf.pre_tokenizer.clone());
     let inserted = match info.add_bos {
         Some(true) => ", inserted before each text",
         Some(false) => ", not inserted",
         None => "",
     };
-    let special = format!("BOS {}{inserted}; EOS {}", token(gguf.bos), token(gguf.eos));
+    let (bos, eos) = (or_unknown(gguf.bos), or_unknown(gguf.eos));
+    put("  special", Some(format!("BOS {bos}{inserted}; EOS {eos}")));
     let template = gguf.chat_template_bytes.map(bytes);
-    let holds = gguf.kind.as_ref().filter(|kind| *kind != "model");
-    let n_files = Some(gguf.n_files).filter(|&n| n > 1);
-    vec![
-        (
-            "holds",
-            holds.map(|kind| format!("{kind}, not a whole model")),
-        ),
-        ("split into", n_files.map(|n| count_of(n.into(), "file"))),
-        ("parameters", Some(format!("{}{bpw}", count(n_params)))),
-        ("quantized as", gguf.file_type.clone()),
-        ("  types", Some(types.join(", "))),
-        ("context", context.map(|n| count_of(n.into(), "token"))),
-        ("tokenizer", info.tokenizer.as_ref().map(tokenizer)),
-        ("  splits as", gguf.pre_tokenizer.clone()),
-        ("  special", Some(special)),
-        (
-            "chat template",
-            template.or_else(|| Some("none".to_owned())),
-        ),
-    ]
+    put(
+        "chat template",
+        template.or_else(|| Some("none".to_owned())),
+    );
 }
 
 fn model(model: &ModelIdentity) -> String {
-    let Some(name) = model.name.as_ref().or(model.file_name.as_ref()) else {
-        return UNKNOWN.to_owned();
-    };
-    let mut text = name.clone();
+    let name = model.name.as_ref().or(model.file_name.as_ref());
+    let mut text = or_unknown(name);
+    if name.is_none() {
+        return text;
+    }
     if let Some(architecture) = &model.architecture {
         text.push_str(&format!(" ({architecture})"));
     }
@@ -361,15 +350,13 @@ fn model(model: &ModelIdentity) -> String {
 }
 
 fn tokenizer(tokenizer: &TokenizerIdentity) -> String {
+    let TokenizerIdentity { model, sha256, .. } = tokenizer;
     let n_tokens = count(tokenizer.n_tokens.into());
-    format!(
-        "{}, {n_tokens} tokens, sha256 {}",
-        tokenizer.model, tokenizer.sha256
-    )
+    format!("{model}, {n_tokens} tokens, sha256 {sha256}")
 }
 
 fn text_identity(text: &TextIdentity) -> String {
-    let mut parts = vec![text.name.clone().unwrap_or_else(|| UNKNOWN.to_owned())];
+    let mut parts = vec![or_unknown(text.name.as_ref())];
     parts.extend(text.bytes.map(bytes));
     parts.extend(text.n_tokens.map(|n| format!("{} tokens", count(n))));
     parts.extend(text.sha256.as_ref().map(|hash| format!("sha256 {hash}")));
@@ -377,10 +364,10 @@ fn text_identity(text: &TextIdentity) -> String {
 }
 
 fn summary(reference: &ReferenceSummary) -> String {
-    let name = reference.file_name.as_deref().unwrap_or(UNKNOWN);
+    let name = or_unknown(reference.file_name.as_ref());
     match &reference.kind {
         Some(kind) => format!("{name} ({kind})"),
-        None => name.to_owned(),
+        None => name,
     }
 }
 
@@ -431,21 +418,16 @@ fn windows(n: u32, info: &Info) -> String {
         // The other kinds do not record it.
         None => String::new(),
     };
-    let stride = info.stride;
-    let stride = stride.map_or(String::new(), |stride| {
-        format!(", one every {stride} tokens")
-    });
-    format!("{}{order}{stride}", count(n.into()))
+    let stride = info.stride.map(|n| format!(", one every {n} tokens"));
+    format!("{}{order}{}", count(n.into()), stride.unwrap_or_default())
 }
 
 fn rows(info: &Info) -> String {
-    let n_rows = info.n_rows.map_or(UNKNOWN.to_owned(), count);
-    let compared = info.n_vocab_compared.filter(|&n| n != info.n_vocab);
-    let compared = compared.map_or(String::new(), |n| format!(", {} compared", count(n.into())));
-    let of = format!(
-        "{n_rows}, of {} entries{compared}",
-        count(info.n_vocab.into())
-    );
+    let (n_rows, n_vocab) = (info.n_rows.map(count), count(info.n_vocab.into()));
+    let mut of = format!("{}, of {n_vocab} entries", or_unknown(n_rows));
+    if let Some(compared) = info.n_vocab_compared.filter(|&n| n != info.n_vocab) {
+        of.push_str(&format!(", {} compared", count(compared.into())));
+    }
     let encoding = info.encoding.as_ref();
     if let (Some(_), Some(encoding)) = (&info.states, encoding) {
         return format!("{of}, logits computed from states ({encoding})");
@@ -511,10 +493,7 @@ fn backend(backend: &BackendIdentity) -> String {
     parts.extend(layers.map(|n| format!("{n} layers offloaded")));
     parts.extend(backend.placement.iter().flatten().cloned());
     parts.extend(backend.threads.map(|n| count_of(n.into(), "thread")));
-    match parts.is_empty() {
-        true => UNKNOWN.to_owned(),
-        false => parts.join(", "),
-    }
+    or_unknown(Some(parts.join(", ")).filter(|parts| !parts.is_empty()))
 }
 
 fn equal_calls(is_equal: bool) -> &'static str {
@@ -522,19 +501,18 @@ fn equal_calls(is_equal: bool) -> &'static str {
 }
 
 fn batch(backend: &BackendIdentity) -> String {
-    let number = |n: Option<u32>| n.map_or_else(|| UNKNOWN.to_owned(), |n| n.to_string());
-    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+    let part = |name| or_unknown(setting(backend, name));
     let windows = backend.n_seq.filter(|&n| n > 1);
     let windows = windows.map(|n| format!(", up to {n} windows in a call"));
     format!(
         "{}{}, physical {}{}, flash attention {}, cache {} and {}",
-        number(backend.n_batch),
+        part("batch"),
         equal_calls(backend.equal_calls == Some(true)),
-        number(backend.n_ubatch),
+        part("physical batch"),
         windows.unwrap_or_default(),
-        text(&backend.flash_attn),
-        text(&backend.type_k),
-        text(&backend.type_v)
+        part("flash attention"),
+        part("K cache"),
+        part("V cache")
     )
 }
 
@@ -553,8 +531,6 @@ pub fn verified_text(verified: &Verified) -> String {
         }
     };
     let (windows, rows) = (count(verified.n_windows), count(verified.n_rows));
-    line(
-        "verified",
-        &format!("whole: {what} ({windows} windows, {rows} rows)"),
-    )
+    let text = format!("whole: {what} ({windows} windows, {rows} rows)");
+    line("verified", &text)
 }
