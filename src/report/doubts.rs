@@ -4,7 +4,7 @@ use super::comparison::ComparedModel;
 use super::number::printable;
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
-use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Summary};
+use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Perplexity, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -48,7 +48,8 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     if n_unknown > 0 {
         doubts.push(Warning::UnknownTokens(n_unknown));
     }
-    doubts.extend(high_perplexity(summary, of_prompts));
+    let perplexity = summary.perplexity;
+    doubts.extend(perplexity.and_then(|of| high_perplexity(&of, of_prompts)));
     doubts
 }
 
@@ -83,13 +84,8 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
         }
         doubts.extend(few_clusters(fewest, labels, of_prompts));
     }
-    let summaries = models.iter().map(|model| &model.summary);
-    let mut known = summaries.filter(|summary| summary.perplexity.is_some());
-    doubts.extend(
-        known
-            .next()
-            .and_then(|summary| high_perplexity(summary, of_prompts)),
-    );
+    let mut known = models.iter().filter_map(|model| model.summary.perplexity);
+    doubts.extend(known.next().and_then(|of| high_perplexity(&of, of_prompts)));
     doubts
 }
 
@@ -121,11 +117,9 @@ fn few_clusters(clusters: Clustering, labels: Vec<String>, of_prompts: bool) -> 
     })
 }
 
-fn high_perplexity(summary: &Summary, of_prompts: bool) -> Option<Warning> {
-    let perplexity = summary.perplexity?.reference;
-    let doubt = Warning::HighPerplexity {
-        perplexity,
+fn high_perplexity(of: &Perplexity, of_prompts: bool) -> Option<Warning> {
+    (of.reference >= DOUBTFUL_PERPLEXITY).then_some(Warning::HighPerplexity {
+        perplexity: of.reference,
         of_prompts,
-    };
-    (perplexity >= DOUBTFUL_PERPLEXITY).then_some(doubt)
+    })
 }

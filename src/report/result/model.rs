@@ -48,7 +48,8 @@ impl ModelInfo {
     /// The name of an evaluation of the model where the user has not named it.
     #[must_use]
     pub fn default_label(&self) -> &str {
-        let name = file_name(&self.path);
+        let name = self.path.rsplit(is_separator).next();
+        let name = name.unwrap_or(&self.path);
         let name = name.strip_suffix(".gguf").unwrap_or(name);
         without_part(name).unwrap_or(name)
     }
@@ -190,10 +191,6 @@ pub struct Interrupted {
     pub n_windows: u64,
     /// Windows that were to be evaluated, if the reference records how many it has.
     pub of: Option<u64>,
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit(is_separator).next().unwrap_or(path)
 }
 
 /// A split model's name without the number of its first part, `-00001-of-00003`.

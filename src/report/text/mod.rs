@@ -11,7 +11,6 @@ use self::prompts::prompt_table;
 use super::layout::Sheet;
 use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
-use crate::pipeline::RowsHere;
 use crate::score::RowError;
 use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
 
@@ -56,10 +55,15 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         sections::kl_py(&mut out, reverse_kld);
     }
     if let Some(statistics) = &report.llama_perplexity {
-        out.title(&format!(
-            "As llama-perplexity prints it, ± one standard error; {}\n",
-            llama_perplexity_differs(reference)
-        ));
+        let differs = match reference.values {
+            Values::FlooredLogProbabilities => {
+                "the KLD above renormalises the entries that the base records, while this one uses \
+                 them as stored and skips ln p <= -16"
+            }
+            _ => "from true log-probabilities, at the positions above that have a next token",
+        };
+        let prints = "As llama-perplexity prints it, ± one standard error";
+        out.title(&format!("{prints}; {differs}\n"));
         out.text.push_str(&llama_perplexity_block(statistics));
     }
     out.text
@@ -134,24 +138,18 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
 /// if it has one.
 fn states(out: &mut Sheet, states: &StatesInfo) {
     if let Some(here) = &states.here {
-        let of = format!(
-            "computed on {} from {} states",
-            here.device, states.state_type
-        );
-        out.line("reference rows", &of);
-        out.line("", &moved(here));
+        let (device, of) = (&here.device, states.state_type);
+        let from = format!("computed on {device} from {of} states");
+        out.line("reference rows", &from);
+        let off = match here.is_exact {
+            Some(true) => "to the bit as the model gave them".to_owned(),
+            Some(false) => format!("off by {}", nats(here.error)),
+            None => "not checked: it holds no row to check with".to_owned(),
+        };
+        out.line("", &off);
     }
     if states.error.max_kld > 0.0 {
         out.line("error of the encoding", &nats(states.error));
-    }
-}
-
-/// Describes how far the rows computed here are from the model's own.
-fn moved(here: &RowsHere) -> String {
-    match here.is_exact {
-        Some(true) => "to the bit as the model gave them".to_owned(),
-        Some(false) => format!("off by {}", nats(here.error)),
-        None => "not checked: it holds no row to check with".to_owned(),
     }
 }
 
@@ -199,21 +197,19 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
 fn windows(n: u64, reference: &ReferenceInfo) -> String {
     let n_ctx = reference.n_ctx;
     let Some(prompts) = &reference.prompts else {
-        let stride = reference.stride;
-        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
+        let stride = reference.stride.map(|n| format!(", one every {n}"));
+        let stride = stride.unwrap_or_default();
         return format!("{} of {n_ctx}{stride}", count_of(n, "window"));
     };
-    let generated = match prompts.generated {
-        Some(generated) => format!(", {generated} of them generated"),
-        None => String::new(),
-    };
+    let generated = prompts.generated;
+    let generated = generated.map(|n| format!(", {n} of them generated"));
+    let generated = generated.unwrap_or_default();
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }
 
 /// Describes what the intervals allow for.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
-    let clusters = &summary.clusters;
-    let what = reference.unit();
+    let (clusters, what) = (&summary.clusters, reference.unit());
     if clusters.n < 2 {
         return format!("none: too few {what}s");
     }
@@ -224,16 +220,6 @@ fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
     };
     let n = count_of(clusters.n, "cluster");
     format!("at {level} %, {by} ({n})")
-}
-
-/// Says how the numbers of llama-perplexity's block differ from those above.
-fn llama_perplexity_differs(reference: &ReferenceInfo) -> &'static str {
-    if reference.values == Values::FlooredLogProbabilities {
-        "the KLD above renormalises the entries that the base records, while this one uses them as \
-         stored and skips ln p <= -16"
-    } else {
-        "from true log-probabilities, at the positions above that have a next token"
-    }
 }
 
 /// A model in one line: name, architecture, size, BPW.
