@@ -1,7 +1,6 @@
 //! The text of `kl doctor`, which `-v` prints first, and of `--list-devices`.
 
 use std::env;
-use std::fmt::Write as _;
 
 use super::{printable, settings::default_threads};
 use crate::commands::Doctor;
@@ -122,22 +121,16 @@ fn memory_line(doctor: &Doctor) -> String {
 
 /// The variables of the environment that matter here, sorted, without what is secret.
 fn environment() -> impl Iterator<Item = String> {
-    let mut found: Vec<_> = env::vars_os()
-        .filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            VARIABLES
-                .iter()
-                .any(|start| name.starts_with(start))
-                .then_some((name, value))
-        })
-        .collect();
-    found.sort();
-    found.into_iter().map(
-        |(name, value)| match SECRETS.iter().any(|part| name.contains(part)) {
-            true => format!("{name} is set"),
-            false => format!("{name}={}", value.to_string_lossy()),
-        },
-    )
+    let all = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let is_shown = |name: &str| VARIABLES.iter().any(|start| name.starts_with(start));
+    let mut shown: Vec<_> = all.filter(|(name, _)| is_shown(name)).collect();
+    shown.sort();
+    let is_secret = |name: &str| SECRETS.iter().any(|part| name.contains(part));
+    let shown = shown.into_iter();
+    shown.map(move |(name, value)| match is_secret(&name) {
+        true => format!("{name} is set"),
+        false => format!("{name}={}", value.to_string_lossy()),
+    })
 }
 
 /// The devices as llama.cpp's tools list them, and below each what is special about it.
@@ -145,17 +138,13 @@ pub fn devices_text(devices: &[Device]) -> String {
     const MIB: u64 = 1024 * 1024;
     let mut text = String::from("Available devices:\n");
     for device in devices {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "  {}: {} ({} MiB, {} MiB free)",
-            device.name,
-            device.description,
-            device.memory_total / MIB,
-            device.memory_free / MIB
-        );
+        let (name, what) = (&device.name, &device.description);
+        let [total, free] = [device.memory_total, device.memory_free].map(|bytes| bytes / MIB);
+        text.push_str(&format!(
+            "  {name}: {what} ({total} MiB, {free} MiB free)\n"
+        ));
         if let Some(note) = note(device) {
-            let _ = writeln!(text, "    {note}");
+            text.push_str(&format!("    {note}\n"));
         }
     }
     text
@@ -163,13 +152,12 @@ pub fn devices_text(devices: &[Device]) -> String {
 
 fn note(device: &Device) -> Option<String> {
     match device.kind {
-        DeviceKind::Cpu | DeviceKind::Gpu if device.features.is_empty() => None,
-        DeviceKind::Cpu | DeviceKind::Gpu => {
+        DeviceKind::Cpu | DeviceKind::Gpu if !device.features.is_empty() => {
             Some(format!("compiled for {}", device.features.join(", ")))
         }
+        DeviceKind::Cpu | DeviceKind::Gpu | DeviceKind::Remote => None,
         DeviceKind::IntegratedGpu => Some("shares the CPU's memory".to_owned()),
         DeviceKind::Accelerator => Some("computes in the CPU's memory".to_owned()),
-        DeviceKind::Remote => None,
     }
 }
 

@@ -44,7 +44,7 @@ use crate::commands::{self, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
 use crate::report::number::{bytes, count, count_of, duration, percent, significant};
-use crate::report::{ModelReport, Report, notable_core_wait, verified_text};
+use crate::report::{ModelReport, Report, json_text, notable_core_wait, verified_text};
 use args::InfoArgs;
 use results::Results;
 use settings::{Call, Command};
@@ -72,9 +72,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         say!("kl: internal error, please report: {panic}");
     }));
     let args = short_flags::expand(args);
-    if let Some(kind) = generate::asked(&args) {
-        return match kind {
-            Ok(kind) => exit_code(print(&generate::text(kind))),
+    if let Some(generator) = generate::asked(&args) {
+        return match generator {
+            Ok(text) => exit_code(print(&text())),
             Err(error) => wrong_usage(&error),
         };
     }
@@ -127,20 +127,15 @@ fn run(call: &Call) -> Result<ExitCode> {
             show_written(&commands::write(settings, &engine, &terminal)?, quiet);
         }
         Command::Evaluate(settings) => {
-            return show_evaluation(
-                &settings.results,
-                settings.models.len(),
-                quiet,
-                |observer| commands::evaluate(settings, &engine, observer),
-            );
+            let (results, n) = (&settings.results, settings.models.len());
+            let evaluate =
+                |observer: &dyn Observer| commands::evaluate(settings, &engine, observer);
+            return show_evaluation(results, n, quiet, evaluate);
         }
         Command::Compare(settings) => {
-            return show_evaluation(
-                &settings.results,
-                settings.others.len(),
-                quiet,
-                |observer| commands::compare(settings, &engine, observer),
-            );
+            let (results, n) = (&settings.results, settings.others.len());
+            let compare = |observer: &dyn Observer| commands::compare(settings, &engine, observer);
+            return show_evaluation(results, n, quiet, compare);
         }
         Command::Convert(settings) => {
             let new = commands::convert(settings, &engine, &terminal)?;
@@ -183,7 +178,7 @@ fn show_evaluation(
     if let Some(json) = results.json_path() {
         say_wrote(&json.display().to_string(), quiet);
     }
-    results.finish(&report)?;
+    results.finish(|| report.json(), !report.unwritten.is_empty())?;
     if brief && !quiet {
         show_outcome(&report);
     }
@@ -207,11 +202,12 @@ fn fails(model: &ModelReport) -> bool {
 fn show_outcome(report: &Report) {
     let models = report.models.iter();
     let judged = models.filter(|model| !model.conditions.is_empty());
-    let n = count_of(judged.clone().count() as u64, "model");
-    match judged.clone().filter(|model| fails(model)).count() {
-        _ if judged.count() == 0 => {}
-        0 => say!("kl: --fail-if: none of {n} fails"),
-        failed => say!("kl: --fail-if: {failed} of {n} fail"),
+    let n_failed = judged.clone().filter(|model| fails(model)).count();
+    let n = judged.count() as u64;
+    match n_failed {
+        _ if n == 0 => {}
+        0 => say!("kl: --fail-if: none of {} fails", count_of(n, "model")),
+        failed => say!("kl: --fail-if: {failed} of {} fail", count_of(n, "model")),
     }
 }
 
@@ -228,33 +224,35 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
     if file.was_whole {
         say!("kl: {}: is already complete", file.path);
     } else if !quiet {
-        say_wrapped(&format!(
+        let text = format!(
             "wrote {}: {}, {} rows{of} in {}{speed}",
             file.path,
             bytes(file.file_bytes),
             count(file.n_rows),
             duration(file.wall_s)
-        ));
+        );
+        say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
     }
 }
 
 fn show_written(written: &Written, quiet: bool) {
-    let check = match &written.checked {
-        Some(_) => format!(", check {}", duration(written.check_s)),
-        None => String::new(),
-    };
-    let device = match &written.device {
-        Some(device) => format!(", device busy {}", percent(device.busy_share)),
-        None => String::new(),
-    };
+    let [decode, encode, write, check] = [
+        written.decode_s,
+        written.encode_s,
+        written.write_s,
+        written.check_s,
+    ]
+    .map(duration);
+    let mut parts = format!("decode {decode}, encode {encode}, write {write}");
+    if written.checked.is_some() {
+        parts.push_str(&format!(", check {check}"));
+    }
+    if let Some(device) = &written.device {
+        parts.push_str(&format!(", device busy {}", percent(device.busy_share)));
+    }
     let wall_s = written.file.wall_s;
-    let speed = format!(
-        " (decode {}, encode {}, write {}{check}{device}), {:.0} tokens/s",
-        duration(written.decode_s),
-        duration(written.encode_s),
-        duration(written.write_s),
-        written.n_tokens as f64 / wall_s,
-    );
+    let tokens_per_s = written.n_tokens as f64 / wall_s;
+    let speed = format!(" ({parts}), {tokens_per_s:.0} tokens/s");
     say_new(&written.file, "", &speed, quiet);
     if quiet || written.file.was_whole {
         return;
@@ -276,21 +274,12 @@ fn show_written(written: &Written, quiet: bool) {
     }
 }
 
-/// Prints a sentence to stderr, in lines that fit a terminal.
-fn say_wrapped(text: &str) {
-    say!("{}", laid_out("", 2, " ", text.split(' ')).trim_end());
-}
-
 fn show_info(args: &InfoArgs) -> Result<()> {
-    let results = match args.json {
-        true => Results::as_json(),
-        false => Results::default(),
-    };
-    let terminal = Terminal::new(args.quiet, false, results);
+    let terminal = Terminal::new(args.quiet, false, Results::printed(args.json));
     let info = commands::info(&args.file, args.verify, &terminal)?;
     let mut results = terminal.into_results();
     if let Some(verified) = &info.verified {
         results.print_text(&verified_text(verified));
     }
-    results.finish_json(&info)
+    results.finish(|| json_text(&info), false)
 }

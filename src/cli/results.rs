@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use anyhow::{Context, Error, Result};
-use serde::Serialize;
+use anyhow::{Context, Result, bail};
 
 use crate::commands::one_line;
 use crate::commands::output::{Existing, PartialFile};
 use crate::commands::settings::ResultSettings;
-use crate::report::{Report, json_text};
+use crate::report::Report;
 
 const NO_JSON: &str = "the result cannot be written as JSON";
 
@@ -39,10 +38,10 @@ enum Json<'s> {
 }
 
 impl<'s> Results<'s> {
-    /// Results that are printed as JSON alone.
-    pub fn as_json() -> Self {
+    /// Results that are printed alone, as text or as JSON.
+    pub fn printed(is_json: bool) -> Self {
         Self {
-            json: Json::Stdout,
+            json: if is_json { Json::Stdout } else { Json::None },
             ..Self::default()
         }
     }
@@ -106,27 +105,21 @@ impl<'s> Results<'s> {
         }
     }
 
-    /// Prints what comes after the last model: the JSON on stdout.
+    /// Prints the JSON, if stdout is for JSON. `has_failed`: set if an output of the run could not
+    /// be written.
     ///
     /// # Errors
     /// If any result of the run could not be written.
-    pub fn finish(mut self, report: &Report) -> Result<()> {
+    pub fn finish(
+        mut self,
+        json: impl FnOnce() -> serde_json::Result<String>,
+        has_failed: bool,
+    ) -> Result<()> {
         if let Json::Stdout = self.json {
-            self.print(&report.json().context(NO_JSON)?);
+            self.print(&json().context(NO_JSON)?);
         }
-        if self.has_failed || !report.unwritten.is_empty() {
-            return Err(Error::msg("some results could not be written"));
-        }
-        self.close()
-    }
-
-    /// Prints a value as JSON, if stdout is for JSON.
-    ///
-    /// # Errors
-    /// If stdout cannot be written.
-    pub fn finish_json(mut self, value: &impl Serialize) -> Result<()> {
-        if let Json::Stdout = self.json {
-            self.print(&json_text(value).context(NO_JSON)?);
+        if self.has_failed || has_failed {
+            bail!("some results could not be written");
         }
         self.close()
     }

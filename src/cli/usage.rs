@@ -25,6 +25,7 @@ pub fn show(error: &Error, args: &[OsString]) -> ExitCode {
 
 /// An error in one line: what is wrong, a similar name if there is one, and whose help to read.
 pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
+    use ErrorKind::{UnknownArgument, ValueValidation};
     let subcommand = |name: &str| {
         let command = args::command();
         command
@@ -58,19 +59,12 @@ pub(super) fn one_line(error: &Error, args: &[OsString]) -> String {
     // The other tips explain how to pass a flag as a value.
     let similar = tips.iter().find(|tip| tip.contains("similar"));
     let similar = similar.map(|tip| tip.trim_start_matches("tip:").trim().to_owned());
-    let misspelt = || hints::of_misspelt(args).filter(|_| is_of_flag(error));
+    let is_of_flag = matches!(error.kind(), UnknownArgument | ValueValidation);
+    let misspelt = || hints::of_misspelt(args).filter(|_| is_of_flag);
     let hint = hint(error, args).or(similar).or_else(misspelt);
     let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
     let message = plain_words(message);
     format!("{message}{hint} ({called} --help shows the flags)")
-}
-
-/// True if clap did not understand a flag, or its value.
-fn is_of_flag(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::UnknownArgument | ErrorKind::ValueValidation
-    )
 }
 
 /// Advice on an error where clap's tip, if it has one, would lead astray.

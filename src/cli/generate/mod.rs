@@ -5,26 +5,32 @@ mod man;
 
 use std::ffi::OsString;
 
-use clap::{Arg, Command, ValueEnum};
+use clap::{Arg, Command};
 use clap_complete::Shell;
 
 use super::args;
 
-/// The kinds of files that can be generated, by the names that ripgrep has for them.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Man,
-    CompleteBash,
-    CompleteZsh,
-    CompleteFish,
-}
+/// Makes a text that can be generated.
+pub type Generator = fn() -> String;
 
-/// The kind that the call `kl --generate KIND` asks for; `None` for any other call. Beside other
-/// flags, and with a number, `--generate` is the flag of prompts.
+/// The man page in roff, and the scripts that shells load, by the names that ripgrep has for them.
+const GENERATORS: [(&str, Generator); 4] = [
+    ("man", man::page),
+    ("complete-bash", || {
+        completions(Shell::Bash, args::command())
+    }),
+    ("complete-zsh", || completions(Shell::Zsh, args::command())),
+    ("complete-fish", || {
+        completions(Shell::Fish, args::command().mut_args(for_fish))
+    }),
+];
+
+/// The generator that the call `kl --generate KIND` asks for; `None` for any other call. Beside
+/// other flags, and with a number, `--generate` is the flag of prompts.
 ///
 /// # Errors
 /// A kind that does not exist: what to write instead.
-pub fn asked(args: &[OsString]) -> Option<Result<Kind, String>> {
+pub fn asked(args: &[OsString]) -> Option<Result<Generator, String>> {
     let args: Option<Vec<&str>> = args.iter().skip(1).map(|arg| arg.to_str()).collect();
     let name = match *args?.as_slice() {
         ["--generate", name] => name,
@@ -34,22 +40,14 @@ pub fn asked(args: &[OsString]) -> Option<Result<Kind, String>> {
     if name.parse::<i64>().is_ok() || name.starts_with('-') {
         return None;
     }
-    Some(Kind::from_str(name, false).map_err(|_| {
+    let mut known = GENERATORS.iter();
+    let found = known.find(|(kind, _)| *kind == name);
+    Some(found.map(|(_, generator)| *generator).ok_or_else(|| {
         format!(
             "--generate {name}: expected one of man, complete-bash, complete-zsh, complete-fish; or, \
              beside --prompts-file, a number of tokens"
         )
     }))
-}
-
-/// The man page in roff, or a script that a shell loads.
-pub fn text(kind: Kind) -> String {
-    match kind {
-        Kind::Man => man::page(),
-        Kind::CompleteBash => completions(Shell::Bash, args::command()),
-        Kind::CompleteZsh => completions(Shell::Zsh, args::command()),
-        Kind::CompleteFish => completions(Shell::Fish, args::command().mut_args(for_fish)),
-    }
 }
 
 fn completions(shell: Shell, mut command: Command) -> String {
@@ -73,16 +71,16 @@ fn for_fish(arg: Arg) -> Arg {
 mod tests {
     use super::*;
 
-    fn asked(line: &str) -> Option<Result<Kind, String>> {
+    fn asked(line: &str) -> Option<Result<String, String>> {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        super::asked(&args)
+        super::asked(&args).map(|found| found.map(|generator| generator()))
     }
 
     #[test]
     fn only_a_call_of_its_own_generates() {
-        assert_eq!(asked("kl --generate man"), Some(Ok(Kind::Man)));
-        let zsh = Some(Ok(Kind::CompleteZsh));
-        assert_eq!(asked("kl --generate=complete-zsh"), zsh);
+        let starts = |line, start| asked(line).unwrap().unwrap().starts_with(start);
+        assert!(starts("kl --generate man", ".ie "));
+        assert!(starts("kl --generate=complete-zsh", "#compdef kl"));
         assert_eq!(asked("kl --generate 64"), None);
         assert_eq!(asked("kl --generate"), None);
         assert_eq!(asked("kl -m a --generate man"), None);

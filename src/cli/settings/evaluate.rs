@@ -17,8 +17,7 @@ use crate::input::{Part, Source};
 /// `-r`: against a file.
 pub fn against_file(args: Args, path: PathBuf) -> Result<Command, String> {
     let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
-    let name = path.clone();
-    evaluate(args, ReferenceSource::File { path, n_ctx }, &name, inputs)
+    evaluate(args, ReferenceSource::File { path, n_ctx }, inputs)
 }
 
 /// `--ref-model`: against a model that runs over `input` too.
@@ -30,11 +29,9 @@ pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command
         ));
     }
     check_score(&input)?;
-    let inputs = files(&input, &path);
-    let name = path.clone();
-    let run = of_reference(&args);
+    let (inputs, run) = (files(&input, &path), of_reference(&args));
     let model = Box::new(ReferenceModel { path, input, run });
-    evaluate(args, ReferenceSource::Model(model), &name, inputs)
+    evaluate(args, ReferenceSource::Model(model), inputs)
 }
 
 /// Settings of the reference model's run: those of the evaluated models, except where it has flags
@@ -51,15 +48,17 @@ fn of_reference(args: &Args) -> RunSettings {
     run
 }
 
-/// Checks the flags of an evaluation against the file or model `name`; `inputs`: the files that are
-/// read besides the models.
+/// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
 fn evaluate(
     args: Args,
     reference: ReferenceSource,
-    name: &Path,
     mut inputs: Vec<PathBuf>,
 ) -> Result<Command, String> {
     let run = run_settings(&args);
+    let name = match &reference {
+        ReferenceSource::File { path, .. } => path,
+        ReferenceSource::Model(model) => &model.path,
+    };
     let ModelsOfFolder { models, skipped } = models(&args.model)?;
     inputs.extend(args.model);
     let existing = Existing::asked(args.force, Some(args.resume));

@@ -13,9 +13,7 @@ use std::slice::from_ref;
 
 use kl_formats::native;
 
-use super::args::{
-    Args, Cli, ContextArgs, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand,
-};
+use super::args::{Args, Cli, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand};
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
@@ -163,10 +161,8 @@ fn merge(args: MergeArgs) -> Result<Command, String> {
     Ok(Command::Merge(MergeSettings {
         output: args.output,
         parts: args.parts,
-        existing: match args.resume {
-            true => Existing::Resume,
-            false => Existing::asked(args.force, None),
-        },
+        // Without --resume, a file that is there is not one that could be continued.
+        existing: Existing::asked(args.force, args.resume.then_some(true)),
     }))
 }
 
@@ -193,28 +189,15 @@ fn report(mut args: ReportArgs) -> Result<Command, String> {
         ("--csv", args.csv.as_ref()),
         ("--html", args.html.as_ref()),
     ])?;
-    let written: Vec<_> = [&args.json, &args.csv, &args.html]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
+    let written = [&args.json, &args.csv, &args.html].into_iter().flatten();
+    let written: Vec<_> = written.cloned().collect();
     paths::check(&args.paths, is_listed, &written)?;
     Ok(Command::Report(args, form))
 }
 
 /// Settings of a model's run, to write a reference or to be evaluated.
 fn run_settings(args: &Args) -> RunSettings {
-    let ContextArgs {
-        n_batch,
-        n_ubatch,
-        parallel: n_parallel,
-        threads,
-        flash_attn,
-        cache_type_k: type_k,
-        cache_type_v: type_v,
-        contexts,
-    } = args.context;
-    let devices = &args.devices;
+    let (devices, context) = (&args.devices, &args.context);
     let model = ModelOptions {
         n_gpu_layers: devices.n_gpu_layers,
         room: None,
@@ -235,14 +218,14 @@ fn run_settings(args: &Args) -> RunSettings {
     RunSettings {
         model,
         rpc: devices.rpc.clone(),
-        n_batch,
-        n_ubatch,
-        n_parallel,
-        threads: threads.unwrap_or_else(default_threads),
-        flash_attn,
-        type_k,
-        type_v,
-        contexts,
+        n_batch: context.n_batch,
+        n_ubatch: context.n_ubatch,
+        n_parallel: context.parallel,
+        threads: context.threads.unwrap_or_else(default_threads),
+        flash_attn: context.flash_attn,
+        type_k: context.cache_type_k,
+        type_v: context.cache_type_v,
+        contexts: context.contexts,
         max_rows: max_rows(args.n_tokens),
     }
 }
