@@ -14,7 +14,8 @@ mod text;
 
 use kl::stats::probability::student_two_sided;
 use kl::stats::{
-    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Confidence, Estimate, Summary,
+    Cluster, ClusterRule, ClusteredInterval, ClusteredMean, Columns, Confidence, Estimate,
+    Statistics,
 };
 use rayon::prelude::*;
 
@@ -101,7 +102,8 @@ fn table(text: &Text, replications: u64) {
 fn intervals(text: &Text, n_windows: u32, seed: u64) -> Vec<(String, Interval)> {
     let records = text.records(n_windows, seed);
     let confidence = Confidence::default();
-    let summary = Summary::from_records(&records, confidence, ClusterRule::Auto);
+    let columns = Columns::of(&records);
+    let summary = Statistics::of(&columns, &[], confidence, ClusterRule::Auto).summary;
     let kld = summary.kld.as_ref().unwrap().mean;
     let windows: Vec<Cluster> = records.iter().map(|r| r.window.into()).collect();
     let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();

@@ -1,7 +1,7 @@
 //! How often the interval of a paired difference holds the true one, how many windows pairing saves,
 //! and how often a model is wrongly told from the best.
 
-use kl::stats::{ClusterRule, Confidence, PairedDifference, holm};
+use kl::stats::{ClusterRule, Confidence, PairedDifference, Run, holm};
 use rayon::prelude::*;
 
 use super::Q2_K;
@@ -107,7 +107,7 @@ fn wrongly_told_apart(n_models: usize, replications: u64) {
 }
 
 fn between(windows: &[u32], a: &[f64], b: &[f64]) -> PairedDifference {
-    let windows: Vec<(u32, u32)> = windows.iter().map(|window| (*window, 0)).collect();
+    let windows = Run::of_each(windows.iter().map(|window| (*window, 0)));
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
     let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
     PairedDifference::of(&windows, &differences, confidence, rule).unwrap()

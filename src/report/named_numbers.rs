@@ -12,8 +12,7 @@ use super::result::{ModelInfo, ModelReport, ModelResult, TimingInfo};
 use crate::pipeline::Timing;
 use crate::score::{RowPair, logit_metrics};
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, Statistics, TokenLocation,
-    UntilInfo,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, Statistics, UntilInfo,
 };
 
 /// Numbers by name; `None` where the JSON has null.
@@ -86,7 +85,9 @@ pub fn known_names() -> Vec<String> {
     // More tokens than llama-perplexity needs, in two windows.
     let records: Vec<TokenRecord> = (0..240).map(|i| record(i / 120, i % 120)).collect();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let measured = Statistics::of_records(&records, &[], confidence, rule);
+    let columns = Columns::of(&records);
+    let measured = Statistics::of(&columns, &[], confidence, rule);
+    let metrics = logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None));
     let result = ModelResult {
         label: String::new(),
         model: ModelInfo::new(Path::new(""), &identity),
@@ -108,11 +109,12 @@ pub fn known_names() -> Vec<String> {
         sidecar: Some(String::new()),
         timing: Some(TimingInfo::new(&Timing::default(), 0.0, 0.0, 0)),
         llama_perplexity: LlamaPerplexity::of_records(&records),
-        logits: Some(LogitSummary::from_metrics(
-            &[logit_metrics(&RowPair::new(Row::F32(&[0.0, 1.0]), &[0.0, 1.0], None)); 2],
-            &[&records[0], &records[1]].map(TokenLocation::of),
-            &Clusters::of_records(&records, rule),
+        logits: Some(LogitSummary::of(
+            &columns,
+            &vec![metrics; records.len()],
+            false,
             confidence,
+            rule,
         )),
         ..ModelReport::of(result)
     };

@@ -1,17 +1,12 @@
 //! Where a model's KLD comes from: by the reference's confidence, position, group, special tokens.
 
-use std::iter::repeat_n;
-
 use serde::Serialize;
 
-use super::clustered_error::Spread;
-use super::columns::Columns;
+use super::cluster::Cluster;
+use super::clustered_mean::ClusteredMean;
+use super::columns::{CONFIDENCE_EDGES, Columns};
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
-use super::strata::Cluster;
-
-/// The edges of the bins by the reference's top-1 probability.
-const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
 
 /// The mean KLD of parts of the counted tokens.
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
@@ -63,12 +58,11 @@ impl Breakdown {
         let klds = columns.kld.iter().copied();
         let sum_of_all = klds.filter(|kld| kld.is_finite()).collect::<Sum>().value();
         // The tokens of each named bin; a token of a bin beyond these is in none.
-        let bins = |names: Vec<Name>, bin_of: &mut dyn Iterator<Item = usize>| -> Vec<Bin> {
+        let bins = |names: Vec<Name>, bin_of: &dyn Fn(usize) -> usize| -> Vec<Bin> {
             let mut bins = vec![Inside::default(); names.len()];
-            let tokens = columns.kld.iter().zip(clusters).zip(&same_top);
-            for (bin, ((kld, cluster), same_top)) in bin_of.zip(tokens) {
-                if let Some(inside) = bins.get_mut(bin) {
-                    inside.push(*kld, *cluster, *same_top);
+            for (token, &kld) in columns.kld.iter().enumerate() {
+                if let Some(inside) = bins.get_mut(bin_of(token)) {
+                    inside.push(kld, clusters[token], same_top[token]);
                 }
             }
             let bins = names.into_iter().zip(bins);
@@ -76,42 +70,33 @@ impl Breakdown {
                 .collect()
         };
         let without_ends = |label: &str| (label.to_owned(), None, None);
-
-        let bin_of = columns.confidence_bin.iter().map(|bin| usize::from(*bin));
-        let mut by_confidence = bins(confidence_names(), &mut { bin_of });
-        if columns.kld.is_empty() {
-            by_confidence.clear();
-        }
-        let positions = columns.position.iter();
-        let mut powers = positions.map(|position| (u32::BITS - position.leading_zeros()) as usize);
-        let mut by_position = bins(position_names(), &mut powers);
+        let power = |token| (u32::BITS - u32::leading_zeros(columns.position[token])) as usize;
+        let mut by_position = bins(position_names(), &power);
         by_position.retain(|bin| bin.n_tokens > 0);
-        let runs = columns.runs.iter();
-        let mut groups = runs.flat_map(|run| repeat_n(run.group as usize, run.n_counted));
-        let names = group_names.iter().map(|name| without_ends(name));
-        let by_group = bins(names.collect(), &mut groups);
+        let group_names = group_names.iter().map(|name| without_ends(name));
         let is_special = columns.with(Columns::SPECIAL);
-        let names = match is_special.contains(&true) {
+        let special_names = match is_special.contains(&true) {
             true => ["special tokens", "other tokens"].map(without_ends).into(),
             false => Vec::new(),
         };
-        let mut others = is_special.iter().map(|is| usize::from(!is));
         Self {
-            by_confidence,
+            by_confidence: match columns.kld.is_empty() {
+                true => Vec::new(),
+                false => bins(confidence_names(), &|token| {
+                    columns.confidence_bin[token].into()
+                }),
+            },
             by_position,
-            by_group,
-            special: bins(names, &mut others),
+            by_group: bins(group_names.collect(), &|token| {
+                clusters[token].stratum as usize
+            }),
+            special: bins(special_names, &|token| usize::from(!is_special[token])),
         }
     }
 }
 
 /// The label of a bin, and its ends.
 type Name = (String, Option<f64>, Option<f64>);
-
-/// The bin of a reference's top probability.
-pub(super) fn confidence_bin(p: f64) -> u8 {
-    CONFIDENCE_EDGES.iter().filter(|edge| **edge <= p).count() as u8
-}
 
 fn confidence_names() -> Vec<Name> {
     let edges = [None].into_iter().chain(CONFIDENCE_EDGES.map(Some));
@@ -161,19 +146,16 @@ impl Inside {
     }
 
     fn bin(self, (label, from, to): Name, sum_of_all: f64, confidence: Confidence) -> Bin {
-        let klds = self.klds;
-        let sum = klds.iter().copied().collect::<Sum>().value();
-        let mean = sum / klds.len() as f64;
-        let kld = (!klds.is_empty()).then(|| {
-            let spread = Spread::of(&self.clusters, klds.iter().map(|x| x - mean));
-            spread.interval(mean, confidence).not_below_0().of(mean)
-        });
+        let mean = ClusteredMean::of(&self.clusters, &self.klds, confidence);
+        let kld = mean.map(|mean| mean.clustered.not_below_0().of(mean.estimate.value));
+        let n_finite = self.klds.len();
+        let sum = kld.map_or(0.0, |kld| kld.value * n_finite as f64);
         Bin {
             label,
             from,
             to,
             n_tokens: self.n as u64,
-            n_infinite: (self.n - klds.len()) as u64,
+            n_infinite: (self.n - n_finite) as u64,
             kld,
             share_of_kld: finite(sum / sum_of_all),
             agreement: finite(self.n_same_top as f64 / self.n as f64),
@@ -186,12 +168,12 @@ mod tests {
     use kl_formats::TokenRecord;
 
     use super::*;
-    use crate::stats::oracle::records;
-    use crate::stats::{ClusterRule, Statistics, Summary};
+    use crate::stats::ClusterRule;
+    use crate::stats::oracle::{records, statistics, summary};
 
     fn breakdown(records: &[TokenRecord], groups: &[&str]) -> Breakdown {
         let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
-        Statistics::of_records(records, &names, Confidence::default(), ClusterRule::Auto).breakdown
+        statistics(records, &names, ClusterRule::Auto).breakdown
     }
 
     /// `tests/check_report_with_numpy.py` checks the numbers of real sidecars.
@@ -208,7 +190,7 @@ mod tests {
         }
         records[3].kld = f64::INFINITY;
         let of = breakdown(&records, &["wiki", "code"]);
-        let summary = Summary::from_records(&records, Confidence::default(), ClusterRule::Auto);
+        let summary = summary(&records, ClusterRule::Auto);
         for bins in [
             &of.by_confidence,
             &of.by_position,

@@ -1,15 +1,43 @@
 //! The tokens that count as one observation: those of a window, or of a block of windows.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::iter::repeat_n;
 
 use clap::ValueEnum;
-use kl_formats::sidecar::TokenRecord;
 use serde::{Deserialize, Serialize};
 
-use super::exclusion::is_counted;
-use super::mean::Sum;
-use super::strata::Cluster;
+use super::columns::Run;
+use super::mean::{Powers, Sum};
+
+/// One observation: the tokens of a window or of a block of windows, in its stratum.
+///
+/// Groups of a text are strata: clusters never straddle them, and how many tokens each group has is
+/// not left to chance. A number makes a cluster of the only stratum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cluster {
+    pub(super) stratum: u32,
+    number: u32,
+}
+
+impl From<u32> for Cluster {
+    fn from(number: u32) -> Self {
+        Self { stratum: 0, number }
+    }
+}
+
+/// The sums of some values by cluster: `values[i]` is in cluster `clusters[i]`.
+pub(super) fn by_cluster(
+    clusters: &[Cluster],
+    values: impl IntoIterator<Item = f64>,
+) -> BTreeMap<Cluster, Powers> {
+    let mut sums = BTreeMap::<Cluster, Powers>::new();
+    let mut values = values.into_iter();
+    // Adjacent tokens mostly share a cluster: one look-up for each run of them.
+    for run in clusters.chunk_by(|one, next| one == next) {
+        *sums.entry(run[0]).or_default() += values.by_ref().take(run.len()).collect();
+    }
+    sums
+}
 
 /// From this many clusters on, the clustered intervals cover about what they promise: see
 /// docs/INTERVALS.md.
@@ -47,22 +75,6 @@ pub enum ClusterRule {
     Auto,
 }
 
-impl ClusterRule {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Window => "window",
-            Self::Block => "block",
-            Self::Auto => "auto",
-        }
-    }
-}
-
-impl fmt::Display for ClusterRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 /// The kind of a cluster.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -93,26 +105,19 @@ pub struct Clustering {
 }
 
 /// The cluster of each window, by the number of the window.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Clusters {
-    clustering: Clustering,
-    /// Ascending by window.
-    windows: Vec<(u32, Cluster)>,
+    /// How the windows were put into clusters.
+    pub clustering: Clustering,
+    windows: BTreeMap<u32, Cluster>,
 }
 
 impl Clusters {
-    /// Puts the windows of the counted ones among `records` into clusters. Records may be in any
-    /// order.
-    pub fn of_records(records: &[TokenRecord], rule: ClusterRule) -> Self {
-        let counted = records.iter().filter(|record| is_counted(record));
-        let tokens = counted.map(|record| (record.window, record.group, record.kld));
-        Self::of_means(&WindowMeans::of(tokens), rule)
-    }
-
-    /// Puts windows into clusters.
-    pub(super) fn of_means(means: &WindowMeans, rule: ClusterRule) -> Self {
-        let n_windows = means.n_windows();
-        let autocorrelation = means.autocorrelation();
+    /// Puts windows into clusters. Blocks are of contiguous windows of a group, of which a group has
+    /// at least two if it has two windows.
+    pub fn of(windows: &Windows, rule: ClusterRule) -> Self {
+        let n_windows = windows.len();
+        let autocorrelation = windows.autocorrelation();
         let in_blocks = match rule {
             ClusterRule::Window => false,
             ClusterRule::Block => true,
@@ -122,70 +127,47 @@ impl Clusters {
                     && errors.is_some_and(|errors| errors >= AUTOCORRELATED)
             }
         };
-        let windows_per_block = match in_blocks {
-            true => windows_per_block(n_windows),
-            false => 1,
+        let (kind, windows_per_block) = match in_blocks {
+            true => (ClusterKind::Block, windows_per_block(n_windows)),
+            false => (ClusterKind::Window, 1),
         };
-        let (windows, n) = in_clusters(means, windows_per_block);
-        let clustering = Clustering {
-            rule,
-            kind: match in_blocks {
-                true => ClusterKind::Block,
-                false => ClusterKind::Window,
-            },
-            n: n.into(),
-            windows_per_block: windows_per_block as u64,
-            autocorrelation,
-        };
-        Self {
-            clustering,
-            windows,
-        }
-    }
-
-    /// Describes how the windows were put into clusters.
-    pub fn clustering(&self) -> Clustering {
-        self.clustering
-    }
-
-    /// Returns the number of windows.
-    pub fn n_windows(&self) -> usize {
-        self.windows.len()
-    }
-
-    /// A window's cluster.
-    ///
-    /// A window without counted records belongs with the one that follows it, the last ones with
-    /// the one before.
-    pub fn of_window(&self, window: u32) -> Cluster {
-        let index = self.windows.partition_point(|(w, _)| *w < window);
-        let found = self.windows.get(index).or(self.windows.last());
-        found.map_or(Cluster::from(0), |(_, cluster)| *cluster)
-    }
-}
-
-/// Each window's cluster, ascending by window, and how many clusters there are. Blocks are of
-/// contiguous windows of a group, of which a group has at least two if it has two windows.
-fn in_clusters(means: &WindowMeans, windows_per_block: usize) -> (Vec<(u32, Cluster)>, u32) {
-    let mut clusters = Vec::with_capacity(means.n_windows());
-    let mut number = 0;
-    let groups = means.by_group();
-    for (stratum, windows) in &groups {
-        let length = match groups.len() {
-            1 => windows_per_block,
-            _ => windows_per_block.min(windows.len().div_ceil(2)),
-        };
-        for block in windows.chunks(length) {
-            let cluster = Cluster {
-                stratum: *stratum,
-                number,
+        let mut clusters = BTreeMap::new();
+        let mut number = 0;
+        for (&stratum, of_group) in &windows.0 {
+            let length = match windows.0.len() {
+                1 => windows_per_block,
+                _ => windows_per_block.min(of_group.len().div_ceil(2)),
             };
-            clusters.extend(block.iter().map(|window| (*window, cluster)));
-            number += 1;
+            let of_group: Vec<u32> = of_group.keys().copied().collect();
+            for block in of_group.chunks(length) {
+                let cluster = Cluster { stratum, number };
+                clusters.extend(block.iter().map(|window| (*window, cluster)));
+                number += 1;
+            }
+        }
+        Self {
+            clustering: Clustering {
+                rule,
+                kind,
+                n: number.into(),
+                windows_per_block: windows_per_block as u64,
+                autocorrelation,
+            },
+            windows: clusters,
         }
     }
-    clusters.sort_unstable();
-    (clusters, number)
+
+    /// The cluster of a window that was put into one.
+    pub fn of_window(&self, window: u32) -> Cluster {
+        self.windows.get(&window).copied().unwrap_or_default()
+    }
+
+    /// The cluster of each token.
+    pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
+        let runs = runs.iter();
+        runs.flat_map(|run| repeat_n(self.of_window(run.window), run.n))
+            .collect()
+    }
 }
 
 /// Returns the number of windows in a block, if there are `windows` in all; the last may have
@@ -195,72 +177,45 @@ fn windows_per_block(windows: usize) -> usize {
     windows.div_ceil(blocks).max(MIN_WINDOWS_PER_BLOCK)
 }
 
-/// The mean of each window, in the order of the windows' numbers, from tokens in any order.
+/// The sums of some tokens' finite values: of each window, by its number, in each group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WindowMeans(BTreeMap<u32, Total>);
+pub struct Windows(BTreeMap<u32, BTreeMap<u32, Powers>>);
 
-/// The tokens of a window with a finite value.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Total {
-    /// The group of the window; 0 without groups.
-    pub group: u32,
-    pub n: u64,
-    pub sum: Sum,
-}
+impl Windows {
+    /// The windows of tokens with these values.
+    pub fn of(runs: &[Run], values: &[f64]) -> Self {
+        let mut windows = Self::default();
+        windows.add(runs, values);
+        windows
+    }
 
-impl Total {
-    fn push(&mut self, group: u32, value: f64) {
-        self.group = group;
-        if value.is_finite() {
-            self.n += 1;
-            self.sum.add(value);
+    /// Adds tokens with these values.
+    pub fn add(&mut self, runs: &[Run], values: &[f64]) {
+        let mut values = values.iter().copied();
+        for run in runs {
+            let group = self.0.entry(run.group).or_default();
+            let values = values.by_ref().take(run.n);
+            *group.entry(run.window).or_default() += values.filter(|x| x.is_finite()).collect();
         }
-    }
-}
-
-impl WindowMeans {
-    /// The means of tokens, each with its window, its group and its value.
-    pub fn of(tokens: impl IntoIterator<Item = (u32, u32, f64)>) -> Self {
-        let mut means = Self::default();
-        // Adjacent tokens mostly share a window: one look-up for each run of them.
-        let mut open: Option<(u32, Total)> = None;
-        for (window, group, value) in tokens {
-            let mut total = match open {
-                Some((last, total)) if last == window => total,
-                _ => {
-                    means.0.extend(open);
-                    means.0.get(&window).copied().unwrap_or_default()
-                }
-            };
-            total.push(group, value);
-            open = Some((window, total));
-        }
-        means.0.extend(open);
-        means
-    }
-
-    /// Adds a token. One whose value is not finite adds only its window.
-    pub fn push(&mut self, window: u32, group: u32, value: f64) {
-        self.0.entry(window).or_default().push(group, value);
-    }
-
-    /// Each window's total, in the order of their numbers.
-    pub fn totals(&self) -> impl Iterator<Item = (u32, Total)> {
-        self.0.iter().map(|(window, total)| (*window, *total))
     }
 
     /// Returns the number of windows.
-    pub fn n_windows(&self) -> usize {
-        self.0.len()
+    pub fn len(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
     }
 
-    /// The windows of each group, in the order of their numbers.
-    pub fn by_group(&self) -> BTreeMap<u32, Vec<u32>> {
-        let mut groups = BTreeMap::<u32, Vec<u32>>::new();
-        for (window, total) in self.totals() {
-            groups.entry(total.group).or_default().push(window);
-        }
-        groups
+    /// The number of each window that has a finite value, and its sums.
+    pub fn sums(&self) -> impl Iterator<Item = (u32, Powers)> {
+        let windows = self.0.values().flatten();
+        let windows = windows.map(|(window, sums)| (*window, *sums));
+        windows.filter(|(_, sums)| sums.n > 0.0)
+    }
+
+    /// The mean of all finite values; `None` without any.
+    pub fn mean(&self) -> Option<f64> {
+        let n: f64 = self.sums().map(|(_, sums)| sums.n).sum();
+        let sum: Sum = self.sums().map(|(_, sums)| sums.sum).collect();
+        (n > 0.0).then(|| sum.value() / n)
     }
 
     /// The correlation of the rank of a window's mean with that of the next window of its group;
@@ -268,16 +223,14 @@ impl WindowMeans {
     ///
     /// Ranks are of all windows, and about the mean rank of the group: that groups differ does not
     /// make neighbours alike.
-    pub fn autocorrelation(&self) -> Option<f64> {
-        let with_mean = self.totals().filter(|(_, total)| total.n > 0);
-        let (groups, means): (Vec<u32>, Vec<f64>) = with_mean
-            .map(|(_, total)| (total.group, total.sum.value() / total.n as f64))
-            .unzip();
-        let mut by_group = BTreeMap::<u32, Vec<f64>>::new();
-        for (group, rank) in groups.iter().zip(ranks(&means)) {
-            by_group.entry(*group).or_default().push(rank);
-        }
-        autocorrelation(by_group.values().map(Vec::as_slice))
+    fn autocorrelation(&self) -> Option<f64> {
+        let groups = self.0.values().map(|windows| {
+            let with_mean = windows.values().filter(|sums| sums.n > 0.0);
+            with_mean.map(Powers::mean)
+        });
+        let means: Vec<f64> = groups.clone().flatten().collect();
+        let mut ranks = ranks(&means).into_iter();
+        autocorrelation(groups.map(|means| ranks.by_ref().take(means.count()).collect()))
     }
 }
 
@@ -304,7 +257,7 @@ fn ranks(series: &[f64]) -> Vec<f64> {
 /// about its own mean.
 ///
 /// `None` for fewer than three values, and for equal ones.
-fn autocorrelation<'s>(series: impl IntoIterator<Item = &'s [f64]>) -> Option<f64> {
+fn autocorrelation(series: impl IntoIterator<Item = Vec<f64>>) -> Option<f64> {
     let (mut n, mut squares, mut products) = (0, Sum::default(), Sum::default());
     for series in series {
         let mean = series.iter().copied().collect::<Sum>().value() / series.len() as f64;
@@ -323,12 +276,19 @@ mod tests {
     use super::*;
 
     /// Windows with these means, of one token each.
-    fn windows(means: impl IntoIterator<Item = f64>) -> WindowMeans {
-        let mut windows = WindowMeans::default();
-        for (window, mean) in means.into_iter().enumerate() {
-            windows.push(window as u32, 0, mean);
-        }
-        windows
+    fn windows(means: impl IntoIterator<Item = f64>) -> Windows {
+        let means: Vec<f64> = means.into_iter().collect();
+        Windows::of(&runs((0..means.len() as u32).map(|i| (i, 0))), &means)
+    }
+
+    /// Windows of one token each, with their groups.
+    fn runs(windows: impl IntoIterator<Item = (u32, u32)>) -> Vec<Run> {
+        Run::of_each(windows)
+    }
+
+    fn in_groups(windows: impl IntoIterator<Item = (u32, u32)>) -> Windows {
+        let runs = runs(windows);
+        Windows::of(&runs, &vec![1.0; runs.len()])
     }
 
     #[test]
@@ -339,7 +299,6 @@ mod tests {
             ("auto", ClusterRule::Auto),
         ] {
             assert_eq!(ClusterRule::from_str(text, false), Ok(rule));
-            assert_eq!(rule.to_string(), text);
             assert_eq!(serde_json::to_value(rule).unwrap(), text);
         }
     }
@@ -353,7 +312,7 @@ mod tests {
 
     #[test]
     fn auto_uses_blocks_where_neighbours_resemble_each_other() {
-        let of = |means: &WindowMeans| Clusters::of_means(means, ClusterRule::Auto).clustering();
+        let of = |windows: &Windows| Clusters::of(windows, ClusterRule::Auto).clustering;
         let articles = of(&windows((0..100).map(|i| f64::from(i / 10 % 2))));
         assert_eq!(articles.kind, ClusterKind::Block);
         assert!(articles.windows_per_block > 1 && articles.n < 100);
@@ -366,17 +325,14 @@ mod tests {
 
     #[test]
     fn blocks_are_of_the_windows_that_are_there() {
-        let mut means = WindowMeans::default();
-        for window in [900, 7, 3, 40, 8] {
-            means.push(window, 0, 1.0);
-        }
-        let clusters = Clusters::of_means(&means, ClusterRule::Block);
-        assert_eq!((clusters.n_windows(), clusters.clustering().n), (5, 3));
+        let means = in_groups([900, 7, 3, 40, 8].map(|window| (window, 0)));
+        let clusters = Clusters::of(&means, ClusterRule::Block);
+        assert_eq!((means.len(), clusters.clustering.n), (5, 3));
         assert_eq!(
             [3, 7, 8, 40, 900].map(|window| clusters.of_window(window).number),
             [0, 0, 1, 1, 2]
         );
-        let windows = Clusters::of_means(&means, ClusterRule::Window);
+        let windows = Clusters::of(&means, ClusterRule::Window);
         assert_eq!(
             [3, 900].map(|window| windows.of_window(window).number),
             [0, 4]
@@ -386,25 +342,22 @@ mod tests {
     /// Two groups, whose windows alternate, as prompts' do.
     #[test]
     fn blocks_never_straddle_groups() {
-        let mut means = WindowMeans::default();
-        (0..60).for_each(|window| means.push(window, window % 2, 1.0));
-        means.push(60, 7, 1.0);
-        let clusters = Clusters::of_means(&means, ClusterRule::Block);
+        let two = (0..60).map(|window| (window, window % 2));
+        let clusters = Clusters::of(&in_groups(two.chain([(60, 7)])), ClusterRule::Block);
         let Clustering {
             n,
             windows_per_block,
             ..
-        } = clusters.clustering();
+        } = clusters.clustering;
         // Of 30, 30 and 1 windows.
         assert_eq!((windows_per_block, n), (7, 5 + 5 + 1));
         assert_eq!(clusters.of_window(0), clusters.of_window(12));
         assert_ne!(clusters.of_window(0), clusters.of_window(1));
         assert_ne!(clusters.of_window(0), clusters.of_window(14));
         assert_eq!(clusters.of_window(60).stratum, 7);
-        let mut few = WindowMeans::default();
-        (0..24).for_each(|window| few.push(window, window / 4, 1.0));
-        let clusters = Clusters::of_means(&few, ClusterRule::Block);
-        assert_eq!(clusters.clustering().n, 12);
+        let few = in_groups((0..24).map(|window| (window, window / 4)));
+        let clusters = Clusters::of(&few, ClusterRule::Block);
+        assert_eq!(clusters.clustering.n, 12);
     }
 
     mod window_means {
@@ -413,7 +366,7 @@ mod tests {
         /// By hand: from the mean 3, −2 −1 0 1 2; (2 + 0 + 0 + 2) / (4 + 1 + 0 + 1 + 4).
         #[test]
         fn autocorrelation_is_of_neighbours() {
-            let of = |series: &[f64]| autocorrelation([series]);
+            let of = |series: &[f64]| autocorrelation([series.to_vec()]);
             assert_eq!(of(&[1.0, 2.0, 3.0, 4.0, 5.0]), Some(0.4));
             assert_eq!(of(&[1.0, 2.0]), None);
             assert_eq!(of(&[2.0; 9]), None);
@@ -422,7 +375,7 @@ mod tests {
         /// By hand: (−1 0 1) and (−1 1); (0 + 0 − 1) / (1 + 0 + 1 + 1 + 1).
         #[test]
         fn groups_that_differ_do_not_make_neighbours_alike() {
-            let apart: [&[f64]; 2] = [&[1.0, 2.0, 3.0], &[101.0, 103.0]];
+            let apart = [vec![1.0, 2.0, 3.0], vec![101.0, 103.0]];
             assert_eq!(autocorrelation(apart), Some(-0.25));
         }
 

@@ -1,15 +1,14 @@
 //! The mean of samples that are correlated within their cluster, and the mean of groups' means.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::clustered_error::{ClusteredInterval, Spread};
-use super::columns::Columns;
-use super::distribution::finite_of;
+use super::cluster::{Cluster, by_cluster};
 use super::estimate::{Confidence, Estimate, finite, finite_or_null};
-use super::mean::{Moments, Sum};
-use super::strata::{Cluster, Stratum};
+use super::mean::{Moments, Powers, Sum};
+use super::spread::{ClusteredInterval, Spread};
 
 /// A mean with two intervals: one that treats tokens as independent, one that treats clusters so.
 ///
@@ -48,37 +47,19 @@ impl ClusteredMean {
     ///
     /// Both slices have the same length. `None` without samples.
     pub fn of(clusters: &[Cluster], samples: &[f64], confidence: Confidence) -> Option<Self> {
-        let moments = Moments::of(samples)?;
-        Some(Self::of_moments(&moments, clusters, samples, confidence))
-    }
-
-    /// The same with the moments of the samples.
-    pub(super) fn of_moments(
-        moments: &Moments,
-        clusters: &[Cluster],
-        samples: &[f64],
-        confidence: Confidence,
-    ) -> Self {
         debug_assert_eq!(clusters.len(), samples.len());
+        let moments = Moments::of(samples)?;
         let spread = Spread::of(clusters, samples.iter().map(|x| x - moments.mean));
-        Self {
+        Some(Self {
             estimate: moments.estimate(confidence),
             se: moments.standard_error().and_then(finite),
             clustered: spread.interval(moments.mean, confidence),
-        }
-    }
-
-    /// The same for samples that cannot be negative, and so have no mean below 0.
-    pub fn of_non_negative(
-        clusters: &[Cluster],
-        samples: &[f64],
-        confidence: Confidence,
-    ) -> Option<Self> {
-        Some(Self::of(clusters, samples, confidence)?.not_below_0())
+        })
     }
 
     /// The same mean, of samples that cannot be negative.
-    pub(super) fn not_below_0(self) -> Self {
+    #[must_use]
+    pub fn not_below_0(self) -> Self {
         Self {
             clustered: self.clustered.not_below_0(),
             ..self
@@ -105,6 +86,19 @@ impl ClusteredValue {
     }
 }
 
+/// The finite ones of some values, and their clusters.
+pub(super) fn finite_of<'v>(
+    clusters: &'v [Cluster],
+    values: &'v [f64],
+) -> (Cow<'v, [Cluster]>, Cow<'v, [f64]>) {
+    if values.iter().all(|value| value.is_finite()) {
+        return (clusters.into(), values.into());
+    }
+    let both = clusters.iter().zip(values);
+    let (clusters, values): (Vec<_>, Vec<_>) = both.filter(|(_, value)| value.is_finite()).unzip();
+    (clusters.into(), values.into())
+}
+
 /// The mean of the groups' mean KLDs with its clustered interval, over the tokens whose KLD is
 /// finite. A group that has none of these is not counted.
 ///
@@ -112,40 +106,33 @@ impl ClusteredValue {
 /// variance of a group with a single cluster cannot be told, so there is no interval then. `None` for
 /// fewer than two groups.
 pub(super) fn macro_mean(
-    columns: &Columns,
     clusters: &[Cluster],
+    klds: &[f64],
     confidence: Confidence,
 ) -> Option<Estimate> {
-    let (clusters, klds) = finite_of(clusters, &columns.kld);
+    let (clusters, klds) = finite_of(clusters, klds);
     let first = clusters.first()?.stratum;
     if clusters.iter().all(|cluster| cluster.stratum == first) {
         return None;
     }
-    let groups = Stratum::of_each(&clusters, klds.iter().copied());
+    // The sums of each group, and the number of its clusters.
+    let mut groups = BTreeMap::<u32, (Powers, usize)>::new();
+    for (cluster, sums) in by_cluster(&clusters, klds.iter().copied()) {
+        let (group, n_clusters) = groups.entry(cluster.stratum).or_default();
+        *group += sums;
+        *n_clusters += 1;
+    }
     let n_groups = groups.len() as f64;
-    // Over all n tokens, a group weighs one of n_groups.
-    let groups = groups.into_iter().map(|(group, tokens)| {
-        let n = tokens.powers.n;
-        let weight = klds.len() as f64 / n / n_groups;
-        (
-            group,
-            (tokens.powers.sum / n, weight, tokens.clusters.len()),
-        )
-    });
-    let groups: BTreeMap<u32, (f64, f64, usize)> = groups.collect();
-    let value = groups
-        .values()
-        .map(|(mean, ..)| *mean)
-        .collect::<Sum>()
-        .value()
-        / n_groups;
+    let means: Sum = groups.values().map(|(group, _)| group.mean()).collect();
+    let value = means.value() / n_groups;
     let residuals = klds.iter().zip(&*clusters).map(|(kld, cluster)| {
-        let (mean, weight, _) = groups[&cluster.stratum];
-        weight * (kld - mean)
+        let (group, _) = groups[&cluster.stratum];
+        // Over all n tokens, a group weighs one of n_groups.
+        klds.len() as f64 / group.n / n_groups * (kld - group.mean())
     });
     let interval = Spread::of(&clusters, residuals).interval(value, confidence);
     Some(
-        match groups.values().all(|(.., n_clusters)| *n_clusters > 1) {
+        match groups.values().all(|(_, n_clusters)| *n_clusters > 1) {
             true => interval.not_below_0().of(value),
             false => Estimate::point(value),
         },
@@ -177,12 +164,7 @@ mod tests {
         )
         .unwrap();
         assert!(mean.clustered.lo.unwrap() < 0.0);
-        let mean = ClusteredMean::of_non_negative(
-            &[0, 1, 2].map(Cluster::from),
-            &samples,
-            Confidence::default(),
-        );
-        assert_eq!(mean.unwrap().clustered.lo, Some(0.0));
+        assert_eq!(mean.not_below_0().clustered.lo, Some(0.0));
     }
 
     /// Samples of a window share a term, as the tokens of a text do: intra-window correlation 1/4.
@@ -225,8 +207,8 @@ mod tests {
         use kl_formats::TokenRecord;
 
         use super::*;
-        use crate::stats::oracle::{assert_close, records};
-        use crate::stats::{ClusterRule, RunningInterval, Summary};
+        use crate::stats::oracle::{self, assert_close, records};
+        use crate::stats::{ClusterRule, Summary};
 
         /// The records, in groups.
         fn grouped(group: fn(u32) -> u32) -> Vec<TokenRecord> {
@@ -238,7 +220,7 @@ mod tests {
         }
 
         fn summary(records: &[TokenRecord]) -> Summary {
-            Summary::from_records(records, Confidence::default(), ClusterRule::Window)
+            oracle::summary(records, ClusterRule::Window)
         }
 
         #[test]
@@ -257,13 +239,6 @@ mod tests {
                 assert_close(got.lo.unwrap(), lo, 1e-11);
                 assert_close(got.hi.unwrap(), hi, 1e-11);
             }
-            let mut running = RunningInterval::default();
-            for record in records.iter().filter(|r| r.flags == 0) {
-                running.push(record.window, record.group, record.kld);
-            }
-            let width = running.relative_half_width(Confidence::default(), ClusterRule::Window);
-            let half_width = 0.5 * (micro.hi.unwrap() - micro.lo.unwrap());
-            assert_close(width.unwrap(), half_width / micro.value, 1e-11);
         }
 
         const MACRO_AND_MICRO: [(f64, f64, f64); 2] = [

@@ -1,26 +1,60 @@
 //! The tokens of an evaluation in columns: what its statistics need of each, from its records in
 //! one pass.
 
-use kl_formats::sidecar::TokenRecord;
+use std::iter::repeat_n;
 
-use super::breakdown::confidence_bin;
-use super::cluster::Clusters;
-use super::cluster::WindowMeans;
-use super::delta_p::delta_p;
-use super::distribution::TokenLocation;
-use super::exclusion::{ExcludedToken, ExclusionReason};
-use super::strata::Cluster;
-use super::summary::UnknownWeights;
+use kl_formats::TokenRecord;
+
+use super::mean::MeanMaxSoFar;
+use super::token::{ExcludedToken, ExclusionReason, TokenLocation, delta_p};
 
 /// A broken model may give no finite row at all: list enough of them to look into, not all.
 pub(super) const MAX_EXCLUDED_LISTED: usize = 100;
+
+/// The edges of the bins by the reference's top-1 probability.
+pub(super) const CONFIDENCE_EDGES: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
+
+/// Adjacent tokens of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub window: u32,
+    /// The window's group; 0 without groups.
+    pub group: u32,
+    /// The number of tokens.
+    pub n: usize,
+}
+
+impl Run {
+    /// Adds the next token to `runs`.
+    pub fn add(runs: &mut Vec<Self>, window: u32, group: u32) {
+        match runs.last_mut() {
+            Some(run) if (run.window, run.group) == (window, group) => run.n += 1,
+            _ => runs.push(Self {
+                window,
+                group,
+                n: 1,
+            }),
+        }
+    }
+
+    /// The runs of tokens, each with its window and its group.
+    pub fn of_each(tokens: impl IntoIterator<Item = (u32, u32)>) -> Vec<Self> {
+        let mut runs = Vec::new();
+        for (window, group) in tokens {
+            Self::add(&mut runs, window, group);
+        }
+        runs
+    }
+}
 
 /// The counted tokens of an evaluation, in the order of its records. They need half the memory that
 /// records do.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
-    /// The adjacent records of each window.
-    pub(super) runs: Vec<Run>,
+    /// All records, counted or not.
+    pub runs: Vec<Run>,
+    /// The counted tokens.
+    pub(super) counted: Vec<Run>,
     /// KL(reference ‖ model) of each counted token, in nats.
     pub(super) kld: Vec<f64>,
     /// KL(model ‖ reference).
@@ -30,7 +64,7 @@ pub struct Columns {
     token: Vec<u32>,
     /// The bits of [`Columns::SAME_TOP`] and those after it.
     traits: Vec<u8>,
-    /// The bin of the reference's top probability.
+    /// The number of [`CONFIDENCE_EDGES`] up to the reference's top probability.
     pub(super) confidence_bin: Vec<u8>,
     /// The NLLs of each next token whose probability is known and not 0, and its change.
     pub(super) ref_nll: Vec<f64>,
@@ -38,37 +72,11 @@ pub struct Columns {
     pub(super) delta_p: Vec<f64>,
     pub(super) n_nll_infinite: u64,
     pub(super) n_nll_unknown: u64,
-    pub(super) unknown_p: UnknownWeights,
+    pub(super) unknown_p: MeanMaxSoFar,
     /// The first tokens that are not counted.
     pub(super) excluded: Vec<ExcludedToken>,
     /// The indices of all records that are not counted.
-    not_counted: Vec<usize>,
-}
-
-/// Adjacent records of one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub window: u32,
-    /// The window's group; 0 without groups.
-    pub group: u32,
-    /// The number of records.
-    pub n_records: usize,
-    /// The counted ones that come before them, and those among them.
-    start: usize,
-    pub(super) n_counted: usize,
-}
-
-impl Run {
-    /// `n` records of a window, all of which are counted.
-    pub fn of(window: u32, n: usize) -> Self {
-        Self {
-            window,
-            group: 0,
-            n_records: n,
-            start: 0,
-            n_counted: n,
-        }
-    }
+    pub(super) not_counted: Vec<usize>,
 }
 
 impl Columns {
@@ -110,29 +118,18 @@ impl Columns {
 
     /// Adds a record.
     pub fn push(&mut self, record: &TokenRecord) {
-        let which = ExclusionReason::of(record);
-        let n_counted = usize::from(which.is_none());
-        match self.runs.last_mut() {
-            Some(run) if (run.window, run.group) == (record.window, record.group) => {
-                run.n_records += 1;
-                run.n_counted += n_counted;
-            }
-            _ => self.runs.push(Run {
-                window: record.window,
-                group: record.group,
-                n_records: 1,
-                start: self.kld.len(),
-                n_counted,
-            }),
-        }
-        let Some(which) = which else {
+        let (window, group) = (record.window, record.group);
+        let index = self.kld.len() + self.not_counted.len();
+        Run::add(&mut self.runs, window, group);
+        let Some(which) = ExclusionReason::of(record) else {
+            Run::add(&mut self.counted, window, group);
             self.push_counted(record);
             return;
         };
-        self.not_counted.push(self.n_records());
+        self.not_counted.push(index);
         if self.excluded.len() < MAX_EXCLUDED_LISTED {
             self.excluded.push(ExcludedToken {
-                window: record.window,
+                window,
                 position: record.position,
                 which,
             });
@@ -140,12 +137,16 @@ impl Columns {
     }
 
     fn push_counted(&mut self, record: &TokenRecord) {
+        let edges = CONFIDENCE_EDGES.iter();
+        let confidence_bin = edges.filter(|edge| **edge <= record.ref_top_p).count() as u8;
         self.kld.push(record.kld);
         self.reverse_kld.push(record.reverse_kld);
         self.position.push(record.position);
         self.token.push(record.token);
-        self.confidence_bin.push(confidence_bin(record.ref_top_p));
-        self.unknown_p.push(record.ref_unknown_p);
+        self.confidence_bin.push(confidence_bin);
+        if record.ref_unknown_p.is_finite() {
+            self.unknown_p.push(record.ref_unknown_p);
+        }
         let has_next = record.next_token().is_some();
         let is_known = has_next && record.ref_nll.is_finite() && record.eval_nll.is_finite();
         if is_known {
@@ -170,72 +171,33 @@ impl Columns {
         self.traits.push(bits.into_iter().sum());
     }
 
-    /// The number of records.
-    pub fn n_records(&self) -> usize {
-        self.kld.len() + self.not_counted.len()
-    }
-
-    /// The records' windows, in order.
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-
-    pub(super) fn n_counted(&self) -> usize {
-        self.kld.len()
-    }
-
-    pub(super) fn n_excluded(&self) -> usize {
-        self.not_counted.len()
-    }
-
     /// Marks the counted tokens that have a trait.
     pub(super) fn with(&self, bit: u8) -> Vec<bool> {
         self.traits.iter().map(|traits| traits & bit != 0).collect()
     }
 
-    /// Where the `index`-th counted token is.
-    pub(super) fn location(&self, index: usize) -> TokenLocation {
-        let next = self.runs.partition_point(|run| run.start <= index);
-        TokenLocation {
-            window: self.runs[next - 1].window,
-            position: self.position[index],
-            token: Some(self.token[index]).filter(|token| *token != u32::MAX),
-        }
-    }
-
-    /// The means of the windows' KLDs.
-    pub(super) fn window_means(&self) -> WindowMeans {
-        let windows = self.runs.iter().filter(|run| run.n_counted > 0);
-        let windows = windows.flat_map(|run| std::iter::repeat_n(run, run.n_counted));
-        let tokens = windows.zip(&self.kld);
-        WindowMeans::of(tokens.map(|(run, kld)| (run.window, run.group, *kld)))
-    }
-
-    /// Each counted token's cluster.
-    pub(super) fn clusters(&self, clusters: &Clusters) -> Vec<Cluster> {
-        let mut of_each = Vec::with_capacity(self.n_counted());
-        for run in &self.runs {
-            let end = of_each.len() + run.n_counted;
-            of_each.resize(end, clusters.of_window(run.window));
-        }
-        of_each
+    /// Locates each counted token.
+    pub(super) fn locations(&self) -> impl Iterator<Item = TokenLocation> {
+        let runs = self.counted.iter();
+        let windows = runs.flat_map(|run| repeat_n(run.window, run.n));
+        let tokens = windows.zip(&self.position).zip(&self.token);
+        tokens.map(|((window, position), token)| TokenLocation {
+            window,
+            position: *position,
+            token: Some(*token).filter(|token| *token != u32::MAX),
+        })
     }
 
     /// The KLD of each record, counted or not: NaN where no statistic counts it, or where it is
     /// infinite.
-    pub fn into_klds(mut self) -> Vec<f64> {
-        for kld in self.kld.iter_mut().filter(|kld| !kld.is_finite()) {
-            *kld = f64::NAN;
-        }
-        if self.not_counted.is_empty() {
-            return self.kld;
-        }
-        let mut klds = vec![0.0; self.n_records()];
-        for index in self.not_counted {
-            klds[index] = f64::NAN;
-        }
-        let counted = klds.iter_mut().filter(|kld| !kld.is_nan());
-        counted.zip(self.kld).for_each(|(to, kld)| *to = kld);
-        klds
+    pub fn into_klds(self) -> Vec<f64> {
+        let n_records = self.kld.len() + self.not_counted.len();
+        let mut counted = self.kld.into_iter();
+        let mut not_counted = self.not_counted.into_iter().peekable();
+        let of_record = |index| match not_counted.next_if_eq(&index) {
+            Some(_) => f64::NAN,
+            None => counted.next().filter(|x| x.is_finite()).unwrap_or(f64::NAN),
+        };
+        (0..n_records).map(of_record).collect()
     }
 }

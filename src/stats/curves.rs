@@ -1,6 +1,6 @@
 //! Curves of one evaluation's KLDs, as few points.
 
-use super::cluster::WindowMeans;
+use super::cluster::Windows;
 use super::mean::Sum;
 
 /// A point of a curve: `[x, y]` in the JSON.
@@ -36,14 +36,14 @@ pub(super) fn ccdf(sorted: &[f64], n: usize) -> Vec<Point> {
 
 /// The mean KLD along the text: points of the number of the first window, and the mean over the
 /// finite KLDs from it up to the next point, in nats. Each point is of equally many windows.
-pub(super) fn by_window(means: &WindowMeans) -> Vec<Point> {
-    let windows: Vec<_> = means.totals().filter(|(_, total)| total.n > 0).collect();
+pub(super) fn by_window(windows: &Windows) -> Vec<Point> {
+    let mut windows: Vec<_> = windows.sums().collect();
+    windows.sort_by_key(|(window, _)| *window);
     let per_point = windows.len().div_ceil(WINDOW_POINTS).max(1);
     let points = windows.chunks(per_point).map(|chunk| {
-        let n: u64 = chunk.iter().map(|(_, total)| total.n).sum();
-        let sum: Sum = chunk.iter().map(|(_, total)| total.sum.value()).collect();
-        let first = chunk.first().map_or(0, |(window, _)| *window);
-        (f64::from(first), sum.value() / n as f64)
+        let n: f64 = chunk.iter().map(|(_, sums)| sums.n).sum();
+        let sum: Sum = chunk.iter().map(|(_, sums)| sums.sum).collect();
+        (f64::from(chunk[0].0), sum.value() / n)
     });
     points.collect()
 }
@@ -53,11 +53,11 @@ mod tests {
     use kl_formats::TokenRecord;
 
     use super::*;
-    use crate::stats::oracle::records;
-    use crate::stats::{ClusterRule, Confidence, Statistics};
+    use crate::stats::oracle::{records, statistics};
+    use crate::stats::{ClusterRule, Statistics};
 
     fn measured(records: &[TokenRecord]) -> Statistics {
-        Statistics::of_records(records, &[], Confidence::default(), ClusterRule::Window)
+        statistics(records, &[], ClusterRule::Window)
     }
 
     fn ccdf(records: &[TokenRecord]) -> Vec<Point> {

@@ -1,14 +1,13 @@
 //! The change in the probability of the actual next token.
 
-use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::clustered_error::Spread;
+use super::cluster::Cluster;
 use super::clustered_mean::{ClusteredMean, ClusteredValue};
 use super::estimate::{Confidence, finite};
 use super::mean::Moments;
 use super::quantile::{self, QuantileEstimate};
-use super::strata::Cluster;
+use super::spread::Spread;
 
 /// Both tails matter: where the evaluated model's probability fell, and where it rose.
 const QUANTILES: [f64; 11] = [
@@ -32,11 +31,6 @@ pub struct DeltaP {
     pub max: f64,
     /// The quantiles from 0.1 % to 99.9 %.
     pub quantiles: Vec<QuantileEstimate>,
-}
-
-/// `q(next) − p(next)`; NaN without a next token, and where a probability is not known.
-pub(super) fn delta_p(record: &TokenRecord) -> f64 {
-    (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }
 
 impl DeltaP {

@@ -1,18 +1,14 @@
 //! A divergence over all tokens: its mean, its spread and its tail.
 
-use std::borrow::Cow;
-
-use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::MIN_CLUSTERS;
-use super::clustered_mean::ClusteredMean;
+use super::cluster::{Cluster, MIN_CLUSTERS};
+use super::clustered_mean::{ClusteredMean, finite_of};
 use super::columns::Columns;
 use super::estimate::{Confidence, finite};
-use super::mean::Moments;
 use super::mean::Sum;
 use super::quantile::{self, QuantileEstimate};
-use super::strata::Cluster;
+use super::token::TokenLocation;
 
 /// The upper tail is where quantizations differ.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
@@ -45,26 +41,43 @@ pub struct Distribution {
     pub windows_for_5_percent: Option<u64>,
 }
 
-/// The position of a scored token.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+/// A summary of a number that each token has: its mean and its upper tail.
+#[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TokenLocation {
-    /// The window, in text order.
-    pub window: u32,
-    /// The position in the window; its row predicts the token at the next position.
-    pub position: u32,
-    /// The id of the actual next token; `None` for a window's last row.
-    pub token: Option<u32>,
+pub struct Metric {
+    /// The mean, with both of its intervals.
+    pub mean: ClusteredMean,
+    /// The largest value.
+    pub max: f64,
+    /// Where the maximum is: its first position in the text if there are several.
+    pub max_at: TokenLocation,
+    /// The median, 95 % and 99 %.
+    pub quantiles: Vec<QuantileEstimate>,
 }
 
-impl TokenLocation {
-    /// Locates a record.
-    pub fn of(record: &TokenRecord) -> Self {
-        Self {
-            window: record.window,
-            position: record.position,
-            token: record.next_token(),
-        }
+impl Metric {
+    /// Summarises the finite ones of the counted tokens' values, which cannot be negative;
+    /// `values[i]` is in cluster `clusters[i]`. `None` if none is finite. Returns the finite ones in
+    /// ascending order too.
+    pub(super) fn of(
+        columns: &Columns,
+        clusters: &[Cluster],
+        values: &[f64],
+        quantiles: &[f64],
+        confidence: Confidence,
+    ) -> Option<(Self, Vec<f64>)> {
+        let (numbers, samples) = finite_of(clusters, values);
+        let sorted = quantile::sorted(&samples);
+        let max = *sorted.last()?;
+        let tokens = columns.locations().zip(values);
+        let at_max = tokens.filter(|(_, value)| **value == max);
+        let metric = Self {
+            mean: ClusteredMean::of(&numbers, &samples, confidence)?.not_below_0(),
+            max,
+            max_at: at_max.map(|(location, _)| location).min()?,
+            quantiles: quantile::estimates(&numbers, &samples, &sorted, quantiles, confidence),
+        };
+        Some((metric, sorted))
     }
 }
 
@@ -79,45 +92,21 @@ impl Distribution {
         n_windows: u64,
         confidence: Confidence,
     ) -> Option<(Self, Vec<f64>)> {
-        let (numbers, samples) = finite_of(clusters, divergences);
-        let moments = Moments::of(&samples)?;
-        let mean = ClusteredMean::of_moments(&moments, &numbers, &samples, confidence);
-        let mean = mean.not_below_0();
-        let at = |index: usize| {
-            let location = columns.location(index);
-            (location.window, location.position)
-        };
-        let indexed = divergences.iter().enumerate();
-        let indexed = indexed.filter(|(_, x)| x.is_finite());
-        let (max_index, max) =
-            indexed.max_by(|(i, a), (j, b)| a.total_cmp(b).then_with(|| at(*j).cmp(&at(*i))))?;
-        let sorted = quantile::sorted(&samples);
+        let (of, sorted) = Metric::of(columns, clusters, divergences, &QUANTILES, confidence)?;
+        let n = sorted.len();
         let distribution = Self {
-            n_infinite: (divergences.len() - samples.len()) as u64,
-            mean,
-            std: moments.std().and_then(finite),
+            n_infinite: (divergences.len() - n) as u64,
+            std: of.mean.se.and_then(|se| finite(se * (n as f64).sqrt())),
             min: *sorted.first()?,
-            max: *max,
-            max_at: columns.location(max_index),
-            quantiles: quantile::estimates(&numbers, &samples, &sorted, &QUANTILES, confidence),
             tail: Tail::of(&sorted),
-            windows_for_5_percent: windows_for(0.05, &mean, n_windows),
+            windows_for_5_percent: windows_for(0.05, &of.mean, n_windows),
+            mean: of.mean,
+            max: of.max,
+            max_at: of.max_at,
+            quantiles: of.quantiles,
         };
         Some((distribution, sorted))
     }
-}
-
-/// The finite ones of some values, and their clusters.
-pub(super) fn finite_of<'v>(
-    clusters: &'v [Cluster],
-    values: &'v [f64],
-) -> (Cow<'v, [Cluster]>, Cow<'v, [f64]>) {
-    if values.iter().all(|value| value.is_finite()) {
-        return (clusters.into(), values.into());
-    }
-    let both = clusters.iter().zip(values);
-    let (clusters, values): (Vec<_>, Vec<_>) = both.filter(|(_, value)| value.is_finite()).unzip();
-    (clusters.into(), values.into())
 }
 
 /// The share of a mean that comes from few tokens.

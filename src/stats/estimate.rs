@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
-use thiserror::Error;
 
 /// A point estimate and its interval.
 ///
@@ -66,23 +65,10 @@ pub(super) fn finite_or_null<S: Serializer>(x: &f64, serializer: S) -> Result<S:
 #[serde(transparent)]
 pub struct Confidence(f64);
 
-/// Why a confidence level is refused.
-#[derive(Error, Clone, Debug, PartialEq)]
-pub enum ConfidenceError {
-    #[error("a confidence level lies strictly between 0 and 1, like 0.95; got {0}")]
-    OutOfRange(f64),
-    #[error("a confidence level is a number between 0 and 1, like 0.95; got '{0}'")]
-    NotANumber(String),
-}
-
 impl Confidence {
-    /// Checks that `0 < level < 1`.
-    pub fn new(level: f64) -> Result<Self, ConfidenceError> {
-        if level > 0.0 && level < 1.0 {
-            Ok(Self(level))
-        } else {
-            Err(ConfidenceError::OutOfRange(level))
-        }
+    /// A level with `0 < level < 1`; `None` for any other.
+    pub fn new(level: f64) -> Option<Self> {
+        (level > 0.0 && level < 1.0).then_some(Self(level))
     }
 
     /// The probability that the interval holds the true value.
@@ -109,14 +95,15 @@ impl fmt::Display for Confidence {
 }
 
 impl FromStr for Confidence {
-    type Err = ConfidenceError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let level = text
-            .trim()
-            .parse()
-            .map_err(|_| ConfidenceError::NotANumber(text.to_owned()))?;
-        Self::new(level)
+        let level = text.trim().parse().map_err(|_| {
+            format!("a confidence level is a number between 0 and 1, like 0.95; got '{text}'")
+        })?;
+        Self::new(level).ok_or_else(|| {
+            format!("a confidence level lies strictly between 0 and 1, like 0.95; got {level}")
+        })
     }
 }
 
@@ -131,11 +118,11 @@ mod tests {
             assert_eq!(confidence.level(), text.trim().parse::<f64>().unwrap());
         }
         for text in ["0", "1", "95", "-0.5", "inf", "NaN"] {
-            let error = text.parse::<Confidence>().unwrap_err().to_string();
+            let error = text.parse::<Confidence>().unwrap_err();
             assert!(error.contains("strictly between 0 and 1"), "{error}");
         }
         for text in ["", "95%", "high"] {
-            let error = text.parse::<Confidence>().unwrap_err().to_string();
+            let error = text.parse::<Confidence>().unwrap_err();
             assert!(error.ends_with(&format!("got '{text}'")), "{error}");
         }
     }

@@ -4,16 +4,15 @@
 //! Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`, as of mid 2026.
 //! docs/PEERS.md says which of its digits differ.
 
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::delta_p::delta_p;
+use super::cluster::Cluster;
 use super::estimate::{Confidence, finite_or_null};
-use super::exclusion::is_counted;
 use super::mean::Moments;
 use super::perplexity::Perplexity;
 use super::quantile;
-use super::strata::Cluster;
+use super::token::{delta_p, is_counted};
 
 /// llama-perplexity prints no statistics for fewer positions.
 pub const MIN_TOKENS: usize = 100;
@@ -125,7 +124,7 @@ impl LlamaPerplexity {
         let of_each = |value: fn(&TokenRecord) -> f64| -> Vec<f64> {
             counted.iter().map(|record| value(record)).collect()
         };
-        let tokens = vec![Cluster::from(0); counted.len()];
+        let tokens = vec![Cluster::default(); counted.len()];
         let (base_nll, eval_nll) = (of_each(|r| r.ref_nll), of_each(|r| r.eval_nll));
         let ppl = Perplexity::of(&tokens, &base_nll, &eval_nll, Confidence::default())?;
         let (klds, changes) = (of_each(|r| r.kld), of_each(delta_p));

@@ -1,15 +1,11 @@
 //! The distances between logits, summarised over all tokens.
 
-use std::fmt;
-
 use serde::Serialize;
 
-use super::cluster::Clusters;
-use super::clustered_mean::ClusteredMean;
-use super::distribution::TokenLocation;
+use super::cluster::{ClusterRule, Clusters, Windows};
+use super::columns::Columns;
+use super::distribution::Metric;
 use super::estimate::Confidence;
-use super::quantile::{self, QuantileEstimate};
-use super::strata::Cluster;
 use crate::score::LogitMetrics;
 
 /// The median and the upper tail.
@@ -45,20 +41,6 @@ pub struct LogitDistances {
     pub cosine_distance: Metric,
 }
 
-/// A summary of a number that each token has: its mean and its upper tail.
-#[derive(Serialize, Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Metric {
-    /// The mean, with both of its intervals.
-    pub mean: ClusteredMean,
-    /// The largest value.
-    pub max: f64,
-    /// Where the maximum is: its first position in the text if there are several.
-    pub max_at: TokenLocation,
-    /// The median, 95 % and 99 %.
-    pub quantiles: Vec<QuantileEstimate>,
-}
-
 /// Why distances between logits are not available.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -68,131 +50,85 @@ pub enum LogitsNotAvailable {
     LogProbabilitiesOnly,
 }
 
-impl fmt::Display for LogitsNotAvailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::LogProbabilitiesOnly => {
-                f.write_str("the stored rows are log-probabilities, not logits")
-            }
-        }
-    }
-}
-
 impl LogitSummary {
-    /// Summarises the distances of scored tokens, where `metrics[i]` is of the token at
-    /// `locations[i]`.
-    ///
-    /// Both slices have the same length. Tokens whose distances are not finite are left out.
-    pub fn from_metrics(
+    /// Summarises the distances of the counted tokens, one for each. Those that are not finite are
+    /// left out, and with `only_log_probabilities` those that depend on the logits themselves.
+    pub fn of(
+        columns: &Columns,
         metrics: &[LogitMetrics],
-        locations: &[TokenLocation],
-        clusters: &Clusters,
+        only_log_probabilities: bool,
         confidence: Confidence,
+        rule: ClusterRule,
     ) -> Self {
-        debug_assert_eq!(metrics.len(), locations.len());
-        let counted: Vec<_> = metrics
-            .iter()
-            .zip(locations)
-            .filter(|(metrics, _)| metrics.is_finite())
-            .collect();
+        debug_assert_eq!(columns.kld.len(), metrics.len());
+        let windows = Windows::of(&columns.counted, &columns.kld);
+        let clusters = Clusters::of(&windows, rule).of_tokens(&columns.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
-            let samples: Vec<f64> = counted.iter().map(|(metrics, _)| of(metrics)).collect();
-            let locations: Vec<_> = counted.iter().map(|(_, location)| **location).collect();
-            Metric::of(&samples, &locations, clusters, confidence)
+            let finite_or_nan = |metrics: &LogitMetrics| match metrics.is_finite() {
+                true => of(metrics),
+                false => f64::NAN,
+            };
+            let values: Vec<f64> = metrics.iter().map(finite_or_nan).collect();
+            Some(Metric::of(columns, &clusters, &values, &QUANTILES, confidence)?.0)
+        };
+        let logits = || {
+            Some(LogitDistances {
+                mean_abs_diff: metric(|metrics| metrics.mean_abs_diff)?,
+                max_abs_diff: metric(|metrics| metrics.max_abs_diff)?,
+                cosine_distance: metric(|metrics| metrics.cosine_distance)?,
+            })
         };
         Self {
-            logits: LogitDistances::of(metric),
-            logits_not_available: None,
+            logits: (!only_log_probabilities).then(logits).flatten(),
+            logits_not_available: only_log_probabilities
+                .then_some(LogitsNotAvailable::LogProbabilitiesOnly),
             jensen_shannon: metric(|metrics| metrics.jensen_shannon),
             smoothed_kld: metric(|metrics| metrics.smoothed_kld),
         }
-    }
-
-    /// Drops the part that depends on the logits themselves, and records why.
-    #[must_use]
-    pub fn without_logits(self, why: LogitsNotAvailable) -> Self {
-        Self {
-            logits: None,
-            logits_not_available: Some(why),
-            ..self
-        }
-    }
-}
-
-impl LogitDistances {
-    fn of(metric: impl Fn(fn(&LogitMetrics) -> f64) -> Option<Metric>) -> Option<Self> {
-        Some(Self {
-            mean_abs_diff: metric(|metrics| metrics.mean_abs_diff)?,
-            max_abs_diff: metric(|metrics| metrics.max_abs_diff)?,
-            cosine_distance: metric(|metrics| metrics.cosine_distance)?,
-        })
-    }
-}
-
-impl Metric {
-    /// Summarises finite samples, where `samples[i]` is at `locations[i]`. `None` without any.
-    fn of(
-        samples: &[f64],
-        locations: &[TokenLocation],
-        clusters: &Clusters,
-        confidence: Confidence,
-    ) -> Option<Self> {
-        let of_window = |location: &TokenLocation| clusters.of_window(location.window);
-        let numbers: Vec<Cluster> = locations.iter().map(of_window).collect();
-        let (max, max_at) = samples.iter().zip(locations).max_by(|(a, at), (b, bt)| {
-            let order = |at: &TokenLocation| (at.window, at.position);
-            a.total_cmp(b).then_with(|| order(bt).cmp(&order(at)))
-        })?;
-        let sorted = quantile::sorted(samples);
-        Some(Self {
-            mean: ClusteredMean::of_non_negative(&numbers, samples, confidence)?,
-            max: *max,
-            max_at: *max_at,
-            quantiles: quantile::estimates(&numbers, samples, &sorted, &QUANTILES, confidence),
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kl_formats::TokenRecord;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::stats::oracle::{assert_close, records};
-    use crate::stats::{ClusterRule, Summary};
+    use crate::stats::oracle::{self, assert_close, records};
+    use crate::stats::{TokenLocation, is_counted};
 
-    /// Distances made from the records that all statistics are tested with.
-    fn sample() -> (Vec<LogitMetrics>, Vec<TokenLocation>) {
-        let records = records();
-        let metrics = records.iter().map(|record| {
-            if record.is_excluded() {
-                return LogitMetrics::EXCLUDED;
-            }
-            LogitMetrics {
-                mean_abs_diff: record.kld,
-                max_abs_diff: 8.0 * record.kld,
-                cosine_distance: record.reverse_kld,
-                jensen_shannon: 0.25 * record.reverse_kld,
-                smoothed_kld: 0.5 * record.kld,
-            }
-        });
-        let locations = records.iter().map(TokenLocation::of);
-        (metrics.collect(), locations.collect())
+    /// Distances made from a record.
+    fn metrics(record: &TokenRecord) -> LogitMetrics {
+        LogitMetrics {
+            mean_abs_diff: record.kld,
+            max_abs_diff: 8.0 * record.kld,
+            cosine_distance: record.reverse_kld,
+            jensen_shannon: 0.25 * record.reverse_kld,
+            smoothed_kld: 0.5 * record.kld,
+        }
     }
 
-    fn summary(metrics: &[LogitMetrics], locations: &[TokenLocation]) -> LogitSummary {
-        let clusters = Clusters::of_records(&records(), ClusterRule::default());
-        LogitSummary::from_metrics(metrics, locations, &clusters, Confidence::default())
+    fn summary(
+        records: &[TokenRecord],
+        metrics: impl Fn(&TokenRecord) -> LogitMetrics,
+        only_log_probabilities: bool,
+    ) -> LogitSummary {
+        let counted = records.iter().filter(|record| is_counted(record));
+        LogitSummary::of(
+            &Columns::of(records),
+            &counted.map(metrics).collect::<Vec<_>>(),
+            only_log_probabilities,
+            Confidence::default(),
+            ClusterRule::default(),
+        )
     }
 
     /// The summary of the KLDs themselves is pinned to numpy and scipy; scaling samples by a power
     /// of two scales it exactly.
     #[test]
     fn equals_the_summary_of_the_klds_for_the_same_numbers() {
-        let (metrics, locations) = sample();
-        let got = summary(&metrics, &locations);
-        let rule = ClusterRule::default();
-        let pinned = Summary::from_records(&records(), Confidence::default(), rule);
+        let got = summary(&records(), metrics, false);
+        let pinned = oracle::summary(&records(), ClusterRule::default());
         let (kld, reverse) = (pinned.kld.unwrap(), pinned.reverse_kld.unwrap());
         let logits = got.logits.unwrap();
         for (metric, scale, of) in [
@@ -233,30 +169,26 @@ mod tests {
             jensen_shannon: 0.5,
             smoothed_kld: 1.0,
         };
-        let at = |window, position| TokenLocation {
+        let records = [(3, 0), (1, 9), (1, 2), (2, 0)].map(|(window, position)| TokenRecord {
             window,
             position,
-            token: None,
-        };
-        let locations = [at(3, 0), at(1, 9), at(1, 2), at(2, 0)];
-        let got = summary(&[metrics; 4], &locations);
-        assert_eq!(got.jensen_shannon.unwrap().max_at, at(1, 2));
+            ..records()[0]
+        });
+        let got = summary(&records, |_| metrics, false);
+        let max_at = got.jensen_shannon.unwrap().max_at;
+        assert_eq!(max_at, TokenLocation::of(&records[2]));
     }
 
     #[test]
     fn missing_parts_are_null_and_have_a_reason() {
-        let (metrics, locations) = sample();
-        let none = summary(&[], &[]);
+        let none = summary(&[], metrics, false);
         let null = json!({"logits": null, "jensen_shannon": null, "smoothed_kld": null});
         assert_eq!(serde_json::to_value(&none).unwrap(), null);
-        let only_bad = [LogitMetrics::EXCLUDED; 3];
-        let bad = summary(&only_bad, &locations[..3]);
+        let bad = summary(&records(), |_| LogitMetrics::EXCLUDED, false);
         assert_eq!(bad, none);
 
-        let whole = summary(&metrics, &locations);
-        let part = whole
-            .clone()
-            .without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
+        let whole = summary(&records(), metrics, false);
+        let part = summary(&records(), metrics, true);
         assert_eq!(part.jensen_shannon, whole.jensen_shannon);
         let json = serde_json::to_value(&part).unwrap();
         assert_eq!(json["logits"], Value::Null);

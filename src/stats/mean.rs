@@ -1,4 +1,8 @@
-//! The mean of independent samples, and the sums that all statistics are built on.
+//! The sums that all statistics are built on, and the mean of independent samples.
+
+use std::ops::AddAssign;
+
+use serde::Serialize;
 
 use super::estimate::{Confidence, Estimate};
 use super::probability::{normal_two_sided, student_two_sided};
@@ -39,6 +43,112 @@ impl FromIterator<f64> for Sum {
     }
 }
 
+/// The mean and the maximum of a number over tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MeanMax {
+    /// The mean.
+    pub mean: f64,
+    /// The largest value.
+    pub max: f64,
+}
+
+/// The mean and the maximum of the values so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MeanMaxSoFar {
+    n: u64,
+    sum: Sum,
+    max: Option<f64>,
+}
+
+impl MeanMaxSoFar {
+    /// Adds a value.
+    pub fn push(&mut self, x: f64) {
+        self.n += 1;
+        self.sum.add(x);
+        self.max = Some(self.max.map_or(x, |max| max.max(x)));
+    }
+
+    /// Both; `None` without values.
+    pub fn value(&self) -> Option<MeanMax> {
+        Some(MeanMax {
+            mean: self.sum.value() / self.n as f64,
+            max: self.max?,
+        })
+    }
+}
+
+/// The number of some values, and the sums of their powers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Powers {
+    pub n: f64,
+    pub sum: f64,
+    pub squares: f64,
+    pub cubes: f64,
+}
+
+impl Powers {
+    /// The mean of the values.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.n
+    }
+
+    /// The same of the values less `mean`.
+    pub fn about(self, mean: f64) -> Self {
+        let Self {
+            n,
+            sum,
+            squares,
+            cubes,
+        } = self;
+        Self {
+            n,
+            sum: sum - n * mean,
+            squares: (squares - 2.0 * mean * sum + n * mean * mean).max(0.0),
+            cubes: cubes - 3.0 * mean * squares + 3.0 * mean * mean * sum - n * mean.powi(3),
+        }
+    }
+}
+
+impl FromIterator<f64> for Powers {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        let powers = |x: f64| Self {
+            n: 1.0,
+            sum: x,
+            squares: x * x,
+            cubes: x.powi(3),
+        };
+        values.into_iter().map(powers).collect()
+    }
+}
+
+impl FromIterator<Self> for Powers {
+    fn from_iter<I: IntoIterator<Item = Self>>(parts: I) -> Self {
+        let (mut n, [mut sum, mut squares, mut cubes]) = (0.0, [Sum::default(); 3]);
+        for part in parts {
+            n += part.n;
+            sum.add(part.sum);
+            squares.add(part.squares);
+            cubes.add(part.cubes);
+        }
+        Self {
+            n,
+            sum: sum.value(),
+            squares: squares.value(),
+            cubes: cubes.value(),
+        }
+    }
+}
+
+impl AddAssign for Powers {
+    fn add_assign(&mut self, more: Self) {
+        self.n += more.n;
+        self.sum += more.sum;
+        self.squares += more.squares;
+        self.cubes += more.cubes;
+    }
+}
+
 /// The first two moments of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
@@ -60,13 +170,6 @@ impl Moments {
         let mean = mean_of(samples.iter().copied(), n);
         let variance = mean_of(samples.iter().map(|x| (x - mean).powi(2)), n);
         Some(Self { n, mean, variance })
-    }
-
-    /// The sample standard deviation, `sqrt(Σ(x − mean)² / (n−1))`; `None` for fewer than two
-    /// samples.
-    pub fn std(&self) -> Option<f64> {
-        let n = self.n as f64;
-        (self.n >= 2).then(|| (self.variance * (n / (n - 1.0))).sqrt())
     }
 
     /// The standard error of the mean of independent samples, `std / sqrt(n)`; `None` for fewer
@@ -159,10 +262,10 @@ mod tests {
         assert_eq!(Moments::of(&[]), None);
         let one = Moments::of(&[2.5]).unwrap();
         assert_eq!(one.estimate(Confidence::default()), Estimate::point(2.5));
-        assert_eq!((one.std(), one.standard_error()), (None, None));
+        assert_eq!(one.standard_error(), None);
         for n in [2, 1000, 1001] {
             let constant = Moments::of(&vec![0.1; n]).unwrap();
-            assert!(constant.std().unwrap() < 1e-17);
+            assert!(constant.standard_error().unwrap() < 1e-17);
             let estimate = constant.estimate(Confidence::default());
             let (lo, hi) = (estimate.lo.unwrap(), estimate.hi.unwrap());
             assert!((lo - 0.1).abs() < 1e-16 && (hi - 0.1).abs() < 1e-16);

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use kl_formats::sidecar::TokenRecord;
 
-use super::exclusion::is_counted;
+use super::token::{TokenLocation, is_counted};
 
 /// Keeps the `n` records with the largest KLD, each with a note, in memory for `2n`.
 ///
@@ -56,7 +56,7 @@ impl<T> MostDivergent<T> {
 
 /// Orders by descending KLD, then by position in the text.
 fn order(a: &TokenRecord, b: &TokenRecord) -> Ordering {
-    let location = |record: &TokenRecord| (record.window, record.position);
+    let location = TokenLocation::of;
     b.kld
         .total_cmp(&a.kld)
         .then_with(|| location(a).cmp(&location(b)))

@@ -1,20 +1,15 @@
 //! Two models in depth, on the same tokens.
 
-use std::collections::BTreeMap;
-
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{ClusterRule, Clusters};
-use super::distribution::TokenLocation;
+use super::cluster::{Cluster, ClusterRule, Clusters, Windows, by_cluster};
+use super::columns::Run;
 use super::estimate::Confidence;
-use super::exclusion::is_counted;
-use super::mean::Sum;
-use super::paired::{PairedDifference, clusters_of};
+use super::paired::PairedDifference;
 use super::proportion::Share;
-use super::significance::McNemar;
-use super::significance::SignTest;
-use super::strata::Cluster;
+use super::significance::{McNemar, SignTest};
+use super::token::{TokenLocation, is_counted};
 
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
@@ -102,9 +97,10 @@ impl PairedComparison {
     ) -> Option<Self> {
         let pairs = Pairs::of(a, b);
         let n = pairs.0.len();
-        let (windows, differences) = (pairs.windows(), pairs.differences());
-        let difference = PairedDifference::of(&windows, &differences, confidence, rule)?;
-        let clusters = clusters_of(&windows, &differences, rule);
+        let (tokens, differences) = (pairs.tokens(), pairs.differences());
+        let difference = PairedDifference::of(&tokens, &differences, confidence, rule)?;
+        let clusters = Clusters::of(&Windows::of(&tokens, &differences), rule).of_tokens(&tokens);
+        let by_cluster = by_cluster(&clusters, differences.iter().copied());
         let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
         let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
         let agrees_b = agree(|(_, b)| b.ref_top == b.eval_top);
@@ -112,12 +108,30 @@ impl PairedComparison {
             n_tokens: n as u64,
             n_left_out: (a.len().max(b.len()) - n) as u64,
             difference,
-            nearer: pairs.nearer(&clusters, confidence),
-            sign_test: pairs.sign_test(&clusters),
-            agreement: McNemar::of(&windows, &agrees_a, &agrees_b, confidence, rule)?,
+            nearer: Nearer::of(&clusters, &differences, confidence),
+            sign_test: SignTest::of(by_cluster.values().map(|cluster| cluster.sum)),
+            agreement: McNemar::of(&tokens, &agrees_a, &agrees_b, confidence, rule)?,
             by_entropy: pairs.by_entropy(confidence, rule),
             top: pairs.top(n_top),
         })
+    }
+}
+
+impl Nearer {
+    /// Counts the signs of the tokens' differences, a's less b's.
+    fn of(clusters: &[Cluster], differences: &[f64], confidence: Confidence) -> Self {
+        let tokens = clusters.iter().zip(differences);
+        let untied = tokens.filter(|(_, difference)| **difference != 0.0);
+        let (clusters, a_is): (Vec<Cluster>, Vec<bool>) = untied
+            .map(|(cluster, difference)| (*cluster, *difference < 0.0))
+            .unzip();
+        let n_a = a_is.iter().filter(|is| **is).count();
+        Self {
+            n_a: n_a as u64,
+            n_b: (a_is.len() - n_a) as u64,
+            n_ties: (differences.len() - a_is.len()) as u64,
+            share_a: Share::of(&clusters, &a_is, confidence),
+        }
     }
 }
 
@@ -132,11 +146,12 @@ impl<'r> Pairs<'r> {
         let in_order = |records: &'r [TokenRecord]| {
             let mut usable: Vec<&TokenRecord> = records.iter().collect();
             usable.retain(|record| is_counted(record) && record.kld.is_finite());
-            usable.sort_by_key(|record| location(record));
+            usable.sort_by_key(|record| TokenLocation::of(record));
             usable
         };
         let (a, b) = (in_order(a), in_order(b));
         let mut rest = b.into_iter().peekable();
+        let location = |record: &TokenRecord| (record.window, record.position);
         let pairs = a.into_iter().filter_map(|a| {
             while rest.next_if(|b| location(b) < location(a)).is_some() {}
             rest.next_if(|b| location(b) == location(a)).map(|b| (a, b))
@@ -144,36 +159,12 @@ impl<'r> Pairs<'r> {
         Self(pairs.collect())
     }
 
-    /// The window of each token, and its group.
-    fn windows(&self) -> Vec<(u32, u32)> {
-        self.0.iter().map(|(a, _)| (a.window, a.group)).collect()
+    fn tokens(&self) -> Vec<Run> {
+        Run::of_each(self.0.iter().map(|(a, _)| (a.window, a.group)))
     }
 
     fn differences(&self) -> Vec<f64> {
         self.0.iter().map(|(a, b)| a.kld - b.kld).collect()
-    }
-
-    fn nearer(&self, clusters: &Clusters, confidence: Confidence) -> Nearer {
-        let untied = self.0.iter().filter(|(a, b)| a.kld != b.kld);
-        let (numbers, a_is): (Vec<Cluster>, Vec<bool>) = untied
-            .map(|(a, b)| (clusters.of_window(a.window), a.kld < b.kld))
-            .unzip();
-        let n_a = a_is.iter().filter(|is| **is).count();
-        Nearer {
-            n_a: n_a as u64,
-            n_b: (a_is.len() - n_a) as u64,
-            n_ties: (self.0.len() - a_is.len()) as u64,
-            share_a: Share::of(&numbers, &a_is, confidence),
-        }
-    }
-
-    fn sign_test(&self, clusters: &Clusters) -> SignTest {
-        let mut sums = BTreeMap::<Cluster, Sum>::new();
-        for (a, b) in &self.0 {
-            let sum = sums.entry(clusters.of_window(a.window)).or_default();
-            sum.add(a.kld - b.kld);
-        }
-        SignTest::of(sums.values().map(Sum::value))
     }
 
     /// Parts of about equally many tokens; tokens of one entropy are in one part.
@@ -188,12 +179,12 @@ impl<'r> Pairs<'r> {
         let part = |(a, _): &Pair| starts.partition_point(|start| *start <= a.ref_entropy);
         let parts = rising.chunk_by(|x, y| part(x) == part(y)).map(|part| {
             let mut pairs = Self(part.to_vec());
-            pairs.0.sort_by_key(|(a, _)| location(a));
+            pairs.0.sort_by_key(|(a, _)| TokenLocation::of(a));
             Some(EntropyBin {
                 from: part.first()?.0.ref_entropy,
                 to: part.last()?.0.ref_entropy,
                 difference: PairedDifference::of(
-                    &pairs.windows(),
+                    &pairs.tokens(),
                     &pairs.differences(),
                     confidence,
                     rule,
@@ -218,10 +209,6 @@ impl<'r> Pairs<'r> {
         };
         falling.into_iter().map(token).collect()
     }
-}
-
-fn location(record: &TokenRecord) -> (u32, u32) {
-    (record.window, record.position)
 }
 
 #[cfg(test)]

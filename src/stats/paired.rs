@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::cluster::WindowMeans;
-use super::cluster::{ClusterRule, Clustering, Clusters};
-use super::clustered_error::Spread;
+use super::cluster::{ClusterRule, Clustering, Clusters, Windows};
+use super::columns::Run;
 use super::estimate::Confidence;
 use super::mean::Sum;
+use super::spread::Spread;
 
 /// The mean difference of a value that two models have on the same tokens, a's less b's.
 ///
@@ -34,52 +34,36 @@ pub struct PairedDifference {
 }
 
 impl PairedDifference {
-    /// Estimates the mean of finite differences, the `i`-th of which is of a token in the window
-    /// `windows[i].0` of group `windows[i].1`. Both slices are as long; `None` without tokens.
+    /// Estimates the mean of the finite differences of some tokens; `None` without any.
     ///
     /// The rule is applied to the windows' means of the differences themselves, not to those of
     /// either model: an article that is hard for both models makes neighbouring windows alike in
     /// each, and mostly not in the difference.
     pub fn of(
-        windows: &[(u32, u32)],
+        tokens: &[Run],
         differences: &[f64],
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Option<Self> {
-        debug_assert_eq!(windows.len(), differences.len());
         if differences.is_empty() {
             return None;
         }
-        let clusters = clusters_of(windows, differences, rule);
+        let clusters = Clusters::of(&Windows::of(tokens, differences), rule);
         let sum: Sum = differences.iter().copied().collect();
         let mean = sum.value() / differences.len() as f64;
-        let mut numbers = Vec::with_capacity(windows.len());
-        for run in windows.chunk_by(|one, next| one.0 == next.0) {
-            numbers.resize(numbers.len() + run.len(), clusters.of_window(run[0].0));
-        }
-        let spread = Spread::of(&numbers, differences.iter().map(|x| x - mean));
-        let ends = spread.interval(mean, confidence).ends();
+        let residuals = differences.iter().map(|x| x - mean);
+        let spread = Spread::of(&clusters.of_tokens(tokens), residuals);
+        let interval = spread.interval(mean, confidence);
         Some(Self {
             value: mean,
-            lo: ends.map(|(lo, _)| lo),
-            hi: ends.map(|(_, hi)| hi),
+            lo: interval.lo,
+            hi: interval.hi,
             se: spread.larger_se(),
-            p: ends.and_then(|_| spread.p_of_0(mean)),
+            p: interval.ends().and_then(|_| spread.p_of_0(mean)),
             n_tokens: differences.len() as u64,
-            clusters: clusters.clustering(),
+            clusters: clusters.clustering,
         })
     }
-}
-
-/// The clusters of differences.
-pub(super) fn clusters_of(
-    windows: &[(u32, u32)],
-    differences: &[f64],
-    rule: ClusterRule,
-) -> Clusters {
-    let tokens = windows.iter().zip(differences);
-    let tokens = tokens.map(|((window, group), difference)| (*window, *group, *difference));
-    Clusters::of_means(&WindowMeans::of(tokens), rule)
 }
 
 #[cfg(test)]
@@ -91,8 +75,7 @@ mod tests {
     /// The records' two divergences, as if they were two models'.
     fn difference(rule: ClusterRule, groups: u32, half: f64, level: f64) -> PairedDifference {
         let records: Vec<_> = records().into_iter().filter(|r| r.flags == 0).collect();
-        let windows = records.iter().map(|r| (r.window, r.window % groups));
-        let windows: Vec<(u32, u32)> = windows.collect();
+        let windows = Run::of_each(records.iter().map(|r| (r.window, r.window % groups)));
         let differences = records.iter().map(|r| half * r.reverse_kld - r.kld);
         let differences: Vec<f64> = differences.collect();
         let confidence = Confidence::new(level).unwrap();
@@ -209,7 +192,7 @@ mod tests {
     #[test]
     fn equal_models_do_not_differ() {
         let of = |differences: &[f64], windows: &[u32]| {
-            let windows: Vec<(u32, u32)> = windows.iter().map(|window| (*window, 0)).collect();
+            let windows = Run::of_each(windows.iter().map(|window| (*window, 0)));
             let confidence = Confidence::default();
             PairedDifference::of(&windows, differences, confidence, ClusterRule::Auto).unwrap()
         };
@@ -236,7 +219,7 @@ mod tests {
         let b: Vec<f64> = windows.iter().map(|w| hard(w) + f64::from(w % 2)).collect();
         let confidence = Confidence::default();
         let of = |a: &[f64], b: &[f64]| {
-            let windows: Vec<(u32, u32)> = windows.iter().map(|window| (*window, 0)).collect();
+            let windows = Run::of_each(windows.iter().map(|window| (*window, 0)));
             let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
             let got = PairedDifference::of(&windows, &differences, confidence, ClusterRule::Auto);
             got.unwrap().clusters.kind

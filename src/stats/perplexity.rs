@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::clustered_error::Spread;
+use super::cluster::Cluster;
 use super::clustered_mean::ClusteredValue;
 use super::estimate::{Confidence, finite, finite_or_null};
 use super::mean::{Moments, Sum};
-use super::strata::Cluster;
+use super::spread::Spread;
 
 /// The perplexities of both models, as llama-perplexity defines them, and their ratio.
 ///

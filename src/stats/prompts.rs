@@ -1,10 +1,10 @@
 //! The statistics of each prompt by itself.
 
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::exclusion::is_counted;
-use super::mean::Sum;
+use super::mean::{MeanMax, MeanMaxSoFar};
+use super::token::is_counted;
 use crate::score::LogitMetrics;
 
 /// The statistics of one prompt.
@@ -43,29 +43,11 @@ pub struct PromptLogits {
     pub smoothed_kld: Option<MeanMax>,
 }
 
-/// The mean and the maximum of a number over a prompt's tokens.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct MeanMax {
-    /// The mean.
-    pub mean: f64,
-    /// The largest value.
-    pub max: f64,
-}
-
-impl MeanMax {
-    fn of(samples: impl Iterator<Item = f64>) -> Option<Self> {
-        let (mut n, mut sum, mut max) = (0u64, Sum::default(), f64::NEG_INFINITY);
-        for sample in samples {
-            n += 1;
-            sum.add(sample);
-            max = max.max(sample);
-        }
-        (n > 0).then(|| Self {
-            mean: sum.value() / n as f64,
-            max,
-        })
-    }
+/// Summarises some values; `None` without any.
+fn mean_max(values: impl Iterator<Item = f64>) -> Option<MeanMax> {
+    let mut so_far = MeanMaxSoFar::default();
+    values.for_each(|value| so_far.push(value));
+    so_far.value()
 }
 
 impl PromptStats {
@@ -91,7 +73,7 @@ impl PromptStats {
         let window = records.first()?.window;
         let counted = || records.iter().filter(|record| is_counted(record));
         let mean = |of: fn(&TokenRecord) -> f64| {
-            MeanMax::of(counted().map(of).filter(|value| value.is_finite()))
+            mean_max(counted().map(of).filter(|value| value.is_finite()))
         };
         let same_top =
             |record: &TokenRecord| f64::from(u8::from(record.ref_top == record.eval_top));
@@ -101,7 +83,7 @@ impl PromptStats {
             n_infinite: counted().filter(|record| !record.kld.is_finite()).count() as u64,
             kld: mean(|record| record.kld),
             reverse_kld_mean: mean(|record| record.reverse_kld).map(|of| of.mean),
-            ref_top1: MeanMax::of(counted().map(same_top)).map(|of| of.mean),
+            ref_top1: mean_max(counted().map(same_top)).map(|of| of.mean),
             logits: metrics.map(|metrics| {
                 let measured = records.iter().zip(metrics);
                 let counted: Vec<_> = measured
@@ -115,7 +97,7 @@ impl PromptStats {
 
 impl PromptLogits {
     fn of<'m>(metrics: impl Iterator<Item = &'m LogitMetrics> + Clone) -> Self {
-        let of = |value: fn(&LogitMetrics) -> f64| MeanMax::of(metrics.clone().map(value));
+        let of = |value: fn(&LogitMetrics) -> f64| mean_max(metrics.clone().map(value));
         Self {
             mean_abs_diff: of(|metrics| metrics.mean_abs_diff).map(|of| of.mean),
             cosine_distance: of(|metrics| metrics.cosine_distance).map(|of| of.mean),

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::clustered_error::Spread;
+use super::cluster::Cluster;
 use super::estimate::{Confidence, Estimate};
 use super::probability;
-use super::strata::Cluster;
+use super::spread::Spread;
 
 /// A share of tokens, with its clustered interval.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]

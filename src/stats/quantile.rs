@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::clustered_error::Spread;
+use super::cluster::Cluster;
 use super::estimate::{Confidence, Estimate};
-use super::probability;
-use super::probability::normal_two_sided;
-use super::strata::{Cluster, Stratum};
+use super::mean::Powers;
+use super::probability::{self, normal_two_sided};
+use super::spread::Spread;
 
 /// A quantile of a sample, with its intervals.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
@@ -117,23 +117,21 @@ impl UpTo {
 
     /// The spread of the share of samples up to the `index`-th value.
     fn spread(&self, index: usize) -> Spread {
-        let counts = || {
-            let clusters = self.clusters.iter();
-            clusters.map(|(cluster, (n, up_to))| (cluster.stratum, *n, up_to[index]))
-        };
-        let share = counts().map(|(_, _, hits)| hits).sum::<f64>() / self.n_samples;
-        let mut strata = BTreeMap::<u32, Stratum>::new();
-        for (stratum, n, hits) in counts() {
-            let stratum = strata.entry(stratum).or_default();
+        let hits = self.clusters.values().map(|(_, up_to)| up_to[index]);
+        let share = hits.sum::<f64>() / self.n_samples;
+        let residuals = |n: f64, hits: f64| {
             let (hit, miss, misses) = (1.0 - share, -share, n - hits);
             let total = |power: i32| hits * hit.powi(power) + misses * miss.powi(power);
-            stratum.powers.n += n;
-            stratum.powers.sum += total(1);
-            stratum.powers.squares += total(2);
-            stratum.powers.cubes += total(3);
-            stratum.clusters.push((n, hits - n * share));
-        }
-        Spread::of_strata(strata.into_values())
+            Powers {
+                n,
+                sum: hits - n * share,
+                squares: total(2),
+                cubes: total(3),
+            }
+        };
+        let clusters = self.clusters.iter();
+        let clusters = clusters.map(|(of, (n, up_to))| (*of, residuals(*n, up_to[index])));
+        Spread::of_clusters(&clusters.collect())
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::cluster::ClusterRule;
+use super::columns::Run;
 use super::estimate::Confidence;
 use super::paired::PairedDifference;
 use super::probability;
@@ -81,7 +82,7 @@ impl McNemar {
     /// Compares whether each token's top token agrees, under either model. The slices are as long
     /// as each other; `None` without tokens.
     pub fn of(
-        windows: &[(u32, u32)],
+        tokens: &[Run],
         a: &[bool],
         b: &[bool],
         confidence: Confidence,
@@ -98,7 +99,7 @@ impl McNemar {
             n_only_a: count((true, false)),
             n_only_b: count((false, true)),
             n_neither: count((false, false)),
-            difference: PairedDifference::of(windows, &differences, confidence, rule)?,
+            difference: PairedDifference::of(tokens, &differences, confidence, rule)?,
         })
     }
 }

@@ -1,21 +1,19 @@
 //! The statistics of one evaluation, from its per-token records alone.
 
-use kl_formats::sidecar::TokenRecord;
 use serde::Serialize;
 
 use super::breakdown::Breakdown;
-use super::cluster::{ClusterRule, Clustering, Clusters};
+use super::cluster::{Cluster, ClusterRule, Clustering, Clusters, Windows};
 use super::clustered_mean::macro_mean;
 use super::columns::Columns;
 use super::curves::{self, Point};
 use super::delta_p::DeltaP;
 use super::distribution::Distribution;
 use super::estimate::{Confidence, Estimate};
-use super::exclusion::ExcludedToken;
-use super::mean::Sum;
+use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
-use super::strata::Cluster;
+use super::token::ExcludedToken;
 
 /// The statistics of one evaluated model.
 ///
@@ -53,7 +51,7 @@ pub struct Summary {
     pub delta_p: Option<DeltaP>,
     /// The most probability that the entries that a base file does not record can have; null if the
     /// reference records all.
-    pub unknown_p: Option<UnknownP>,
+    pub unknown_p: Option<MeanMax>,
     /// The first tokens that are left out, at most 100; `n_excluded` counts all.
     pub excluded: Vec<ExcludedToken>,
 }
@@ -75,17 +73,6 @@ pub struct Agreement {
 }
 
 impl Summary {
-    /// Computes all statistics from records in any order.
-    ///
-    /// Their order decides the last bits of the sums, and which of the excluded tokens are listed.
-    pub fn from_records(
-        records: &[TokenRecord],
-        confidence: Confidence,
-        rule: ClusterRule,
-    ) -> Self {
-        Statistics::of_records(records, &[], confidence, rule).summary
-    }
-
     /// Counted tokens whose KLD is infinite.
     pub fn n_infinite(&self) -> u64 {
         self.kld
@@ -94,7 +81,7 @@ impl Summary {
     }
 }
 
-/// All that the records of an evaluation give, in one pass over them.
+/// All that the records of an evaluation give.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     pub summary: Summary,
@@ -106,58 +93,60 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Measures records in any order. `group_names[i]` is group `i`'s; empty without groups.
-    pub fn of_records(
-        records: &[TokenRecord],
-        group_names: &[String],
-        confidence: Confidence,
-        rule: ClusterRule,
-    ) -> Self {
-        Self::of(&Columns::of(records), group_names, confidence, rule)
-    }
-
-    /// Measures the columns of records.
+    /// Measures the columns of records. `group_names[i]` is group `i`'s; empty without groups.
+    ///
+    /// The records' order decides the last bits of the sums, and which of the excluded tokens are
+    /// listed.
     pub fn of(
         columns: &Columns,
         group_names: &[String],
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        let means = columns.window_means();
-        let clusters = Clusters::of_means(&means, rule);
-        let numbers = columns.clusters(&clusters);
-        let n_windows = clusters.n_windows() as u64;
+        let windows = Windows::of(&columns.counted, &columns.kld);
+        let n_windows = windows.len() as u64;
+        let of_windows = Clusters::of(&windows, rule);
+        let clusters = of_windows.of_tokens(&columns.counted);
         let divergence =
-            |of: &[f64]| Distribution::of(columns, &numbers, of, n_windows, confidence);
+            |of: &[f64]| Distribution::of(columns, &clusters, of, n_windows, confidence);
         let (kld, sorted) = divergence(&columns.kld).unzip();
-        let (perplexity, delta_p) = next_token(columns, &numbers, confidence);
+        let with_next = clusters.iter().zip(columns.with(Columns::KNOWN));
+        let with_next: Vec<Cluster> = with_next
+            .filter_map(|(cluster, is_known)| is_known.then_some(*cluster))
+            .collect();
+        let perplexity =
+            Perplexity::of(&with_next, &columns.ref_nll, &columns.eval_nll, confidence);
         let summary = Summary {
-            n_tokens: columns.n_counted() as u64,
-            n_excluded: columns.n_excluded() as u64,
+            n_tokens: columns.kld.len() as u64,
+            n_excluded: columns.not_counted.len() as u64,
             n_windows,
             confidence,
-            clusters: clusters.clustering(),
+            clusters: of_windows.clustering,
             kld,
-            kld_macro: macro_mean(columns, &numbers, confidence),
+            kld_macro: macro_mean(&clusters, &columns.kld, confidence),
             reverse_kld: divergence(&columns.reverse_kld).map(|(of, _)| of),
-            agreement: Agreement::of(columns, &numbers, confidence),
-            perplexity,
-            delta_p,
-            unknown_p: columns.unknown_p.summary(),
+            agreement: Agreement::of(columns, &clusters, confidence),
+            perplexity: perplexity.map(|perplexity| Perplexity {
+                n_infinite: columns.n_nll_infinite,
+                n_unknown: columns.n_nll_unknown,
+                ..perplexity
+            }),
+            delta_p: DeltaP::of(&with_next, &columns.delta_p, confidence),
+            unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };
         Self {
-            breakdown: Breakdown::of(columns, &numbers, group_names, confidence),
-            ccdf: curves::ccdf(&sorted.unwrap_or_default(), columns.n_counted()),
-            by_window: curves::by_window(&means),
+            breakdown: Breakdown::of(columns, &clusters, group_names, confidence),
+            ccdf: curves::ccdf(&sorted.unwrap_or_default(), columns.kld.len()),
+            by_window: curves::by_window(&windows),
             summary,
         }
     }
 }
 
 impl Agreement {
-    fn of(columns: &Columns, numbers: &[Cluster], confidence: Confidence) -> Option<Self> {
-        let share = |bit: u8| Share::of(numbers, &columns.with(bit), confidence);
+    fn of(columns: &Columns, clusters: &[Cluster], confidence: Confidence) -> Option<Self> {
+        let share = |bit: u8| Share::of(clusters, &columns.with(bit), confidence);
         Some(Self {
             ref_top1: share(Columns::SAME_TOP)?,
             ref_top5: share(Columns::REF_TOP_5)?,
@@ -168,68 +157,9 @@ impl Agreement {
     }
 }
 
-/// The statistics of the actual next token, over the tokens that have one whose probability is
-/// known and not 0.
-fn next_token(
-    columns: &Columns,
-    numbers: &[Cluster],
-    confidence: Confidence,
-) -> (Option<Perplexity>, Option<DeltaP>) {
-    let is_known = columns.with(Columns::KNOWN);
-    let known = numbers.iter().zip(is_known).filter(|(_, is)| *is);
-    let numbers: Vec<Cluster> = known.map(|(number, _)| *number).collect();
-    let perplexity = Perplexity::of(&numbers, &columns.ref_nll, &columns.eval_nll, confidence);
-    let perplexity = perplexity.map(|perplexity| Perplexity {
-        n_infinite: columns.n_nll_infinite,
-        n_unknown: columns.n_nll_unknown,
-        ..perplexity
-    });
-    (
-        perplexity,
-        DeltaP::of(&numbers, &columns.delta_p, confidence),
-    )
-}
-
 #[cfg(test)]
 #[path = "tests/summary_pinned.rs"]
 mod pinned;
 #[cfg(test)]
 #[path = "tests/summary.rs"]
 mod tests;
-
-/// The probability that the entries that a base file floors could have.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct UnknownP {
-    /// The mean over counted tokens.
-    pub mean: f64,
-    /// The largest of any token.
-    pub max: f64,
-}
-
-/// The weights of the counted tokens so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UnknownWeights {
-    n: u64,
-    sum: Sum,
-    max: f64,
-}
-
-impl UnknownWeights {
-    /// Adds a token.
-    pub fn push(&mut self, weight: f64) {
-        if weight.is_finite() {
-            self.n += 1;
-            self.sum.add(weight);
-            self.max = self.max.max(weight);
-        }
-    }
-
-    /// Summarises the tokens; `None` if the reference knows every probability.
-    pub fn summary(&self) -> Option<UnknownP> {
-        (self.max > 0.0).then(|| UnknownP {
-            mean: self.sum.value() / self.n as f64,
-            max: self.max,
-        })
-    }
-}

@@ -1,13 +1,21 @@
 //! Decides when an evaluation has seen enough text.
 
+use std::collections::BTreeMap;
+
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::distribution::windows_for;
-use super::{
-    ClusterKind, ClusterRule, ClusteredMean, Confidence, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS,
-    RunningInterval, Summary, exclusion,
+use super::cluster::{
+    Cluster, ClusterKind, ClusterRule, Clusters, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS, Windows,
 };
+use super::clustered_mean::ClusteredMean;
+use super::columns::Run;
+use super::distribution::windows_for;
+use super::estimate::{Confidence, finite};
+use super::mean::Powers;
+use super::spread::Spread;
+use super::summary::Summary;
+use super::token::is_counted;
 
 /// The end of an evaluation that was to stop where the interval of the mean KLD is narrow enough.
 #[derive(Serialize, Debug, Clone, Copy)]
@@ -25,6 +33,46 @@ pub struct UntilInfo {
     pub windows_needed: Option<u64>,
 }
 
+/// The KLDs of the windows so far, for a progress bar.
+///
+/// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
+/// the mean that the report shows.
+#[derive(Clone, Debug, Default)]
+pub struct KldSoFar(Windows);
+
+impl KldSoFar {
+    /// Adds the records of one window or of several.
+    pub fn push(&mut self, records: &[TokenRecord]) {
+        let counted = || records.iter().filter(|record| is_counted(record));
+        let runs = Run::of_each(counted().map(|record| (record.window, record.group)));
+        let klds: Vec<f64> = counted().map(|record| record.kld).collect();
+        self.0.add(&runs, &klds);
+    }
+
+    /// The mean so far; `None` before the first counted record.
+    pub fn mean(&self) -> Option<f64> {
+        self.0.mean()
+    }
+
+    /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
+    /// mean. The time is about proportional to the number of windows.
+    ///
+    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
+    fn relative_half_width(&self, confidence: Confidence, rule: ClusterRule) -> Option<f64> {
+        let clusters = Clusters::of(&self.0, rule);
+        if clusters.clustering.n < MIN_CLUSTERS as u64 {
+            return None;
+        }
+        let mean = self.mean()?;
+        let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
+        for (window, sums) in self.0.sums() {
+            *by_cluster.entry(clusters.of_window(window)).or_default() += sums.about(mean);
+        }
+        let interval = Spread::of_clusters(&by_cluster).interval(mean, confidence);
+        finite(interval.not_below_0().half_width()? / mean)
+    }
+}
+
 /// Watches the interval of the mean KLD as windows come.
 #[derive(Clone)]
 pub struct Until {
@@ -32,7 +80,7 @@ pub struct Until {
     target: f64,
     confidence: Confidence,
     clusters: ClusterRule,
-    interval: RunningInterval,
+    klds: KldSoFar,
     n_windows: usize,
     /// The number of windows at which the interval is computed next.
     next_look: usize,
@@ -46,7 +94,7 @@ impl Until {
             target,
             confidence,
             clusters,
-            interval: RunningInterval::default(),
+            klds: KldSoFar::default(),
             n_windows: 0,
             next_look: MIN_CLUSTERS,
             is_reached: false,
@@ -58,16 +106,14 @@ impl Until {
     /// The interval takes a pass over all windows so far. So it is computed each time that they are
     /// a hundredth more: after every window of the first two hundred.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
-        for record in window.iter().filter(|record| exclusion::is_counted(record)) {
-            self.interval.push(record.window, record.group, record.kld);
-        }
+        self.klds.push(window);
         self.n_windows += 1;
         if self.n_windows < self.next_look {
             return false;
         }
         self.next_look = self.n_windows + (self.n_windows / 100).max(1);
         let width = self
-            .interval
+            .klds
             .relative_half_width(self.confidence, self.clusters);
         self.is_reached = width.is_some_and(|width| width < self.target);
         self.is_reached
@@ -108,5 +154,69 @@ impl Until {
             of,
             windows_needed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::oracle::{assert_close, records, summary};
+
+    /// The summary's own interval is pinned to numpy and scipy.
+    #[test]
+    fn equals_the_summary_of_the_tokens_so_far() {
+        let records = records();
+        let confidence = Confidence::default();
+        for rule in [ClusterRule::Window, ClusterRule::Auto] {
+            let mut running = KldSoFar::default();
+            let windows = records.chunk_by(|one, next| one.window == next.window);
+            windows.rev().for_each(|window| running.push(window));
+            running.push(&[TokenRecord {
+                kld: f64::INFINITY,
+                ..records[0]
+            }]);
+            let kld = summary(&records, rule).kld.unwrap();
+            let (lo, hi) = kld.mean.clustered.ends().unwrap();
+            assert_close(running.mean().unwrap(), kld.mean.estimate.value, 1e-13);
+            let got = running.relative_half_width(confidence, rule).unwrap();
+            assert_close(got, 0.5 * (hi - lo) / kld.mean.estimate.value, 1e-11);
+        }
+    }
+
+    #[test]
+    fn few_clusters_have_no_width() {
+        let one = records()[0];
+        let mut running = KldSoFar::default();
+        let mut same = KldSoFar::default();
+        let width = |running: &KldSoFar| {
+            running.relative_half_width(Confidence::default(), ClusterRule::Window)
+        };
+        assert_eq!(width(&running), None);
+        for window in 0..MIN_CLUSTERS as u32 {
+            assert_eq!(width(&running), None);
+            let record = |kld| TokenRecord { window, kld, ..one };
+            running.push(&[record(1.0 + f64::from(window % 3)), record(2.0)]);
+            same.push(&[record(0.0)]);
+        }
+        assert!(width(&running).is_some());
+        assert_eq!(width(&same), None);
+    }
+
+    #[test]
+    fn the_running_mean_counts_what_the_statistics_count() {
+        let one = records()[0];
+        let record = |kld: f64, eval_nll: f64| TokenRecord {
+            kld,
+            eval_nll,
+            ..one
+        };
+        let mut running = KldSoFar::default();
+        running.push(&[]);
+        assert_eq!(running.mean(), None);
+        running.push(&[record(1.0, 1.0), record(f64::NAN, 1.0)]);
+        // A probability of e^1000 is impossible, though no logit is marked.
+        running.push(&[record(7.0, -1000.0), record(3.0, 1.0)]);
+        running.push(&[record(f64::INFINITY, 1.0)]);
+        assert_eq!(running.mean(), Some(2.0));
     }
 }

@@ -4,10 +4,7 @@ use kl_formats::{TokenRecord, Values};
 
 use crate::commands::settings::Stats;
 use crate::score::{LlamaPerplexityScore, LogitMetrics, RowPair, logit_metrics};
-use crate::stats::{
-    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, LogitsNotAvailable,
-    TokenLocation, is_counted,
-};
+use crate::stats::{ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, is_counted};
 
 /// The wanted statistics, and the passes over a pair of rows that they need besides the kernel's.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,6 +98,7 @@ impl Measures {
     /// The summary of the distances in logit space, if they are wanted.
     pub fn logits(
         self,
+        columns: &Columns,
         records: &[TokenRecord],
         measured: &[Measured],
         confidence: Confidence,
@@ -109,18 +107,16 @@ impl Measures {
         if !self.logits {
             return None;
         }
-        let scored = records.iter().zip(measured);
-        let scored = scored.filter_map(|(record, measured)| {
-            let metrics = measured.logits.filter(|_| is_counted(record))?;
-            Some((metrics, TokenLocation::of(record)))
-        });
-        let (metrics, locations): (Vec<_>, Vec<_>) = scored.unzip();
-        let clusters = Clusters::of_records(records, rule);
-        let summary = LogitSummary::from_metrics(&metrics, &locations, &clusters, confidence);
-        Some(match self.only_log_probabilities {
-            true => summary.without_logits(LogitsNotAvailable::LogProbabilitiesOnly),
-            false => summary,
-        })
+        let counted = records.iter().zip(measured);
+        let counted = counted.filter(|(record, _)| is_counted(record));
+        let metrics = counted.map(|(_, of)| of.logits.unwrap_or(LogitMetrics::EXCLUDED));
+        Some(LogitSummary::of(
+            columns,
+            &metrics.collect::<Vec<_>>(),
+            self.only_log_probabilities,
+            confidence,
+            rule,
+        ))
     }
 }
 
@@ -144,7 +140,8 @@ mod tests {
         };
         let summary = |records: &[TokenRecord], measured: &[Measured]| {
             let rule = ClusterRule::Window;
-            measures.logits(records, measured, Confidence::default(), rule)
+            let columns = Columns::of(records);
+            measures.logits(&columns, records, measured, Confidence::default(), rule)
         };
         let mut records = records();
         records.retain(is_counted);

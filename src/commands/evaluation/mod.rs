@@ -31,7 +31,7 @@ use crate::report::{
     ReferenceInfo, TimingInfo, TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::{Kernel, RowPair};
-use crate::stats::{MostDivergent, PromptStats, RunningMean, Statistics, Until};
+use crate::stats::{Columns, KldSoFar, MostDivergent, PromptStats, Statistics, Until};
 use measures::Measured;
 use token_log::{TokenLog, in_context, texts_of};
 
@@ -142,7 +142,7 @@ impl Evaluation<'_> {
         let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
         let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
         let result = result_of(&header, self.path, &statistics, until.as_ref(), n_windows);
-        let mut report = self.report(outcome, &log, result.clone(), n_windows);
+        let mut report = self.report(outcome, &log, &scored.columns, result.clone(), n_windows);
         report.sidecar = sidecar.as_ref().map(|path| path.display().to_string());
         let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
         Ok(Evaluated {
@@ -229,8 +229,8 @@ impl Evaluation<'_> {
         }
         let label = self.model.file_name.as_deref().unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
-        let mut mean = RunningMean::default();
-        mean.push(&log.records);
+        let mut klds = KldSoFar::default();
+        klds.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
         let timing = pipeline::evaluate(sources, rows, Kernel::detect(), of_rows, |step| {
             match step {
@@ -251,8 +251,8 @@ impl Evaluation<'_> {
                             outcome.measured.push(row.measured);
                         }
                     }
-                    mean.push(&records);
-                    phase.window(mean.mean());
+                    klds.push(&records);
+                    phase.window(klds.mean());
                     let new = log.push(records);
                     if until.as_mut().is_some_and(|until| until.push(new)) {
                         return Err(Error::Enough);
@@ -284,6 +284,7 @@ impl Evaluation<'_> {
         &self,
         outcome: Outcome,
         log: &TokenLog,
+        columns: &Columns,
         result: ModelResult,
         n_windows: Option<u64>,
     ) -> ModelReport {
@@ -319,7 +320,7 @@ impl Evaluation<'_> {
             llama_perplexity,
             logits: self
                 .measures
-                .logits(records, measured, confidence, clusters),
+                .logits(columns, records, measured, confidence, clusters),
             not_available: self.not_available.clone(),
             ..ModelReport::of(result)
         };

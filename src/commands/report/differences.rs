@@ -1,6 +1,7 @@
 //! The paired differences of rows, which need the KLD of each token: those of a few rows are in
 //! memory.
 
+use std::iter::repeat_n;
 use std::thread;
 
 use anyhow::Result;
@@ -112,19 +113,17 @@ fn pair(
     confidence: Confidence,
     rule: ClusterRule,
 ) -> Option<Paired> {
-    let windows = runs
-        .iter()
-        .flat_map(|run| std::iter::repeat_n((run.window, run.group), run.n_records));
-    let (mut kept, mut differences) = (Vec::with_capacity(a.len()), Vec::with_capacity(a.len()));
+    let windows = runs.iter().flat_map(|run| repeat_n(run, run.n));
+    let (mut kept, mut differences) = (Vec::new(), Vec::with_capacity(a.len()));
     let (mut n_nearer, mut n_farther) = (0_u64, 0_u64);
-    for ((a, b), window) in a.iter().zip(b).zip(windows) {
+    for ((a, b), run) in a.iter().zip(b).zip(windows) {
         if a.is_nan() || b.is_nan() {
             continue;
         }
         n_nearer += u64::from(a < b);
         n_farther += u64::from(a > b);
         differences.push(a - b);
-        kept.push(window);
+        Run::add(&mut kept, run.window, run.group);
     }
     let n_untied = n_nearer + n_farther;
     Some(Paired {
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn tokens_that_either_row_leaves_out_are_left_out() {
-        let runs = [(0, 2), (1, 2), (2, 1)].map(|(window, n)| Run::of(window, n));
+        let runs = Run::of_each([0, 0, 1, 1, 2].map(|window| (window, 0)));
         let a = [1.0, 2.0, f64::NAN, 4.0, 5.0];
         let b = [2.0, 2.0, 3.0, f64::NAN, 1.0];
         let rule = ClusterRule::Window;

@@ -152,7 +152,7 @@ impl Row {
         let row = Self {
             model,
             tokens: scored.tokens,
-            runs: scored.columns.runs().to_vec(),
+            runs: scored.columns.runs.clone(),
             stored,
             in_depth: None,
         };

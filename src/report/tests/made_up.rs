@@ -9,8 +9,8 @@ use crate::report::{
 };
 use crate::score::LogitMetrics;
 use crate::stats::{
-    ClusterRule, Clusters, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Statistics,
-    TokenLocation,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, LogitSummary, PromptStats, Statistics,
+    is_counted,
 };
 
 /// Versions that stay the same when the program's changes.
@@ -83,11 +83,13 @@ pub fn metrics(records: &[TokenRecord]) -> Vec<LogitMetrics> {
     records.iter().map(metrics).collect()
 }
 
-pub fn logits(records: &[TokenRecord]) -> LogitSummary {
-    let locations: Vec<TokenLocation> = records.iter().map(TokenLocation::of).collect();
-    let clusters = Clusters::of_records(records, ClusterRule::default());
-    let confidence = Confidence::default();
-    LogitSummary::from_metrics(&metrics(records), &locations, &clusters, confidence)
+pub fn logits(records: &[TokenRecord], only_log_probabilities: bool) -> LogitSummary {
+    let mut counted = records.to_vec();
+    counted.retain(is_counted);
+    let metrics = metrics(&counted);
+    let (confidence, rule) = (Confidence::default(), ClusterRule::default());
+    let columns = Columns::of(records);
+    LogitSummary::of(&columns, &metrics, only_log_probabilities, confidence, rule)
 }
 
 /// A model of a known size.
@@ -123,7 +125,7 @@ pub fn result(
     let model = model(path, size_bytes);
     let names: Vec<String> = groups.iter().map(|name| (*name).to_owned()).collect();
     let (confidence, rule) = (Confidence::default(), ClusterRule::default());
-    let statistics = Statistics::of_records(records, &names, confidence, rule);
+    let statistics = Statistics::of(&Columns::of(records), &names, confidence, rule);
     ModelResult {
         label: model.default_label().to_owned(),
         model,
@@ -142,7 +144,7 @@ pub fn full(path: &str, records: &[TokenRecord]) -> ModelReport {
     report.n_vocab_compared = Some(500);
     ModelReport {
         llama_perplexity: LlamaPerplexity::of_records(records),
-        logits: Some(logits(records)),
+        logits: Some(logits(records, false)),
         max_at_text: Some(" an\n".to_owned()),
         sidecar: Some("model.kls".to_owned()),
         timing: Some(timing()),

@@ -13,7 +13,7 @@ use kl_formats::TokenRecord;
 use made_up::{foreign_reference, full, interrupted, plain, records, reference};
 
 use super::*;
-use crate::stats::{LlamaPerplexity, LogitsNotAvailable, UntilInfo};
+use crate::stats::{LlamaPerplexity, UntilInfo};
 
 /// Everything that a run over text can print.
 #[test]
@@ -58,7 +58,7 @@ fn text_report_with_a_breakdown() {
 #[test]
 fn text_report_of_prompts() {
     let records = records(2, 60);
-    let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
+    let logits = made_up::logits(&records, true);
     let mut report = ModelReport {
         llama_perplexity: LlamaPerplexity::of_records(&records),
         logits: Some(logits),
@@ -145,7 +145,7 @@ fn text_report_without_counted_tokens() {
     let mut records = records(1, 1);
     made_up::exclude(&mut records, 0);
     let report = ModelReport {
-        logits: Some(made_up::logits(&[])),
+        logits: Some(made_up::logits(&[], false)),
         prompts: Some(Vec::new()),
         top: Some(Vec::new()),
         ..plain("broken.gguf", &records)
@@ -175,7 +175,7 @@ fn the_json_is_as_its_schema_states() {
         windows_needed: Some(40),
     });
     report.conditions = judge(&[condition], &report, false);
-    let logits = made_up::logits(&records).without_logits(LogitsNotAvailable::LogProbabilitiesOnly);
+    let logits = made_up::logits(&records, true);
     let without_logits = ModelReport {
         logits: Some(logits),
         ..plain("q2.gguf", &records)

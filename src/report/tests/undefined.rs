@@ -10,7 +10,8 @@ use crate::report::comparison::{
 };
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Statistics,
+    ClusterRule, Columns, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Run,
+    Statistics,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -75,7 +76,7 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
-        let windows: Vec<_> = of_model.iter().map(|r| (r.window, r.group)).collect();
+        let windows = Run::of_each(of_model.iter().map(|r| (r.window, r.group)));
         let both = of_model.iter().zip(first);
         let differences: Vec<f64> = both.map(|(a, b)| a.kld - b.kld).collect();
         let difference = PairedDifference::of(&windows, &differences, Confidence::default(), RULE);
@@ -97,7 +98,8 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
                 });
             }
         }
-        let statistics = Statistics::of_records(of_model, &groups, Confidence::default(), RULE);
+        let statistics =
+            Statistics::of(&Columns::of(of_model), &groups, Confidence::default(), RULE);
         let model = sample::model(&label, 1_000_000 * (1 + i as u64 / 2), 1.0);
         models.push(ComparedModel {
             result: ModelResult {
@@ -207,7 +209,7 @@ fn no_output_shows_a_number_that_is_none() {
             let report = ModelReport {
                 shows_breakdown: true,
                 llama_perplexity: LlamaPerplexity::of_records(of_model),
-                logits: Some(made_up::logits(of_model)),
+                logits: Some(made_up::logits(of_model, false)),
                 prompts: Some(made_up::prompts(of_model)),
                 ..ModelReport::of(made_up::result("q.gguf", 1_250_000, of_model, &["a", "b"]))
             };

@@ -8,7 +8,8 @@ use crate::report::number::{
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
-    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, Perplexity, Summary,
+    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable, Perplexity,
+    Summary,
 };
 
 /// The most characters of a group's name.
@@ -189,9 +190,10 @@ pub fn time(out: &mut Sheet, timing: &TimingInfo) {
 /// The distances between logits, the Jensen-Shannon divergence and the smoothed KLD.
 pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
     let of = summary.logits.as_ref();
-    if let (None, Some(why)) = (of, summary.logits_not_available) {
+    if let Some(LogitsNotAvailable::LogProbabilitiesOnly) = summary.logits_not_available {
         out.title("Differences of logits");
-        out.line("not available", &why.to_string());
+        let why = "the stored rows are log-probabilities, not logits";
+        out.line("not available", why);
     }
     let metrics = [
         (

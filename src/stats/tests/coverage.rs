@@ -3,7 +3,8 @@
 
 use rayon::prelude::*;
 
-use super::{Cluster, ClusterRule, ClusteredMean, Clusters, Confidence, PairedDifference};
+use super::cluster::{Clusters, Windows};
+use super::{ClusterRule, ClusteredMean, Columns, Confidence, PairedDifference, Run};
 
 #[path = "../../../examples/coverage/text.rs"]
 mod text;
@@ -21,10 +22,11 @@ fn coverage<const N: usize>(
         let records = text.records(n_windows, seed);
         let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
         rules.map(|rule| {
-            let clusters = Clusters::of_records(&records, rule);
-            let of_window = |window| clusters.of_window(window);
-            let numbers: Vec<Cluster> = records.iter().map(|r| of_window(r.window)).collect();
-            let mean = ClusteredMean::of(&numbers, &klds, Confidence::default()).unwrap();
+            let Columns { counted, .. } = Columns::of(&records);
+            let clusters = Clusters::of(&Windows::of(&counted, &klds), rule);
+            let mean =
+                ClusteredMean::of(&clusters.of_tokens(&counted), &klds, Confidence::default())
+                    .unwrap();
             let (lo, hi) = mean.clustered.ends().unwrap();
             (lo..=hi).contains(&text.mean_kld())
         })
@@ -69,7 +71,7 @@ fn paired_intervals_cover_no_difference() {
     };
     let holds_0 = |seed| {
         let klds = text.klds_of(60, seed, &[(&Q4_K_M[..], 0.86); 2]);
-        let windows: Vec<_> = klds.windows.iter().map(|window| (*window, 0)).collect();
+        let windows = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
         let both = klds.of_models[0].iter().zip(&klds.of_models[1]);
         let differences: Vec<f64> = both.map(|(a, b)| a - b).collect();
         let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);

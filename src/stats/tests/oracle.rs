@@ -1,6 +1,8 @@
 //! Samples that the tests and `oracle.py` both generate, bit for bit, and a check of closeness.
 
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::TokenRecord;
+
+use super::{ClusterRule, Columns, Confidence, Statistics, Summary};
 
 /// Knuth's MMIX random numbers, as in `oracle.py`.
 pub struct Lcg(u64);
@@ -72,6 +74,16 @@ pub fn records() -> Vec<TokenRecord> {
         }
     }
     records
+}
+
+/// The statistics of records at the default confidence.
+pub fn statistics(records: &[TokenRecord], groups: &[String], rule: ClusterRule) -> Statistics {
+    Statistics::of(&Columns::of(records), groups, Confidence::default(), rule)
+}
+
+/// The summary of records at the default confidence.
+pub fn summary(records: &[TokenRecord], rule: ClusterRule) -> Summary {
+    statistics(records, &[], rule).summary
 }
 
 /// Standard normals, from splitmix64 by Box and Muller's method.

@@ -1,16 +1,16 @@
 //! The whole summary against numpy and scipy, and at the edges.
 
+use kl_formats::TokenRecord;
 use serde_json::Value;
 
 use super::super::columns::MAX_EXCLUDED_LISTED;
-use super::super::delta_p::delta_p;
-use super::super::exclusion::ExclusionReason;
-use super::super::oracle::{assert_close, records};
+use super::super::oracle::{self, assert_close, records};
+use super::super::token::{ExclusionReason, delta_p};
 use super::pinned::{BY_BLOCK, BY_WINDOW};
 use super::*;
 
 fn summary(records: &[TokenRecord]) -> Summary {
-    Summary::from_records(records, Confidence::default(), ClusterRule::default())
+    oracle::summary(records, ClusterRule::default())
 }
 
 fn json(records: &[TokenRecord]) -> Value {
@@ -23,15 +23,14 @@ fn every_number_matches_numpy_and_scipy() {
         (ClusterRule::Window, &BY_WINDOW[..]),
         (ClusterRule::Block, &BY_BLOCK),
     ] {
-        let summary = Summary::from_records(&records(), Confidence::default(), rule);
-        let json = serde_json::to_value(summary).unwrap();
+        let json = serde_json::to_value(oracle::summary(&records(), rule)).unwrap();
         for (pointer, expected) in pinned {
             let got = json.pointer(pointer).and_then(Value::as_f64);
             let got = got.unwrap_or_else(|| panic!("no number at {pointer}"));
             let error = (got - expected).abs() / expected.abs().max(1e-3);
             assert!(
                 error < 1e-11,
-                "{rule} {pointer}: {got} is not {expected}: off by {error:e}"
+                "{rule:?} {pointer}: {got} is not {expected}: off by {error:e}"
             );
         }
     }
@@ -164,7 +163,7 @@ fn infinite_and_unknown_scores_are_counted_beside_the_means() {
     assert_eq!(counts, (1, 2, 1));
     assert_close(perplexity.reference, records[3].ref_nll.exp(), 1e-14);
     assert_eq!(got.delta_p.unwrap().max, delta_p(&records[3]));
-    let weight = UnknownP {
+    let weight = MeanMax {
         mean: 0.0625,
         max: 0.25,
     };

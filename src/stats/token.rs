@@ -1,9 +1,30 @@
-//! The scored tokens that the statistics leave out.
+//! A scored token: its location, and whether the statistics count it.
 
-use kl_formats::sidecar::TokenRecord;
+use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::delta_p::delta_p;
+/// The position of a scored token.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TokenLocation {
+    /// The window, in text order.
+    pub window: u32,
+    /// The position in the window; its row predicts the token at the next position.
+    pub position: u32,
+    /// The id of the actual next token; `None` for a window's last row.
+    pub token: Option<u32>,
+}
+
+impl TokenLocation {
+    /// Locates a record.
+    pub fn of(record: &TokenRecord) -> Self {
+        Self {
+            window: record.window,
+            position: record.position,
+            token: record.next_token(),
+        }
+    }
+}
 
 /// A scored token that was left out, and why.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +80,11 @@ impl ExclusionReason {
             }
         }
     }
+}
+
+/// `q(next) − p(next)`; NaN without a next token, and where a probability is not known.
+pub(super) fn delta_p(record: &TokenRecord) -> f64 {
+    (-record.eval_nll).exp() - (-record.ref_nll).exp()
 }
 
 /// Returns true if the statistics count `record`.

@@ -1,12 +1,14 @@
-//! The standard error of a mean whose samples are correlated within clusters, and its skewness.
+//! The standard error of a mean whose samples are correlated within clusters, its skewness, and the
+//! interval made from both.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::cluster::{Cluster, by_cluster};
 use super::estimate::{Confidence, Estimate, finite};
-use super::mean::Sum;
+use super::mean::{Powers, Sum};
 use super::probability::{normal_two_sided, student_outside, student_two_sided};
-use super::strata::Cluster;
-use super::strata::Stratum;
 
 /// With fewer clusters, Hall's correction makes intervals up to 80 % wider and covers only 1 %
 /// more: see docs/INTERVALS.md.
@@ -32,14 +34,13 @@ pub struct Spread {
 pub struct ClusteredError {
     /// The standard error of the mean.
     pub se: f64,
-    /// The number of clusters.
-    pub clusters: usize,
     /// The degrees of freedom that the standard error has: at most the number of clusters less that
     /// of strata.
     pub degrees: f64,
     /// The number of clusters less that of strata.
     pub most_degrees: f64,
     /// The skewness of the clusters' totals over the square root of their number: that of the mean.
+    /// Few clusters cannot show how skewed they are: 0 below [`MIN_CLUSTERS_FOR_SKEWNESS`].
     pub skewness: f64,
 }
 
@@ -80,34 +81,32 @@ impl Spread {
     /// With strata, each has its own mean and its own G, and the variances of their shares of the
     /// mean add up: `SE² = Σ_h G_h/(G_h−1) · Σ_g T_hg² / n²`, of residuals about the stratum's mean.
     pub fn of(clusters: &[Cluster], residuals: impl IntoIterator<Item = f64>) -> Self {
-        Self::of_strata(Stratum::of_each(clusters, residuals).into_values())
+        Self::of_clusters(&by_cluster(clusters, residuals))
     }
 
-    /// The same from the residuals of each stratum.
-    pub(super) fn of_strata(strata: impl IntoIterator<Item = Stratum>) -> Self {
-        let mut strata = Stratum::collapse(strata);
+    /// The same from the sums of each cluster's residuals.
+    pub fn of_clusters(clusters: &BTreeMap<Cluster, Powers>) -> Self {
+        let strata = strata(clusters);
         let n_strata = strata.len();
-        if n_strata > 1 {
-            strata = strata.into_iter().map(Stratum::centred).collect();
-        }
+        let n: f64 = clusters.values().map(|cluster| cluster.n).sum();
         // So that the formulas of one stratum give the variance of several.
-        let n: f64 = strata.iter().map(|stratum| stratum.powers.n).sum();
-        let clusters: f64 = strata
-            .iter()
-            .map(|stratum| stratum.clusters.len() as f64)
-            .sum();
         let factor = |n: f64, all: f64| match n_strata {
             0 | 1 => 1.0,
             _ => n / (n - 1.0) * (all - 1.0) / all,
         };
         let (mut squares, mut cubes) = (0.0, 0.0);
-        let mut totals = Vec::with_capacity(clusters as usize);
+        let mut totals = Vec::with_capacity(clusters.len());
         for stratum in strata {
-            let powers = stratum.powers;
-            squares += powers.squares * factor(powers.n, n);
-            cubes += powers.cubes;
-            let factor = factor(stratum.clusters.len() as f64, clusters).sqrt();
-            totals.extend(stratum.clusters.iter().map(|(_, total)| total * factor));
+            let all: Powers = stratum.iter().copied().collect();
+            let (mean, all) = match n_strata {
+                1 => (0.0, all),
+                _ => (all.mean(), all.about(all.mean())),
+            };
+            squares += all.squares * factor(all.n, n);
+            cubes += all.cubes;
+            let factor = factor(stratum.len() as f64, clusters.len() as f64).sqrt();
+            let residuals = stratum.iter().map(|cluster| cluster.sum - cluster.n * mean);
+            totals.extend(residuals.map(|total| total * factor));
         }
         Self {
             n,
@@ -143,11 +142,8 @@ impl Spread {
 
     /// The interval of `value`: Student's t with Hall's correction for skewness, from the larger of
     /// the two standard errors and the skewness that belongs to it.
-    ///
-    /// Few clusters cannot show how skewed they are: below `MIN_CLUSTERS_FOR_SKEWNESS`, theirs is
-    /// left at 0.
     pub fn interval(&self, value: f64, confidence: Confidence) -> ClusteredInterval {
-        let ends = self.studentised().and_then(|by| {
+        let ends = self.larger().and_then(|by| {
             let t = student_two_sided(confidence, by.degrees);
             let (below, above) = reach(t, by.skewness);
             let (lo, hi) = (value - below * by.se, value + above * by.se);
@@ -169,7 +165,7 @@ impl Spread {
     /// `g⁻¹(−t) > T`. g rises, so that the t at which 0 is just at an end is `|g(T)|`, or 0 where
     /// g(T) and T differ in sign. `None` for fewer than two clusters.
     pub fn p_of_0(&self, value: f64) -> Option<f64> {
-        let by = self.studentised()?;
+        let by = self.larger()?;
         if value == 0.0 {
             return Some(1.0);
         }
@@ -183,30 +179,38 @@ impl Spread {
 
     /// The larger of the two standard errors: the interval is made from it.
     pub fn larger_se(&self) -> Option<f64> {
-        finite(self.studentised()?.se)
+        finite(self.larger()?.se)
     }
 
-    /// Returns the parts that the interval is made of; `None` for fewer than two clusters.
-    fn studentised(&self) -> Option<Studentised> {
+    /// The larger of the two standard errors, with its own skewness; `None` for fewer than two
+    /// clusters.
+    fn larger(&self) -> Option<ClusteredError> {
         let clustered = self.clustered?;
-        let (se, skewness) = match self.se {
-            Some(se) if se > clustered.se => (se, self.skewness),
-            _ if clustered.clusters < MIN_CLUSTERS_FOR_SKEWNESS => (clustered.se, 0.0),
-            _ => (clustered.se, clustered.skewness),
-        };
-        Some(Studentised {
+        let by_token = self.se.filter(|se| *se > clustered.se);
+        Some(by_token.map_or(clustered, |se| ClusteredError {
             se,
-            degrees: clustered.degrees,
-            skewness,
-        })
+            skewness: self.skewness,
+            ..clustered
+        }))
     }
 }
 
-/// The larger of the two standard errors, with its skewness and the degrees of freedom.
-struct Studentised {
-    se: f64,
-    degrees: f64,
-    skewness: f64,
+/// The clusters of each stratum.
+///
+/// A stratum of a single cluster is joined with the one before it, and the first with the next: one
+/// cluster does not show how much clusters differ. What the joined strata differ by counts as
+/// chance, which errs to the wide side (Cochran 1977, "Sampling Techniques", 5A.12).
+fn strata(clusters: &BTreeMap<Cluster, Powers>) -> Vec<Vec<Powers>> {
+    let mut strata: Vec<Vec<Powers>> = Vec::new();
+    let clusters: Vec<(&Cluster, &Powers)> = clusters.iter().collect();
+    for stratum in clusters.chunk_by(|(one, _), (next, _)| one.stratum == next.stratum) {
+        let sums = stratum.iter().map(|(_, sums)| **sums);
+        match strata.last_mut() {
+            Some(last) if last.len() < 2 || stratum.len() < 2 => last.extend(sums),
+            _ => strata.push(sums.collect()),
+        }
+    }
+    strata
 }
 
 impl ClusteredError {
@@ -235,10 +239,12 @@ impl ClusteredError {
         let most_degrees = clusters - n_strata as f64;
         Some(Self {
             se,
-            clusters: totals.len(),
             degrees: (2.0 * clusters / (kurtosis - 1.0)).min(most_degrees),
             most_degrees,
-            skewness: mean_power(3).unwrap_or(0.0) / clusters.sqrt(),
+            skewness: match totals.len() < MIN_CLUSTERS_FOR_SKEWNESS {
+                true => 0.0,
+                false => mean_power(3).unwrap_or(0.0) / clusters.sqrt(),
+            },
         })
     }
 }
@@ -354,7 +360,6 @@ mod tests {
         let spread = Spread::of(&[7, 2, 7, 7].map(Cluster::from), [-2.0, 3.0, -1.0, 0.0]);
         let error = spread.clustered.unwrap();
         assert_eq!((error.se, error.degrees, error.skewness), (1.5, 1.0, 0.0));
-        assert_eq!(error.clusters, 2);
         // Independent: 14 / (4 * 3)
         assert_close(spread.design_effect().unwrap(), 2.25 * 12.0 / 14.0, 1e-14);
         assert_close(spread.n_effective(), 4.0 * 14.0 / 27.0, 1e-14);
