@@ -28,7 +28,7 @@ pub(super) struct ChartData<'c> {
     models: Vec<ChartModel<'c>>,
 }
 
-/// A model in the charts.
+/// A model in the charts, which leave out what is null: a number that is not finite is written so.
 #[derive(Serialize, Debug)]
 struct ChartModel<'c> {
     label: &'c str,
@@ -42,21 +42,11 @@ struct ChartModel<'c> {
     difference: Option<f64>,
     difference_lo: Option<f64>,
     difference_hi: Option<f64>,
-    ccdf: Vec<Point>,
-    windows: Vec<Point>,
-    confidence: Vec<ChartBin<'c>>,
-    position: Vec<ChartBin<'c>>,
-    groups: Vec<ChartBin<'c>>,
-}
-
-/// A part of the tokens.
-#[derive(Serialize, Debug)]
-struct ChartBin<'c> {
-    label: &'c str,
-    tokens: u64,
-    kld: Option<f64>,
-    lo: Option<f64>,
-    hi: Option<f64>,
+    ccdf: &'c [Point],
+    windows: &'c [Point],
+    confidence: &'c [Bin],
+    position: &'c [Bin],
+    groups: &'c [Bin],
 }
 
 /// The scale of the differences: linear up to `constant`, logarithmic beyond.
@@ -112,7 +102,6 @@ impl<'c> ChartModel<'c> {
     fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
         let mean = model.mean_kld();
         let difference = model.difference_to_best.map(|to_best| to_best.difference);
-        let bins = |bins: &'c [Bin]| bins.iter().map(ChartBin::of).collect();
         Self {
             label: &model.label,
             floor: model.is_noise_floor,
@@ -128,23 +117,11 @@ impl<'c> ChartModel<'c> {
             difference: difference.and_then(|d| finite(d.value)),
             difference_lo: difference.and_then(|d| finite(d.lo?)),
             difference_hi: difference.and_then(|d| finite(d.hi?)),
-            ccdf: finite_points(&model.ccdf),
-            windows: finite_points(&model.by_window),
-            confidence: bins(&model.breakdown.by_confidence),
-            position: bins(&model.breakdown.by_position),
-            groups: bins(&model.breakdown.by_group),
-        }
-    }
-}
-
-impl<'c> ChartBin<'c> {
-    fn of(bin: &'c Bin) -> Self {
-        Self {
-            label: &bin.label,
-            tokens: bin.n_tokens,
-            kld: bin.kld.and_then(|kld| finite(kld.value)),
-            lo: bin.kld.and_then(|kld| on_log_scale(kld.lo)),
-            hi: bin.kld.and_then(|kld| on_log_scale(kld.hi)),
+            ccdf: &model.ccdf,
+            windows: &model.by_window,
+            confidence: &model.breakdown.by_confidence,
+            position: &model.breakdown.by_position,
+            groups: &model.breakdown.by_group,
         }
     }
 }
@@ -210,12 +187,6 @@ fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     labels.filter(|label| chosen.contains(label)).collect()
 }
 
-/// The points that can be drawn.
-fn finite_points(points: &[Point]) -> Vec<Point> {
-    let is_finite = |(x, y): &&Point| x.is_finite() && y.is_finite();
-    points.iter().filter(is_finite).copied().collect()
-}
-
 fn finite(x: f64) -> Option<f64> {
     x.is_finite().then_some(x)
 }
@@ -247,7 +218,6 @@ mod tests {
     #[test]
     fn what_is_not_finite_is_not_drawn() {
         assert_eq!(on_log_scale(Some(f64::INFINITY)), None);
-        let points = finite_points(&[(0.0, f64::NAN), (1.0, 0.5), (f64::INFINITY, 0.5)]);
-        assert_eq!(points, [(1.0, 0.5)]);
+        assert_eq!(on_log_scale(Some(-0.5)), None);
     }
 }

@@ -57,24 +57,27 @@ const points = tooltip => ({
 });
 
 const intervals = {
-    transform: [{filter: "datum.slot >= 0 && isValid(datum.bin.lo) && isValid(datum.bin.hi)"}],
+    transform: [{filter: "datum.slot >= 0 && isValid(datum.lo) && isValid(datum.hi)"}],
     mark: {type: "rule", strokeWidth: 1.5},
-    encoding: {y: {field: "bin.lo"}, y2: {field: "bin.hi"}, color: colour},
+    encoding: {y: {field: "lo"}, y2: {field: "hi"}, color: colour},
 };
+
+// The end of a bin's interval, if a logarithmic scale has it.
+const end = key => ({calculate: `datum.bin.kld.${key} > 0 ? datum.bin.kld.${key} : null`, as: key});
 
 // A part of the breakdown: `field` holds a bin for each part of the tokens.
 const bins = (page, field, title, more) => {
-    const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld"),
-        {field: "bin.lo", title: "interval from", format: NATS}, {field: "bin.hi", title: "to", format: NATS},
-        {field: "bin.tokens", title: "tokens", format: ","}];
+    const tooltip = [label, {field: "bin.label", title}, kldTip("bin.kld.value"),
+        {field: "lo", title: "interval from", format: NATS}, {field: "hi", title: "to", format: NATS},
+        {field: "bin.n_tokens", title: "tokens", format: ","}];
     const joined = more === "joined";
     return {
         height: 300,
         params: [chosenParam(page)],
-        transform: [...inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld > 0"}],
+        transform: [...inSlot, {flatten: [field], as: ["bin"]}, {filter: "datum.bin.kld && datum.bin.kld.value > 0"}, end("lo"), end("hi")],
         encoding: {
             x: {field: "bin.label", type: "ordinal", sort: null, title, axis: {labelAngle: joined ? -35 : 0, labelLimit: 110}},
-            y: {...kldAxis, field: "bin.kld"},
+            y: {...kldAxis, field: "bin.kld.value"},
             ...(joined ? {} : {xOffset: {field: "slot", type: "ordinal", scale: {domain: SLOTS}}}),
         },
         layer: [...(joined ? lines(tooltip) : []), intervals, points(tooltip)],
