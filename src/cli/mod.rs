@@ -115,7 +115,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     let (command, quiet) = (&call.command, call.quiet);
     follow_log(call.verbose);
     on_abort(stop::abort);
-    on_wait(stop::say_server);
+    on_wait(|server| say!("kl: waiting for the server {server} to answer"));
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
     let engine = LlamaCpp::of_one_command();
     if call.verbose {

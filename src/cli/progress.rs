@@ -27,19 +27,15 @@ pub struct Progress {
 enum Display {
     Bar(ProgressBar),
     Lines { last: Instant },
-    Nothing,
 }
 
 impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
-    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>, quiet: bool) -> Self {
+    pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         let started = Instant::now();
-        let display = if quiet {
-            Display::Nothing
-        } else if std::io::stderr().is_terminal() {
-            Display::Bar(bar(label, n_rows))
-        } else {
-            Display::Lines { last: started }
+        let display = match std::io::stderr().is_terminal() {
+            true => Display::Bar(bar(label, n_rows)),
+            false => Display::Lines { last: started },
         };
         Self {
             label: label.to_owned(),
@@ -57,16 +53,14 @@ impl Progress {
     pub fn rows(&mut self, n: usize) {
         self.rows += n as u64;
         match &self.display {
-            Display::Nothing => {}
             Display::Bar(bar) => {
                 bar.set_message(self.message());
                 bar.set_position(self.rows);
             }
             Display::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
                 say!("{}: {}{}", self.label, self.message(), self.time_left());
-                self.display = Display::Lines {
-                    last: Instant::now(),
-                };
+                let last = Instant::now();
+                self.display = Display::Lines { last };
             }
             Display::Lines { .. } => {}
         }

@@ -83,11 +83,6 @@ fn on_signal(signal: i32) {
     });
 }
 
-/// Prints what a run waits for, if a server takes long to answer at all.
-pub fn say_server(endpoint: &str) {
-    say!("kl: waiting for the server {endpoint} to answer");
-}
-
 /// Starts to listen for signals, for a command that runs a model or not. Where that fails, a signal
 /// ends the program as usual.
 #[cfg(unix)]

@@ -59,7 +59,8 @@ impl Observer for Terminal<'_> {
                 n_rows,
             } => {
                 stop::begin();
-                *self.progress() = Some(Progress::new(label, n_windows, n_rows, self.quiet));
+                let shown = (!self.quiet).then(|| Progress::new(label, n_windows, n_rows));
+                *self.progress() = shown;
             }
             Event::Rows(n) => self.progress().iter_mut().for_each(|p| p.rows(n)),
             Event::Window { mean_kld } => {
