@@ -19,14 +19,14 @@ pub(crate) mod tests;
 mod text;
 mod warning;
 
-pub use condition::{Condition, ConditionError, judge};
+pub use condition::{Condition, ConditionError, Reason, Verdict, judge};
 pub use doubts::{doubts_of_model, doubts_of_models};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
 pub use one_line::one_line;
 pub use result::{
     DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
-    NotAvailable, PromptReport, PromptsInfo, Reason, ReferenceInfo, Report, StatesInfo, TimingInfo,
-    TokenColumns, TopToken, Verdict, Versions, WorstText, WorstToken, WorstTop, json_text,
+    NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
+    TokenColumns, TopToken, Versions, WorstText, WorstToken, WorstTop, json_text,
     notable_core_wait, unit, without_part,
 };
 pub use text::text_report;

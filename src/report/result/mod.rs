@@ -2,23 +2,19 @@
 
 mod model;
 mod reference;
-mod states;
 mod timing;
 mod tokens;
-mod verdict;
 
 use serde::Serialize;
 
 use super::warning::Warning;
 
 pub use model::{Interrupted, ModelInfo, ModelReport, ModelResult, NotAvailable, without_part};
-pub use reference::{PromptsInfo, ReferenceInfo, unit};
-pub use states::{HeadInfo, StatesInfo};
+pub use reference::{HeadInfo, PromptsInfo, ReferenceInfo, StatesInfo, unit};
 pub use timing::{TimingInfo, notable_core_wait};
 pub use tokens::{
     DivergentToken, PromptReport, TokenColumns, TopToken, WorstText, WorstToken, WorstTop,
 };
-pub use verdict::{Reason, Verdict};
 
 /// The version of the keys of every JSON document: see docs/PROMISES.md for what raises it.
 const JSON_VERSION: u32 = 1;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::timing::TimingInfo;
 use super::tokens::{DivergentToken, PromptReport, TokenColumns};
-use super::verdict::Verdict;
+use crate::report::condition::Verdict;
 use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 
 /// A model's name and size.
