@@ -6,24 +6,15 @@ use std::fmt::Write as _;
 use super::breakdown::{self, Cells, title};
 use super::names::Names;
 use super::text::{clusters, marks, p_value, signed};
-use super::{ComparedModel, Comparison, PairKind};
+use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
     bytes, count_of, ends, fixed, or_undefined, percent, printable, short_kld, short_percent,
 };
 
-/// The titles of the table of models.
-const TITLES: [&str; 10] = [
-    "model",
-    "size",
-    "BPW",
-    "mean KLD",
-    "99 %",
-    "same top",
-    "PPL ratio",
-    "to the best",
-    "p (Holm)",
-    "",
-];
+/// The titles of the tables of models and of pairs, as Markdown.
+const OF_MODELS: &str =
+    "model | size | BPW | mean KLD | 99 % | same top | PPL ratio | to the best | p (Holm) | ";
+const OF_PAIRS: &str = "model | next in size | difference | interval | p | nearer";
 
 /// The name of a text that the reference does not record.
 const UNNAMED_TEXT: &str = "text of the reference";
@@ -68,7 +59,7 @@ impl Comparison {
             let _ = write!(out, ", {clusters}");
         }
         out.push_str("\n\n");
-        table(&mut out, &TITLES, 1, self.models.iter().map(row));
+        table(&mut out, OF_MODELS, 1, self.models.iter().map(row));
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
@@ -79,36 +70,19 @@ impl Comparison {
     }
 
     fn markdown_differences(&self, out: &mut String) {
-        let mut to_next = self
-            .pairs
-            .iter()
-            .filter(|pair| pair.kind == PairKind::Size)
-            .peekable();
+        let is_to_next = |pair: &&ComparedPair| pair.kind == PairKind::Size;
+        let mut to_next = self.pairs.iter().filter(is_to_next).peekable();
         if to_next.peek().is_none() {
             return;
         }
         let rows = to_next.map(|pair| {
             let [difference, interval, p] = self.difference_cells(pair);
             let nearer = pair.share_a_nearer.map(percent).unwrap_or_default();
-            vec![
-                escaped(&pair.a),
-                escaped(&pair.b),
-                difference,
-                interval,
-                p,
-                nearer,
-            ]
+            let (a, b) = (escaped(&pair.a), escaped(&pair.b));
+            vec![a, b, difference, interval, p, nearer]
         });
         out.push_str("\nEach model less the next in size, on the same tokens:\n\n");
-        let titles = [
-            "model",
-            "next in size",
-            "difference",
-            "interval",
-            "p",
-            "nearer",
-        ];
-        table(out, &titles, 2, rows);
+        table(out, OF_PAIRS, 2, rows);
         if let Some(why) = self.why_p_differs() {
             let _ = writeln!(out, "\n{why}");
         }
@@ -149,20 +123,20 @@ fn row(model: &ComparedModel) -> Vec<String> {
 /// A table of cells that may come from a file.
 fn cells_table(out: &mut String, first: &str, right: usize, (titles, rows): &Cells) {
     let titles: Vec<String> = titles.iter().map(|title| escaped(title)).collect();
-    let titles = [first].into_iter().chain(titles.iter().map(String::as_str));
+    let titles = format!("{first} | {}", titles.join(" | "));
     let rows = rows.iter().map(|(name, cells)| {
         let cells = [name].into_iter().chain(cells);
         cells.map(|cell| escaped(cell)).collect()
     });
-    table(out, &Vec::from_iter(titles), right, rows);
+    table(out, &titles, right, rows);
 }
 
 /// A table whose columns from `right` on are aligned to the right.
-fn table(out: &mut String, titles: &[&str], right: usize, rows: impl Iterator<Item = Vec<String>>) {
-    let rules = (0..titles.len()).map(|i| if i < right { "---" } else { "---:" });
-    for row in [titles.join(" | "), Vec::from_iter(rules).join(" | ")] {
-        let _ = writeln!(out, "| {row} |");
-    }
+fn table(out: &mut String, titles: &str, right: usize, rows: impl Iterator<Item = Vec<String>>) {
+    let columns = titles.split(" | ").enumerate();
+    let rules = columns.map(|(i, _)| if i < right { "---" } else { "---:" });
+    let rules = Vec::from_iter(rules).join(" | ");
+    let _ = writeln!(out, "| {titles} |\n| {rules} |");
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }

@@ -145,12 +145,10 @@ impl Comparison {
                     false => NOISE.to_owned(),
                 };
                 let mean = model.mean_kld();
-                let interval =
-                    mean.map(|mean| ends(mean.clustered.lo, mean.clustered.hi, short_kld));
-                let size = model
-                    .model
-                    .shown_bytes()
-                    .map(|size| size as f64 / unit.bytes);
+                let interval = mean.map(|mean| mean.clustered);
+                let interval = interval.map(|of| ends(of.lo, of.hi, short_kld));
+                let size = model.model.shown_bytes();
+                let size = size.map(|size| size as f64 / unit.bytes);
                 vec![
                     rank,
                     marks(model),
@@ -216,14 +214,8 @@ impl Comparison {
                 rows.extend(pairs.into_iter().map(|pair| {
                     let [difference, interval, p] = self.difference_cells(pair);
                     let pair_name = format!("  {} - {}", name(&pair.a), name(&pair.b));
-                    let nearer = pair.share_a_nearer.map(percent_1);
-                    vec![
-                        pair_name,
-                        difference,
-                        interval,
-                        p,
-                        nearer.unwrap_or_default(),
-                    ]
+                    let nearer = pair.share_a_nearer.map(percent_1).unwrap_or_default();
+                    vec![pair_name, difference, interval, p, nearer]
                 }));
             }
             columns(titles, rows, 1, 1)
