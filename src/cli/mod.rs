@@ -117,7 +117,7 @@ fn run(call: &Call) -> Result<ExitCode> {
     on_abort(stop::abort);
     on_wait(|server| say!("kl: waiting for the server {server} to answer"));
     stop::listen(matches!(command, Command::Write(_) | Command::Evaluate(_)));
-    let engine = LlamaCpp::of_one_command();
+    let engine = LlamaCpp::default();
     if call.verbose {
         say!("{}", doctor::doctor_text(&commands::doctor(&[], &engine)));
     }

@@ -20,13 +20,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// True if layers can be offloaded to it.
-    #[must_use]
-    pub fn is_gpu(&self) -> bool {
-        use DeviceKind::{Gpu, IntegratedGpu, Remote};
-        matches!(self.kind, Gpu | IntegratedGpu | Remote)
-    }
-
     /// Returns true if its backend was compiled to use something, such as `AVX2`.
     #[must_use]
     pub fn has_feature(&self, name: &str) -> bool {
@@ -46,6 +39,14 @@ pub enum DeviceKind {
     Accelerator,
     /// A device of a server, described by the server's address.
     Remote,
+}
+
+impl DeviceKind {
+    /// True if layers can be offloaded to such a device.
+    #[must_use]
+    pub fn is_gpu(self) -> bool {
+        matches!(self, Self::Gpu | Self::IntegratedGpu | Self::Remote)
+    }
 }
 
 /// The name and what it is, as headers record them: `CUDA0 (NVIDIA H200)`. Of a server's device no

@@ -34,6 +34,7 @@ pub use model_options::{
 };
 pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, default_calls};
 
+use std::cmp::Ordering;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ pub trait Engine {
     /// # Errors
     /// If the engine cannot be started.
     fn can_offload(&self) -> Result<bool, EngineError> {
-        Ok(self.devices()?.iter().any(Device::is_gpu))
+        Ok(self.devices()?.iter().any(|device| device.kind.is_gpu()))
     }
 
     /// Checks, without loading it, that a file is a whole causal language model, and returns which
@@ -420,16 +421,13 @@ impl Call {
 /// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
 /// finite maximum.
 fn top_token(row: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (entry, &logit) in row.iter().enumerate() {
-        if logit.is_nan() {
-            return None;
-        }
-        if best.is_none_or(|(_, most)| logit > most) {
-            best = Some((entry, logit));
-        }
+    if row.iter().any(|logit| logit.is_nan()) {
+        return None;
     }
-    let (entry, most) = best?;
+    // The last of equals from the end is the first.
+    let entries = row.iter().enumerate().rev();
+    let (entry, most) =
+        entries.max_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(Ordering::Equal))?;
     most.is_finite().then_some(entry as u32)
 }
 

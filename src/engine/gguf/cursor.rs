@@ -34,7 +34,8 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
 /// Reads a GGUF in order, and hashes the bytes that it reads.
 pub(super) struct Cursor {
     stream: BufReader<File>,
-    hash: Sha256,
+    /// Of all bytes read so far.
+    pub(super) hash: Sha256,
     pub(super) path: PathBuf,
     /// Bytes read so far.
     pub(super) offset: u64,
@@ -57,11 +58,6 @@ impl Cursor {
     /// Bytes that are left.
     pub(super) fn left(&self) -> u64 {
         self.len.saturating_sub(self.offset)
-    }
-
-    /// SHA-256 (hex) of all bytes read so far.
-    pub(super) fn sha256(&self) -> String {
-        hex(&self.hash.clone().finalize())
     }
 
     /// The error for a file that is no GGUF, or none that can be read.
@@ -90,13 +86,10 @@ impl Cursor {
         if bytes <= left {
             return Ok(());
         }
-        Err(self.truncated(
-            self.offset,
-            &format!(
-                "{what} takes {bytes} bytes but only {left} are left: the file was cut off, or a \
-                 length is damaged"
-            ),
-        ))
+        let what = format!(
+            "{what} takes {bytes} bytes but only {left} are left: the file was cut off, or a length is damaged"
+        );
+        Err(self.truncated(self.offset, &what))
     }
 
     pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
@@ -126,12 +119,8 @@ impl Cursor {
     /// Reads a number of items of at least `each` bytes, which the file must have room for.
     pub(super) fn count(&mut self, what: &str, each: u64) -> Result<u64> {
         let n = self.u64()?;
-        match n.checked_mul(each) {
-            Some(bytes) => self
-                .need(bytes, &format!("a list of {n} {what}"))
-                .map(|()| n),
-            None => Err(self.corrupt(format!("a list of {n} {what}"))),
-        }
+        self.need(n.saturating_mul(each), &format!("a list of {n} {what}"))?;
+        Ok(n)
     }
 
     /// Reads a string's length, which the file must have room for.

@@ -82,7 +82,7 @@ pub(super) fn read(path: &Path) -> Result<Gguf> {
         });
     gguf.files = vec![path.to_owned()];
     gguf.file_bytes = cursor.len;
-    gguf.metadata_sha256 = cursor.sha256();
+    gguf.metadata_sha256 = hex(&cursor.hash.finalize());
     gguf.sample_sha256 = sample_sha256(path, cursor.len)?;
     Ok(gguf)
 }
@@ -224,23 +224,17 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: Option<i128>) -> Result<Vec<T
             })?,
     };
     let start = cursor.offset.saturating_add(alignment - 1) & !(alignment - 1);
-    for Tensor {
-        name,
-        offset,
-        bytes,
-        ..
-    } in &mut tensors
-    {
-        let too_far = || cursor.corrupt(format!("tensor {name:?} ends past byte 2^64"));
-        let end = offset
-            .checked_add(*bytes)
-            .and_then(|n| n.checked_add(start));
-        let end = end.ok_or_else(too_far)?;
+    for tensor in &mut tensors {
+        let name = &tensor.name;
+        tensor.offset = tensor.offset.saturating_add(start);
+        let end = tensor
+            .offset
+            .checked_add(tensor.bytes)
+            .ok_or_else(|| cursor.corrupt(format!("tensor {name:?} ends past byte 2^64")))?;
         if end > cursor.len {
             let what = format!("tensor {name:?} ends at byte {end}");
             return Err(cursor.truncated(cursor.len, &what));
         }
-        *offset += start;
     }
     Ok(tensors)
 }
@@ -253,12 +247,10 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     if n_dims > MAX_DIMS {
         return Err(fault(cursor, &format!("has {n_dims} dimensions")));
     }
-    let (mut shape, mut elements) = (Vec::new(), Some(1_u64));
-    for _ in 0..n_dims {
-        let n = cursor.u64()?;
-        shape.push(n);
-        elements = elements.and_then(|elements| elements.checked_mul(n));
-    }
+    let shape: Vec<u64> = (0..n_dims).map(|_| cursor.u64()).collect::<Result<_>>()?;
+    let elements = shape
+        .iter()
+        .try_fold(1_u64, |product, n| product.checked_mul(*n));
     let row = shape.first().copied().unwrap_or(1);
     let type_id = cursor.u32()?;
     let offset = cursor.u64()?;

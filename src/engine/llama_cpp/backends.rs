@@ -42,8 +42,8 @@ mod libraries {
 
     use llama_cpp_sys_2 as sys;
 
-    use crate::engine::last_log_errors;
     use crate::engine::llama_cpp::device::Device;
+    use crate::engine::{DeviceKind, last_log_errors};
 
     /// Where libraries lie if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";
@@ -60,7 +60,7 @@ mod libraries {
         let folders = folders()?;
         for folder in &folders {
             load_all(folder)?;
-            if Device::all().into_iter().any(Device::is_cpu) {
+            if Device::of_kind(DeviceKind::Cpu).next().is_some() {
                 return Ok(());
             }
         }

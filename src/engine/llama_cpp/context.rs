@@ -72,16 +72,13 @@ impl Batch {
 /// for the graph again, and the server ends the connection (`rpc_server::free_buffer` and
 /// `ggml_backend_rpc_graph_compute` in `ggml-rpc.cpp`). So nothing is freed between two graphs.
 #[derive(Default)]
-pub(super) struct Contexts(Mutex<Lives>);
-
-#[derive(Default)]
-struct Lives {
+pub(super) struct Contexts {
     n_alive: usize,
     ended: Vec<NonNull<sys::llama_context>>,
 }
 
 // SAFETY: a context is not bound to the thread that created it, and those that ended have no owner.
-unsafe impl Send for Lives {}
+unsafe impl Send for Contexts {}
 
 /// A context of a loaded model.
 pub(super) struct Context<'m> {
@@ -115,7 +112,7 @@ impl<'m> Context<'m> {
             sys::llama_init_from_model(model, params)
         };
         let inner = NonNull::new(inner)?;
-        locked(&model.contexts.0).n_alive += 1;
+        locked(&model.contexts).n_alive += 1;
         Some(Self {
             inner,
             model,
@@ -170,7 +167,7 @@ impl<'m> Context<'m> {
 
 impl Drop for Context<'_> {
     fn drop(&mut self) {
-        let mut all = locked(&self.model.contexts.0);
+        let mut all = locked(&self.model.contexts);
         all.n_alive -= 1;
         all.ended.push(self.inner);
         if all.n_alive > 0 {

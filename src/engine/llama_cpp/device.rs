@@ -67,6 +67,12 @@ impl Device {
         }
     }
 
+    /// All devices of a kind.
+    pub(super) fn of_kind(kind: DeviceKind) -> impl Iterator<Item = Self> {
+        let all = Self::all().into_iter();
+        all.filter(move |device| device.kind() == kind)
+    }
+
     pub(super) fn name(self) -> String {
         // SAFETY: the device is valid, and so is its name.
         unsafe { text(sys::ggml_backend_dev_name(self.0.as_ptr())) }
@@ -80,19 +86,13 @@ impl Device {
         // SAFETY: the device is valid, and both numbers are ours.
         unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
         // ggml takes all of it for free.
-        if let (true, Some(available)) = (self.is_cpu(), memory::available()) {
+        if let (DeviceKind::Cpu, Some(available)) = (self.kind(), memory::available()) {
             free = usize::try_from(available).map_or(free, |available| available.min(total));
         }
         crate::engine::Device {
             name: self.name(),
             description: description.trim().to_owned(),
-            kind: match self.kind() {
-                _ if self.is_remote() => DeviceKind::Remote,
-                sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
-                sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
-                sys::GGML_BACKEND_DEVICE_TYPE_ACCEL => DeviceKind::Accelerator,
-                _ => DeviceKind::Gpu,
-            },
+            kind: self.kind(),
             memory_free: free as u64,
             memory_total: total as u64,
             features: self.features(),
@@ -147,38 +147,25 @@ impl Device {
         }
     }
 
-    fn kind(self) -> sys::ggml_backend_dev_type {
+    /// What it is: a server's device is remote, whatever computes there.
+    pub(super) fn kind(self) -> DeviceKind {
+        match self.type_() {
+            _ if self.backend() == RPC_BACKEND => DeviceKind::Remote,
+            sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
+            sys::GGML_BACKEND_DEVICE_TYPE_GPU => DeviceKind::Gpu,
+            sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
+            _ => DeviceKind::Accelerator,
+        }
+    }
+
+    fn type_(self) -> sys::ggml_backend_dev_type {
         // SAFETY: the device is valid.
         unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) }
     }
 
-    pub(super) fn is_cpu(self) -> bool {
-        self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_CPU
-    }
-
-    /// Returns true if it is a GPU, with memory of its own or integrated in the CPU.
-    pub(super) fn is_gpu(self) -> bool {
-        self.is_discrete() || self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
-    }
-
-    /// Returns true if it is a GPU with memory of its own.
-    pub(super) fn is_discrete(self) -> bool {
-        self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_GPU
-    }
-
-    /// Returns true if it computes on the CPU's memory, as a BLAS library does.
-    pub(super) fn is_library(self) -> bool {
-        self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_ACCEL
-    }
-
-    /// Returns true if it is a server's, whatever computes there; ggml takes it for a GPU.
-    pub(super) fn is_remote(self) -> bool {
-        self.backend() == RPC_BACKEND
-    }
-
     /// Returns true if several devices make it up.
     pub(super) fn is_made_up(self) -> bool {
-        self.kind() == sys::GGML_BACKEND_DEVICE_TYPE_META
+        self.type_() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }
 
     pub(super) fn buffer_type(self) -> Option<BufferType> {

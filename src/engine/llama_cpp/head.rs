@@ -13,7 +13,7 @@ use super::ggml::{Arena, Matrix, Weight};
 use super::node::ModelTensor;
 use super::placement::{Place, Placement};
 use super::rpc;
-use crate::engine::{EngineError, Head, last_log_errors};
+use crate::engine::{DeviceKind, EngineError, Head, last_log_errors};
 
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;
@@ -98,7 +98,7 @@ impl<'m> LlamaCppHead<'m> {
             matrix: tensor,
             steps: steps.collect::<Result<_, EngineError>>()?,
             device: place.device.name(),
-            is_remote: place.device.is_remote(),
+            is_remote: place.device.kind() == DeviceKind::Remote,
             graph: None,
             scheduler,
             own,

@@ -2,6 +2,7 @@
 //!
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs;
 use std::path::Path;
@@ -12,15 +13,14 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use super::context::Contexts;
 use super::device::Device;
 use super::fit::fit;
 use super::params::{Params, names};
 use super::{LlamaCpp, LlamaCppModel, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
-    EngineError, GpuLayers, ModelFacts, ModelOptions, SplitMode, TensorOverride, last_log_errors,
-    while_loading,
+    DeviceKind, EngineError, GpuLayers, ModelFacts, ModelOptions, SplitMode, TensorOverride,
+    last_log_errors, while_loading,
 };
 
 impl<'b> LlamaCppModel<'b> {
@@ -96,13 +96,13 @@ impl<'b> LlamaCppModel<'b> {
             gpus = main.into_iter().collect();
         }
         Ok(Self {
-            engine,
+            _engine: engine,
             facts: facts(path, &header, &model, options, n_layers, n_ctx_train),
             inner: model,
             header,
             gpus,
             turn: Mutex::default(),
-            contexts: Contexts::default(),
+            contexts: Mutex::default(),
             found: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
@@ -157,12 +157,12 @@ fn facts(
 /// is RPC servers, then other GPUs, each once however many backends have it; without such, the
 /// GPUs in the CPU that the first backend with some has.
 fn devices(options: &ModelOptions) -> Result<Vec<Device>, EngineError> {
-    let mut all = Device::all();
-    all.retain(|device| !device.is_cpu());
     if options.devices == ["none"] {
         return Ok(Vec::new());
     }
     if !options.devices.is_empty() {
+        let mut all = Device::all();
+        all.retain(|device| device.kind() != DeviceKind::Cpu);
         let named = |name: &String| {
             let found = all.iter().find(|device| device.name() == *name).copied();
             found.ok_or_else(|| {
@@ -172,24 +172,15 @@ fn devices(options: &ModelOptions) -> Result<Vec<Device>, EngineError> {
         };
         return options.devices.iter().map(named).collect();
     }
-    all.retain(|device| device.is_gpu());
-    let (discrete, integrated): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|device| device.is_discrete());
-    let (mut chosen, own): (Vec<_>, Vec<_>) =
-        discrete.into_iter().partition(|device| device.is_remote());
-    let mut ids = Vec::new();
+    let mut chosen: Vec<Device> = Device::of_kind(DeviceKind::Remote).collect();
     let n_servers = chosen.len();
-    for device in own {
-        let id = device.hardware_id();
-        if id.is_none() || !ids.contains(&id) {
-            ids.push(id);
-            chosen.push(device);
-        }
-    }
+    let mut ids = HashSet::new();
+    let own = Device::of_kind(DeviceKind::Gpu);
+    chosen.extend(own.filter(|gpu| gpu.hardware_id().is_none_or(|id| ids.insert(id))));
     if chosen.len() == n_servers {
-        let first = integrated.first().map(|device| device.backend());
-        let of_first = integrated.into_iter();
-        chosen.extend(of_first.filter(|device| Some(device.backend()) == first));
+        let mut integrated = Device::of_kind(DeviceKind::IntegratedGpu).peekable();
+        let first = integrated.peek().map(|gpu| gpu.backend());
+        chosen.extend(integrated.filter(|gpu| Some(gpu.backend()) == first));
     }
     Ok(chosen)
 }

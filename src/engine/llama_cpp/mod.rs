@@ -38,20 +38,9 @@ use placement::Placement;
 #[derive(Default)]
 pub struct LlamaCpp {
     started: OnceLock<Result<LlamaBackend, String>>,
-    /// Set if the process ends with the last model, which then is left to the system.
-    ends_process: bool,
 }
 
 impl LlamaCpp {
-    /// The engine of a program that runs one command and ends.
-    #[must_use]
-    pub fn of_one_command() -> Self {
-        Self {
-            ends_process: true,
-            ..Self::default()
-        }
-    }
-
     fn backend(&self) -> Result<&LlamaBackend, EngineError> {
         self.started
             .get_or_init(backends::start)

@@ -15,11 +15,14 @@ use super::rpc;
 use super::tap::Tap;
 use super::{LlamaCpp, LlamaCppDecoder, LlamaCppHead};
 use crate::engine::gguf::Gguf;
-use crate::engine::{ContextOptions, EngineError, Model, ModelFacts, OutputHead, Tokens};
+use crate::engine::{
+    ContextOptions, DeviceKind, EngineError, Model, ModelFacts, OutputHead, Tokens,
+};
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
-    pub(super) engine: &'b LlamaCpp,
+    /// Its backends outlive the model.
+    pub(super) _engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
     pub(super) header: Gguf,
@@ -27,7 +30,7 @@ pub struct LlamaCppModel<'b> {
     pub(super) gpus: Vec<Device>,
     /// Locked while one of the contexts decodes.
     pub(super) turn: Mutex<()>,
-    pub(super) contexts: Contexts,
+    pub(super) contexts: Mutex<Contexts>,
     /// Its output head, once it was looked for.
     pub(super) found: OnceLock<Found>,
     /// SHA-256 of the head's matrix, once it was needed.
@@ -38,7 +41,7 @@ impl LlamaCppModel<'_> {
     /// Returns the lock that is held while one of the contexts decodes; devices of servers are
     /// shared by all models.
     pub(super) fn turn(&self) -> &Mutex<()> {
-        match self.gpus.iter().any(|device| device.is_remote()) {
+        match self.gpus.iter().any(|gpu| gpu.kind() == DeviceKind::Remote) {
             true => &rpc::TURN,
             false => &self.turn,
         }
@@ -153,7 +156,7 @@ impl Model for LlamaCppModel<'_> {
     /// by piece, which takes longer than evaluating several windows. Accelerators want their
     /// buffers back before the process ends.
     fn drop_last(self) {
-        if self.engine.ends_process && self.gpus.is_empty() {
+        if self.gpus.is_empty() {
             std::mem::forget(self);
         }
     }

@@ -141,7 +141,7 @@ impl LlamaCppModel<'_> {
         };
         Placement {
             gpus: self.gpus.clone(),
-            home: home.filter(|device| device.is_gpu()),
+            home: home.filter(|device| device.kind().is_gpu()),
             no_op_offload: self.facts.options.no_op_offload,
         }
     }

@@ -5,7 +5,9 @@ use std::ffi::{CStr, CString};
 use llama_cpp_sys_2 as sys;
 
 use super::device::{BufferType, Device};
-use crate::engine::{EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit};
+use crate::engine::{
+    DeviceKind, EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit,
+};
 
 /// llama.cpp's parameters of a model, with all that they point to.
 pub(super) struct Params {
@@ -51,7 +53,7 @@ impl Params {
             raw.main_gpu = main_gpu;
         }
         // Without AMX: llama.cpp's own list would have it.
-        let mut cpus = Device::all().into_iter().filter(|device| device.is_cpu());
+        let mut cpus = Device::of_kind(DeviceKind::Cpu);
         raw.use_extra_bufts = cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
         raw.load_mode = match (options.use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,

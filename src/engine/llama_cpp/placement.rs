@@ -3,6 +3,7 @@
 
 use super::device::{BufferType, Device};
 use super::ggml::Matrix;
+use crate::engine::DeviceKind;
 
 /// The devices of a head.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +28,8 @@ impl Placement {
     /// The first memory that can hold a matrix to multiply with (`make_cpu_buft_list`,
     /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
     pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
-        let devices = Device::all();
-        let cpus = || devices.iter().copied().filter(|device| device.is_cpu());
-        let libraries = devices.iter().copied().filter(|device| device.is_library());
+        let cpus = || Device::of_kind(DeviceKind::Cpu);
+        let libraries = Device::of_kind(DeviceKind::Accelerator);
         let plain = |device: Device| {
             device.buffer_type().map(|memory| Place {
                 device,
@@ -63,14 +63,13 @@ impl Placement {
 
     /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
     pub(super) fn devices(&self) -> Vec<Device> {
-        let all = Device::all();
-        let libraries = all.iter().filter(|device| device.is_library());
-        let cpu = all.iter().find(|device| device.is_cpu());
+        let libraries = Device::of_kind(DeviceKind::Accelerator);
+        let cpu = Device::of_kind(DeviceKind::Cpu).take(1);
         self.gpus
             .iter()
+            .copied()
             .chain(libraries)
             .chain(cpu)
-            .copied()
             .collect()
     }
 }

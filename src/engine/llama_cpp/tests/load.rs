@@ -148,20 +148,3 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
     };
     assert_eq!((status, others.n_ctx), (0, 512));
 }
-
-/// A mapped file shows in the process's memory for as long as its model is there.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_model_of_a_process_that_goes_on_is_freed_though_it_is_dropped_last() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("dropped-last.gguf");
-    std::fs::copy(fixture("tiny-f16.gguf"), &path).unwrap();
-    let is_mapped = || {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.contains("dropped-last.gguf")
-    };
-    let model = load(&path);
-    assert!(is_mapped());
-    model.drop_last();
-    assert!(!is_mapped());
-}

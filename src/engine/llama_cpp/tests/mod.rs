@@ -28,7 +28,6 @@ const THREADS: u32 = 1;
 
 static ENGINE: LlamaCpp = LlamaCpp {
     started: OnceLock::new(),
-    ends_process: false,
 };
 
 fn fixture(name: &str) -> PathBuf {
