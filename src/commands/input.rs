@@ -19,14 +19,9 @@ use crate::report::number::{count, count_of};
 /// # Errors
 /// What is wrong with the files, or that the observer asks to stop.
 pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
-    let raw = RawInput::read(source)?;
-    for invalid in raw.invalid_utf8() {
-        watch.warn(Warning::NotUtf8 {
-            name: invalid.name.clone(),
-            n: invalid.n,
-            first: invalid.first,
-        });
-    }
+    let mut warnings = Vec::new();
+    let raw = RawInput::read(source, &mut warnings)?;
+    warnings.into_iter().for_each(|warning| watch.warn(warning));
     watch.check()?;
     Ok(raw)
 }

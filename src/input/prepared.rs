@@ -7,9 +7,10 @@ use anyhow::Result;
 use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec, longest_window};
 
 use super::prompts::{Generation, RawPrompts};
-use super::text::{self, InvalidUtf8, Text};
+use super::text::{self, Text};
 use super::{Part, Plan, Source, TemplateChoice, TextSource, Windowing, texts};
 use crate::engine::Model;
+use crate::report::Warning;
 
 /// The windows of an input that are wanted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,30 +33,20 @@ pub enum RawInput<'s> {
 }
 
 impl<'s> RawInput<'s> {
-    /// Reads the files that `source` names, and its chat template if that is a file too.
+    /// Reads the files that `source` names, and its chat template if that is a file too. Warns of bytes
+    /// that are not UTF-8.
     ///
     /// # Errors
     /// A file that cannot be read, is empty or too long, or holds no prompts.
-    pub fn read(source: &'s Source) -> Result<Self> {
+    pub fn read(source: &'s Source, warnings: &mut Vec<Warning>) -> Result<Self> {
         Ok(match source {
-            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source)?),
+            Source::Prompts(source) => Self::Prompts(RawPrompts::read(source, warnings)?),
             Source::Texts(source) => {
-                let texts = source.texts.iter().map(|named| text::read(&named.path));
+                let texts = source.texts.iter();
+                let texts = texts.map(|named| text::read(&named.path, warnings));
                 Self::Texts(source, texts.collect::<Result<_>>()?)
             }
         })
-    }
-
-    /// The bytes that are not UTF-8, by file.
-    #[must_use]
-    pub fn invalid_utf8(&self) -> Vec<&InvalidUtf8> {
-        match self {
-            Self::Texts(_, texts) => {
-                let invalid = texts.iter().filter_map(|text| text.invalid_utf8.as_ref());
-                invalid.collect()
-            }
-            Self::Prompts(raw) => raw.file.invalid_utf8.iter().collect(),
-        }
     }
 
     /// Returns whether prompts stay as they are because `model` has no chat template.

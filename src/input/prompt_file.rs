@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 
 use super::source::{GROUP_NAMES, is_group_name};
 use super::text::{self, Text};
+use crate::report::Warning;
 
 /// A prompt, and its line in the file, from 1.
 #[derive(Debug, PartialEq)]
@@ -22,8 +23,12 @@ pub struct PromptLine {
 
 /// Reads the first `max` prompts of a file, or all of them, and returns with them what identifies the
 /// file; its text is no longer needed.
-pub fn read(path: &Path, max: Option<u32>) -> Result<(Text, Vec<PromptLine>)> {
-    let mut file = text::read(path)?;
+pub fn read(
+    path: &Path,
+    max: Option<u32>,
+    warnings: &mut Vec<Warning>,
+) -> Result<(Text, Vec<PromptLine>)> {
+    let mut file = text::read(path, warnings)?;
     let lines = parse(&file.text, max)
         .map_err(|(line, what)| anyhow!("{}: line {line}: {what}", path.display()))?;
     if lines.is_empty() {
@@ -59,20 +64,17 @@ fn parse(text: &str, max: Option<u32>) -> Result<Vec<PromptLine>, (usize, String
     };
     let max = max.map_or(usize::MAX, |max| max as usize);
     let prompts = lines.take(max).map(|(index, line)| {
-        let line_number = index + 1;
-        let content = match is_json {
-            false if is_prompt_in_json(line) => Err((line_number, MIXED.to_owned())),
-            false => Ok(PromptContent::Text(line.to_owned())),
-            true => PromptContent::from_json(line).map_err(|what| (line_number, what)),
-        };
-        let group = match is_json {
-            false => Ok(None),
-            true => group(line).map_err(|what| (line_number, what)),
+        let number = index + 1;
+        let fault = |what| (number, what);
+        let (content, group) = match is_json {
+            true => (PromptContent::from_json(line), group(line)),
+            false if is_prompt_in_json(line) => return Err(fault(MIXED.to_owned())),
+            false => (Ok(PromptContent::Text(line.to_owned())), Ok(None)),
         };
         Ok(PromptLine {
-            number: line_number,
-            content: content?,
-            group: group?,
+            number,
+            content: content.map_err(fault)?,
+            group: group.map_err(fault)?,
         })
     });
     let prompts: Vec<PromptLine> = prompts.collect::<Result<_, _>>()?;

@@ -12,6 +12,7 @@ use super::prompt_file::{self, PromptLine};
 use super::text::Text;
 use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, Model};
+use crate::report::Warning;
 
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
@@ -51,8 +52,8 @@ pub enum GenerationStep {
 
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
-    pub fn read(source: &'s PromptSource) -> Result<Self> {
-        let (file, lines) = prompt_file::read(&source.path, source.max_prompts)?;
+    pub fn read(source: &'s PromptSource, warnings: &mut Vec<Warning>) -> Result<Self> {
+        let (file, lines) = prompt_file::read(&source.path, source.max_prompts, warnings)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -104,18 +105,24 @@ impl<'s> RawPrompts<'s> {
         let longest_of_all = longest_window(&plan.windows);
         let mut plan = plan.limited(selection.max_rows);
         let longest_window = longest_window(&plan.windows);
-        let shard = plan.keep(selection.part)?;
         if source.generate.is_some() {
-            let mut windows = plan.with_first(selection.n_first_rows);
+            let n_first = plan.first(selection.n_first_rows).len();
+            if let Some(part) = selection.part {
+                // Refused before hours of work.
+                part.of(plan.windows.len(), plan.n_rows())?;
+            }
+            let is_wanted = |i| i < n_first || selection.part.is_none_or(|part| part.has(i));
+            let windows = plan.windows.iter_mut().enumerate();
+            let windows = windows.filter_map(|(i, window)| is_wanted(i).then_some(window));
             generate(
-                &mut windows,
+                windows.collect(),
                 &prompts,
                 longest_of_all,
                 model,
                 &mut generation,
             )?;
-            plan.replace(&windows);
         }
+        let shard = plan.keep(selection.part)?;
         Ok(PreparedInput {
             shard,
             n_ctx: source.n_ctx.unwrap_or(longest_of_all),
@@ -262,7 +269,7 @@ fn messages(content: &PromptContent) -> Result<String> {
 /// prompt. `longest` is the longest window of all, be it one of these or not, so that every part of
 /// the prompts is continued by the same context.
 fn generate<M: Model>(
-    windows: &mut [WindowSpec],
+    windows: Vec<&mut WindowSpec>,
     prompts: &[Prompt],
     longest: u32,
     model: &M,
@@ -277,7 +284,11 @@ fn generate<M: Model>(
     };
     (generation.on_step)(GenerationStep::Begin {
         n_prompts: windows.len() as u64,
-        n_tokens: windows.iter().filter_map(n_missing).map(u64::from).sum(),
+        n_tokens: windows
+            .iter()
+            .filter_map(|window| n_missing(window))
+            .map(u64::from)
+            .sum(),
     })?;
     for window in windows {
         // A window that `-n` has cut may end within its prompt.

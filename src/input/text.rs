@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use kl_formats::{Found, TextIdentity, hex};
 use sha2::{Digest, Sha256};
 
+use crate::report::Warning;
+
 /// llama.cpp counts a text's bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
 
@@ -15,79 +17,61 @@ const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
 pub struct Text {
     pub text: String,
     pub identity: TextIdentity,
-    pub invalid_utf8: Option<InvalidUtf8>,
 }
 
-/// Bytes of a text that are not UTF-8, and were read as U+FFFD.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidUtf8 {
-    /// The file, as given.
-    pub name: String,
-    /// The number of such bytes.
-    pub n: usize,
-    /// The offset of the first.
-    pub first: usize,
-}
-
-/// Reads a text from a file, or from standard input for `-`.
-pub fn read(path: &Path) -> Result<Text> {
-    let is_stdin = path.as_os_str() == "-";
-    let name = if is_stdin {
-        "-".into()
-    } else {
-        path.file_name().unwrap_or_default().to_string_lossy()
-    };
-    if !is_stdin && path.is_dir() {
-        bail!("{}: is a folder: name a file in it", path.display());
-    }
-    if !is_stdin && fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
-        bail!(
-            "{}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it",
-            path.display()
-        );
-    }
-    let bytes = if is_stdin {
-        let mut bytes = Vec::new();
-        io::stdin()
-            .read_to_end(&mut bytes)
-            .context("standard input: cannot be read")?;
-        bytes
-    } else {
-        fs::read(path).with_context(|| {
-            let shown = path.display();
-            // llama.cpp's tools call the number of threads so.
-            match shown.to_string().parse::<u32>() {
-                Ok(n) => {
-                    format!("{shown}: cannot be read as a text (for {n} threads: --threads {n})")
-                }
-                Err(_) => format!("{shown}: cannot be read"),
-            }
-        })?
+/// Reads a text from a file, or from standard input for `-`. Warns of bytes that are not UTF-8, which
+/// become U+FFFD.
+pub fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Text> {
+    let shown = path.display();
+    let (bytes, name) = match path.as_os_str() == "-" {
+        true => {
+            let mut bytes = Vec::new();
+            let read = io::stdin().read_to_end(&mut bytes);
+            read.context("standard input: cannot be read")?;
+            (bytes, "-".into())
+        }
+        false => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            (read_file(path)?, name)
+        }
     };
     if bytes.is_empty() {
-        bail!("{}: is empty: there is nothing to tokenize", path.display());
+        bail!("{shown}: is empty: there is nothing to tokenize");
     }
     if let Some(first) = bytes.iter().position(|&byte| byte == 0) {
-        bail!("{}: not a text: {}", path.display(), instead(path, first));
+        bail!("{shown}: not a text: {}", instead(path, first));
     }
     let mut identity = TextIdentity::named(name);
     identity.bytes = Some(bytes.len() as u64);
     identity.sha256 = Some(hex(&Sha256::digest(&bytes)));
-    let mut invalid_utf8 = None;
     let text = String::from_utf8(bytes).unwrap_or_else(|error| {
         let bytes = error.as_bytes();
         let chunks = bytes.utf8_chunks();
-        invalid_utf8 = Some(InvalidUtf8 {
-            name: path.display().to_string(),
+        warnings.push(Warning::NotUtf8 {
+            name: shown.to_string(),
             n: chunks.map(|chunk| chunk.invalid().len()).sum(),
             first: error.utf8_error().valid_up_to(),
         });
         String::from_utf8_lossy(bytes).into_owned()
     });
-    Ok(Text {
-        text,
-        identity,
-        invalid_utf8,
+    Ok(Text { text, identity })
+}
+
+/// Reads a file, unless it is a folder or too long.
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    if path.is_dir() {
+        bail!("{shown}: is a folder: name a file in it");
+    }
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > MAX_TEXT_BYTES) {
+        bail!("{shown}: is longer than 2 GiB, more than llama.cpp tokenizes at once: split it");
+    }
+    fs::read(path).with_context(|| {
+        // llama.cpp's tools call the number of threads so.
+        match shown.to_string().parse::<u32>() {
+            Ok(n) => format!("{shown}: cannot be read as a text (for {n} threads: --threads {n})"),
+            Err(_) => format!("{shown}: cannot be read"),
+        }
     })
 }
 

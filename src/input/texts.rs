@@ -38,14 +38,13 @@ pub(super) fn in_windows<M: Model>(
     }
     let plan = all.limited(max_rows);
     let has_groups = source.texts.iter().any(|named| named.group.is_some());
-    if !has_groups {
-        let text = identities.pop().unwrap_or_default();
-        return Ok(PreparedInput::of_text(plan, windowing, bos, text));
-    }
-    let text = identity_of_all(source, &identities);
+    let text = match has_groups {
+        true => identity_of_all(source, &identities),
+        false => identities.pop().unwrap_or_default(),
+    };
     Ok(PreparedInput {
         texts: identities,
-        groups: Some(Groups::of_each(groups)),
+        groups: has_groups.then(|| Groups::of_each(groups)),
         ..PreparedInput::of_text(plan, windowing, bos, text)
     })
 }
@@ -161,7 +160,8 @@ mod tests {
         let engine = FakeEngine::default();
         let model = engine.load(path, &ModelOptions::default()).unwrap();
         let texts = source.texts.iter();
-        let texts = texts.map(|named| crate::input::text::read(&named.path).unwrap());
+        let texts =
+            texts.map(|named| crate::input::text::read(&named.path, &mut Vec::new()).unwrap());
         in_windows(source, texts.collect(), &model, max_rows).unwrap()
     }
 

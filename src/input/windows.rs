@@ -4,7 +4,6 @@
 //! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
 //! logits at position `i` predicts the token at `i + 1`.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -112,6 +111,11 @@ impl Part {
     pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
         let from = windows.into_iter().skip(self.index as usize);
         from.step_by(self.count as usize).collect()
+    }
+
+    /// Returns true if the window with this index among all windows belongs to this part.
+    pub(super) fn has(self, index: usize) -> bool {
+        index % self.count as usize == self.index as usize
     }
 
     /// `1-of-3`.
@@ -234,7 +238,12 @@ impl Plan {
         for index in shuffled(all.len(), DEFAULT_SEED) {
             if let Some(window) = all.get(index).filter(|_| left > 0) {
                 let mut window = window.clone();
-                cut_rows(&mut window, left);
+                if left < u64::from(window.n_rows) {
+                    window.n_rows = left as u32;
+                    // The token after the last scored row stays, so that its likelihood is still known.
+                    let scored_end = window.first_scored + window.n_rows;
+                    window.tokens.truncate(scored_end as usize + 1);
+                }
                 left -= u64::from(window.n_rows);
                 self.windows.push(window);
             }
@@ -280,27 +289,6 @@ impl Plan {
         whole.get(..n_first).unwrap_or(whole)
     }
 
-    /// The [`first`](Self::first) windows of the whole, then those of this plan that are not among
-    /// them.
-    #[must_use]
-    pub(super) fn with_first(&self, n_rows: u64) -> Vec<WindowSpec> {
-        let mut windows = self.first(n_rows).to_vec();
-        let numbers: HashSet<u32> = windows.iter().map(|window| window.window).collect();
-        let others = self.windows.iter();
-        windows.extend(others.filter(|w| !numbers.contains(&w.window)).cloned());
-        windows
-    }
-
-    /// Replaces the windows that have the numbers of these.
-    pub(super) fn replace(&mut self, windows: &[WindowSpec]) {
-        let by_number: HashMap<_, _> = windows.iter().map(|w| (w.window, w)).collect();
-        for window in self.whole.iter_mut().flatten().chain(&mut self.windows) {
-            if let Some(&new) = by_number.get(&window.window) {
-                window.clone_from(new);
-            }
-        }
-    }
-
     /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
     /// scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
     /// whole chunk are left out.
@@ -331,16 +319,6 @@ impl Plan {
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)
-    }
-}
-
-/// Cuts a window so that at most `max_rows` of its rows are scored. The token after the last
-/// scored row stays, so that its likelihood is still known.
-fn cut_rows(window: &mut WindowSpec, max_rows: u64) {
-    if max_rows < u64::from(window.n_rows) {
-        window.n_rows = max_rows as u32;
-        let scored_end = window.first_scored as usize + window.n_rows as usize;
-        window.tokens.truncate(scored_end + 1);
     }
 }
 
@@ -504,16 +482,7 @@ mod tests {
             part.keep(Some("1/4".parse().unwrap())).unwrap();
             assert_eq!(part.whole(), all.windows);
             assert_eq!(part.first(n_rows), &all.windows[..n], "{n_rows}");
-            let mut windows = part.with_first(n_rows);
-            let numbers = windows.iter().map(|window| window.window);
-            let others = [1, 5].into_iter().filter(|&other| other >= n as u32);
-            assert!(numbers.eq((0..n as u32).chain(others)), "{n_rows}");
-            for window in &mut windows {
-                window.tokens[1] = 77;
-            }
-            part.replace(&windows);
-            assert!(part.windows.iter().all(|window| window.tokens[1] == 77));
-            assert_eq!(part.first(n_rows), &windows[..n]);
+            assert!(part.windows.iter().map(|window| window.window).eq([1, 5]));
         }
     }
 

@@ -36,16 +36,9 @@ impl<S: Send> Sources<fn() -> S> {
     /// One source that is there already, whose rows the CPU computes.
     pub fn ready(source: S) -> Sources<impl Fn() -> Result<S, Error> + Sync> {
         let source = Mutex::new(Some(source));
-        Sources::one(move || locked(&source).take().ok_or(Error::WorkerLost))
-    }
-}
-
-impl<F> Sources<F> {
-    /// One source, whose rows the CPU computes.
-    pub fn one(make: F) -> Self {
-        Self {
+        Sources {
             n: 1,
-            make,
+            make: move || locked(&source).take().ok_or(Error::WorkerLost),
             device: None,
             n_windows: 1,
         }

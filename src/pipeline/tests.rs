@@ -61,7 +61,7 @@ fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) 
 fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, piece: u32) {
     let file = std::fs::File::create(path).unwrap();
     let writer = native_writer(file, plan, encoding, piece);
-    let source = Sources::one(|| Ok(fake(1, n_batch)));
+    let source = Sources::ready(fake(1, n_batch));
     write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
@@ -70,7 +70,7 @@ fn write_klpy(path: &Path, plan: &Plan) {
     let target = Target::new(klpy::KIND, None).unwrap();
     let about = about(klpy::KIND, plan);
     let writer = Writer::create(file, path, target, &about, &plan.windows).unwrap();
-    let source = Sources::one(|| Ok(fake(1, 5)));
+    let source = Sources::ready(fake(1, 5));
     write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();
 }
 
@@ -347,12 +347,9 @@ fn a_caller_can_stop_either_way() {
     assert!(matches!(stopped, Err(Error::Interrupted)));
 
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);
-    let stopped = write_reference(
-        Sources::one(|| Ok(fake(1, 4))),
-        &plan.windows,
-        writer,
-        |_| Err(Error::Interrupted),
-    );
+    let stopped = write_reference(Sources::ready(fake(1, 4)), &plan.windows, writer, |_| {
+        Err(Error::Interrupted)
+    });
     assert!(matches!(stopped, Err(Error::Interrupted)));
 }
 
@@ -383,7 +380,7 @@ fn a_disk_that_fills_up_is_the_error_that_is_returned() {
     for room in [2000, 5000, whole - 1] {
         let writer = native_writer(FullDisk(room), &plan, Encoding::F32, 4);
         let error = write_reference(
-            Sources::one(|| Ok(fake(1, 4))),
+            Sources::ready(fake(1, 4)),
             &plan.windows,
             writer,
             |_| Ok(()),
