@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Found, Reference, ReferenceSummary, Shard, States, sniff};
+use kl_formats::{About, Found, Reference, ReferenceSummary, Shard, SidecarHeader, States, sniff};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -14,7 +14,7 @@ use super::context::{
 use super::devices::{check_reference_offload, connect_devices, load};
 use super::differences;
 use super::evaluation::{
-    Evaluated, Evaluation, Measures, ScoredTokens, SidecarFile, evaluate_each,
+    Evaluated, Evaluation, Measures, SidecarFile, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
@@ -63,18 +63,14 @@ fn against_file<E: Engine>(
     if let Some(shard) = reference.about().shard {
         watch.warn(Warning::PartOfReference(shard));
     }
-    let shard = shard(settings, &reference)?;
     let summary = ReferenceSummary::of(&reference)?;
     let run = Run {
         settings,
         engine,
         watch,
-        shard,
-        tokens: tokens(settings, &reference, shard),
-        against: Against::File {
-            path,
-            summary: &summary,
-        },
+        header: header(settings, &reference, summary)?,
+        path,
+        ref_model: None,
     };
     let info = ReferenceInfo::new(reference.about());
     drop(reference);
@@ -124,57 +120,54 @@ fn against_model<E: Engine>(
     if model.run.model.n_gpu_layers != settings.run.model.n_gpu_layers {
         check_reference_offload(engine, &model.run, watch)?;
     }
-    let reference = ref_model::load(model, settings, engine, watch)?;
-    warn_of_overlap(&reference.windows(), watch);
-    let shard = |part| reference.shard(part);
-    let shard = settings.results.part.map(shard).transpose()?;
+    let ref_model = ref_model::load(model, settings, engine, watch)?;
+    let reference = ref_model.windows();
+    warn_of_overlap(&reference, watch);
     let run = Run {
         settings,
         engine,
         watch,
-        shard,
-        tokens: tokens(settings, &reference.windows(), shard),
-        against: Against::Model(&reference),
+        header: header(settings, &reference, ref_model.summary.clone())?,
+        path: &model.path,
+        ref_model: Some(&ref_model),
     };
-    let report = run.evaluate(ReferenceInfo::new(&reference.about));
-    reference.model.drop_last();
+    let report = run.evaluate(ReferenceInfo::new(reference.about()));
+    ref_model.model.drop_last();
     Ok(report)
 }
 
 /// Checks a model and its output before it is loaded, and before hours are spent on what comes before
-/// it. `against` is the reference, if it is known, and which of its tokens are evaluated. Returns the
-/// sidecar.
+/// it. `header` is what its sidecar will record of the reference, if that is known. Returns the sidecar.
 fn look_ahead<E: Engine>(
     settings: &EvaluateSettings,
     engine: &E,
     path: &Path,
-    against: Option<(&ReferenceSummary, ScoredTokens)>,
+    header: Option<&SidecarHeader>,
 ) -> Result<Option<SidecarFile>> {
     let sidecar = SidecarFile::create(&settings.results, path)?;
     let model = &engine.inspect(path)?;
     if let Some(finished) = sidecar.as_ref().and_then(|file| file.finished.as_ref()) {
         finished.check_model(model, false)?;
-        if let Some((reference, tokens)) = against {
-            finished.check_reference(reference)?;
-            finished.check_tokens(tokens)?;
+        if let Some(header) = header {
+            finished.check_reference(&header.reference)?;
+            finished.check_tokens(header)?;
         }
     }
     Ok(sidecar)
 }
 
-/// The tokens of the reference that are evaluated.
-fn tokens(
+/// The sidecars' record of the reference, and of which of its tokens are evaluated.
+fn header(
     settings: &EvaluateSettings,
     reference: &Reference,
-    shard: Option<Shard>,
-) -> ScoredTokens {
+    summary: ReferenceSummary,
+) -> Result<SidecarHeader> {
     let max_rows = settings.run.max_rows;
-    let of_file = to_share(reference, max_rows).map(|(_, n_rows)| n_rows);
-    ScoredTokens {
-        n_records: of_file.or(max_rows),
-        shard,
-        until: settings.until.map(RelativeWidth::get),
-    }
+    let n_rows = to_share(reference, max_rows).map(|(_, n_rows)| n_rows);
+    let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
+    header.shard = shard(settings, reference)?;
+    header.until = settings.until.map(RelativeWidth::get);
+    Ok(header)
 }
 
 /// Finds the part of the reference's windows to evaluate; `None`: all.
@@ -217,48 +210,17 @@ fn check_reference(about: &About, n_ctx: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// The reference that models are evaluated against: a file or a model.
-enum Against<'r, M> {
-    /// A file, which must keep its fingerprint.
-    File {
-        path: &'r Path,
-        summary: &'r ReferenceSummary,
-    },
-    /// A model that runs beside them.
-    Model(&'r RefModel<M>),
-}
-
-impl<M: Model> Against<'_, M> {
-    /// Opens it for one of the models: a stream can only be read from its start.
-    fn open(&self) -> Result<(Reference, ReferenceSummary)> {
-        match self {
-            Self::File { path, summary } => open_again(path, summary.fingerprint.as_deref()),
-            Self::Model(model) => Ok((model.windows(), model.summary.clone())),
-        }
-    }
-
-    /// Describes it as sidecars record it.
-    fn summary(&self) -> &ReferenceSummary {
-        match self {
-            Self::File { summary, .. } => summary,
-            Self::Model(model) => &model.summary,
-        }
-    }
-
-    /// Returns true if an accelerator computes its rows.
-    fn is_offloaded(&self) -> bool {
-        matches!(self, Self::Model(reference) if reference.model.facts().is_offloaded)
-    }
-}
-
 /// A run over one reference.
 struct Run<'r, 'e, E: Engine> {
     settings: &'r EvaluateSettings,
     engine: &'e E,
     watch: &'r Watch<'r>,
-    shard: Option<Shard>,
-    tokens: ScoredTokens,
-    against: Against<'r, E::Model<'e>>,
+    /// What the sidecars of all models record alike.
+    header: SidecarHeader,
+    /// The reference: a file, which must keep its fingerprint, or a model.
+    path: &'r Path,
+    /// The model, if it is one, which runs beside the evaluated ones.
+    ref_model: Option<&'r RefModel<E::Model<'e>>>,
 }
 
 impl<'e, E: Engine> Run<'_, 'e, E> {
@@ -270,24 +232,29 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             &settings.models,
             &settings.results,
             |path| self.look_ahead(path).map(drop),
-            |path, info, is_last| self.evaluate_one(path, info, is_last),
+            |path, is_last| self.evaluate_one(path, is_last),
         )
     }
 
     fn look_ahead(&self, path: &Path) -> Result<Option<SidecarFile>> {
-        let against = Some((self.against.summary(), self.tokens));
-        look_ahead(self.settings, self.engine, path, against)
+        look_ahead(self.settings, self.engine, path, Some(&self.header))
     }
 
-    /// Runs a model over the reference. `info` describes the reference, and `is_last` states whether the
-    /// process ends after this model.
-    fn evaluate_one(&self, path: &Path, info: &ReferenceInfo, is_last: bool) -> Result<Evaluated> {
+    /// Runs a model over the reference. `is_last` states whether the process ends after this model.
+    fn evaluate_one(&self, path: &Path, is_last: bool) -> Result<Evaluated> {
         let Self {
-            settings, watch, ..
+            settings,
+            watch,
+            ref_model,
+            ..
         } = self;
         let run = &settings.run;
         let sidecar = self.look_ahead(path)?;
-        let (mut reference, reference_summary) = self.against.open()?;
+        // Opened for each model: a stream can only be read from its start.
+        let mut reference = match ref_model {
+            Some(model) => model.windows(),
+            None => open_again(self.path, &self.header.reference)?,
+        };
         let started = Instant::now();
         let precedent = Precedent::of(reference.about().backend.as_ref());
         let room = || Room {
@@ -296,6 +263,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             beside: None,
         };
         let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
+        let facts = model.facts();
         let vocabulary = settings.vocabulary;
         let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
         let longest = reference.longest_window();
@@ -307,15 +275,16 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         check_parallel(run, &model)?;
         let windows = reference.windows().into_iter().flatten();
         let window_rows = windows.map(|window| window.n_rows).max().unwrap_or(n_ctx);
-        let decoding = match self.against {
-            Against::File { .. } => Decoding::of(&model, window_rows),
+        let decoding = match ref_model {
+            None => Decoding::of(&model, window_rows),
             // The reference model decodes window by window beside it.
-            Against::Model(_) => Decoding::of(&model, window_rows).one_by_one(),
+            Some(_) => Decoding::of(&model, window_rows).one_by_one(),
         };
-        let identity = model.facts().identity.clone();
-        check_models(reference.about().model.as_ref(), &identity, watch);
-        let sidecar_of = |sidecar: &SidecarFile| sidecar.begun(&identity, &reference_summary);
-        let begun = sidecar.as_ref().and_then(sidecar_of);
+        check_models(about.model.as_ref(), &facts.identity, watch);
+        let mut header = self.header.clone();
+        header.model = Some(facts.identity.clone());
+        header.n_vocab_compared = Some(n_compared);
+        let begun = sidecar.as_ref().and_then(|sidecar| sidecar.begun(&header));
         let precedent = precedent.or_begun(begun.as_ref());
         let options = context_options(run, n_ctx, decoding, precedent);
         let n_windows = reference.windows().map(|windows| windows.len());
@@ -326,69 +295,56 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
                 here: &backend,
                 there,
                 n_ctx,
-                has_attention: model.facts().has_attention,
+                has_attention: facts.has_attention,
             };
             run.warn(watch);
         }
-        reference.set_bos(model.facts().bos());
+        header.backend = Some(backend);
+        reference.set_bos(facts.bos());
         let device = DeviceClock::default();
         let head =
             |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
         let mut rows = open_rows(reference, head, watch)?;
+        let ref_is_offloaded = ref_model.is_some_and(|of| of.model.facts().is_offloaded);
         let computes_reference = match &rows.here {
             Some(here) => here.is_on_device(),
-            None => self.against.is_offloaded(),
+            None => ref_is_offloaded,
         };
         rows.device = computes_reference.then(|| device.clone());
+        rows.n_entries = n_compared as usize;
+        let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
 
+        let contexts = rows.contexts.clone();
+        let make = || {
+            let decoder = model.decoder(&options)?;
+            if let Some(reference) = ref_model {
+                contexts.give(Box::new(reference.decoder()?));
+            }
+            Ok(decoder)
+        };
+        let sources = Sources {
+            n: run.n_contexts(facts.is_offloaded || ref_is_offloaded) as usize,
+            make,
+            device: facts.is_offloaded.then_some(device),
+            n_windows: options.n_seq as usize,
+        };
         let evaluation = Evaluation {
             path,
-            reference: info,
+            reference: &about,
             settings: &settings.results,
             watch,
-            model: identity,
-            n_vocab_compared: n_compared,
-            backend: Some(backend),
-            reference_summary,
-            groups: about.groups.clone(),
-            prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
+            header,
             measures: Measures::new(
                 &settings.results.stats,
                 about.values,
                 about.holds_log_probabilities(),
             ),
-            shard: self.shard,
-            until: settings.until.map(RelativeWidth::get),
-            is_stored: false,
-            is_resumable: true,
             tokens: Some(&model),
             not_available: Vec::new(),
             started,
-            loaded: started.elapsed(),
         };
-        rows.n_entries = n_compared as usize;
-        let rows = rows.choose(run.max_rows, self.shard, settings.until.is_some());
-        let (against, contexts) = (&self.against, rows.contexts.clone());
-        let make = || {
-            let decoder = model.decoder(&options)?;
-            if let Against::Model(reference) = against {
-                contexts.give(Box::new(reference.decoder()?));
-            }
-            Ok(decoder)
-        };
-        let n = run.n_contexts(model.facts().is_offloaded || self.against.is_offloaded()) as usize;
-        let device = model.facts().is_offloaded.then_some(device);
-        let evaluated = evaluation.run(
-            sidecar,
-            rows,
-            Sources {
-                n,
-                make,
-                device,
-                n_windows: options.n_seq as usize,
-            },
-        )?;
-        drop((evaluation, contexts));
+        let evaluated = evaluation.run(sidecar, rows, sources)?;
+        drop(contexts);
         if is_last {
             model.drop_last();
         }

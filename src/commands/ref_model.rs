@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kl_formats::{About, Kind, Reference, ReferenceSummary, Rows, Shard, WindowSpec};
+use kl_formats::{About, Kind, Reference, ReferenceSummary, Rows, WindowSpec};
 
 use super::calls::Decoding;
 use super::context::{
@@ -14,7 +14,7 @@ use super::input;
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
 use crate::engine::{Beside, ContextOptions, Engine, EngineError, GpuLayers, Model, Room};
-use crate::input::{Part, Selection};
+use crate::input::Selection;
 use crate::report::number::{bytes, count};
 
 /// The kind of reference that a model is.
@@ -128,14 +128,6 @@ fn file_bytes(engine: &impl Engine, path: &Path) -> Result<u64, EngineError> {
 }
 
 impl<M: Model> RefModel<M> {
-    /// The part of the windows that is to be evaluated.
-    ///
-    /// # Errors
-    /// If there are fewer windows than parts.
-    pub fn shard(&self, part: Part) -> Result<Shard> {
-        part.of(self.windows.len(), kl_formats::n_rows(&self.windows))
-    }
-
     /// Its windows, whose rows contexts of the model compute.
     pub fn windows(&self) -> Reference {
         let entries = self.windows.iter().map(WindowSpec::entry).collect();

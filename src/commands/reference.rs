@@ -39,20 +39,19 @@ pub fn refuse_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens a run's reference again.
+/// Opens a run's reference again, which sidecars record like this.
 ///
 /// # Errors
-/// If the file cannot be read, or no longer has this fingerprint.
-pub fn open_again(path: &Path, fingerprint: Option<&str>) -> Result<(Reference, ReferenceSummary)> {
+/// If the file cannot be read, or no longer has the same fingerprint.
+pub fn open_again(path: &Path, summary: &ReferenceSummary) -> Result<Reference> {
     let reference = Reference::open(path)?;
-    let summary = ReferenceSummary::of(&reference)?;
-    if summary.fingerprint.as_deref() != fingerprint {
+    if reference.fingerprint()? != summary.fingerprint {
         bail!(
             "{}: was replaced while models were evaluated against it: run again",
             path.display()
         );
     }
-    Ok((reference, summary))
+    Ok(reference)
 }
 
 /// Warns if windows overlap and score the tokens they share more than once.

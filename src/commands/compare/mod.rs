@@ -9,9 +9,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use kl_formats::{About, ModelIdentity, Reference, ReferenceSummary, States, WindowSpec};
+use kl_formats::{
+    About, ModelIdentity, Reference, ReferenceSummary, SidecarHeader, States, WindowSpec,
+};
 
-use super::evaluation::{Evaluated, Evaluation, Measures, SidecarFile, evaluate_each};
+use super::evaluation::{
+    Evaluated, Evaluation, Measures, SidecarFile, evaluate_each, header_against,
+};
 use super::observer::{Observer, Watch};
 use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
 use super::settings::CompareSettings;
@@ -35,49 +39,49 @@ pub fn compare<E: Engine + Sync>(
     let info = ReferenceInfo::new(reference.about());
     let windows = read_windows(&reference, watch)?;
     let summary = ReferenceSummary::of(&reference)?;
+    let mut header = header_against(reference.about(), summary, None);
+    header.stored = true;
     drop(reference);
     let look_ahead = |path: &Path| {
         let sidecar = SidecarFile::create(&settings.results, path)?;
         let model = &identity(Reference::open(path)?.about());
         if let Some(finished) = sidecar.and_then(|file| file.finished) {
             finished.check_model(model, true)?;
-            finished.check_reference(&summary)?;
+            finished.check_reference(&header.reference)?;
         }
         Ok(())
     };
-    let others = &settings.others;
     Ok(evaluate_each(
         watch,
         info,
-        others,
+        &settings.others,
         &settings.results,
         look_ahead,
-        |path, info, _| {
-            let fingerprint = summary.fingerprint.as_deref();
-            compare_one(settings, engine, watch, path, info, &windows, fingerprint)
-        },
+        |path, _| compare_one(settings, engine, watch, path, &windows, header.clone()),
     ))
 }
 
-/// Compares one file with the reference, of all whose `windows` and the `fingerprint` are known: it
-/// must still be the one that the run began with. `engine` computes rows of hidden states.
+/// Compares one file with the reference, of all whose `windows` are known; `header` is what sidecars
+/// record of it. `engine` computes rows of hidden states.
 fn compare_one<E: Engine + Sync>(
     settings: &CompareSettings,
     engine: &E,
     watch: &Watch<'_>,
     path: &Path,
-    info: &ReferenceInfo,
     windows: &[WindowSpec],
-    fingerprint: Option<&str>,
+    mut header: SidecarHeader,
 ) -> Result<Evaluated> {
     let started = Instant::now();
     let sidecar = SidecarFile::create(&settings.results, path)?;
     // Opened anew for each file: a stream can only be read from its start.
-    let (reference, reference_summary) = open_again(&settings.reference, fingerprint)?;
+    let reference = open_again(&settings.reference, &header.reference)?;
     let other = Reference::open(path)?;
     let (about, other_about) = (reference.about().clone(), other.about().clone());
     let vocabulary = settings.vocabulary;
     let n_compared = check_vocabularies(&about, &other_about, vocabulary, watch)?;
+    header.model = Some(identity(&other_about));
+    header.n_vocab_compared = Some(n_compared);
+    header.backend.clone_from(&other_about.backend);
     let other_windows = read_windows(&other, watch)?;
     let pairs = pair(
         &Side::new(&reference, windows),
@@ -93,31 +97,21 @@ fn compare_one<E: Engine + Sync>(
 
     let evaluation = Evaluation {
         path,
-        reference: info,
+        reference: &about,
         settings: &settings.results,
         watch,
-        model: identity(&other_about),
-        n_vocab_compared: n_compared,
-        backend: other_about.backend.clone(),
-        reference_summary,
-        groups: about.groups.clone(),
-        prompts: about.prompts.as_ref().map(|prompts| prompts.labels()),
+        header,
         measures: Measures::new(
             &settings.results.stats,
             about.values,
             about.holds_log_probabilities() || other_about.holds_log_probabilities(),
         ),
-        shard: None,
-        is_stored: true,
-        until: None,
-        is_resumable: false,
         tokens: None,
         not_available: match has_tokens {
             true => Vec::new(),
             false => vec![NotAvailable::without_token_ids()],
         },
         started,
-        loaded: started.elapsed(),
     };
     let indices = |index: fn(&Pair) -> usize| pairs.iter().map(index).collect::<Vec<_>>();
     let windows = pairs.iter().map(|pair| pair.window.clone()).collect();

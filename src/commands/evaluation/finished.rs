@@ -20,25 +20,6 @@ pub struct Finished {
     pub header: SidecarHeader,
 }
 
-/// The tokens that an evaluation scores.
-#[derive(Clone, Copy, PartialEq)]
-pub struct ScoredTokens {
-    /// The most records; of a part, those of the whole. `None` where that is known only at the end.
-    pub n_records: Option<u64>,
-    pub shard: Option<Shard>,
-    pub until: Option<f64>,
-}
-
-impl ScoredTokens {
-    fn of(header: &SidecarHeader) -> Self {
-        Self {
-            n_records: header.of_whole().n_records,
-            shard: header.shard,
-            until: header.until,
-        }
-    }
-}
-
 impl Finished {
     /// Reads the header of the sidecar at `path`; `None` if there is none.
     ///
@@ -115,19 +96,12 @@ impl Finished {
     }
 
     /// Refuses the evaluation of other tokens.
-    pub fn check_tokens(&self, tokens: ScoredTokens) -> Result<()> {
-        let held = ScoredTokens::of(&self.header);
-        if held == tokens {
-            return Ok(());
+    pub fn check_tokens(&self, header: &SidecarHeader) -> Result<()> {
+        let mut both = tokens_of(&self.header).into_iter().zip(tokens_of(header));
+        match both.find(|(held, wanted)| held != wanted) {
+            None => Ok(()),
+            Some((held, wanted)) => Err(self.refused(format!("holds {held}, not {wanted}"))),
         }
-        let [held, wanted] = if held.n_records != tokens.n_records {
-            [held, tokens].map(|of| count_or_all(of.n_records))
-        } else if held.shard != tokens.shard {
-            [held, tokens].map(|of| part_or_all(of.shard))
-        } else {
-            [held, tokens].map(|of| until_or_all(of.until))
-        };
-        Err(self.refused(format!("holds {held}, not {wanted}")))
     }
 
     /// Refuses any other evaluation than its own. What the files are called does not count, nor
@@ -136,7 +110,7 @@ impl Finished {
         let model = header.model.clone().unwrap_or_default();
         self.check_model(&model, header.stored)?;
         self.check_reference(&header.reference)?;
-        self.check_tokens(ScoredTokens::of(header))?;
+        self.check_tokens(header)?;
         let mut held = self.header.clone();
         held.reference.clone_from(&header.reference);
         held.model.clone_from(&header.model);
@@ -212,16 +186,16 @@ fn described(reference: &ReferenceSummary) -> String {
     }
 }
 
-fn count_or_all(n_records: Option<u64>) -> String {
-    n_records.map_or_else(|| "all tokens".to_owned(), |n| count_of(n, "token"))
-}
-
-fn part_or_all(shard: Option<Shard>) -> String {
+/// The tokens that an evaluation scores: how many, of the whole where it is a part, which part, and
+/// until when.
+fn tokens_of(header: &SidecarHeader) -> [String; 3] {
+    let all = || "all tokens".to_owned();
     let part = |Shard { index, count, .. }| format!("part {index} of {count}");
-    shard.map_or_else(|| "all parts".to_owned(), part)
-}
-
-fn until_or_all(until: Option<f64>) -> String {
-    let tokens = |until: f64| format!("tokens --until {}%", 100.0 * until);
-    until.map_or_else(|| "all tokens".to_owned(), tokens)
+    let until = |until: f64| format!("tokens --until {}%", 100.0 * until);
+    let n_records = header.shard.map(|shard| shard.n_rows).or(header.n_records);
+    [
+        n_records.map_or_else(all, |n| count_of(n, "token")),
+        header.shard.map_or_else(|| "all parts".to_owned(), part),
+        header.until.map_or_else(all, until),
+    ]
 }

@@ -6,7 +6,6 @@ mod models;
 mod sidecar;
 mod token_log;
 
-pub use finished::ScoredTokens;
 pub use measures::Measures;
 pub use models::{Evaluated, evaluate_each};
 pub use sidecar::SidecarFile;
@@ -15,9 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{
-    BackendIdentity, Groups, ModelIdentity, ReferenceSummary, Shard, SidecarHeader, TokenTexts,
-};
+use kl_formats::{About, ReferenceSummary, SidecarHeader, TokenTexts};
 
 use super::context::writer;
 use super::observer::Watch;
@@ -27,8 +24,8 @@ use super::settings::ResultSettings;
 use crate::engine::{LogitSource, Tokens};
 use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
-    DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport,
-    ReferenceInfo, TimingInfo, TokenColumns, Warning, doubts_of_model, judge,
+    DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
+    TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::{Kernel, RowPair};
 use crate::stats::{Columns, KldSoFar, MostDivergent, PromptStats, Statistics, Until};
@@ -39,37 +36,37 @@ use token_log::{TokenLog, in_context, texts_of};
 pub struct Evaluation<'e> {
     /// The file evaluated: a model, or stored rows.
     pub path: &'e Path,
-    pub reference: &'e ReferenceInfo,
+    /// The reference.
+    pub reference: &'e About,
     pub settings: &'e ResultSettings,
     pub watch: &'e Watch<'e>,
-    /// The evaluated model.
-    pub model: ModelIdentity,
-    /// Entries of each row that are compared.
-    pub n_vocab_compared: u32,
-    /// The set-up of the evaluated rows, if this run computes them or their file records it.
-    pub backend: Option<BackendIdentity>,
-    /// The sidecar's record of the reference.
-    pub reference_summary: ReferenceSummary,
-    /// The group of each window of the reference, if it has groups.
-    pub groups: Option<Groups>,
-    /// The labels of the reference's prompts, if its windows are prompts.
-    pub prompts: Option<Vec<String>>,
+    /// The header of the sidecar. Its names and the number of its records are filled in.
+    pub header: SidecarHeader,
     pub measures: Measures,
-    /// The part of the windows that is evaluated; `None`: all.
-    pub shard: Option<Shard>,
-    /// True if the evaluated rows are read from a file, not computed by this run.
-    pub is_stored: bool,
-    /// Half the width of the mean's interval over the mean, at which to stop.
-    pub until: Option<f64>,
-    /// True if `--resume` can continue this evaluation if it is cut off.
-    pub is_resumable: bool,
     /// The evaluated model's vocabulary, if there is a model.
     pub tokens: Option<&'e dyn Tokens>,
     /// Numbers that these rows cannot give.
     pub not_available: Vec<NotAvailable>,
-    /// When loading began, and how long it took.
+    /// When loading began.
     pub started: Instant,
-    pub loaded: Duration,
+}
+
+/// The header of a sidecar of `n_records` records, if their number is known, with what it records of
+/// the reference.
+pub fn header_against(
+    reference: &About,
+    summary: ReferenceSummary,
+    n_records: Option<u64>,
+) -> SidecarHeader {
+    let mut header = SidecarHeader::new(summary, reference.n_ctx, reference.n_vocab, n_records);
+    header.writer = Some(writer());
+    header.first_scored = reference.first_scored.or(Some(0));
+    header.groups = match &reference.groups {
+        Some(groups) => groups.names().to_vec(),
+        None => Vec::new(),
+    };
+    header.prompts = reference.prompts.is_some();
+    header
 }
 
 /// The results of the rows besides their records.
@@ -89,7 +86,7 @@ impl Evaluation<'_> {
     /// A sidecar that cannot be written does not lose the numbers, and an interrupted run reports
     /// on what it has.
     pub fn run<S: LogitSource>(
-        &self,
+        mut self,
         sidecar: Option<SidecarFile>,
         mut rows: ReferenceRows<'_>,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
@@ -97,15 +94,18 @@ impl Evaluation<'_> {
     where
         Error: From<S::Error>,
     {
-        let mut header = self.sidecar_header(&rows);
+        let loaded = self.started.elapsed();
+        self.header.model_path = Some(self.path.display().to_string());
+        self.header.label = self.settings.label_of(self.path);
+        self.header.n_records = rows.n_scored();
         if let Some(sidecar) = &sidecar {
-            sidecar.keep_model_path(&mut header);
+            sidecar.keep_model_path(&mut self.header);
         }
         let n_windows = rows.n_windows;
-        let mut until = self
-            .until
-            .map(|target| Until::new(target, self.settings.confidence, self.settings.clusters));
-        let mut log = self.open_log(sidecar, &header, &mut rows, until.clone())?;
+        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
+        let until = self.header.until;
+        let mut until = until.map(|target| Until::new(target, confidence, rule));
+        let mut log = self.open_log(sidecar, &mut rows, until.clone())?;
         if let Some(until) = &mut until {
             until.replay(&log.records);
         }
@@ -129,7 +129,7 @@ impl Evaluation<'_> {
                 self.watch.note(&kept);
             }
         } else {
-            match log.finish(&header, &texts) {
+            match log.finish(&self.header, &texts) {
                 Ok(path) => sidecar = path,
                 Err(error) => unwritten = Some(error),
             }
@@ -139,12 +139,15 @@ impl Evaluation<'_> {
         let mut scored = Scored::with_capacity(records.len());
         let windows = records.chunk_by(|one, next| one.window == next.window);
         windows.for_each(|window| scored.push(window));
-        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
+        let header = &self.header;
         let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
-        let result = result_of(&header, self.path, &statistics, until.as_ref(), n_windows);
+        let result = result_of(header, self.path, &statistics, until.as_ref(), n_windows);
+        let timing = outcome.timing.as_ref();
+        let timing = timing.map(|timing| self.timing(timing, loaded, &log));
         let mut report = self.report(outcome, &log, &scored.columns, result.clone(), n_windows);
+        report.timing = timing;
         report.sidecar = sidecar.as_ref().map(|path| path.display().to_string());
-        let stored = StoredEvaluation::whole(header, sidecar, records.len() as u64);
+        let stored = StoredEvaluation::whole(self.header, sidecar, records.len() as u64);
         Ok(Evaluated {
             report,
             row: Row::new(result, stored, scored, statistics, &texts),
@@ -154,38 +157,15 @@ impl Evaluation<'_> {
         })
     }
 
-    fn sidecar_header(&self, rows: &ReferenceRows<'_>) -> SidecarHeader {
-        let mut header = SidecarHeader::new(
-            self.reference_summary.clone(),
-            self.reference.n_ctx,
-            self.reference.n_vocab,
-            rows.n_scored(),
-        );
-        header.writer = Some(writer());
-        header.model = Some(self.model.clone());
-        header.model_path = Some(self.path.display().to_string());
-        header.label = self.settings.label_of(self.path);
-        header.groups = self.reference.groups.clone().unwrap_or_default();
-        header.prompts = self.prompts.is_some();
-        header.stored = self.is_stored;
-        header.first_scored = self.reference.first_scored.or(Some(0));
-        header.n_vocab_compared = Some(self.n_vocab_compared);
-        header.backend.clone_from(&self.backend);
-        header.until = self.until;
-        header.shard = self.shard;
-        header
-    }
-
     /// Opens the log of records. Windows that an earlier run has measured are removed from `rows`,
     /// unless this run needs more than their records.
     fn open_log(
         &self,
         sidecar: Option<SidecarFile>,
-        header: &SidecarHeader,
         rows: &mut ReferenceRows<'_>,
         until: Option<Until>,
     ) -> Result<TokenLog> {
-        let Some(mut sidecar) = sidecar else {
+        let (header, Some(mut sidecar)) = (&self.header, sidecar) else {
             return Ok(TokenLog::default());
         };
         if let Some(finished) = &sidecar.finished {
@@ -194,16 +174,13 @@ impl Evaluation<'_> {
                 finished.check_end(until.clone(), rows.n_rows.is_some())?;
             }
         }
+        let mut earlier = sidecar.earlier(header, until)?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
-        let earlier = match sidecar.earlier(header, until)? {
-            Some(_) if needs_more => {
-                let path = sidecar.path.display().to_string();
-                self.watch.warn(Warning::MeasuredAnew(path));
-                None
-            }
-            earlier => earlier,
-        };
-        TokenLog::open(sidecar, earlier, self.is_resumable.then_some(header), rows)
+        if needs_more && earlier.take().is_some() {
+            let path = sidecar.path.display().to_string();
+            self.watch.warn(Warning::MeasuredAnew(path));
+        }
+        TokenLog::open(sidecar, earlier, header, rows)
     }
 
     /// Scores rows until they end, or the observer asks to stop.
@@ -217,7 +194,7 @@ impl Evaluation<'_> {
     where
         Error: From<S::Error>,
     {
-        let measures = self.measures;
+        let (measures, groups) = (self.measures, self.reference.groups.as_ref());
         let mut outcome = Outcome {
             measured: Vec::new(),
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
@@ -227,7 +204,9 @@ impl Evaluation<'_> {
         if log.is_whole || until.as_ref().is_some_and(|until| until.is_reached()) {
             return Ok(outcome);
         }
-        let label = self.model.file_name.as_deref().unwrap_or_default();
+        let model = self.header.model.as_ref();
+        let label = model.and_then(|model| model.file_name.as_deref());
+        let label = label.unwrap_or_default();
         let phase = self.watch.begin(label, rows.n_windows, rows.n_rows);
         let mut klds = KldSoFar::default();
         klds.push(&log.records);
@@ -239,7 +218,7 @@ impl Evaluation<'_> {
                     let records: Vec<_> = window
                         .rows
                         .iter()
-                        .map(|row| in_context(row.record, self.groups.as_ref(), self.tokens))
+                        .map(|row| in_context(row.record, groups, self.tokens))
                         .collect();
                     for (row, record) in window.rows.iter().zip(&records) {
                         if let Some(most_divergent) = &mut outcome.most_divergent {
@@ -288,9 +267,9 @@ impl Evaluation<'_> {
         result: ModelResult,
         n_windows: Option<u64>,
     ) -> ModelReport {
-        let (records, measured) = (&log.records, &outcome.measured);
+        let (header, records, measured) = (&self.header, &log.records, &outcome.measured);
         let (confidence, clusters) = (self.settings.confidence, self.settings.clusters);
-        for doubt in doubts_of_model(&result, self.prompts.is_some(), self.shard.is_some()) {
+        for doubt in doubts_of_model(&result, header.prompts, header.shard.is_some()) {
             match doubt.is_about_reference() {
                 true => self.watch.warn_once(doubt),
                 false => self.watch.warn(doubt),
@@ -307,15 +286,14 @@ impl Evaluation<'_> {
         let summary = &result.summary;
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let mut report = ModelReport {
-            set_up: self.backend.clone(),
+            set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
                 n_windows: summary.n_windows,
                 of: n_windows,
             }),
-            shard: self.shard,
+            shard: header.shard,
             n_resumed: log.n_resumed as u64,
-            timing: outcome.timing.map(|timing| self.timing(&timing, log)),
             shows_breakdown: self.settings.breakdown,
             llama_perplexity,
             logits: self
@@ -330,9 +308,10 @@ impl Evaluation<'_> {
             &report,
             self.settings.allow_excluded,
         );
-        report.prompts = self.prompts.as_ref().map(|labels| {
+        report.prompts = self.reference.prompts.as_ref().map(|prompts| {
             let metrics = self.measures.logit_metrics(measured);
-            PromptReport::of_each(labels, PromptStats::of_each(records, metrics.as_deref()))
+            let of_each = PromptStats::of_each(records, metrics.as_deref());
+            PromptReport::of_each(&prompts.labels(), of_each)
         });
         report.top = outcome.most_divergent.map(|tokens| {
             let tokens = tokens.into_sorted().into_iter();
@@ -347,12 +326,12 @@ impl Evaluation<'_> {
         report
     }
 
-    fn timing(&self, timing: &Timing, log: &TokenLog) -> TimingInfo {
+    fn timing(&self, timing: &Timing, loaded: Duration, log: &TokenLog) -> TimingInfo {
         let timing = Timing {
             write: log.in_writing,
             ..*timing
         };
-        let load_s = (self.loaded + timing.load).as_secs_f64();
+        let load_s = (loaded + timing.load).as_secs_f64();
         let wall_s = self.started.elapsed().as_secs_f64();
         let n_rows = (log.records.len() - log.n_resumed) as u64;
         TimingInfo::new(&timing, load_s, wall_s, n_rows)

@@ -36,7 +36,7 @@ pub fn evaluate_each(
     paths: &[PathBuf],
     settings: &ResultSettings,
     look_ahead: impl Fn(&Path) -> Result<()>,
-    mut evaluate: impl FnMut(&Path, &ReferenceInfo, bool) -> Result<Evaluated>,
+    mut evaluate: impl FnMut(&Path, bool) -> Result<Evaluated>,
 ) -> Report {
     let mut report = Report {
         reference,
@@ -62,7 +62,7 @@ pub fn evaluate_each(
         }
         let is_last = i + 1 == usable.len();
         watch.evaluates(several.then_some(index));
-        match evaluate(path, &report.reference, is_last) {
+        match evaluate(path, is_last) {
             Ok(evaluated) => {
                 if let Some(states) = &mut report.reference.states {
                     states.here = evaluated.here;

@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    BackendIdentity, CutOffSidecar, Error, ModelIdentity, ReferenceSummary, SidecarHeader,
-    SidecarReader, SidecarWriter, TokenRecord, TokenTexts,
+    BackendIdentity, CutOffSidecar, Error, SidecarHeader, SidecarReader, SidecarWriter,
+    TokenRecord, TokenTexts,
 };
 
 use super::finished::Finished;
-use crate::commands::output::{Existing, PartialFile, flushed};
+use crate::commands::output::{Existing, PartialFile};
 use crate::commands::resume::{check_same_run, keep_whole_call_records, nothing_to_resume};
 use crate::commands::settings::ResultSettings;
 use crate::report::number::count_of;
@@ -27,19 +26,19 @@ pub struct SidecarFile {
     n_records: u64,
     /// True to continue what an earlier run left.
     resume: bool,
-    /// The remains of a run that was cut off, read at most once.
-    cut_off: OnceLock<kl_formats::Result<CutOffSidecar>>,
+    /// The remains of a run that was cut off, if it is continued.
+    cut_off: Option<kl_formats::Result<CutOffSidecar>>,
     /// The finished one that has the name, which only the same measurement may replace; `None` if
     /// there is none, or with `--force`.
     pub finished: Option<Finished>,
 }
 
 /// The records that an earlier run has measured of the same model.
-pub enum Earlier {
-    /// Every record.
-    Whole(Vec<TokenRecord>),
-    /// The first records; with `--until`, those that a run needs.
-    CutOff(Vec<TokenRecord>),
+pub struct Earlier {
+    /// With `--until`, no more than a run needs.
+    pub records: Vec<TokenRecord>,
+    /// True if they are all that there are to measure, and in a finished file.
+    pub is_whole: bool,
 }
 
 impl SidecarFile {
@@ -60,47 +59,37 @@ impl SidecarFile {
                 false => error,
             },
         )?;
+        let read = |output: &PartialFile| SidecarReader::open_cut_off(output.path());
         Ok(Some(Self {
+            cut_off: output.is_resumed().then(|| read(&output)),
             output,
             path,
             writer: None,
             n_records: 0,
             resume: settings.existing == Existing::Resume,
-            cut_off: OnceLock::new(),
             finished,
         }))
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed
     /// rows, if it is to be resumed or replaced.
-    pub fn begun(
-        &self,
-        model: &ModelIdentity,
-        reference: &ReferenceSummary,
-    ) -> Option<BackendIdentity> {
-        let header = match self.cut_off() {
+    pub fn begun(&self, header: &SidecarHeader) -> Option<BackendIdentity> {
+        let begun = match &self.cut_off {
             Some(cut_off) => &cut_off.as_ref().ok()?.header,
             None => &self.finished.as_ref()?.header,
         };
-        let is_same = header.model.as_ref() == Some(model) && header.reference == *reference;
-        header.backend.clone().filter(|_| is_same)
+        let is_same = begun.model == header.model && begun.reference == header.reference;
+        begun.backend.clone().filter(|_| is_same)
     }
 
     /// Writes the model's path into `header` as the run wrote it that was cut off, if that ran the same
     /// model: a model is known by its hashes, and the finished file has one path.
     pub fn keep_model_path(&self, header: &mut SidecarHeader) {
-        if let Some(Ok(begun)) = self.cut_off()
+        if let Some(Ok(begun)) = &self.cut_off
             && begun.header.model == header.model
         {
             header.model_path.clone_from(&begun.header.model_path);
         }
-    }
-
-    fn cut_off(&self) -> Option<&kl_formats::Result<CutOffSidecar>> {
-        let read = || SidecarReader::open_cut_off(self.output.path());
-        self.output
-            .is_resumed()
-            .then(|| self.cut_off.get_or_init(read))
     }
 
     /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.
@@ -128,9 +117,9 @@ impl SidecarFile {
             }
         };
         if let Some(records) = records.filter(is_whole) {
-            return Ok(Some(Earlier::Whole(records)));
+            let is_whole = true;
+            return Ok(Some(Earlier { records, is_whole }));
         }
-        self.cut_off();
         let cut_off = match self.cut_off.take() {
             // Not even its header is whole.
             None | Some(Err(Error::Truncated { .. })) => return Ok(None),
@@ -146,7 +135,8 @@ impl SidecarFile {
         if let Some(mut until) = until {
             records.truncate(until.replay(&records));
         }
-        Ok(Some(Earlier::CutOff(records)))
+        let is_whole = false;
+        Ok(Some(Earlier { records, is_whole }))
     }
 
     /// Begins to write, after the first `n_kept` records of an earlier run.
@@ -190,7 +180,7 @@ impl SidecarFile {
     /// Completes the file; then it can have its name.
     pub fn complete(&mut self, texts: &TokenTexts) -> Result<()> {
         if let Some(writer) = self.writer.take() {
-            flushed(writer.finish(texts)?, self.output.path())?;
+            writer.finish(texts)?;
         }
         Ok(())
     }

@@ -23,44 +23,34 @@ pub struct TokenLog {
     /// The time that writing has taken.
     pub in_writing: Duration,
     sidecar: Option<SidecarFile>,
-    /// A sidecar that was whole already.
-    finished: Option<PathBuf>,
     /// Why the sidecar could not be written, and what was kept of it.
     failure: Option<Error>,
 }
 
 impl TokenLog {
     /// Opens a log that starts with an earlier run's records, and removes their windows from
-    /// `rows`. With a header the sidecar is written window by window, so that a run that is cut off
-    /// keeps its records; without one it is written at the end.
+    /// `rows`. The sidecar is written window by window, so that a run that is cut off keeps its
+    /// records; one of stored rows, which cannot be resumed, at the end.
     ///
     /// # Errors
     /// If the earlier records have other positions than `rows`, or the reference cannot be read.
     pub fn open(
         mut sidecar: SidecarFile,
         earlier: Option<Earlier>,
-        header: Option<&SidecarHeader>,
+        header: &SidecarHeader,
         rows: &mut ReferenceRows<'_>,
     ) -> Result<Self> {
         let mut log = Self::default();
-        match earlier {
-            Some(Earlier::Whole(records)) => {
-                log.n_resumed = records.len();
-                log.records = records;
-                log.is_whole = true;
-                log.finished = Some(sidecar.path);
-                return Ok(log);
+        if let Some(earlier) = earlier {
+            (log.records, log.is_whole) = (earlier.records, earlier.is_whole);
+            if !log.is_whole {
+                log.records.truncate(rows.resume_after(&log.records)?);
             }
-            Some(Earlier::CutOff(records)) => {
-                log.n_resumed = rows.resume_after(&records)?;
-                log.records = records;
-                log.records.truncate(log.n_resumed);
-            }
-            None => {}
+            log.n_resumed = log.records.len();
         }
-        let begun = match header {
-            Some(header) => sidecar.begin(header, log.n_resumed as u64),
-            None => Ok(()),
+        let begun = match log.is_whole || header.stored {
+            true => Ok(()),
+            false => sidecar.begin(header, log.n_resumed as u64),
         };
         match begun {
             Ok(()) => log.sidecar = Some(sidecar),
@@ -104,8 +94,11 @@ impl TokenLog {
             return Err(error);
         }
         let Some(mut sidecar) = self.sidecar.take() else {
-            return Ok(self.finished.take());
+            return Ok(None);
         };
+        if self.is_whole {
+            return Ok(Some(sidecar.path));
+        }
         let started = Instant::now();
         if !sidecar.has_begun() {
             if let Some(finished) = &sidecar.finished {

@@ -9,7 +9,7 @@ mod partial_file;
 
 pub use direct_file::DirectFile;
 pub use partial_file::{
-    Existing, PartialFile, flushed, folder_of, follow_links, partial_path, remove_partial_files,
+    Existing, PartialFile, folder_of, follow_links, partial_path, remove_partial_files,
 };
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, IntoInnerError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -299,13 +299,6 @@ pub fn follow_links(path: &Path) -> PathBuf {
         }
     }
     path
-}
-
-/// Flushes a buffered file, which was written to `path`.
-pub fn flushed(file: BufWriter<File>, path: &Path) -> Result<File> {
-    file.into_inner()
-        .map_err(IntoInnerError::into_error)
-        .with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// The folder that holds `path`.
