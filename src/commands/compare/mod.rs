@@ -84,8 +84,14 @@ fn compare_one<E: Engine + Sync>(
     header.backend.clone_from(&other_about.backend);
     let other_windows = read_windows(&other, watch)?;
     let pairs = pair(
-        &Side::new(&reference, windows),
-        &Side::new(&other, &other_windows),
+        Side {
+            file: &reference,
+            windows,
+        },
+        Side {
+            file: &other,
+            windows: &other_windows,
+        },
         settings.max_rows,
         watch,
     )?;

@@ -1,7 +1,7 @@
 //! Finds which window of one file corresponds to which window of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::Display;
 
 use anyhow::{Error, Result, anyhow, bail};
 use kl_formats::{Reference, Rows, WindowSpec};
@@ -11,33 +11,25 @@ use crate::pipeline::choose_windows;
 use crate::report::Warning;
 
 /// One of the two files.
+#[derive(Clone, Copy)]
 pub struct Side<'s> {
-    path: &'s Path,
-    windows: &'s [WindowSpec],
-    has_tokens: bool,
-    /// True if rows come in the order of the file only.
-    is_stream: bool,
-    /// True if the windows are in a random order already, or in one that cannot be changed.
-    is_shuffled: bool,
-    /// True if windows are numbered by their order in the text, not in the file.
-    is_numbered: bool,
-    /// True if a BOS may replace the first token of each window.
-    hides_bos: bool,
+    pub file: &'s Reference,
+    /// All windows of the file.
+    pub windows: &'s [WindowSpec],
 }
 
 impl<'s> Side<'s> {
-    /// `windows`: all windows of the file.
-    pub fn new(file: &'s Reference, windows: &'s [WindowSpec]) -> Self {
-        let about = file.about();
-        Self {
-            path: &about.path,
-            windows,
-            has_tokens: windows.iter().any(|window| !window.tokens.is_empty()),
-            is_stream: matches!(file.rows(), Rows::Stream(_)),
-            is_shuffled: file.is_shuffled(),
-            is_numbered: about.numbers_are_of_the_text,
-            hides_bos: about.hides_bos,
-        }
+    fn shown_path(&self) -> Display<'s> {
+        self.file.path().display()
+    }
+
+    fn has_tokens(&self) -> bool {
+        self.windows.iter().any(|window| !window.tokens.is_empty())
+    }
+
+    /// Returns true if rows come in the order of the file only.
+    fn is_stream(&self) -> bool {
+        matches!(self.file.rows(), Rows::Stream(_))
     }
 }
 
@@ -64,20 +56,22 @@ pub struct Pair {
 /// # Errors
 /// If the files do not hold rows of the same tokens, or the other file lacks rows of the reference.
 pub fn pair(
-    reference: &Side<'_>,
-    other: &Side<'_>,
+    reference: Side<'_>,
+    other: Side<'_>,
     max_rows: Option<u64>,
     watch: &Watch<'_>,
 ) -> Result<Vec<Pair>> {
-    let by_tokens = reference.has_tokens && other.has_tokens;
+    let by_tokens = reference.has_tokens() && other.has_tokens();
     if !by_tokens {
         watch.warn(Warning::TokensUnchecked);
     }
+    // Windows are numbered by their order in the text, not in the file.
+    let is_numbered = |side: Side<'_>| side.file.about().numbers_are_of_the_text;
     let mut finder = Finder::new(reference, other, by_tokens);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
     for (index, window) in reference.windows.iter().enumerate() {
         match finder.find(index, window) {
-            Found::At(other_index, theirs) => {
+            Ok(Some((other_index, theirs))) => {
                 let (window, other) = match by_tokens {
                     true => common_rows(reference, other, window, theirs)?,
                     false => same_rows(reference, other, window, theirs)?,
@@ -89,22 +83,20 @@ pub fn pair(
                     other,
                 });
             }
-            Found::OtherTokens(error) if reference.is_numbered && other.is_numbered => {
-                return Err(error);
-            }
-            Found::OtherTokens(error) => {
+            Err(error) if is_numbered(reference) && is_numbered(other) => return Err(error),
+            Err(error) => {
                 mismatch.get_or_insert(error);
                 missing.push(window.window);
             }
-            Found::Nothing => missing.push(window.window),
+            Ok(None) => missing.push(window.window),
         }
     }
     if pairs.is_empty() {
         return Err(mismatch.unwrap_or_else(|| {
             anyhow!(
                 "{}: has no window in common with {}: use files of the same text, cut into the same windows",
-                other.path.display(),
-                reference.path.display()
+                other.shown_path(),
+                reference.shown_path()
             )
         }));
     }
@@ -113,8 +105,8 @@ pub fn pair(
         if max_rows.is_none() {
             bail!(
                 "{}: lacks {n} of the {of} windows of {}, the first is window {window}: swap the two files, or use -n with a number of rows to compare what both have",
-                other.path.display(),
-                reference.path.display()
+                other.shown_path(),
+                reference.shown_path()
             );
         }
         watch.warn(Warning::MissingWindows { n, of });
@@ -124,111 +116,84 @@ pub fn pair(
         let of = other.windows.len();
         watch.warn(Warning::UnusedWindows { unused, of });
     }
-    if other.is_stream && !reference.is_stream {
+    if other.is_stream() && !reference.is_stream() {
         pairs.sort_by_key(|pair| pair.other_index);
     }
     let n_rows: Vec<u32> = pairs.iter().map(|pair| pair.window.n_rows).collect();
-    let in_order = reference.is_shuffled || other.is_stream;
+    let in_order = reference.file.is_shuffled() || other.is_stream();
     let chosen = choose_windows(&n_rows, in_order, max_rows.unwrap_or(u64::MAX));
     let chosen = chosen.iter().filter_map(|&i| pairs.get(i).cloned());
     Ok(chosen.collect())
 }
 
-/// The result of the search for a window's partner.
-enum Found<'f> {
-    /// A window of the other file, and its index there.
-    At(usize, &'f WindowSpec),
-    /// The window that should match holds other tokens.
-    OtherTokens(Error),
-    Nothing,
-}
-
-/// The windows of the other file that have no partner yet.
+/// The windows of the other file that have no partner yet, each with its index there.
 struct Finder<'f> {
-    reference: &'f Side<'f>,
-    other: &'f Side<'f>,
+    reference: Side<'f>,
+    other: Side<'f>,
     /// Tokens at the start of each window that need not agree.
     skipped: usize,
-    search: Search<'f>,
-}
-
-enum Search<'f> {
-    /// At the same index.
-    SideBySide,
-    /// By the windows' tokens, from the first that has to agree, each with its index.
-    Tokens(BTreeSet<(&'f [u32], usize)>),
-    /// By the windows' numbers.
-    Numbers(BTreeMap<u32, usize>),
+    /// True if windows are paired with those at the same index.
+    is_side_by_side: bool,
+    /// By their tokens, from the first that has to agree; empty where tokens identify no window.
+    by_tokens: BTreeSet<(&'f [u32], usize)>,
+    /// By their numbers, or by their indices.
+    by_number: BTreeMap<u32, usize>,
 }
 
 impl<'f> Finder<'f> {
-    fn new(reference: &'f Side<'f>, other: &'f Side<'f>, by_tokens: bool) -> Self {
-        let skipped = usize::from(reference.hides_bos || other.hides_bos);
-        let indexed = || other.windows.iter().zip(0..);
-        let search = if reference.is_stream && other.is_stream {
-            Search::SideBySide
-        } else if by_tokens {
-            let of = |window: &'f WindowSpec| window.tokens.get(skipped..).unwrap_or_default();
-            Search::Tokens(
-                indexed()
-                    .map(|(window, index)| (of(window), index))
-                    .collect(),
-            )
-        } else {
-            let numbers = indexed().map(|(window, index)| (window.window, index));
-            Search::Numbers(numbers.collect())
-        };
-        Self {
+    fn new(reference: Side<'f>, other: Side<'f>, by_tokens: bool) -> Self {
+        let hides_bos = |side: Side<'_>| side.file.about().hides_bos;
+        let mut finder = Self {
             reference,
             other,
-            skipped,
-            search,
-        }
-    }
-
-    /// Finds the partner of `window`, the reference's window at `index`.
-    fn find(&mut self, index: usize, window: &'f WindowSpec) -> Found<'f> {
-        let index = match &mut self.search {
-            Search::SideBySide => Some(index),
-            Search::Numbers(by_number) => by_number.remove(&window.window),
-            Search::Tokens(by_tokens) => {
-                let tokens = window.tokens.get(self.skipped..).unwrap_or_default();
-                match take(by_tokens, tokens) {
-                    None => return self.find_by_number(window),
-                    index => index,
-                }
-            }
+            skipped: usize::from(hides_bos(reference) || hides_bos(other)),
+            is_side_by_side: reference.is_stream() && other.is_stream(),
+            by_tokens: BTreeSet::new(),
+            by_number: BTreeMap::new(),
         };
-        let other = self.other;
-        match index.and_then(|index| Some((index, other.windows.get(index)?))) {
-            Some((index, theirs)) => match self.difference(window, theirs) {
-                Some(error) => Found::OtherTokens(error),
-                None => Found::At(index, theirs),
-            },
-            None => Found::Nothing,
+        for (index, window) in other.windows.iter().enumerate() {
+            let number = finder.number(index, window);
+            finder.by_number.insert(number, index);
+            if by_tokens && !finder.is_side_by_side {
+                finder.by_tokens.insert((finder.tokens(window), index));
+            }
+        }
+        finder
+    }
+
+    fn number(&self, index: usize, window: &WindowSpec) -> u32 {
+        match self.is_side_by_side {
+            true => index as u32,
+            false => window.window,
         }
     }
 
-    /// Finds the window of the same number, for one that was not found by its tokens.
-    fn find_by_number(&mut self, window: &WindowSpec) -> Found<'f> {
-        let mut indexed = self.other.windows.iter().enumerate();
-        let same_number = indexed.find(|(_, theirs)| theirs.window == window.window);
-        let Some((index, theirs)) = same_number else {
-            return Found::Nothing;
+    fn tokens(&self, window: &'f WindowSpec) -> &'f [u32] {
+        window.tokens.get(self.skipped..).unwrap_or_default()
+    }
+
+    /// Finds the partner of `window`, the reference's window at `index`. One that is not found by its
+    /// tokens may have its number, if it is cut differently: pairing the rows shows what is missing.
+    ///
+    /// # Errors
+    /// If the window of the same number holds other tokens.
+    fn find(
+        &mut self,
+        index: usize,
+        window: &'f WindowSpec,
+    ) -> Result<Option<(usize, &'f WindowSpec)>> {
+        let (number, tokens) = (self.number(index, window), self.tokens(window));
+        let found = take(&mut self.by_tokens, tokens);
+        let found = found.or_else(|| self.by_number.get(&number).copied());
+        let Some((found, theirs)) = found.and_then(|i| Some((i, self.other.windows.get(i)?))) else {
+            return Ok(None);
         };
         if let Some(error) = self.difference(window, theirs) {
-            return Found::OtherTokens(error);
+            return Err(error);
         }
-        // The same text, cut differently: pairing the rows will show what is missing.
-        let tokens = theirs.tokens.get(self.skipped..).unwrap_or_default();
-        let is_left = match &mut self.search {
-            Search::Tokens(left) => left.remove(&(tokens, index)),
-            _ => false,
-        };
-        match is_left {
-            true => Found::At(index, theirs),
-            false => Found::Nothing,
-        }
+        self.by_tokens.remove(&(self.tokens(theirs), found));
+        let is_left = self.by_number.remove(&self.number(found, theirs)).is_some();
+        Ok(is_left.then_some((found, theirs)))
     }
 
     /// Describes the first difference between the tokens of two windows, over the length that both
@@ -240,10 +205,10 @@ impl<'f> Finder<'f> {
             .find(|(_, (here, there))| here != there)?;
         Some(anyhow!(
             "{}: window {} has token {there} at position {position}, but window {} of {} has token {here}: the files differ in text or tokenizer; use files of the same text and model",
-            self.other.path.display(),
+            self.other.shown_path(),
             theirs.window,
             window.window,
-            self.reference.path.display()
+            self.reference.shown_path()
         ))
     }
 }
@@ -265,8 +230,8 @@ fn take<'f>(left: &mut BTreeSet<(&'f [u32], usize)>, tokens: &'f [u32]) -> Optio
 /// Pairs the rows that the reference has of a window; the other file must have them too. The tokens
 /// are those of the longer window: both agree as far as they go.
 fn common_rows(
-    reference: &Side<'_>,
-    other: &Side<'_>,
+    reference: Side<'_>,
+    other: Side<'_>,
     window: &WindowSpec,
     theirs: &WindowSpec,
 ) -> Result<(WindowSpec, WindowSpec)> {
@@ -278,11 +243,11 @@ fn common_rows(
         };
         bail!(
             "{}: window {} lacks the rows of positions {} to {}, which {} has: swap the two files, or write it again with --score all",
-            other.path.display(),
+            other.shown_path(),
             theirs.window,
             missing.start,
             missing.end - 1,
-            reference.path.display()
+            reference.shown_path()
         );
     }
     let mut ours = window.clone();
@@ -300,28 +265,28 @@ fn common_rows(
 
 /// Pairs all rows of two windows that only their numbers identify.
 fn same_rows(
-    reference: &Side<'_>,
-    other: &Side<'_>,
+    reference: Side<'_>,
+    other: Side<'_>,
     window: &WindowSpec,
     theirs: &WindowSpec,
 ) -> Result<(WindowSpec, WindowSpec)> {
     if window.n_rows != theirs.n_rows {
         bail!(
             "{}: window {} has {} rows, but {} has {} there: without token ids in both files, only whole windows can be compared",
-            other.path.display(),
+            other.shown_path(),
             theirs.window,
             theirs.n_rows,
-            reference.path.display(),
+            reference.shown_path(),
             window.n_rows
         );
     }
     if window.first_scored != theirs.first_scored {
         bail!(
             "{}: the rows of window {} start at position {}, but those of {} at {}: they are not of the same tokens; use a file with the same scored positions",
-            other.path.display(),
+            other.shown_path(),
             theirs.window,
             theirs.first_scored,
-            reference.path.display(),
+            reference.shown_path(),
             window.first_scored
         );
     }
