@@ -185,7 +185,8 @@ impl<'f> Finder<'f> {
         let (number, tokens) = (self.number(index, window), self.tokens(window));
         let found = take(&mut self.by_tokens, tokens);
         let found = found.or_else(|| self.by_number.get(&number).copied());
-        let Some((found, theirs)) = found.and_then(|i| Some((i, self.other.windows.get(i)?))) else {
+        let Some((found, theirs)) = found.and_then(|i| Some((i, self.other.windows.get(i)?)))
+        else {
             return Ok(None);
         };
         if let Some(error) = self.difference(window, theirs) {

@@ -14,8 +14,8 @@ use crate::report::{Failure, ModelReport, ReferenceInfo, Report};
 /// An evaluation that came to an end.
 pub struct Evaluated {
     pub report: ModelReport,
-    /// Its row in the table of several, and the KLD of each of its tokens.
-    pub row: (Row, Vec<f64>),
+    /// Its row in the table of several.
+    pub row: Row,
     /// True if its sidecar was written: it may have been whole already.
     pub wrote: bool,
     /// Why its sidecar could not be written, if it could not.
@@ -75,8 +75,7 @@ pub fn evaluate_each(
                 let model = evaluated.report;
                 let is_interrupted = model.interrupted.is_some();
                 if several && !is_interrupted {
-                    let (row, klds) = evaluated.row;
-                    comparer.push(index, row, klds, watch);
+                    comparer.push(index, evaluated.row, watch);
                 }
                 evaluated_models.push((index, model.label.clone()));
                 let written = model.sidecar.clone().filter(|_| evaluated.wrote);

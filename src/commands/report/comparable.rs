@@ -9,35 +9,21 @@ use crate::commands::other_model::other_model;
 use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
-/// The rows that can be compared with most others, and why the others cannot: each by its key.
-#[derive(Default)]
-pub struct Comparable {
-    pub rows: Vec<usize>,
-    pub others: Vec<(usize, String)>,
-}
-
-/// Sorts rows into those measured alike and the others. The rows of one reference are compared: the
-/// one that most rows have; and of these, those over the same tokens.
-pub fn comparable(rows: &BTreeMap<usize, Row>) -> Comparable {
+/// Finds the rows that were not measured like most others, and why they cannot be compared. The rows of
+/// one reference are compared: the one that most rows have; and of these, those over the same tokens.
+pub fn not_comparable(rows: &BTreeMap<usize, Row>) -> BTreeMap<usize, String> {
     let all: Vec<&Row> = rows.values().collect();
-    let mut comparable = Comparable::default();
-    let same_reference = most(&all, has_same_reference).unwrap_or_default();
-    let same_tokens = most(&same_reference, is_over_same_tokens).unwrap_or_default();
-    let Some(standard) = same_tokens.first() else {
-        return comparable;
-    };
-    for (index, row) in rows {
-        match why_not(row, standard) {
-            None => comparable.rows.push(*index),
-            Some(why) => comparable.others.push((*index, why)),
-        }
-    }
-    comparable
+    let same_tokens = most(&most(&all, has_same_reference), is_over_same_tokens);
+    let standard = same_tokens.first();
+    let others = rows
+        .iter()
+        .filter_map(|(index, row)| Some((*index, why_not(row, standard?)?)));
+    others.collect()
 }
 
 /// The largest set of rows that are alike; of equally large ones that with the most tokens, then
 /// the first.
-fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Option<Vec<&'r Row>> {
+fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Vec<&'r Row> {
     let mut sets: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
         let is_its = |set: &&mut Vec<&Row>| set.first().is_some_and(|first| are_alike(first, row));
@@ -47,7 +33,7 @@ fn most<'r>(rows: &[&'r Row], are_alike: fn(&Row, &Row) -> bool) -> Option<Vec<&
         }
     }
     let size = |set: &Vec<&Row>| (set.len(), set.first().map(|row| row.tokens.n));
-    sets.into_iter().rev().max_by_key(size)
+    sets.into_iter().rev().max_by_key(size).unwrap_or_default()
 }
 
 /// Returns true if both were evaluated against one reference, as far as their headers show it.
@@ -122,9 +108,6 @@ fn why_not(row: &Row, standard: &Row) -> Option<String> {
 /// rows of that reference, which are listed together.
 fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
     let (ours, theirs) = (&here.reference, &there.reference);
-    let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
-    let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
-    let model = |of: &ReferenceSummary| of.model.as_ref()?.file_name.clone();
     let other = match &ours.file_name {
         Some(name) if ours.file_name == theirs.file_name => {
             format!("another reference, also named {name}")
@@ -132,67 +115,52 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
         Some(name) => format!("another reference, {name}"),
         None => "another reference".to_owned(),
     };
-    let original = theirs.model.as_ref();
-    let name = |model: Option<&ModelIdentity>| model?.shown_name().map(str::to_owned);
-    if here.n_vocab != there.n_vocab || is_other(original, ours.model.as_ref()) {
-        let of = match (name(ours.model.as_ref()), name(original)) {
-            (Some(ours), Some(theirs)) if ours != theirs => {
-                format!("another model, {ours}, not {theirs}")
-            }
-            (Some(ours), _) => format!("another model, {ours}"),
-            _ => "another model".to_owned(),
+    let name = |model: &Option<ModelIdentity>| model.as_ref()?.shown_name().map(str::to_owned);
+    if here.n_vocab != there.n_vocab || is_other(&theirs.model, &ours.model) {
+        let of = match (name(&ours.model), name(&theirs.model)) {
+            (Some(ours), Some(theirs)) if ours != theirs => format!(", {ours}, not {theirs}"),
+            (Some(ours), _) => format!(", {ours}"),
+            _ => String::new(),
         };
-        return format!("was evaluated against {other}, of {of}: report it apart");
+        return format!("was evaluated against {other}, of another model{of}: report it apart");
     }
-    if is_other(original, here.model.as_ref()) {
+    if is_other(&theirs.model, &here.model) {
         let name = |model| name(model).unwrap_or_else(|| "unknown".to_owned());
-        let (model, original) = (name(here.model.as_ref()), name(original));
         return format!(
-            "was evaluated against {other}, and its model, {model}, is not a quant of {original}: \
-             report it apart"
+            "was evaluated against {other}, and its model, {}, is not a quant of {}: \
+             report it apart",
+            name(&here.model),
+            name(&theirs.model)
         );
     }
+    let differ = |what: &str, here: Option<String>, there: Option<String>| match (here, there) {
+        (Some(here), Some(there)) if here != there => format!(", {what} {here}, not {there}"),
+        (Some(here), None) => format!(", {what} {here}"),
+        _ => String::new(),
+    };
     let shown = |n: Option<u32>| n.map(|n| n.to_string());
-    let positions = (here.first_scored, there.first_scored);
-    let facts = [
-        (
-            text(ours) != text(theirs),
-            "of the text",
-            text_name(ours),
-            text_name(theirs),
-        ),
-        (
-            here.n_ctx != there.n_ctx,
-            "with windows of",
-            shown(Some(here.n_ctx)),
-            shown(Some(there.n_ctx)),
-        ),
-        (
-            positions.0 != positions.1,
-            "scored from position",
-            shown(positions.0),
-            shown(positions.1),
-        ),
-        (
-            model(ours) != model(theirs),
-            "of the model",
-            model(ours),
-            model(theirs),
-        ),
-    ];
-    let what = match facts.into_iter().find(|(differs, ..)| *differs) {
-        Some((_, what, Some(here), Some(there))) if here != there => {
-            format!(", {what} {here}, not {there}")
-        }
-        Some((_, what, Some(here), None)) => format!(", {what} {here}"),
-        Some(_) => String::new(),
-        None => match (is_model(ours), is_model(theirs)) {
-            (true, false) => ", a model that ran beside it, not a file".to_owned(),
-            (false, true) => ", a file, not a model that ran beside it".to_owned(),
-            (true, true) if ours.backend != theirs.backend => ", with another set-up".to_owned(),
-            (true, true) => ", with other windows".to_owned(),
-            (false, false) => String::new(),
-        },
+    let text = |of: &ReferenceSummary| of.text.as_ref()?.sha256.clone();
+    let text_name = |of: &ReferenceSummary| of.text.as_ref()?.name.clone();
+    let model = |of: &ReferenceSummary| of.model.as_ref()?.file_name.clone();
+    let what = if text(ours) != text(theirs) {
+        differ("of the text", text_name(ours), text_name(theirs))
+    } else if here.n_ctx != there.n_ctx {
+        let (here, there) = (shown(Some(here.n_ctx)), shown(Some(there.n_ctx)));
+        differ("with windows of", here, there)
+    } else if here.first_scored != there.first_scored {
+        let (here, there) = (shown(here.first_scored), shown(there.first_scored));
+        differ("scored from position", here, there)
+    } else if model(ours) != model(theirs) {
+        differ("of the model", model(ours), model(theirs))
+    } else {
+        let what = match (is_model(ours), is_model(theirs)) {
+            (true, false) => ", a model that ran beside it, not a file",
+            (false, true) => ", a file, not a model that ran beside it",
+            (true, true) if ours.backend != theirs.backend => ", with another set-up",
+            (true, true) => ", with other windows",
+            (false, false) => "",
+        };
+        what.to_owned()
     };
     let reference = theirs.file_name.as_deref().unwrap_or("that of the others");
     let again = match is_model(theirs) {
@@ -212,8 +180,8 @@ fn other_reference(here: &SidecarHeader, there: &SidecarHeader) -> String {
 }
 
 /// Returns true if headers show that a model cannot be a quant of the original.
-fn is_other(original: Option<&ModelIdentity>, model: Option<&ModelIdentity>) -> bool {
-    let models = original.zip(model);
+fn is_other(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> bool {
+    let models = original.as_ref().zip(model.as_ref());
     models.is_some_and(|(original, model)| other_model(original, model).is_some())
 }
 

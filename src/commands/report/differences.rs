@@ -66,28 +66,34 @@ impl Comparer {
             watch.check()?;
             let mut wanted: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
             wanted.push(best);
-            self.klds.retain(|row, _| wanted.contains(row));
-            wanted.sort_unstable();
-            wanted.dedup();
-            wanted.retain(|row| !self.klds.contains_key(row));
-            let read = in_parallel(wanted, |key| {
-                let klds = self.rows.get(&key).map(Row::klds).transpose()?;
-                anyhow::Ok((key, klds.unwrap_or_default()))
-            });
-            for read in read {
-                self.klds.extend([read?]);
-            }
+            self.forget_klds_except(&wanted);
+            let rows = self.rows.values_mut();
+            let missing =
+                rows.filter(|row| wanted.contains(&row.model.index) && row.klds.is_none());
+            let read: Result<()> = in_parallel(missing.collect(), Row::read_klds)
+                .into_iter()
+                .collect();
+            read?;
             let found = in_parallel(pairs.to_vec(), |(a, b)| {
-                let klds = |row| self.klds.get(&row).map_or(&[][..], Vec::as_slice);
-                let runs = self.rows.get(&a).map_or(&[][..], |row| &row.runs);
-                (
-                    (a, b),
-                    pair(runs, klds(a), klds(b), self.confidence, self.rule),
-                )
+                let rows = self.rows.get(&a).zip(self.rows.get(&b));
+                let paired = rows.and_then(|(a, b)| {
+                    let (klds_a, klds_b) = (a.klds.as_deref()?, b.klds.as_deref()?);
+                    pair(&a.runs, klds_a, klds_b, self.confidence, self.rule)
+                });
+                ((a, b), paired)
             });
             self.differences.extend(found);
         }
         Ok(())
+    }
+
+    /// Keeps only the KLDs of the rows with these indices in memory.
+    pub(super) fn forget_klds_except(&mut self, indices: &[usize]) {
+        for row in self.rows.values_mut() {
+            if !indices.contains(&row.model.index) {
+                row.klds = None;
+            }
+        }
     }
 }
 

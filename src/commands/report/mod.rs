@@ -21,7 +21,7 @@ use crate::report::comparison::{
 };
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Confidence};
-use comparable::comparable;
+use comparable::not_comparable;
 use differences::{N_THREADS, Paired, in_parallel};
 pub use files::is_listed;
 pub use row::{Row, Scored, result_of};
@@ -57,7 +57,6 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
     let mut comparer = Comparer::new(settings.confidence, settings.clusters);
-    comparer.keeps_records = settings.pair;
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
@@ -87,17 +86,13 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
-    /// The rows, by their place among what is compared.
+    /// The rows, by the indices of their models.
     rows: BTreeMap<usize, Row>,
-    /// True if rows keep their records, which are large.
-    keeps_records: bool,
-    /// The row that was added last.
+    /// The index of the row that was added last.
     last: Option<usize>,
-    /// The differences that are known, by the keys of their rows; `None` where the rows have no token
-    /// in common that both count.
+    /// The differences that are known, by the indices of their rows; `None` where the rows have no
+    /// token in common that both count.
     differences: HashMap<(usize, usize), Option<Paired>>,
-    /// The KLDs of the rows that are in memory.
-    klds: HashMap<usize, Vec<f64>>,
 }
 
 impl Comparer {
@@ -107,10 +102,8 @@ impl Comparer {
             confidence,
             rule,
             rows: BTreeMap::new(),
-            keeps_records: false,
             last: None,
             differences: HashMap::new(),
-            klds: HashMap::new(),
         }
     }
 
@@ -128,28 +121,28 @@ impl Comparer {
         watch: &Watch<'_>,
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
-        let (confidence, rule, keeps_records) = (self.confidence, self.rule, self.keeps_records);
-        let measure = |(key, stored): (usize, StoredEvaluation)| {
+        let (confidence, rule) = (self.confidence, self.rule);
+        let measure = |(index, stored): (usize, StoredEvaluation)| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, keeps_records, confidence, rule),
+                Ok(()) => Row::measure(stored, confidence, rule),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
             let measured = measured.map_err(|error| NotCompared::new(&path, one_line(&error)));
-            (key, measured)
+            (index, measured)
         };
         let mut unreadable = BTreeMap::new();
         let mut waiting: Vec<(usize, StoredEvaluation)> = stored.into_iter().enumerate().collect();
         waiting.sort_by_key(|(_, stored)| stored.model_bytes());
         while !waiting.is_empty() {
             let batch = waiting.split_off(waiting.len().saturating_sub(N_THREADS));
-            for (key, measured) in in_parallel(batch.into_iter().rev().collect(), measure) {
+            for (index, measured) in in_parallel(batch.into_iter().rev().collect(), measure) {
                 match measured {
-                    Ok((row, klds)) => self.push(key, row, klds, watch),
+                    Ok(row) => self.push(index, row, watch),
                     Err(why) => {
-                        unreadable.insert(key, why);
+                        unreadable.insert(index, why);
                     }
                 }
             }
@@ -158,22 +151,23 @@ impl Comparer {
         Ok(unreadable.into_values().collect())
     }
 
-    /// Adds a row with the KLDs of its tokens, and compares it with the one before it and with the
-    /// best so far: these stay in memory. `key` is its place among all.
-    pub fn push(&mut self, key: usize, row: Row, klds: Vec<f64>, watch: &Watch<'_>) {
-        self.klds.insert(key, klds);
-        self.rows.insert(key, row);
-        let last = self.last.replace(key).unwrap_or(key);
-        let candidates = self.rows.iter();
-        let candidates = candidates.filter(|(_, row)| row.model.is_candidate());
-        let best = candidates.min_by(|(_, a), (_, b)| ranking::by_mean_kld(&a.model, &b.model));
-        let best = best.map_or(key, |(best, _)| *best);
-        let tokens = |key| self.rows.get(&key).map(|row| row.tokens);
-        let mut pairs = vec![(key, last), (key, best)];
-        pairs.retain(|&(_, other)| tokens(key) == tokens(other));
+    /// Adds the row of the model with this index among all, and compares it with the one before it
+    /// and with the best so far: the KLDs of these stay in memory.
+    pub fn push(&mut self, index: usize, mut row: Row, watch: &Watch<'_>) {
+        row.model.index = index;
+        let tokens = row.tokens;
+        self.rows.insert(index, row);
+        let last = self.last.replace(index).unwrap_or(index);
+        let models = self.rows.values().map(|row| &row.model);
+        let candidates = models.filter(|model| model.is_candidate());
+        let best = candidates.min_by(|a, b| ranking::by_mean_kld(a, b));
+        let best = best.map_or(index, |best| best.index);
+        let tokens_of = |index| self.rows.get(&index).map(|row| row.tokens);
+        let mut pairs = vec![(index, last), (index, best)];
+        pairs.retain(|&(_, other)| tokens_of(other) == Some(tokens));
         // What is not compared now, as after an interrupt, is where all are.
         let _ = self.compare_pairs(&pairs, best, watch);
-        self.klds.retain(|row, _| [best, key].contains(row));
+        self.forget_klds_except(&[best, index]);
     }
 
     /// Compares all rows so far.
@@ -181,32 +175,28 @@ impl Comparer {
     /// # Errors
     /// If a row can no longer be read, or the observer asks to stop.
     pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
-        let found = comparable(&self.rows);
-        let mut ranked = self.ranked(&found.rows);
-        let can_be_best = |(_, model): &&(usize, ComparedModel)| {
-            model.is_candidate() && model.mean_kld().is_some()
-        };
-        let best = ranked.iter().find(can_be_best).map(|(key, _)| *key);
-        let pairs = pairs(&ranked, best);
+        let others = not_comparable(&self.rows);
+        let mut comparison = self.table(|index| !others.contains_key(index));
+        let best = comparison.best().map(|best| best.index);
+        let pairs = pairs(&comparison.models, best);
         if let Some(best) = best {
             let wanted: Vec<(usize, usize)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
             self.compare_pairs(&wanted, best, watch)?;
-            for (key, model) in &mut ranked {
-                if model.is_candidate() {
-                    model.indistinguishable_from_best = best == *key;
-                    let paired = self.difference(*key, best);
-                    model.difference_to_best = paired.map(|paired| DifferenceToBest {
-                        difference: paired.difference,
-                        p_holm: None,
-                    });
-                }
+            let models = comparison.models.iter_mut();
+            for model in models.filter(|model| model.is_candidate()) {
+                model.indistinguishable_from_best = best == model.index;
+                let paired = self.difference(model.index, best);
+                model.difference_to_best = paired.map(|paired| DifferenceToBest {
+                    difference: paired.difference,
+                    p_holm: None,
+                });
             }
         }
-        let (keys, mut models): (Vec<usize>, Vec<ComparedModel>) = ranked.into_iter().unzip();
-        ranking::mark_indistinguishable(&mut models, self.confidence);
-        let label = |key: usize| {
-            let at = keys.iter().position(|other| *other == key)?;
-            models.get(at).map(|model| model.label.clone())
+        ranking::mark_indistinguishable(&mut comparison.models, self.confidence);
+        let label = |index| {
+            let mut models = comparison.models.iter();
+            let model = models.find(|model| model.index == index);
+            model.map(|model| model.label.clone())
         };
         let pairs = pairs.into_iter().filter_map(|(kind, a, b)| {
             let paired = self.difference(a, b)?;
@@ -218,24 +208,18 @@ impl Comparer {
                 share_a_nearer: paired.share_nearer,
             })
         });
-        let pairs = pairs.collect();
-        let not_compared = found.others.into_iter().filter_map(|(key, why)| {
-            let sidecar = self.rows.get(&key)?.model.sidecar.clone();
+        comparison.pairs = pairs.collect();
+        let not_compared = others.into_iter().filter_map(|(index, why)| {
+            let sidecar = self.rows.get(&index)?.model.sidecar.clone();
             Some(NotCompared { sidecar, why })
         });
-        Ok(Comparison {
-            pairs,
-            not_compared: not_compared.collect(),
-            ..self.table(keys.first().copied(), models)
-        })
+        comparison.not_compared = not_compared.collect();
+        Ok(comparison)
     }
 
     /// The rows beside each other, without paired differences, and why there are none.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
-        let all: Vec<usize> = self.rows.keys().copied().collect();
-        let ranked = self.ranked(&all).into_iter();
-        let models = ranked.map(|(_, model)| model).collect();
-        let mut table = self.table(all.first().copied(), models);
+        let mut table = self.table(|_| true);
         table.warnings.push(Warning::Unpaired(why));
         table
     }
@@ -245,22 +229,16 @@ impl Comparer {
         self.rows.len()
     }
 
-    /// The models of these rows by ascending mean KLD, with labels that differ.
-    fn ranked(&self, keys: &[usize]) -> Vec<(usize, ComparedModel)> {
-        let rows = keys.iter();
-        let rows = rows.filter_map(|key| Some((*key, self.rows.get(key)?.model.clone())));
-        let mut ranked: Vec<(usize, ComparedModel)> = rows.collect();
-        ranking::mark_incomplete(ranked.iter_mut().map(|(_, model)| model));
-        ranked.sort_by(|(_, a), (_, b)| ranking::by_mean_kld(a, b));
-        let (keys, mut models): (Vec<usize>, Vec<ComparedModel>) = ranked.into_iter().unzip();
+    /// The models with these indices by ascending mean KLD, with labels that differ, and the
+    /// reference of all.
+    fn table(&self, is_wanted: impl Fn(&usize) -> bool) -> Comparison {
+        let rows = self.rows.iter().filter(|(index, _)| is_wanted(index));
+        let mut models: Vec<ComparedModel> = rows.map(|(_, row)| row.model.clone()).collect();
+        ranking::mark_incomplete(&mut models);
+        models.sort_by(ranking::by_mean_kld);
         ranking::make_distinct(&mut models);
         ranking::mark_pareto_front(&mut models);
-        keys.into_iter().zip(models).collect()
-    }
-
-    /// The table of ranked models. `first`: a row with the reference of all.
-    fn table(&self, first: Option<usize>, models: Vec<ComparedModel>) -> Comparison {
-        let first = first.and_then(|key| self.rows.get(&key));
+        let first = models.first().and_then(|model| self.rows.get(&model.index));
         let reference = first.map(|row| ComparedReference::of(row.header()));
         let reference = reference.unwrap_or_default();
         Comparison {
@@ -275,26 +253,23 @@ impl Comparer {
     }
 }
 
-/// The pairs to compare, by the indices of their rows: each candidate with the best, and with the
+/// The pairs to compare, by the indices of their models: each candidate with the best, and with the
 /// next in size.
-fn pairs(ranked: &[(usize, ComparedModel)], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
-    let is_paired = |(_, model): &&(usize, ComparedModel)| model.is_candidate();
-    let candidates: Vec<&(usize, ComparedModel)> = ranked.iter().filter(is_paired).collect();
-    let size = |(_, model): &(usize, ComparedModel)| model.model.shown_bytes();
-    let mut by_size: Vec<&(usize, ComparedModel)> = candidates.clone();
-    by_size.retain(|row| size(row).is_some());
-    by_size.sort_by_key(|row| size(row));
-    let to_best = candidates.iter().filter_map(|(index, _)| {
-        let best = best.filter(|best| best != index)?;
-        Some((PairKind::Best, *index, best))
+fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize, usize)> {
+    let candidates = models.iter().filter(|model| model.is_candidate());
+    let size = |model: &&ComparedModel| model.model.shown_bytes();
+    let mut by_size: Vec<&ComparedModel> = candidates.clone().collect();
+    by_size.retain(|model| size(model).is_some());
+    by_size.sort_by_key(size);
+    let to_best = candidates.filter_map(|model| {
+        let best = best.filter(|best| *best != model.index)?;
+        Some((PairKind::Best, model.index, best))
     });
-    let to_next = by_size.windows(2).filter_map(|two| match two {
-        [(smaller, _), (larger, _)] => Some((PairKind::Size, *smaller, *larger)),
-        _ => None,
-    });
+    let to_next = by_size.iter().zip(by_size.iter().skip(1));
+    let to_next = to_next.map(|(smaller, larger)| (PairKind::Size, smaller.index, larger.index));
     let mut pairs: Vec<_> = to_best.chain(to_next).collect();
     // Rows are read in the order of their sizes.
-    let rank = |index: usize| by_size.iter().position(|(row, _)| *row == index);
+    let rank = |index: usize| by_size.iter().position(|model| model.index == index);
     pairs.sort_by_key(|(_, a, _)| rank(*a));
     pairs
 }

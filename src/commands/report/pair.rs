@@ -30,11 +30,9 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             rows.len()
         );
     };
-    let (Some((a, texts)), Some((b, texts_b))) = (&first.in_depth, &second.in_depth) else {
-        bail!("--pair: the records were not kept");
-    };
+    let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
     let (confidence, rule) = (comparer.confidence, comparer.rule);
-    let paired = PairedComparison::of(a, b, confidence, rule, N_TOP)
+    let paired = PairedComparison::of(&a, &b, confidence, rule, N_TOP)
         .context("no token has a finite KLD under both models")?;
     let describe = |token: PairedToken| {
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
@@ -43,10 +41,10 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
             .iter()
             .position(|r| (r.window, r.position) == (at.window, at.position));
         InDepthToken {
-            text: index.and_then(|index| around(a, index, texts)),
-            ref_top_text: one(texts, token.ref_top),
-            top_a_text: one(texts, token.top_a),
-            top_b_text: one(texts_b, token.top_b),
+            text: index.and_then(|index| around(&a, index, &texts)),
+            ref_top_text: one(&texts, token.ref_top),
+            top_a_text: one(&texts, token.top_a),
+            top_b_text: one(&texts_b, token.top_b),
             token,
         }
     };
@@ -64,6 +62,7 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
 
 /// A row's model, by the label that tells it from the other.
 fn model(comparison: &Comparison, row: &Row) -> InDepthModel {
-    let of_row = |of: &&_| Row::is_of(row, of);
-    InDepthModel::of(comparison.models.iter().find(of_row).unwrap_or(&row.model))
+    let mut models = comparison.models.iter();
+    let named = models.find(|model| model.index == row.model.index);
+    InDepthModel::of(named.unwrap_or(&row.model))
 }

@@ -14,10 +14,9 @@ pub fn by_mean_kld(a: &ComparedModel, b: &ComparedModel) -> std::cmp::Ordering {
 
 /// Marks the models that leave out more tokens than the one that leaves out fewest. Their means lack
 /// their worst tokens, and cannot be ranked.
-pub fn mark_incomplete<'m>(models: impl IntoIterator<Item = &'m mut ComparedModel>) {
-    let mut models: Vec<&mut ComparedModel> = models.into_iter().collect();
-    let fewest = models.iter().map(|model| model.n_left_out()).min();
-    for model in &mut models {
+pub fn mark_incomplete(models: &mut [ComparedModel]) {
+    let fewest = models.iter().map(ComparedModel::n_left_out).min();
+    for model in models {
         model.is_incomplete = fewest.is_some_and(|fewest| model.n_left_out() > fewest);
     }
 }

@@ -22,8 +22,8 @@ pub struct Row {
     /// The windows of its tokens.
     pub runs: Vec<Run>,
     stored: StoredEvaluation,
-    /// The records, and the texts of tokens, where they were kept.
-    pub in_depth: Option<(Vec<TokenRecord>, TokenTexts)>,
+    /// The KLD of each token, as [`Columns::into_klds`], while they are in memory.
+    pub klds: Option<Vec<f64>>,
 }
 
 /// The tokens that an evaluation covers, to be compared with another's.
@@ -89,55 +89,45 @@ pub fn result_of(
 }
 
 impl Row {
-    /// Reads all records of an evaluation, and keeps the numbers only; with `keeps_records` those
-    /// and the texts of tokens too, which are large. Returns the KLD of each token too, as
-    /// [`Columns::into_klds`].
+    /// Reads all records of an evaluation, and keeps the numbers only.
     ///
     /// # Errors
     /// If a file cannot be read, or is damaged.
     pub fn measure(
         stored: StoredEvaluation,
-        keeps_records: bool,
         confidence: Confidence,
         rule: ClusterRule,
-    ) -> Result<(Self, Vec<f64>)> {
+    ) -> Result<Self> {
         let header = &stored.header;
         let mut scored = Scored::with_capacity(usize::try_from(stored.n_records)?);
         let until = header.until;
         let mut until = until.map(|target| Until::new(target, confidence, rule));
-        let mut records = Vec::new();
         let texts = stored.read(|window| {
             scored.push(window);
             if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
                 until.push(window);
-            }
-            if keeps_records {
-                records.extend_from_slice(window);
             }
             Ok(())
         })?;
         let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
         let result = result_of(header, path, &statistics, until.as_ref(), None);
-        let (mut row, klds) = Self::new(result, stored, scored, statistics, &texts);
-        if keeps_records {
-            row.in_depth = Some((records, texts));
-        }
-        Ok((row, klds))
+        Ok(Self::new(result, stored, scored, statistics, &texts))
     }
 
-    /// The row of a result, and the KLD of each of its tokens.
+    /// The row of a result.
     pub fn new(
         result: ModelResult,
         stored: StoredEvaluation,
         scored: Scored,
         statistics: Statistics,
         texts: &TokenTexts,
-    ) -> (Self, Vec<f64>) {
+    ) -> Self {
         let paths = stored.paths.iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
             result,
+            index: 0,
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
             set_up: stored.header.backend.clone().unwrap_or_default(),
@@ -149,19 +139,13 @@ impl Row {
             by_window: statistics.by_window,
             top: worst_of(scored.worst, texts),
         };
-        let row = Self {
+        Self {
             model,
             tokens: scored.tokens,
             runs: scored.columns.runs.clone(),
             stored,
-            in_depth: None,
-        };
-        (row, scored.columns.into_klds())
-    }
-
-    /// Returns true if a model of a comparison is this row.
-    pub fn is_of(&self, model: &ComparedModel) -> bool {
-        self.model.sidecar == model.sidecar
+            klds: Some(scored.columns.into_klds()),
+        }
     }
 
     /// Returns what the evaluation's files record of it.
@@ -173,7 +157,7 @@ impl Row {
     ///
     /// # Errors
     /// If a file can no longer be read, or has become another.
-    pub fn klds(&self) -> Result<Vec<f64>> {
+    pub fn read_klds(&mut self) -> Result<()> {
         let mut scored = Scored::with_capacity(usize::try_from(self.tokens.n)?);
         self.stored.read(|window| {
             scored.push(window);
@@ -185,7 +169,21 @@ impl Row {
                 self.model.sidecar
             );
         }
-        Ok(scored.columns.into_klds())
+        self.klds = Some(scored.columns.into_klds());
+        Ok(())
+    }
+
+    /// Reads all records again, and the texts of their tokens.
+    ///
+    /// # Errors
+    /// If a file can no longer be read.
+    pub fn read_all(&self) -> Result<(Vec<TokenRecord>, TokenTexts)> {
+        let mut records = Vec::new();
+        let texts = self.stored.read(|window| {
+            records.extend_from_slice(window);
+            Ok(())
+        })?;
+        Ok((records, texts))
     }
 }
 

@@ -15,6 +15,9 @@ pub struct ComparedModel {
     /// Its result.
     #[serde(flatten)]
     pub result: ModelResult,
+    /// Its index among the models that were given.
+    #[serde(skip)]
+    pub index: usize,
     /// The path of its sidecar; of one in parts, of the first part.
     pub sidecar: String,
     /// The paths of all parts, in order; absent if the sidecar is whole.

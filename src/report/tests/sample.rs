@@ -175,6 +175,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
     result.label = label.to_owned();
     ComparedModel {
         result,
+        index: 0,
         sidecar: format!("{path}.kls"),
         parts: Vec::new(),
         is_incomplete: false,
