@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -49,14 +48,14 @@ fn write(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
     };
     let may_replace = settings.existing == Existing::Replace;
     let output = PartialFile::create(&settings.output, may_replace, begun)?;
-    let (parts, path) = (&settings.parts, output.path());
-    let kind = Kind::of_all(parts)?;
-    if kind == Kind::References {
+    let parts = &settings.parts;
+    if !parts.iter().any(|part| is_sidecar(part)) {
         let lengths = parts.iter().filter_map(|part| fs::metadata(part).ok());
         let size = lengths.map(|about| about.len()).sum();
-        check_free_space(path, &settings.output, size)?;
+        check_free_space(output.path(), &settings.output, size)?;
     }
-    let (n_rows, file) = kind.merge(parts, output.direct_file(0)?, path, watch)?;
+    let mut file = output.direct_file(0)?;
+    let n_rows = join(parts, &mut file, output.path(), watch)?;
     Ok((n_rows, output.commit_direct(file)?))
 }
 
@@ -66,29 +65,25 @@ fn is_of_this_merge(settings: &MergeSettings) -> bool {
     /// It holds the header: files of one header are of one whole.
     const START_BYTES: u64 = 1 << 20;
     let path = &*partial_path(&follow_links(&settings.output));
-    let differs = AtomicBool::new(false);
     // Errors of a file or a part are reported when the merge writes.
-    if let Ok(start) = Compared::open(path, Some(START_BYTES), &differs)
-        && let Ok(kind) = Kind::of_all(&settings.parts)
-    {
-        let _ = kind.merge(&settings.parts, start, path, &Watch::new(&()));
-    }
-    !differs.load(Ordering::Relaxed)
+    let Ok(mut start) = Compared::open(path, Some(START_BYTES)) else {
+        return true;
+    };
+    let _ = join(&settings.parts, &mut start, path, &Watch::new(&()));
+    !start.differs
 }
 
 /// Checks that the output that exists is the one that the parts make, to the byte. Returns how many
 /// rows it has, and how many bytes.
 fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
-    let (parts, path) = (&settings.parts, &*settings.output);
+    let path = &*settings.output;
     let unreadable = || format!("{}: cannot be read", path.display());
-    let differs = AtomicBool::new(false);
-    let file = Compared::open(path, None, &differs).with_context(unreadable)?;
-    let compared = Kind::of_all(parts)?.merge(parts, file, path, watch);
-    let compared = compared.and_then(|(n_rows, file)| {
-        file.finish().with_context(unreadable)?;
-        Ok(n_rows)
-    });
-    if differs.load(Ordering::Relaxed) {
+    let mut file = Compared::open(path, None).with_context(unreadable)?;
+    let joined = join(&settings.parts, &mut file, path, watch);
+    if joined.is_ok() {
+        file.differs = !file.file.fill_buf().with_context(unreadable)?.is_empty();
+    }
+    if file.differs {
         bail!(
             "{}: exists, and is not what these parts make: name another file, or replace it with \
              --force instead of --resume",
@@ -96,61 +91,38 @@ fn compare(settings: &MergeSettings, watch: &Watch<'_>) -> Result<(u64, u64)> {
         );
     }
     let about = fs::metadata(path).with_context(unreadable)?;
-    Ok((compared?, about.len()))
+    Ok((joined?, about.len()))
 }
 
-/// The kind of file that all parts are parts of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Sidecars,
-    References,
-}
-
-impl Kind {
-    /// Recognises the parts by their bytes.
-    fn of_all(parts: &[PathBuf]) -> Result<Self> {
-        if let Some(folder) = parts.iter().find(|path| path.is_dir()) {
-            bail!(
-                "{}: is a folder: name the parts in it, as in {}",
-                folder.display(),
-                folder.join("ref.*.gz").display()
-            );
-        }
-        let (sidecars, others): (Vec<_>, Vec<_>) = parts.iter().partition(|path| is_sidecar(path));
-        match (sidecars.first(), others.first()) {
-            (Some(sidecar), Some(other)) => bail!(
-                "{} is a sidecar and {} is not: merge sidecars and references one after the other",
-                sidecar.display(),
-                other.display()
-            ),
-            (Some(_), None) => Ok(Self::Sidecars),
-            (None, _) => Ok(Self::References),
-        }
+/// Writes the whole of parts that are all sidecars or all references, by their bytes, to `out`, whose
+/// `path` is only used in messages. Windows take turns. Returns how many rows there are.
+fn join(parts: &[PathBuf], out: &mut impl Write, path: &Path, watch: &Watch<'_>) -> Result<u64> {
+    if let Some(folder) = parts.iter().find(|path| path.is_dir()) {
+        bail!(
+            "{}: is a folder: name the parts in it, as in {}",
+            folder.display(),
+            folder.join("ref.*.gz").display()
+        );
     }
-
-    /// Writes the whole to `out`, whose `path` is only used in messages. Windows take turns. Returns
-    /// how many rows there are.
-    fn merge<W: Write>(
-        self,
-        parts: &[PathBuf],
-        out: W,
-        path: &Path,
-        watch: &Watch<'_>,
-    ) -> Result<(u64, W)> {
-        match self {
-            Self::Sidecars => merge_sidecars(parts, out, path, watch),
-            Self::References => merge_references(parts, out, path, watch),
-        }
+    let (sidecars, others): (Vec<_>, Vec<_>) = parts.iter().partition(|path| is_sidecar(path));
+    match (sidecars.first(), others.first()) {
+        (Some(sidecar), Some(other)) => bail!(
+            "{} is a sidecar and {} is not: merge sidecars and references one after the other",
+            sidecar.display(),
+            other.display()
+        ),
+        (Some(_), None) => join_sidecars(parts, out, path, watch),
+        (None, _) => join_references(parts, out, path, watch),
     }
 }
 
 /// Takes the members' bytes as they are, with a header and an index of the whole.
-fn merge_references<W: Write>(
+fn join_references(
     parts: &[PathBuf],
-    out: W,
+    out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
-) -> Result<(u64, W)> {
+) -> Result<u64> {
     let mut opened = Vec::new();
     for path in parts {
         let header = open_part(path)?.header().clone();
@@ -187,7 +159,8 @@ fn merge_references<W: Write>(
         }
         watch.check()?;
     }
-    Ok((header.n_rows, writer.finish()?))
+    writer.finish()?;
+    Ok(header.n_rows)
 }
 
 /// Opens a part, which must be a file of kl's own.
@@ -203,12 +176,12 @@ fn open_part(path: &Path) -> Result<NativeReader> {
 }
 
 /// Writes each record with the checksum of its new position.
-fn merge_sidecars<W: Write>(
+fn join_sidecars(
     parts: &[PathBuf],
-    out: W,
+    out: &mut impl Write,
     path: &Path,
     watch: &Watch<'_>,
-) -> Result<(u64, W)> {
+) -> Result<u64> {
     let evaluation = StoredEvaluation::of_parts(parts)?;
     for warning in &evaluation.warnings {
         watch.warn(warning.clone());
@@ -230,53 +203,44 @@ fn merge_sidecars<W: Write>(
             "the parts' windows do not take turns: {n_written} of {n_records} records could be joined: verify each part with kl info --verify"
         );
     }
-    Ok((n_records, writer.finish(&texts)?))
+    writer.finish(&texts)?;
+    Ok(n_records)
 }
 
 /// A writer that writes nothing: it reads a file, which must hold the bytes that it is given.
-struct Compared<'d> {
+struct Compared {
     file: BufReader<Take<File>>,
     /// True if only the first bytes are compared: where they end, writing stops with an error.
     is_start: bool,
-    /// Set where the file holds other bytes, as the error passes through other code.
-    differs: &'d AtomicBool,
+    /// True once the file was found to hold other bytes.
+    differs: bool,
 }
 
-impl<'d> Compared<'d> {
+impl Compared {
     /// `n_first`: the first bytes that are compared; `None`: all.
-    fn open(path: &Path, n_first: Option<u64>, differs: &'d AtomicBool) -> io::Result<Self> {
+    fn open(path: &Path, n_first: Option<u64>) -> io::Result<Self> {
         let file = File::open(path)?.take(n_first.unwrap_or(u64::MAX));
         Ok(Self {
             file: BufReader::with_capacity(1 << 20, file),
             is_start: n_first.is_some(),
-            differs,
+            differs: false,
         })
-    }
-
-    /// Checks that nothing follows in the file.
-    fn finish(mut self) -> io::Result<()> {
-        match self.file.fill_buf()?.is_empty() {
-            true => Ok(()),
-            false => Err(self.other()),
-        }
-    }
-
-    fn other(&self) -> io::Error {
-        self.differs.store(true, Ordering::Relaxed);
-        io::Error::other("holds other bytes")
     }
 }
 
-impl Write for Compared<'_> {
+impl Write for Compared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = self.file.fill_buf()?;
         if self.is_start && found.is_empty() && !bytes.is_empty() {
             return Err(io::Error::other("ends here"));
         }
         let n = found.len().min(bytes.len());
-        let is_same = found.get(..n) == bytes.get(..n) && (n > 0 || bytes.is_empty());
+        self.differs = found.get(..n) != bytes.get(..n) || (n == 0 && !bytes.is_empty());
         self.file.consume(n);
-        if is_same { Ok(n) } else { Err(self.other()) }
+        match self.differs {
+            true => Err(io::Error::other("holds other bytes")),
+            false => Ok(n),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

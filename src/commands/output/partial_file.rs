@@ -41,7 +41,7 @@ impl Existing {
 /// while it is written, so that two runs never write one file.
 #[derive(Debug)]
 pub struct PartialFile {
-    file: Option<File>,
+    file: File,
     partial: PathBuf,
     target: PathBuf,
     may_replace: bool,
@@ -88,7 +88,7 @@ impl PartialFile {
         }
         let is_resumed = has_bytes && begun == Existing::Resume;
         let output = Self {
-            file: Some(file),
+            file,
             partial,
             target,
             may_replace,
@@ -119,8 +119,8 @@ impl PartialFile {
 
     /// A handle to write through.
     pub fn file(&self) -> Result<File> {
-        let file = self.file.as_ref().context("the file is closed")?;
-        file.try_clone()
+        self.file
+            .try_clone()
             .with_context(|| format!("{}: cannot be written", self.partial.display()))
     }
 
@@ -147,10 +147,9 @@ impl PartialFile {
     /// Makes sure that every byte is on the disk, then gives the file its name. If another file
     /// took that name meanwhile and must not be replaced, this one keeps its partial name.
     pub fn commit(mut self) -> Result<()> {
-        if let Some(file) = &self.file {
-            file.sync_all()
-                .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
-        }
+        self.file
+            .sync_all()
+            .with_context(|| format!("{}: cannot be written", self.partial.display()))?;
         let (from, to) = (&self.partial, &self.target);
         let named = match self.may_replace {
             true => fs::rename(from, to).map_err(|error| format!("cannot be created: {error}")),
@@ -175,8 +174,7 @@ impl Drop for PartialFile {
     fn drop(&mut self) {
         under_way(|paths| paths.retain(|path| *path != self.partial));
         // After a commit, this name may belong to another run.
-        let is_ours = |file: &File| is_same_file(file, &self.partial);
-        if !self.is_kept && self.file.as_ref().is_some_and(is_ours) {
+        if !self.is_kept && is_same_file(&self.file, &self.partial) {
             let _ = fs::remove_file(&self.partial);
         }
     }
