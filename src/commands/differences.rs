@@ -9,22 +9,19 @@ use crate::report::Warning;
 use crate::report::set_up::setting;
 
 /// The settings whose values are compared as they are: their names in a set-up and in a warning, and
-/// the flags that set them.
-const OF_ALL: [(&str, &str, &str); 3] = [
+/// the flags that set them. Of the layers offloaded, there are no more than the model has.
+const SETTINGS: [(&str, &str, &str); 7] = [
     ("llama.cpp", "llama.cpp", ""),
     ("devices", "the set of devices", ""),
     ("threads", "the number of threads", "--threads"),
-];
-
-/// Those that a model without attention does not have.
-const OF_ATTENTION: [(&str, &str, &str); 3] = [
     ("flash attention", "flash attention", "--flash-attn"),
     ("K cache", "the type of cached keys", "--cache-type-k"),
     ("V cache", "the type of cached values", "--cache-type-v"),
+    ("GPU layers", "the number of offloaded layers", "-ngl"),
 ];
 
-/// The layers offloaded: no more than the model has.
-const LAYERS: (&str, &str, &str) = ("GPU layers", "the number of offloaded layers", "-ngl");
+/// Those of them that a model without attention does not have.
+const OF_ATTENTION: [&str; 3] = ["flash attention", "K cache", "V cache"];
 
 /// The parts of two runs that are compared.
 #[derive(Debug, Clone, Copy)]
@@ -66,11 +63,8 @@ impl Run<'_> {
 
     /// The settings that differ and change results.
     pub fn differences(self) -> Vec<Difference> {
-        let of_attention = match self.has_attention {
-            true => OF_ATTENTION.as_slice(),
-            false => &[],
-        };
-        let settings = OF_ALL.iter().chain(of_attention).chain([&LAYERS]);
+        let settings = SETTINGS.iter();
+        let settings = settings.filter(|of| self.has_attention || !OF_ATTENTION.contains(&of.0));
         let differ = settings.filter_map(|&(name, what, flag)| {
             let (here, there) = (setting(self.here, name)?, setting(self.there, name)?);
             let is_same_attention = name == "flash attention"
@@ -155,26 +149,18 @@ impl Run<'_> {
             }
         }
         let is_physical = here.is_equal == there.is_equal && here.n_batch == there.n_batch;
-        let shown = |calls: Calls, n: u32| match calls.is_equal {
-            true => format!("{n} in equal calls"),
-            false => n.to_string(),
+        let (what, size): (_, fn(Calls) -> u32) = match is_physical {
+            true => ("the physical batch", |calls| calls.n_ubatch),
+            false => ("the batch", |calls| calls.n_batch),
         };
-        let (what, here, there) = match is_physical {
-            true => (
-                "the physical batch",
-                shown(here, here.n_ubatch),
-                shown(there, there.n_ubatch),
-            ),
-            false => (
-                "the batch",
-                shown(here, here.n_batch),
-                shown(there, there.n_batch),
-            ),
+        let shown = |calls: Calls| match calls.is_equal {
+            true => format!("{} in equal calls", size(calls)),
+            false => size(calls).to_string(),
         };
         Some(Difference {
             what,
-            here,
-            there,
+            here: shown(here),
+            there: shown(there),
             flags: flags.join(" "),
         })
     }

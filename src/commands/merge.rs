@@ -126,10 +126,8 @@ fn join_references(
     let mut opened = Vec::new();
     for path in parts {
         let header = open_part(path)?.header().clone();
-        let whole = header.of_whole();
-        let part = Opened::new(path, header, &whole);
-        part.shard()?;
-        opened.push(part);
+        let (whole, n_rows) = (header.of_whole(), header.n_rows);
+        opened.push(Opened::new(path, header, &whole, n_rows));
     }
     let parts = in_order(opened)?;
     for warning in warnings(&parts) {

@@ -5,19 +5,13 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{
-    About, BackendIdentity, ModelIdentity, Reference, ReferenceSummary, States, TokenizerIdentity,
-    WindowSpec,
-};
+use kl_formats::{About, Reference, ReferenceSummary, States, TokenizerIdentity, WindowSpec};
 
 use super::observer::{Event, Watch};
 use super::settings::Vocabulary;
 use crate::engine::{EngineError, Head, Model};
 use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
-
-/// The KV cache's type unless the user chooses another.
-const DEFAULT_KV_TYPE: &str = "f16";
 
 /// The KLD, in nats, from which a row that was computed on another backend than its writer's is
 /// doubtful. The kernels of backends round differently, up to products in half precision, which
@@ -83,29 +77,6 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
         watch.check()?;
     }
     Ok(windows)
-}
-
-/// Returns true if the numbers show how much the set-up alone moves them: the reference's own
-/// model, with the types of KV cache that the reference was written with. Other types are a loss of
-/// their own.
-pub fn is_noise_floor(
-    is_reference_model: bool,
-    set_up: Option<&BackendIdentity>,
-    of_reference: Option<&BackendIdentity>,
-) -> bool {
-    let types = |set_up: Option<&BackendIdentity>| {
-        let types = set_up.map(|set_up| [&set_up.type_k, &set_up.type_v]);
-        types
-            .unwrap_or([&None; 2])
-            .map(|kv| kv.clone().unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
-    };
-    is_reference_model && types(set_up) == types(of_reference)
-}
-
-/// Returns true if both files name the same model; false if one does not name its model.
-pub fn is_same_model(one: Option<&ModelIdentity>, other: Option<&ModelIdentity>) -> bool {
-    one.zip(other)
-        .is_some_and(|(one, other)| one.is_same(other))
 }
 
 /// Opens the rows of a reference. Where it holds hidden states, `make` prepares its head.

@@ -21,8 +21,8 @@ use crate::stats::Until;
 pub struct SidecarFile {
     pub output: PartialFile,
     pub path: PathBuf,
-    /// Present once the header is known.
-    writer: Option<SidecarWriter<BufWriter<File>>>,
+    /// Present once records are written.
+    pub writer: Option<SidecarWriter<BufWriter<File>>>,
     n_records: u64,
     /// True to continue what an earlier run left.
     resume: bool,
@@ -172,11 +172,6 @@ impl SidecarFile {
         Ok(())
     }
 
-    /// Returns true if records are written as they come.
-    pub fn has_begun(&self) -> bool {
-        self.writer.is_some()
-    }
-
     /// Completes the file; then it can have its name.
     pub fn complete(&mut self, texts: &TokenTexts) -> Result<()> {
         if let Some(writer) = self.writer.take() {
@@ -185,16 +180,10 @@ impl SidecarFile {
         Ok(())
     }
 
-    /// Removes what was written.
-    pub fn discard(self) {
-        drop(self.writer);
-        self.output.discard();
-    }
-
     /// Keeps what was written, for `--resume`, and describes it.
     pub fn keep(self) -> Option<String> {
         if self.n_records == 0 {
-            self.discard();
+            self.output.discard();
             return None;
         }
         Some(format!(

@@ -100,7 +100,7 @@ impl TokenLog {
             return Ok(Some(sidecar.path));
         }
         let started = Instant::now();
-        if !sidecar.has_begun() {
+        if sidecar.writer.is_none() {
             if let Some(finished) = &sidecar.finished {
                 finished.check_values(&self.records)?;
             }
@@ -108,7 +108,7 @@ impl TokenLog {
             let written = written.and_then(|()| sidecar.push(&self.records));
             if let Err(error) = written.and_then(|()| sidecar.complete(texts)) {
                 // Nothing could resume it.
-                sidecar.discard();
+                sidecar.output.discard();
                 return Err(error);
             }
         } else if let Err(error) = sidecar.complete(texts) {
@@ -122,7 +122,7 @@ impl TokenLog {
     /// Removes the sidecar of a run that came to nothing.
     pub fn discard(&mut self) {
         if let Some(sidecar) = self.sidecar.take() {
-            sidecar.discard();
+            sidecar.output.discard();
         }
     }
 

@@ -38,10 +38,9 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
     for path in paths {
         match open(path) {
             Err(error) => unusable.push((path.clone(), one_line(&error))),
-            Ok(opened) if opened.header.shard.is_none() => groups.push(vec![opened]),
             Ok(opened) => {
                 let is_its = |group: &&mut Vec<OpenedSidecar>| {
-                    let first = group.first();
+                    let first = group.first().filter(|_| opened.header.shard.is_some());
                     first.is_some_and(|first| first.identity == opened.identity)
                 };
                 match groups.iter_mut().find(is_its) {
@@ -62,7 +61,13 @@ pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(Pat
         let paths: Vec<PathBuf> = group.iter().map(|file| file.path.clone()).collect();
         let evaluation = match whole {
             Some(whole) => Err(anyhow!("is a part of {whole}, which holds all of it")),
-            None => StoredEvaluation::of(group),
+            None => match &group[..] {
+                [file] if file.header.shard.is_none() => {
+                    let (header, path) = (file.header.clone(), file.path.clone());
+                    Ok(StoredEvaluation::whole(header, Some(path), file.n_rows))
+                }
+                _ => in_order(group).and_then(StoredEvaluation::of_all),
+            },
         };
         match evaluation {
             Ok(evaluation) => evaluations.push(evaluation),
@@ -89,7 +94,7 @@ fn open(path: &Path) -> Result<OpenedSidecar> {
         );
     }
     let whole = header.of_whole();
-    Ok(Opened::new(path, header, &whole))
+    Ok(Opened::new(path, header, &whole, n_records))
 }
 
 impl StoredEvaluation {
@@ -99,13 +104,8 @@ impl StoredEvaluation {
     /// A file that is not a sidecar, or no part of the same evaluation as the others; a part that is
     /// missing or comes twice.
     pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
-        let mut parts = Vec::new();
-        for path in paths {
-            let part = open(path)?;
-            part.shard()?;
-            parts.push(part);
-        }
-        Self::of(parts)
+        let opened = paths.iter().map(|path| open(path));
+        Self::of_all(in_order(opened.collect::<Result<_>>()?)?)
     }
 
     /// The evaluation of `n_records` records in a whole file, or of one without a file.
@@ -118,26 +118,18 @@ impl StoredEvaluation {
         }
     }
 
-    /// The evaluation in one whole file, or in all of its parts.
-    fn of(files: Vec<OpenedSidecar>) -> Result<Self> {
-        if let [whole] = files.as_slice()
-            && whole.header.shard.is_none()
-        {
-            let n_records = SidecarReader::open(&whole.path)?.n_records();
-            let path = Some(whole.path.clone());
-            return Ok(Self::whole(whole.header.clone(), path, n_records));
-        }
-        let parts = in_order(files)?;
+    /// The evaluation of all parts, in their order.
+    fn of_all(parts: Vec<OpenedSidecar>) -> Result<Self> {
         let Some(first) = parts.first() else {
             bail!("no sidecars were given");
         };
-        let of_all: Option<u64> = parts.iter().map(|part| part.header.n_records).sum();
+        let of_all: u64 = parts.iter().map(|part| part.n_rows).sum();
         let n_records = first.shard()?.n_rows;
-        if of_all != Some(n_records) {
+        if of_all != n_records {
             bail!(
                 "{}: the parts hold {} records, and the whole has {}: evaluate again",
                 first.path.display(),
-                count(of_all.unwrap_or(0)),
+                count(of_all),
                 count(n_records)
             );
         }

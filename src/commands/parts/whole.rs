@@ -20,17 +20,20 @@ const N_PARTS: &str = "parts";
 pub struct Opened<H> {
     pub path: PathBuf,
     pub header: H,
+    /// Rows in the file; of a sidecar, records.
+    pub n_rows: u64,
     /// The keys of the header that are alike in all parts of a whole.
     pub identity: Value,
 }
 
 impl<H: Deref<Target = Provenance> + Serialize> Opened<H> {
     /// `whole`: the header of the whole, without its part.
-    pub fn new(path: &Path, header: H, whole: &H) -> Self {
+    pub fn new(path: &Path, header: H, whole: &H, n_rows: u64) -> Self {
         Self {
             path: path.to_owned(),
             identity: identity(whole, header.shard),
             header,
+            n_rows,
         }
     }
 
@@ -98,15 +101,17 @@ fn identity(whole: &impl Serialize, shard: Option<Shard>) -> Value {
 /// Puts the parts of one whole in their order.
 ///
 /// # Errors
-/// A part that belongs to another whole than the first, is missing or comes twice: which, and in
-/// which files.
+/// A file that is not a part, a part that belongs to another whole than the first, is missing or comes
+/// twice: which, and in which files.
 pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
     mut parts: Vec<Opened<H>>,
 ) -> Result<Vec<Opened<H>>> {
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
+    let count = first.shard()?.count;
     for other in &parts {
+        other.shard()?;
         if let Some(difference) = first_difference(&first.identity, &other.identity) {
             bail!(
                 "{}: is a part of another whole than {} ({difference}): leave it out",
@@ -115,13 +120,10 @@ pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
             );
         }
     }
-    let count = first.shard()?.count;
     let index = |part: &Opened<H>| part.header.shard.map_or(0, |shard| shard.index);
     parts.sort_by_key(index);
-    for pair in parts.windows(2) {
-        if let [one, other] = pair
-            && index(one) == index(other)
-        {
+    for (one, other) in parts.iter().zip(parts.iter().skip(1)) {
+        if index(one) == index(other) {
             bail!(
                 "{} and {}: both are part {} of {count}: leave one out",
                 one.path.display(),
@@ -130,41 +132,33 @@ pub fn in_order<H: Deref<Target = Provenance> + Serialize>(
             );
         }
     }
-    let present: Vec<u32> = parts.iter().map(index).collect();
-    let missing: Vec<u32> = (0..count)
-        .filter(|part| present.binary_search(part).is_err())
-        .collect();
-    if !missing.is_empty() {
-        bail!("{}", missing_parts(&parts, &missing, count));
+    let is_missing = |wanted: &u32| parts.binary_search_by_key(wanted, index).is_err();
+    let missing: Vec<u32> = (0..count).filter(is_missing).collect();
+    match missing.is_empty() {
+        true => Ok(parts),
+        false => bail!("{}", missing_parts(&parts, &missing, count)),
     }
-    Ok(parts)
 }
 
 /// Names the parts that are missing, and the files that are there.
 fn missing_parts<H>(parts: &[Opened<H>], missing: &[u32], count: u32) -> String {
     /// More would not help.
     const MOST_SHOWN: usize = 10;
-    let shown: Vec<String> = missing
-        .iter()
-        .take(MOST_SHOWN)
-        .map(u32::to_string)
-        .collect();
-    let more = match missing.len().saturating_sub(MOST_SHOWN) {
+    let and_more = |n: usize| match n {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
+    let shown = missing.iter().take(MOST_SHOWN).map(u32::to_string);
+    let shown: Vec<String> = shown.collect();
+    let more = and_more(missing.len() - shown.len());
     let first = parts.first().map(|part| part.path.display().to_string());
-    let first = first.unwrap_or_default();
-    let others = match parts.len() {
-        0 | 1 => String::new(),
-        n => format!(" and {} more", n - 1),
-    };
+    let present = first.unwrap_or_default() + &and_more(parts.len().saturating_sub(1));
     match &shown[..] {
         [part] => format!(
-            "part {part} of {count} is missing beside {first}{others}: make it with --shard {part}/{count}"
+            "part {part} of {count} is missing beside {present}: make it with --shard {part}/{count}"
         ),
         _ => format!(
-            "parts {}{more} of {count} are missing beside {first}{others}: make them with --shard I/{count}",
+            "parts {}{more} of {count} are missing beside {present}: make them with --shard I/{count}",
             shown.join(", ")
         ),
     }
@@ -176,39 +170,36 @@ pub fn warnings<H: Deref<Target = Provenance> + Serialize>(parts: &[Opened<H>]) 
         return Vec::new();
     };
     let mut warnings: Vec<Warning> = Vec::new();
-    let mut differ = |what: &'static str, other: &Opened<H>, here: &str, there: &str| {
-        let is_known = |warning: &Warning| {
-            matches!(warning, Warning::PartsDiffer { what: known, other, .. }
-                if *known == what && other == here)
-        };
-        // Ten parts of one machine need one warning.
-        if !warnings.iter().any(is_known) {
-            warnings.push(Warning::PartsDiffer {
-                what,
-                one: there.to_owned(),
-                one_path: first.path.display().to_string(),
-                other: here.to_owned(),
-                other_path: other.path.display().to_string(),
-            });
-        }
-    };
-    for other in others {
-        let (here, there): (&Provenance, &Provenance) = (&other.header, &first.header);
+    for part in others {
+        let (here, there): (&Provenance, &Provenance) = (&part.header, &first.header);
         let writer = |of: &Provenance| of.writer.clone().unwrap_or_default();
-        if here.writer != there.writer {
-            differ("the program", other, &writer(here), &writer(there));
+        let mut differences = vec![("the program", writer(here), writer(there))];
+        differences.retain(|(_, here, there)| here != there);
+        if let (Some(here), Some(there)) = (&here.backend, &there.backend) {
+            let run = differences::Run {
+                here,
+                there,
+                n_ctx: first.header.n_ctx,
+                has_attention: true,
+            };
+            let of_run = run.differences().into_iter();
+            differences.extend(of_run.map(|of| (of.what, of.here, of.there)));
         }
-        let (Some(here), Some(there)) = (&here.backend, &there.backend) else {
-            continue;
-        };
-        let run = differences::Run {
-            here,
-            there,
-            n_ctx: first.header.n_ctx,
-            has_attention: true,
-        };
-        for difference in run.differences() {
-            differ(difference.what, other, &difference.here, &difference.there);
+        for (what, other, one) in differences {
+            let is_known = |warning: &Warning| {
+                matches!(warning, Warning::PartsDiffer { what: known, other: of, .. }
+                    if *known == what && *of == other)
+            };
+            // Ten parts of one machine need one warning.
+            if !warnings.iter().any(is_known) {
+                warnings.push(Warning::PartsDiffer {
+                    what,
+                    one,
+                    one_path: first.path.display().to_string(),
+                    other,
+                    other_path: part.path.display().to_string(),
+                });
+            }
         }
     }
     warnings

@@ -1,6 +1,5 @@
 //! The files that a report is made of: those that are named, and the sidecars in folders.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -92,23 +91,18 @@ fn not_done(path: &Path) -> NotCompared {
 
 /// The files without those that are the same as an earlier one.
 fn without_copies(files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut seen: HashMap<(u64, Vec<u8>), Vec<PathBuf>> = HashMap::new();
-    let mut kept = Vec::new();
+    let mut kept: Vec<(Option<(u64, Vec<u8>)>, PathBuf)> = Vec::new();
     for file in files {
         // What cannot be read is named where it is opened.
-        if let Ok(start) = start_of(&file) {
-            let alike = seen.entry(start).or_default();
-            if alike
-                .iter()
-                .any(|other| is_copy(&file, other).unwrap_or(false))
-            {
-                continue;
-            }
-            alike.push(file.clone());
+        let start = start_of(&file).ok();
+        let mut alike = kept
+            .iter()
+            .filter(|(other, _)| start.is_some() && *other == start);
+        if !alike.any(|(_, other)| is_copy(&file, other).unwrap_or(false)) {
+            kept.push((start, file));
         }
-        kept.push(file);
     }
-    kept
+    kept.into_iter().map(|(_, file)| file).collect()
 }
 
 /// A file's length and first bytes.

@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
-use crate::commands::reference::{is_noise_floor, is_same_model};
 use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult};
 use crate::report::{WorstText, WorstToken};
 use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
+
+/// The KV cache's type unless the user chooses another.
+const DEFAULT_KV_TYPE: &str = "f16";
 
 /// The number of tokens that are listed, those that diverge most.
 const N_WORST: usize = 10;
@@ -73,14 +75,20 @@ pub fn result_of(
 ) -> ModelResult {
     let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
     let reference = &header.reference;
-    let is_reference_model = is_same_model(reference.model.as_ref(), header.model.as_ref());
-    let (backend, of_reference) = (header.backend.as_ref(), reference.backend.as_ref());
+    let models = reference.model.as_ref().zip(header.model.as_ref());
+    let is_reference_model = models.is_some_and(|(one, other)| one.is_same(other));
+    // Another type of KV cache than the reference's is a loss of its own.
+    let kv_types = |backend: &Option<BackendIdentity>| {
+        let backend = backend.clone().unwrap_or_default();
+        [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
+    };
+    let has_its_kv_types = kv_types(&header.backend) == kv_types(&reference.backend);
     let label = header.label.as_deref();
     ModelResult {
         label: label.unwrap_or_else(|| model.default_label()).to_owned(),
         model,
         is_reference_model,
-        is_noise_floor: is_noise_floor(is_reference_model, backend, of_reference),
+        is_noise_floor: is_reference_model && has_its_kv_types,
         n_vocab_compared: header.n_vocab_compared,
         until: until.map(|until| until.info(&statistics.summary, n_windows)),
         summary: statistics.summary.clone(),
