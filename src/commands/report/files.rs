@@ -91,7 +91,7 @@ fn not_done(path: &Path) -> NotCompared {
 
 /// The files without those that are the same as an earlier one.
 fn without_copies(files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut kept: Vec<(Option<(u64, Vec<u8>)>, PathBuf)> = Vec::new();
+    let mut kept: Vec<(Option<Start>, PathBuf)> = Vec::new();
     for file in files {
         // What cannot be read is named where it is opened.
         let start = start_of(&file).ok();
@@ -106,7 +106,9 @@ fn without_copies(files: Vec<PathBuf>) -> Vec<PathBuf> {
 }
 
 /// A file's length and first bytes.
-fn start_of(path: &Path) -> std::io::Result<(u64, Vec<u8>)> {
+type Start = (u64, Vec<u8>);
+
+fn start_of(path: &Path) -> std::io::Result<Start> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut start = Vec::new();
