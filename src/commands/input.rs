@@ -80,7 +80,7 @@ fn warn_of_input(input: &PreparedInput, watch: &Watch<'_>) {
     }
     match (input.plan.n_unscored, &input.prompts) {
         (0, _) => {}
-        (n, None) => watch.warn(Warning::Unscored(n as u64)),
+        (n, None) => watch.warn(Warning::UnscoredWindows(n as u64)),
         (n, Some(_)) => watch.warn(Warning::UnscoredPrompts(n as u64)),
     }
 }

@@ -57,7 +57,7 @@ pub fn warn_of_overlap(reference: &Reference, watch: &Watch<'_>) {
     let first_new = n_ctx.saturating_sub(stride);
     let mut later = windows.iter().filter(|window| window.window > 0);
     if later.any(|window| window.first_scored < first_new) {
-        watch.warn(Warning::Overlap { stride, n_ctx });
+        watch.warn(Warning::OverlappingWindows { stride, n_ctx });
     }
 }
 
@@ -132,7 +132,7 @@ pub fn check_vocabulary(
         );
     }
     if there != here {
-        watch.warn(Warning::TokenizerCut {
+        watch.warn(Warning::VocabularyCut {
             compared,
             there,
             here,
@@ -169,7 +169,7 @@ pub fn check_vocabularies(
         );
     }
     let compared = there.min(here);
-    watch.warn(Warning::TokenizerCut {
+    watch.warn(Warning::VocabularyCut {
         compared,
         there,
         here,

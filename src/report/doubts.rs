@@ -26,7 +26,7 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     let path = || model.model.path.clone();
     let mut doubts = left_out(summary);
     if is_doubtfully_identical(model) {
-        doubts.push(Warning::Identical { path: path() });
+        doubts.push(Warning::IdenticalRows { path: path() });
     }
     if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
         let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
@@ -60,14 +60,14 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     for model in models {
         let label = printable(&model.label);
         if model.is_incomplete {
-            doubts.push(Warning::LeftOut {
+            doubts.push(Warning::LeftOutTokens {
                 label: label.clone(),
                 n_excluded: model.summary.n_excluded,
                 n_infinite: model.summary.n_infinite(),
             });
         }
         if is_doubtfully_identical(model) {
-            doubts.push(Warning::Identical { path: label });
+            doubts.push(Warning::IdenticalRows { path: label });
         }
     }
     // What all leave out is said once.
@@ -99,8 +99,8 @@ fn is_doubtfully_identical(model: &ModelResult) -> bool {
 /// The tokens that all statistics leave out, or those of the KLD.
 fn left_out(summary: &Summary) -> Vec<Warning> {
     let (excluded, infinite) = (summary.n_excluded, summary.n_infinite());
-    let excluded = (excluded > 0).then_some(Warning::Excluded(excluded));
-    let infinite = (infinite > 0).then_some(Warning::Infinite(infinite));
+    let excluded = (excluded > 0).then_some(Warning::ExcludedTokens(excluded));
+    let infinite = (infinite > 0).then_some(Warning::InfiniteKld(infinite));
     excluded.into_iter().chain(infinite).collect()
 }
 

@@ -64,8 +64,7 @@ pub enum Warning {
     },
     /// Windows at the end of the text are too short to score.
     #[error("left out: the last {}, too short to hold a scored position", count_of(*.0, "window"))]
-    #[strum(serialize = "unscored_windows")]
-    Unscored(u64),
+    UnscoredWindows(u64),
     /// Prompts are too short to score.
     #[error("left out: {}, too short to hold a scored position", count_of(*.0, "prompt"))]
     UnscoredPrompts(u64),
@@ -90,8 +89,7 @@ pub enum Warning {
     MeasuredAnew(String),
     /// A converted file lacks something.
     #[error("{0}")]
-    #[strum(serialize = "conversion_loss")]
-    Conversion(String),
+    ConversionLoss(String),
     /// Rows could not be stored in codes.
     #[error(
         "{exact} of {} are stored exactly, at twice the size, because their u16 copies would diverge from them by more than 1e-6 nats, or because they hold NaN or +infinity; if most rows are, --encoding f32 makes a file as small", count_of(*.of, "row")
@@ -145,18 +143,15 @@ pub enum Warning {
     #[error(
         "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", left_out([(*.0, ""), (0, "")])
     )]
-    #[strum(serialize = "excluded_tokens")]
-    Excluded(u64),
+    ExcludedTokens(u64),
     /// The model excludes what the reference does not.
     #[error(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens", count_of(*.0, "token")
     )]
-    #[strum(serialize = "infinite_kld")]
-    Infinite(u64),
+    InfiniteKld(u64),
     /// Tokens of one of several models are left out.
     #[error("{label}: {} left out of its mean, but not of other models'", left_out([(*.n_excluded, "without a finite row"), (*.n_infinite, "with an infinite KLD")]))]
-    #[strum(serialize = "left_out_tokens")]
-    LeftOut {
+    LeftOutTokens {
         label: String,
         n_excluded: u64,
         n_infinite: u64,
@@ -168,8 +163,7 @@ pub enum Warning {
     #[error(
         "{path}: the KLD is exactly 0 at every token, though this is not known to be the reference's own model: did you pass the same model twice?"
     )]
-    #[strum(serialize = "identical_rows")]
-    Identical { path: String },
+    IdenticalRows { path: String },
     /// A base file does not record the probability of all entries.
     #[error(
         "the reference's base file does not record the probability of its least probable entries, which together could have up to {} on average: statistics are over the others", percent(*.0)
@@ -184,8 +178,7 @@ pub enum Warning {
     #[error(
         "only the first {compared} entries are compared, of {there} in the reference's rows and {here} in the model's: kl cannot check that they are the same tokens"
     )]
-    #[strum(serialize = "vocabulary_cut")]
-    TokenizerCut {
+    VocabularyCut {
         compared: u32,
         there: u32,
         here: u32,
@@ -220,8 +213,7 @@ pub enum Warning {
     #[error(
         "windows overlap, one every {stride} of {n_ctx} tokens: tokens they share are counted more than once, and intervals are narrower than they should be"
     )]
-    #[strum(serialize = "overlapping_windows")]
-    Overlap { stride: u32, n_ctx: u32 },
+    OverlappingWindows { stride: u32, n_ctx: u32 },
     /// The BOS of a conversion is not the text's first token.
     #[error(
         "the file's text starts with token {first}, not with --bos {bos}: if {first} is the BOS, every window is evaluated with a wrong first token"
@@ -280,7 +272,7 @@ impl Warning {
     pub fn names_model(&self) -> bool {
         matches!(
             self,
-            Self::FarApart { .. } | Self::Identical { .. } | Self::MeasuredAnew(_)
+            Self::FarApart { .. } | Self::IdenticalRows { .. } | Self::MeasuredAnew(_)
         )
     }
 

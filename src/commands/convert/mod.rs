@@ -46,7 +46,7 @@ pub fn convert<E: Engine>(
         ));
     }
     for loss in losses {
-        watch.warn(Warning::Conversion(loss));
+        watch.warn(Warning::ConversionLoss(loss));
     }
     let windows = &windows;
     let head =
