@@ -59,10 +59,8 @@ const SIMILAR: f64 = 0.7;
 /// Hints for the flags of a command line that are llama-perplexity's, all at once.
 pub fn of_other_tools(args: &[OsString]) -> Option<String> {
     let hint = |flag| {
-        Some(format!(
-            "instead of {flag}: {}",
-            words(&OF_LLAMA_PERPLEXITY, flag)?
-        ))
+        let words = words(&OF_LLAMA_PERPLEXITY, flag)?;
+        Some(format!("instead of {flag}: {words}"))
     };
     let mut hints: Vec<_> = flags(args).filter_map(hint).collect();
     hints.dedup();

@@ -43,7 +43,7 @@ use crate::commands::settings::ResultSettings;
 use crate::commands::{self, NewFile, Observer, Written, one_line};
 use crate::engine::{LlamaCpp, follow_log, on_abort, on_wait};
 use crate::report::layout::laid_out;
-use crate::report::number::{bytes, count, count_of, duration, percent, significant};
+use crate::report::number::{bytes, count, count_of, duration, percent, short_kld};
 use crate::report::{ModelReport, Report, json_text, notable_core_wait, verified_text};
 use args::InfoArgs;
 use results::Results;
@@ -236,20 +236,17 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
 }
 
 fn show_written(written: &Written, quiet: bool) {
-    let [decode, encode, write, check] = [
-        written.decode_s,
-        written.encode_s,
-        written.write_s,
-        written.check_s,
-    ]
-    .map(duration);
-    let mut parts = format!("decode {decode}, encode {encode}, write {write}");
-    if written.checked.is_some() {
-        parts.push_str(&format!(", check {check}"));
-    }
-    if let Some(device) = &written.device {
-        parts.push_str(&format!(", device busy {}", percent(device.busy_share)));
-    }
+    let mut parts = vec![
+        ("decode", written.decode_s),
+        ("encode", written.encode_s),
+        ("write", written.write_s),
+    ];
+    parts.extend(written.checked.map(|_| ("check", written.check_s)));
+    let parts = parts.iter();
+    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(*seconds)));
+    let device = written.device.map(|device| percent(device.busy_share));
+    let device = device.map(|share| format!("device busy {share}"));
+    let parts = Vec::from_iter(parts.chain(device)).join(", ");
     let wall_s = written.file.wall_s;
     let tokens_per_s = written.n_tokens as f64 / wall_s;
     let speed = format!(" ({parts}), {tokens_per_s:.0} tokens/s");
@@ -268,7 +265,7 @@ fn show_written(written: &Written, quiet: bool) {
             true => say!("checked {rows}, computed from the hidden states: all to the bit"),
             false => say!(
                 "checked {rows}, computed from the hidden states: at most {} nats off",
-                significant(checked.max_kld, 3)
+                short_kld(checked.max_kld)
             ),
         }
     }

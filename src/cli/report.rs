@@ -9,7 +9,7 @@ use super::settings::Form;
 use super::terminal::Terminal;
 use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
-use crate::report::comparison::{CSV_START, Comparison};
+use crate::report::comparison::CSV_START;
 use crate::report::{json_text, page};
 
 /// Compares the evaluations that the flags name, prints the comparison in a form, and writes others.
@@ -53,7 +53,13 @@ fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
     Ok(match (reported, form) {
         (Reported::Pair(pair), Form::Json) => json_text(pair)?,
         (Reported::Pair(pair), _) => pair.text(),
-        (Reported::Comparison(comparison), Form::Text) => plain(comparison, breakdown),
+        (Reported::Comparison(comparison), Form::Text) => {
+            let only = comparison.only_report(breakdown);
+            only.unwrap_or_else(|| match breakdown {
+                true => comparison.text() + &comparison.breakdown_text(),
+                false => comparison.text(),
+            })
+        }
         (Reported::Comparison(comparison), Form::Markdown) => comparison.markdown(breakdown),
         (Reported::Comparison(comparison), Form::ModelCard) => comparison.model_card(),
         (Reported::Comparison(comparison), Form::Json) => json_text(comparison)?,
@@ -61,14 +67,6 @@ fn text(reported: &Reported, form: Form, breakdown: bool) -> Result<String> {
         (Reported::Comparison(comparison), Form::Page) => {
             page::html(comparison).context("cannot render the page")?
         }
-    })
-}
-
-fn plain(comparison: &Comparison, breakdown: bool) -> String {
-    let only = comparison.only_report(breakdown);
-    only.unwrap_or_else(|| match breakdown {
-        true => format!("{}{}", comparison.text(), comparison.breakdown_text()),
-        false => comparison.text(),
     })
 }
 

@@ -19,12 +19,9 @@ const NOT_HERE: [(&str, &str); 6] = [
 /// The spellings with one dash, as `-ngl`: the aliases that are one word.
 pub fn known() -> Vec<String> {
     let command = args::command();
-    let aliases = command
-        .get_arguments()
-        .filter_map(clap::Arg::get_all_aliases);
-    let words = aliases
-        .flatten()
-        .filter(|alias| alias.chars().all(char::is_alphabetic));
+    let flags = command.get_arguments();
+    let aliases = flags.filter_map(clap::Arg::get_all_aliases).flatten();
+    let words = aliases.filter(|alias| alias.chars().all(char::is_alphabetic));
     words.map(|alias| format!("-{alias}")).collect()
 }
 
@@ -54,11 +51,8 @@ fn long_form(arg: &str, known: &[String]) -> Option<String> {
         return None;
     }
     let value = arg.strip_prefix(word)?;
-    let between = if value.is_empty() || value.starts_with('=') {
-        ""
-    } else {
-        "="
-    };
+    let is_apart = value.is_empty() || value.starts_with('=');
+    let between = if is_apart { "" } else { "=" };
     Some(format!("-{word}{between}{value}"))
 }
 

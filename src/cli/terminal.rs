@@ -29,18 +29,14 @@ impl<'s> Terminal<'s> {
 
     /// The results, once the command is done.
     pub fn into_results(self) -> Results<'s> {
-        self.results
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+        let results = self.results.into_inner();
+        results.unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn results(&self) -> MutexGuard<'_, Results<'s>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn progress(&self) -> MutexGuard<'_, Option<Progress>> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Locks what is used from one event to the next: after a panic it is still valid.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Observer for Terminal<'_> {
@@ -60,19 +56,21 @@ impl Observer for Terminal<'_> {
             } => {
                 stop::begin();
                 let shown = (!self.quiet).then(|| Progress::new(label, n_windows, n_rows));
-                *self.progress() = shown;
+                *locked(&self.progress) = shown;
             }
-            Event::Rows(n) => self.progress().iter_mut().for_each(|p| p.rows(n)),
+            Event::Rows(n) => locked(&self.progress).iter_mut().for_each(|p| p.rows(n)),
             Event::Window { mean_kld } => {
-                self.progress().iter_mut().for_each(|p| p.window(mean_kld));
+                locked(&self.progress)
+                    .iter_mut()
+                    .for_each(|p| p.window(mean_kld));
             }
             Event::End => {
                 stop::end();
-                if let Some(progress) = self.progress().take() {
+                if let Some(progress) = locked(&self.progress).take() {
                     progress.finish();
                 }
             }
-            Event::Described(info) => self.results().print_text(&info_text(info)),
+            Event::Described(info) => locked(&self.results).print_text(&info_text(info)),
             Event::Evaluated {
                 model,
                 reference,
@@ -83,7 +81,7 @@ impl Observer for Terminal<'_> {
                 match self.brief && model.interrupted.is_none() {
                     true if self.quiet => {}
                     true => say!("{}", one_line(model, (index, of), reference.unit())),
-                    false => self.results().show(&text_report(model, reference)),
+                    false => locked(&self.results).show(&text_report(model, reference)),
                 }
                 show_conditions(model, self.quiet || self.brief);
             }
@@ -91,9 +89,9 @@ impl Observer for Terminal<'_> {
             Event::WarningOf(warning, labels) => {
                 say!("kl: warning: of {} only: {warning}", labels.join(", "));
             }
-            Event::Compared(comparison) => self.results().show(&comparison.text()),
+            Event::Compared(comparison) => locked(&self.results).show(&comparison.text()),
             Event::Failed(error) => say!("kl: {error}"),
-            Event::Report(report) => self.results().save(report),
+            Event::Report(report) => locked(&self.results).save(report),
         }
     }
 

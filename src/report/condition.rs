@@ -174,14 +174,11 @@ pub enum Reason {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (outcome, expression) = (
-            if self.failed { "failed" } else { "passed" },
-            &self.expression,
-        );
-        write!(f, "{outcome}: {expression} ")?;
+        let outcome = if self.failed { "failed" } else { "passed" };
+        write!(f, "{outcome}: {} ", self.expression)?;
         match self.reason {
             Some(Reason::NoValue) => {
-                return f.write_str("cannot be checked: this result has no such value");
+                f.write_str("cannot be checked: this result has no such value")?;
             }
             Some(Reason::Holds) => f.write_str("holds")?,
             None => f.write_str("does not hold")?,

@@ -2,7 +2,7 @@
 
 use super::comparison::Names;
 use super::layout::WIDTH;
-use super::number::{count_of, duration, ends, significant};
+use super::number::{count_of, duration, ends, short_kld};
 use super::result::ModelReport;
 
 /// The narrowest that a name is cut to: for an interval beside it, and at all.
@@ -29,14 +29,12 @@ pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) ->
 
 /// The texts beside the name, the longest first.
 fn texts(model: &ModelReport, unit: &str) -> [String; 3] {
-    let three_digits = |x: f64| significant(x, 3);
     let Some(kld) = &model.summary.kld else {
         return ["no token with a finite KLD"; 3].map(str::to_owned);
     };
-    let mean = format!("mean KLD {}", three_digits(kld.mean.estimate.value));
-    let interval = ends(kld.mean.clustered.lo, kld.mean.clustered.hi, three_digits);
-    let quantile = kld.quantiles.iter().find(|quantile| quantile.p == 0.99);
-    let quantile = quantile.map(|of| format!("  99 % {}", three_digits(of.estimate.value)));
+    let mean = format!("mean KLD {}", short_kld(kld.mean.estimate.value));
+    let interval = ends(kld.mean.clustered.lo, kld.mean.clustered.hi, short_kld);
+    let quantile = model.q99().map(|q99| format!("  99 % {}", short_kld(q99)));
     let quantile = quantile.unwrap_or_default();
     let took = match &model.timing {
         Some(timing) => duration(timing.wall_s),

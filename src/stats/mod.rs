@@ -47,7 +47,7 @@ pub use clustered_mean::ClusteredMean;
 pub use columns::{Columns, Run};
 pub use curves::Point;
 pub use delta_p::DeltaP;
-pub use distribution::Distribution;
+pub use distribution::{Distribution, Metric};
 pub use estimate::{Confidence, Estimate};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitSummary, LogitsNotAvailable};

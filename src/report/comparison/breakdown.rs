@@ -70,7 +70,7 @@ impl Comparison {
     pub fn breakdown_text(&self) -> String {
         /// As many columns as fit 80 characters.
         const MODELS_BESIDE: usize = 5;
-        let names = Names::of(&self.labels());
+        let names = self.names();
         let mut text = String::new();
         for (by, (titles, rows)) in self.models.chunks(MODELS_BESIDE).flat_map(tables) {
             let bins: Vec<&str> = rows.iter().map(|(bin, _)| bin.as_str()).collect();

@@ -96,8 +96,7 @@ impl InDepth {
         let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
         let (a, b) = (name(&self.a), name(&self.b));
         let level = short_percent(self.confidence.level());
-        let against = self.reference.file_name.as_deref().map(printable);
-        let against = against.unwrap_or_else(|| "one reference".to_owned());
+        let against = printable(self.reference.shown_name());
         let mut out = Sheet::new(true, 22, self.reference.unit());
         out.text = hanging("", 2, &format!("{a} and {b} against {against}"));
         out.line("tokens", &count(self.paired.n_tokens));

@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use super::breakdown::{self, Cells, title};
-use super::names::Names;
 use super::text::{clusters, marks, p_value, signed};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
@@ -50,8 +49,7 @@ impl Comparison {
 
     /// The table of models and what follows from it.
     pub(super) fn markdown_models(&self) -> String {
-        let against = self.reference.file_name.as_deref();
-        let against = code(against.unwrap_or("one reference"));
+        let against = code(self.reference.shown_name());
         let level = short_percent(self.confidence.level());
         let mut out = format!("KL divergence from {against}, nats; intervals at {level} %");
         if let Some(first) = self.models.first() {
@@ -63,7 +61,7 @@ impl Comparison {
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(verdict) = self.verdict(&Names::whole(&self.labels()), usize::MAX) {
+        if let Some(verdict) = self.verdict(printable) {
             let _ = writeln!(out, "\n{}", escaped(&verdict));
         }
         out
@@ -108,7 +106,7 @@ fn row(model: &ComparedModel) -> Vec<String> {
             let ends = mean.clustered;
             with_ends(mean.estimate.value, ends.lo, ends.hi, short_kld)
         }),
-        or_undefined(model.quantile(0.99), short_kld),
+        or_undefined(model.q99(), short_kld),
         or_undefined(model.same_top(), percent),
         or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
         or_undefined(to_best, |to_best| {
@@ -198,7 +196,7 @@ impl Comparison {
         let mut metrics = String::new();
         for (kind, name, value) in [
             ("kl_divergence", "Mean KL divergence (nats)", mean),
-            ("kl_divergence", quantile, model.quantile(0.99)),
+            ("kl_divergence", quantile, model.q99()),
             ("top_token_agreement", "Same top token", model.same_top()),
             ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
         ] {

@@ -86,9 +86,10 @@ pub struct NotCompared {
 }
 
 impl Comparison {
-    fn labels(&self) -> Vec<&str> {
-        let models = self.models.iter();
-        models.map(|model| model.label.as_str()).collect()
+    /// The models' names, as short as they can be told apart.
+    fn names(&self) -> Names {
+        let labels = self.models.iter().map(|model| model.label.as_str());
+        Names::of(&Vec::from_iter(labels))
     }
 
     /// The model with the lowest mean KLD; the noise floor does not count.
@@ -181,9 +182,8 @@ impl Comparison {
 impl ComparedReference {
     /// The reference, as far as a sidecar records it, as the report of an evaluation shows it.
     fn info(&self) -> ReferenceInfo {
-        let name = self.file_name.clone();
         ReferenceInfo {
-            path: name.unwrap_or_else(|| "one reference".to_owned()),
+            path: self.shown_name().to_owned(),
             kind: self.kind.clone().unwrap_or_default(),
             n_ctx: self.n_ctx,
             n_vocab: self.n_vocab,
@@ -214,6 +214,11 @@ impl ComparedReference {
             groups: header.groups.clone(),
             prompts: header.prompts,
         }
+    }
+
+    /// Its file's name, or words for a reference of unknown name.
+    fn shown_name(&self) -> &str {
+        self.file_name.as_deref().unwrap_or("one reference")
     }
 
     /// The word for a window.

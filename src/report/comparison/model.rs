@@ -91,13 +91,6 @@ impl ComparedModel {
         self.summary.kld.as_ref().map(|kld| &kld.mean)
     }
 
-    /// A quantile of the KLD: `p` is one of those that are computed.
-    #[must_use]
-    pub fn quantile(&self, p: f64) -> Option<f64> {
-        let mut quantiles = self.summary.kld.as_ref()?.quantiles.iter();
-        Some(quantiles.find(|quantile| quantile.p == p)?.estimate.value)
-    }
-
     /// The share of tokens with the same top token.
     #[must_use]
     pub fn same_top(&self) -> Option<f64> {

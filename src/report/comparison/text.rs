@@ -42,38 +42,17 @@ impl Comparison {
         Some(text + &self.not_compared_text())
     }
 
-    /// Everything that a terminal shows: the table, the paired differences, and what to know.
+    /// Everything that a terminal shows: the table of the models, which is the best, the paired
+    /// differences, and what to know.
     #[must_use]
     pub fn text(&self) -> String {
-        let names = Names::of(&self.labels());
-        let mut text = self.table() + &self.differences_text(&names);
-        let (titles, rows) = self.set_up_table();
-        if !rows.is_empty() {
-            text.push_str("\nSet-up, where models differ\n");
-            text.push_str(&names.fitted(|name| {
-                let titles = ["  model"]
-                    .into_iter()
-                    .chain(titles.iter().map(String::as_str));
-                let rows = rows.iter().map(|(model, cells)| {
-                    let model = format!("  {}", name(model));
-                    let cells = cells.iter().map(|cell| printable(cell));
-                    [model].into_iter().chain(cells).collect()
-                });
-                columns(titles, rows, usize::MAX, 1)
-            }));
-        }
-        text + &self.not_compared_text()
-    }
-
-    /// The table of the models, and which is the best.
-    #[must_use]
-    pub fn table(&self) -> String {
-        let names = Names::of(&self.labels());
+        let names = self.names();
         let mut text = self.title(&names);
         text.push('\n');
         text.push_str(&self.models_text(&names));
         text.push_str(&self.legend());
-        if let Some(verdict) = self.verdict(&names, NAME_IN_SENTENCE) {
+        let name = |label: &str| names.short(label, NAME_IN_SENTENCE);
+        if let Some(verdict) = self.verdict(name) {
             text.push('\n');
             text.push_str(&wrapped(&verdict));
         }
@@ -81,13 +60,14 @@ impl Comparison {
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
             text.push_str(&wrapped(&printable(&warning.to_string())));
         }
-        text
+        text.push_str(&self.differences_text(&names));
+        text.push_str(&self.set_up_text(&names));
+        text + &self.not_compared_text()
     }
 
     fn title(&self, names: &Names) -> String {
         let reference = &self.reference;
-        let name = |name: &Option<String>| name.as_deref().map(printable);
-        let against = name(&reference.file_name).unwrap_or_else(|| "one reference".to_owned());
+        let against = printable(reference.shown_name());
         let n_models = count_of(self.models.len() as u64, "model");
         let mut text = hanging("", 2, &format!("{n_models} against {against}"));
         let mut fact = |name: &str, value: &str| {
@@ -98,12 +78,13 @@ impl Comparison {
         }
         if let Some(first) = self.models.first() {
             let summary = &first.summary;
-            let of = reference.text.as_ref().and_then(|text| name(&text.name));
+            let of = reference.text.as_ref().and_then(|text| text.name.as_ref());
+            let of = of.map(|text| format!(" of {}", printable(text)));
             let most = if reference.prompts { "at most " } else { "" };
             let tokens = format!(
                 "{}{} in {} of {most}{}",
                 count_of(summary.n_tokens + summary.n_excluded, "token"),
-                of.map(|text| format!(" of {text}")).unwrap_or_default(),
+                of.unwrap_or_default(),
                 count_of(summary.n_windows, reference.unit()),
                 reference.n_ctx
             );
@@ -157,7 +138,7 @@ impl Comparison {
                     or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
                     or_undefined(mean, |mean| short_kld(mean.estimate.value)),
                     interval.unwrap_or_default(),
-                    or_undefined(model.quantile(0.99), short_kld),
+                    or_undefined(model.q99(), short_kld),
                     or_undefined(model.same_top(), |share| format!("{:.2}", 100.0 * share)),
                     or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
                 ]
@@ -226,6 +207,25 @@ impl Comparison {
         text
     }
 
+    /// The set-ups, where models differ; empty if all were run alike.
+    fn set_up_text(&self, names: &Names) -> String {
+        let (titles, rows) = self.set_up_table();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let table = names.fitted(|name| {
+            let titles = titles.iter().map(String::as_str);
+            let rows = rows.iter().map(|(model, cells)| {
+                let model = format!("  {}", name(model));
+                let cells = cells.iter().map(|cell| printable(cell));
+                [model].into_iter().chain(cells).collect()
+            });
+            let titles = ["  model"].into_iter().chain(titles);
+            columns(titles, rows, usize::MAX, 1)
+        });
+        format!("\nSet-up, where models differ\n{table}")
+    }
+
     /// A pair's difference, its interval and its p-value.
     pub(super) fn difference_cells(&self, pair: &ComparedPair) -> [String; 3] {
         let difference = &pair.difference;
@@ -267,10 +267,10 @@ impl Comparison {
     }
 
     /// Says which model is the best, and whether that is real; `None` for fewer than two
-    /// candidates. Names are at most `width` characters wide.
-    pub(super) fn verdict(&self, names: &Names, width: usize) -> Option<String> {
+    /// candidates. `name` makes a name of a label.
+    pub(super) fn verdict(&self, name: impl Fn(&str) -> String) -> Option<String> {
         let best = self.best()?;
-        let name = |model: &ComparedModel| names.short(&model.label, width);
+        let name = |model: &ComparedModel| name(&model.label);
         let is_other = |model: &&ComparedModel| model.is_candidate() && model.label != best.label;
         let mut others = self.models.iter().filter(is_other).peekable();
         others.peek()?;
@@ -423,7 +423,7 @@ mod tests {
     }
 
     fn said(comparison: &Comparison) -> Option<String> {
-        comparison.verdict(&Names::of(&comparison.labels()), usize::MAX)
+        comparison.verdict(str::to_owned)
     }
 
     #[test]

@@ -106,6 +106,15 @@ pub struct ModelResult {
     pub breakdown: Breakdown,
 }
 
+impl ModelResult {
+    /// The 99 % quantile of the KLD.
+    #[must_use]
+    pub fn q99(&self) -> Option<f64> {
+        let mut quantiles = self.summary.kld.as_ref()?.quantiles.iter();
+        Some(quantiles.find(|of| of.p == 0.99)?.estimate.value)
+    }
+}
+
 /// A model of a run.
 #[derive(Serialize, Debug, Default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::model::ModelInfo;
 use crate::pipeline::RowsHere;
-use crate::report::number::{count_of, significant};
+use crate::report::number::{count_of, short_kld};
 use crate::score::RowError;
 
 /// A reference, as far as its file describes itself.
@@ -194,7 +194,7 @@ impl From<&HeadCheck> for RowError {
 /// `mean KLD of 1.20e-6, 0.0000340 at most, in 64 rows`.
 impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [mean, max] = [self.mean_kld, self.max_kld].map(|kld| significant(kld, 3));
+        let [mean, max] = [self.mean_kld, self.max_kld].map(short_kld);
         let rows = count_of(self.n_rows, "row");
         write!(f, "mean KLD of {mean}, {max} at most, in {rows}")
     }

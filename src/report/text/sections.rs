@@ -8,8 +8,8 @@ use crate::report::number::{
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
-    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable, Perplexity,
-    Summary,
+    Agreement, Bin, DeltaP, Distribution, Estimate, LogitSummary, LogitsNotAvailable, Metric,
+    Perplexity, Summary,
 };
 
 /// The most characters of a group's name.
@@ -189,40 +189,27 @@ pub fn time(out: &mut Sheet, timing: &TimingInfo) {
 
 /// The distances between logits, the Jensen-Shannon divergence and the smoothed KLD.
 pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
-    let of = summary.logits.as_ref();
     if let Some(LogitsNotAvailable::LogProbabilitiesOnly) = summary.logits_not_available {
         out.title("Differences of logits");
         let why = "the stored rows are log-probabilities, not logits";
         out.line("not available", why);
     }
-    let metrics = [
-        (
-            "Mean absolute difference of logits",
-            of.map(|of| &of.mean_abs_diff),
-        ),
-        (
-            "Largest absolute difference of logits",
-            of.map(|of| &of.max_abs_diff),
-        ),
-        (
-            "Cosine distance of logits",
-            of.map(|of| &of.cosine_distance),
-        ),
-        (
-            "Jensen-Shannon divergence, nats",
-            summary.jensen_shannon.as_ref(),
-        ),
-        (
-            "KL divergence smoothed with 1e-10, nats",
-            summary.smoothed_kld.as_ref(),
-        ),
-    ];
-    for (title, metric) in metrics {
-        let Some(metric) = metric else { continue };
+    let mut section = |title: &str, metric: &Metric| {
         out.title(title);
         out.mean("mean", &metric.mean);
         out.quantiles(&metric.quantiles);
         out.maximum(metric.max, &metric.max_at, None);
+    };
+    if let Some(of) = &summary.logits {
+        section("Mean absolute difference of logits", &of.mean_abs_diff);
+        section("Largest absolute difference of logits", &of.max_abs_diff);
+        section("Cosine distance of logits", &of.cosine_distance);
+    }
+    if let Some(metric) = &summary.jensen_shannon {
+        section("Jensen-Shannon divergence, nats", metric);
+    }
+    if let Some(metric) = &summary.smoothed_kld {
+        section("KL divergence smoothed with 1e-10, nats", metric);
     }
 }
 
