@@ -5,8 +5,8 @@ mod rows;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kl_formats::{
-    About, Encoding, Header, NativeReader, Piece, ReadBlocks, WindowFormat, WindowSpec, Writer,
-    native,
+    About, Encoding, Header, Kind, NativeReader, Piece, ReadBlocks, WindowFormat, WindowSpec,
+    Writer,
 };
 use rows::{N_VOCAB, logits};
 use tempfile::NamedTempFile;
@@ -56,7 +56,7 @@ fn window() -> WindowSpec {
 
 /// A native file of this window, its rows in one piece.
 fn writer(encoding: Encoding, file: &NamedTempFile) -> Writer<&NamedTempFile> {
-    let about = About::new(native::KIND, file.path(), N_ROWS, N_VOCAB as u32);
+    let about = About::new(Kind::Kl, file.path(), N_ROWS, N_VOCAB as u32);
     let mut header = Header::new(&about, encoding, &[window()]);
     header.rows_per_piece = N_ROWS;
     Writer::native(file, file.path(), &header).unwrap()

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::error::Named;
 use crate::gzip::GZIP_MAGIC;
-use crate::reference::format::FirstBytes;
-use crate::{Kind, klpy, llamacpp, native, npz, sidecar};
+use crate::reference::kind::FirstBytes;
+use crate::{Kind, klpy, native, sidecar};
 
 /// The kind that a file seems to be, where another was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,15 +52,12 @@ pub enum Found {
     Other(String),
 }
 
-/// The first bytes of files that are known by nothing else.
-static MAGICS: [(&[u8], Found); 15] = [
+/// The first bytes of files that are not references.
+static MAGICS: [(&[u8], Found); 12] = [
     (b"GGUF", Found::Model),
     (sidecar::MAGIC_LINE.as_bytes(), Found::Sidecar),
-    (&llamacpp::MAGIC, Found::Reference(llamacpp::KIND)),
-    (&llamacpp::LOGITS2_MAGIC, Found::Reference(llamacpp::KIND)),
     (native::MAGIC_LINE.as_bytes(), Found::Unpacked),
     (klpy::MAGIC_LINE.as_bytes(), Found::Unpacked),
-    (b"PK\x03\x04", Found::Zip),
     (b"\x28\xb5\x2f\xfd", Found::Packed("zstd")),
     (b"\xfd7zXZ\0", Found::Packed("xz")),
     (b"BZh", Found::Packed("bzip2")),
@@ -82,14 +79,18 @@ impl Found {
     /// Recognises a file by its first bytes.
     pub(crate) fn of(start: &FirstBytes) -> Self {
         let raw = start.raw.as_slice();
+        match Kind::of(start) {
+            Some(Kind::Npz) if !is_npz(raw) => return Self::Zip,
+            Some(kind) => return Self::Reference(kind),
+            None => {}
+        }
         let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
         // An entry's name follows its length, and in front of both is the number of entries.
         let name = raw.get(8..).unwrap_or_default();
         match magic {
-            Some((_, Self::Zip)) if is_npz(raw) => Self::Reference(npz::KIND),
             Some((_, found)) => found.clone(),
             None if raw.is_empty() => Self::Empty,
-            None if raw.starts_with(&GZIP_MAGIC) => of_gzip(&start.plain),
+            None if raw.starts_with(&GZIP_MAGIC) => Self::Gzip,
             None if name.starts_with(b"blk.") || name.starts_with(b"output.weight") => {
                 Self::Imatrix
             }
@@ -106,17 +107,6 @@ fn is_npz(raw: &[u8]) -> bool {
     let length = length.map_or(0, |n| u16::from_le_bytes(*n).into());
     let name = raw.get(NAME.1..).and_then(|rest| rest.get(..length));
     name.is_some_and(|name| name.ends_with(b".npy"))
-}
-
-fn of_gzip(plain: &[u8]) -> Found {
-    let starts = |line: &str| plain.starts_with(line.as_bytes());
-    if starts(native::MAGIC_LINE) {
-        Found::Reference(native::KIND)
-    } else if starts(klpy::MAGIC_LINE) {
-        Found::Reference(klpy::KIND)
-    } else {
-        Found::Gzip
-    }
 }
 
 fn of_text(raw: &[u8]) -> Found {
@@ -148,7 +138,7 @@ impl fmt::Display for Found {
             Self::Empty => "it is empty",
             Self::Model => "it is a model, not what a model computed",
             Self::Sidecar => "it is a sidecar, the result of an evaluation",
-            Self::Reference(llamacpp::KIND) => "it is a base file of llama-perplexity",
+            Self::Reference(Kind::LlamaCpp) => "it is a base file of llama-perplexity",
             Self::Reference(kind) => return write!(f, "it is a reference ({kind})"),
             Self::Unpacked => "it is a reference that was unpacked; use it as it was written",
             Self::Gzip => "it is gzip, but its contents do not start like a reference",
@@ -206,8 +196,8 @@ mod tests {
             (b"".to_vec(), Found::Empty),
             (b"GGUF\x03\0\0\0".to_vec(), Found::Model),
             (b"kl_sidecar_v1\n{}".to_vec(), Found::Sidecar),
-            (b"_logits_\0\x02".to_vec(), Found::Reference(llamacpp::KIND)),
-            (npz("logits_0.npy"), Found::Reference(npz::KIND)),
+            (b"_logits_\0\x02".to_vec(), Found::Reference(Kind::LlamaCpp)),
+            (npz("logits_0.npy"), Found::Reference(Kind::Npz)),
             (npz("archive/data.pkl"), Found::Zip),
             (npz(""), Found::Zip),
             (b"llama_kl_divergence_v2\n{".to_vec(), Found::Unpacked),

@@ -13,23 +13,26 @@
 //! # Reading
 //!
 //! [`Reference::open`] recognises any kind by its bytes. [`Reference::about`] holds what the file
-//! records about itself. Read its rows as a stream, or block by block on many threads
-//! ([`Reference::rows`]):
+//! records about itself. [`Reference::rows`] gives its rows: block by block on many threads, or of
+//! kl.py's file and of an npz as a stream ([`Rows::Stream`]):
 //!
 //! ```
-//! # use kl_formats::{About, Reference, Target, WindowSpec, Writer, native};
+//! # use kl_formats::{About, Kind, Reference, Rows, Target, WindowSpec, Writer};
 //! # let file = tempfile::NamedTempFile::new()?;
 //! # let path = file.path();
 //! # let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
-//! # let (about, target) = (About::new(native::KIND, "", 2, 3), Target::new(native::KIND, None)?);
+//! # let (about, target) = (About::new(Kind::Kl, "", 2, 3), Target::new(Kind::Kl, None)?);
 //! # let mut writer = Writer::create(&file, path, target, &about, &windows)?;
 //! # writer.write_window(&windows[0], [[0.5, 1.5, -1.0], [2.0, 0.0, 0.0]])?;
 //! # writer.finish()?;
-//! let mut rows = Reference::open(path)?.into_stream()?;
-//! while let Some(window) = rows.next_window()? {
-//!     while let Some(block) = rows.next_rows(64)? {
-//!         for row in block.rows() {
-//!             println!("window {}: the logit of token 0 is {}", window.window, row.get(0));
+//! let reference = Reference::open(path)?;
+//! if let Rows::Blocks(file) = reference.rows() {
+//!     for i in 0..reference.windows().map_or(0, |windows| windows.len()) {
+//!         let window = file.window(i)?;
+//!         for b in 0..file.n_blocks(i) {
+//!             for row in file.block(i, b, None)?.rows() {
+//!                 println!("window {}: the logit of token 0 is {}", window.window, row.get(0));
+//!             }
 //!         }
 //!     }
 //! }
@@ -48,7 +51,7 @@
 //! # let file = tempfile::NamedTempFile::new()?;
 //! # let path = file.path();
 //! # let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
-//! # let mut about = About::new(native::KIND, path, 2, 3);
+//! # let mut about = About::new(Kind::Kl, path, 2, 3);
 //! # let tensor = [0; 4 * 2 * 3];
 //! # about.states = Some(States {
 //! #     n_embd: 2,
@@ -66,7 +69,7 @@
 //! #     equal_calls: false,
 //! #     check: HeadCheck::default(),
 //! # });
-//! # let target = Target::new(native::KIND, Some(Encoding::Hidden))?;
+//! # let target = Target::new(Kind::Kl, Some(Encoding::Hidden))?;
 //! # let mut writer = Writer::create(&file, path, target, &about, &windows)?;
 //! # writer.write_head(&tensor[..], &[])?;
 //! # writer.write_window(&windows[0], [[0.5, 1.5], [2.0, 0.0]])?;
@@ -92,8 +95,8 @@
 //! # let file = tempfile::NamedTempFile::new()?;
 //! # let path = file.path();
 //! let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
-//! let about = About::new(native::KIND, path, 2, 3); // windows of 2 tokens, 3 logits a row
-//! let target = Target::new(native::KIND, None)?;
+//! let about = About::new(Kind::Kl, path, 2, 3); // windows of 2 tokens, 3 logits a row
+//! let target = Target::new(Kind::Kl, None)?;
 //! let mut writer = Writer::create(&file, path, target, &about, &windows)?;
 //! writer.write_window(&windows[0], [[0.5, 1.5, -1.0], [2.0, 0.0, 0.0]])?;
 //! writer.finish()?;
@@ -179,8 +182,7 @@ pub use provenance::{
     part_of_name,
 };
 pub use reference::{
-    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, UnknownKind, Values,
-    Windows, sniff,
+    About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, Values, Windows, sniff,
 };
 pub use row::{Encoding, Row, RowBlock, RowForms, RowLayout};
 pub use sidecar::{
@@ -190,9 +192,7 @@ pub use sidecar::{
 pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
 pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec, longest_window, n_rows};
-pub use writing::{
-    Piece, Target, TargetError, WindowEncoder, WindowFormat, Writer, rows_per_piece,
-};
+pub use writing::{Piece, Target, WindowEncoder, WindowFormat, Writer, rows_per_piece};
 
 /// Most vocabulary entries a row may have. The widest vocabulary published by 2026 holds 262,144.
 pub const MAX_N_VOCAB: u32 = 1 << 24;

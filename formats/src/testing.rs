@@ -40,7 +40,7 @@ impl Scratch {
 
 /// The header of a file of these windows.
 pub(crate) fn header(encoding: Encoding, n_vocab: u32, windows: &[SampleWindow]) -> Header {
-    let mut about = about(native::KIND, 8, n_vocab);
+    let mut about = about(Kind::Kl, 8, n_vocab);
     about.first_scored = Some(1);
     about.seed = Some(7);
     Header {
@@ -149,6 +149,29 @@ pub(crate) fn written(
         }
     }
     writer.finish().unwrap()
+}
+
+/// Every window of a reference, with its rows in blocks.
+pub(crate) fn read_rows(reference: Reference) -> crate::Result<Vec<(WindowSpec, Vec<RowBlock>)>> {
+    let n_windows = reference.windows().map_or(0, <[WindowEntry]>::len);
+    let mut windows = Vec::new();
+    match reference.into_rows() {
+        Rows::Blocks(file) => {
+            for i in 0..n_windows {
+                let window = file.window(i)?;
+                let blocks = (0..file.n_blocks(i)).map(|b| file.block(i, b, None));
+                windows.push((window, blocks.collect::<crate::Result<_>>()?));
+            }
+        }
+        Rows::Stream(mut stream) => {
+            while let Some(window) = stream.next_window()? {
+                let blocks = std::iter::from_fn(|| stream.next_rows(2).transpose());
+                windows.push((window, blocks.collect::<crate::Result<_>>()?));
+            }
+        }
+        rows => panic!("no rows of logits: {rows:?}"),
+    }
+    Ok(windows)
 }
 
 /// The rows' bits, so that NaN equals itself.

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use kl_formats::{
     CheckRow, Encoding, Float, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary, Result,
-    SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex, klpy,
-    llamacpp, native,
+    SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex,
 };
 use sha2::{Digest, Sha256};
 
@@ -41,8 +40,8 @@ fn windows(kind: Kind) -> [WindowSpec; 2] {
     [0, 1].map(|window| WindowSpec {
         window,
         tokens: vec![0, 1, 2, 1],
-        first_scored: if kind == llamacpp::KIND { 2 } else { 0 },
-        n_rows: if kind == llamacpp::KIND { 1 } else { 4 },
+        first_scored: if kind == Kind::LlamaCpp { 2 } else { 0 },
+        n_rows: if kind == Kind::LlamaCpp { 1 } else { 4 },
     })
 }
 
@@ -51,7 +50,7 @@ fn reference(kind: Kind, disk: Disk) -> Result<Disk> {
     let (path, windows) = (Path::new("out"), windows(kind));
     let target = Target::new(kind, None).unwrap();
     let about = common::about(kind, 4, N_VOCAB);
-    let mut writer = if kind == native::KIND {
+    let mut writer = if kind == Kind::Kl {
         let mut header = Header::new(&about, target.encoding(), &windows);
         header.rows_per_piece = 2;
         Writer::native(disk, path, &header)?
@@ -67,9 +66,9 @@ fn reference(kind: Kind, disk: Disk) -> Result<Disk> {
 
 /// Windows of hidden states of one number, after an f32 head.
 fn hidden(disk: Disk) -> Result<Disk> {
-    let (path, windows) = (Path::new("out"), windows(native::KIND));
+    let (path, windows) = (Path::new("out"), windows(Kind::Kl));
     let tensor = [0x3f; 4 * N_VOCAB as usize];
-    let mut about = common::about(native::KIND, 4, N_VOCAB);
+    let mut about = common::about(Kind::Kl, 4, N_VOCAB);
     about.states = Some(States {
         n_embd: 1,
         state_type: Float::Bf16,
@@ -92,7 +91,7 @@ fn hidden(disk: Disk) -> Result<Disk> {
             ..HeadCheck::default()
         },
     });
-    let target = Target::new(native::KIND, Some(Encoding::Hidden)).unwrap();
+    let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     let mut writer = Writer::create(disk, path, target, &about, &windows)?;
     writer.write_head(&tensor[..], &[vec![0.5; N_VOCAB as usize]])?;
     for window in &windows {
@@ -134,11 +133,11 @@ fn a_disk_that_is_full_at_any_byte_is_an_error() {
     for (name, write) in [
         (
             "kl",
-            (|disk| reference(native::KIND, disk)) as fn(Disk) -> Result<Disk>,
+            (|disk| reference(Kind::Kl, disk)) as fn(Disk) -> Result<Disk>,
         ),
         ("kl with hidden states", hidden),
-        ("kl.py", |disk| reference(klpy::KIND, disk)),
-        ("llama.cpp", |disk| reference(llamacpp::KIND, disk)),
+        ("kl.py", |disk| reference(Kind::KlPy, disk)),
+        ("llama.cpp", |disk| reference(Kind::LlamaCpp, disk)),
         ("sidecar", sidecar),
     ] {
         let disk = |room| Disk {

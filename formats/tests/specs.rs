@@ -127,7 +127,7 @@ fn logits_md() -> String {
 fn the_reader_in_logits_md_reads_native_files() {
     let script = logits_md();
     for encoding in [Encoding::U16, Encoding::F32] {
-        let about = common::about(native::KIND, 3, 5);
+        let about = common::about(Kind::Kl, 3, 5);
         let mut header = Header::new(&about, encoding, &windows());
         header.rows_per_piece = 2;
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -170,9 +170,9 @@ with gzip.open(sys.argv[1], "rb") as f:
         first_scored: 0,
         ..window
     });
-    let mut about = common::about(klpy::KIND, 3, 5);
+    let mut about = common::about(Kind::KlPy, 3, 5);
     about.values = Values::FlooredLogProbabilities;
-    let target = Target::new(klpy::KIND, None).unwrap();
+    let target = Target::new(Kind::KlPy, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
     for window in &windows {
@@ -197,8 +197,8 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
             first_scored: 3,
             n_rows: 2,
         });
-    let about = common::about(llamacpp::KIND, 6, 5);
-    let target = Target::new(llamacpp::KIND, None).unwrap();
+    let about = common::about(Kind::LlamaCpp, 6, 5);
+    let target = Target::new(Kind::LlamaCpp, None).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = Writer::create(&file, file.path(), target, &about, &windows).unwrap();
     for window in &windows {
@@ -213,10 +213,15 @@ fn the_reader_in_llamacpp_md_reads_base_files() {
     let fixture = root.join("llama-perplexity-f16-c128.kld");
     for path in [file.path(), logits2.path(), &fixture] {
         let mut expected = String::new();
-        let mut reader = Reference::open(path).unwrap().into_stream().unwrap();
-        while let Some(window) = reader.next_window().unwrap() {
+        let reference = Reference::open(path).unwrap();
+        let Rows::Blocks(file) = reference.rows() else {
+            panic!("a base file without blocks");
+        };
+        for i in 0..reference.windows().unwrap().len() {
+            let window = file.window(i).unwrap();
+            let block = file.block(i, 0, None).unwrap();
+            assert_eq!(block.n_rows(), window.n_rows as usize);
             let next = &window.tokens[window.first_scored as usize + 1..];
-            let block = reader.next_rows(usize::MAX).unwrap().unwrap();
             let nll = next
                 .iter()
                 .zip(block.rows())

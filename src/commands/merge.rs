@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use kl_formats::{NativeReader, Reference, SidecarWriter, Writer, is_sidecar, native};
+use kl_formats::{NativeReader, Reference, SidecarWriter, Writer, is_sidecar};
 
 use super::observer::{Observer, Watch};
 use super::output::{Existing, NewFile, PartialFile, check_free_space, follow_links, partial_path};
@@ -164,7 +164,7 @@ fn join_references(
 /// Opens a part, which must be a file of kl's own.
 fn open_part(path: &Path) -> Result<NativeReader> {
     let kind = Reference::open(path)?.kind();
-    if kind != native::KIND {
+    if kind != kl_formats::Kind::Kl {
         bail!(
             "{}: is a file of kind {kind}, which has no parts: leave it out",
             path.display()

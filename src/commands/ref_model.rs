@@ -17,9 +17,6 @@ use crate::engine::{Beside, ContextOptions, Engine, EngineError, GpuLayers, Mode
 use crate::input::Selection;
 use crate::report::number::{bytes, count};
 
-/// The kind of reference that a model is.
-pub const MODEL_KIND: Kind = Kind::new("model");
-
 /// A loaded reference model, and the windows that it and the evaluated ones run over.
 pub struct RefModel<M> {
     pub model: M,
@@ -61,7 +58,7 @@ pub fn load<'e, E: Engine>(
     let decoding = Decoding::of(&model, prepared.plan.most_rows()).one_by_one();
     let options = context_options(run, longest, decoding, Precedent::default());
     let backend = backend_identity(engine, &model, &options)?;
-    let about = input::describe(MODEL_KIND, path, &model, input, &prepared, backend);
+    let about = input::describe(Kind::Model, path, &model, input, &prepared, backend);
     for (name, text) in input::in_words(&prepared, input, false) {
         watch.event(&Event::Plan(name, &text));
     }

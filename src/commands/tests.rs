@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::{Encoding, Kind, SidecarReader, Target, llamacpp, native};
+use kl_formats::{Encoding, Kind, SidecarReader, Target};
 use tempfile::TempDir;
 
 use super::settings::{
@@ -135,7 +135,7 @@ impl Folder {
                 parse_special: false,
             }),
             output: self.path(name),
-            target: target(native::KIND, Some(Encoding::F32)),
+            target: target(Kind::Kl, Some(Encoding::F32)),
             auto: false,
             part: None,
             existing: Existing::asked(false, Some(false)),
@@ -469,7 +469,7 @@ fn a_conversion_reports_its_losses_and_info_what_the_file_holds() {
     let settings = ConvertSettings {
         input: folder.path("ref"),
         output: folder.path("base"),
-        target: target(llamacpp::KIND, None),
+        target: target(Kind::LlamaCpp, None),
         bos: None,
         threads: 1,
         existing: Existing::asked(false, None),

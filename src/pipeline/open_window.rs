@@ -186,7 +186,7 @@ fn add(nanoseconds: &AtomicU64, since: Instant) {
 mod tests {
     use std::sync::Condvar;
 
-    use kl_formats::{About, Reference, Rows, native};
+    use kl_formats::{About, Kind, Reference, Rows};
 
     use super::*;
     use crate::engine::{Engine as _, FakeEngine};
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn blocks_are_read_side_by_side_and_come_in_order() {
-        let (about, entries) = (About::new(native::KIND, "", 2, 1), vec![window().entry()]);
+        let (about, entries) = (About::new(Kind::Kl, "", 2, 1), vec![window().entry()]);
         let rows = Rows::Blocks(Box::new(Together::default()));
         let reference = Reference::new(about, Some(entries), rows);
         let engine = FakeEngine::default();

@@ -172,7 +172,7 @@ fn encode_rows(layout: RowLayout, rows: &[&[f32]], bytes: &mut [u8]) {
 mod tests {
     use std::path::Path;
 
-    use kl_formats::{About, Encoding, Header, native};
+    use kl_formats::{About, Encoding, Header, Kind};
 
     use super::*;
 
@@ -188,7 +188,7 @@ mod tests {
         let rows: Vec<Vec<f32>> = (0..8u8).map(|i| vec![f32::from(i); 5]).collect();
         let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let written = |is_interleaved: bool| {
-            let about = About::new(native::KIND, "", 8, 5);
+            let about = About::new(Kind::Kl, "", 8, 5);
             let mut header = Header::new(&about, Encoding::F32, &windows);
             header.rows_per_piece = 1;
             let writer = Writer::native(Vec::new(), Path::new("out"), &header).unwrap();

@@ -265,7 +265,7 @@ fn call_to_check(window: &WindowSpec, calls: Calls) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use kl_formats::{About, HeadCheck, Header, States, native};
+    use kl_formats::{About, HeadCheck, Header, Kind, States};
 
     use super::*;
     use crate::engine::{ContextOptions, Engine as _, EngineError, FakeEngine, Model as _};
@@ -344,7 +344,7 @@ mod tests {
             equal_calls: false,
             check: HeadCheck::default(),
         };
-        let mut about = About::new(native::KIND, "", 16, 128);
+        let mut about = About::new(Kind::Kl, "", 16, 128);
         about.states = Some(states.clone());
         let header = Header::new(&about, kl_formats::Encoding::Hidden, &windows);
         let mut writer = Writer::native(Vec::new(), &path, &header).unwrap();

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kl_formats::{
-    About, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer, klpy,
-    native,
+    About, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer,
 };
 
 use super::*;
@@ -53,7 +52,7 @@ fn about(kind: Kind, plan: &Plan) -> About {
 
 /// A writer of a native file with pieces of so many rows.
 fn native_writer<W: Write>(out: W, plan: &Plan, encoding: Encoding, piece: u32) -> Writer<W> {
-    let mut header = Header::new(&about(native::KIND, plan), encoding, &plan.windows);
+    let mut header = Header::new(&about(Kind::Kl, plan), encoding, &plan.windows);
     header.rows_per_piece = piece;
     Writer::native(out, Path::new("out"), &header).unwrap()
 }
@@ -67,8 +66,8 @@ fn write_native(path: &Path, plan: &Plan, encoding: Encoding, n_batch: usize, pi
 
 fn write_klpy(path: &Path, plan: &Plan) {
     let file = std::fs::File::create(path).unwrap();
-    let target = Target::new(klpy::KIND, None).unwrap();
-    let about = about(klpy::KIND, plan);
+    let target = Target::new(Kind::KlPy, None).unwrap();
+    let about = about(Kind::KlPy, plan);
     let writer = Writer::create(file, path, target, &about, &plan.windows).unwrap();
     let source = Sources::ready(fake(1, 5));
     write_reference(source, &plan.windows, writer, |_| Ok(())).unwrap();

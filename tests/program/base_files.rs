@@ -3,9 +3,7 @@
 
 use std::fs::File;
 
-use kl_formats::{
-    About, Encoding, Kind, Target, Values, WindowSpec, Writer, klpy, llamacpp, native,
-};
+use kl_formats::{About, Encoding, Kind, Target, Values, WindowSpec, Writer};
 use serde_json::Value;
 
 use crate::numbers::{kld, log_softmax, mean, number};
@@ -87,7 +85,7 @@ fn write_windows(
 ) {
     let path = session.path(name);
     let file = File::create(&path).unwrap();
-    let encoding = (kind == native::KIND).then_some(Encoding::F32);
+    let encoding = (kind == Kind::Kl).then_some(Encoding::F32);
     let target = Target::new(kind, encoding).unwrap();
     let mut about = About::new(kind, &path, N_CTX, N_VOCAB);
     about.values = values;
@@ -111,9 +109,9 @@ fn near(ours: f64, exact: f64, what: &str) {
 #[test]
 fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() {
     let session = Session::new();
-    write(&session, "base.kld", llamacpp::KIND, reference);
-    write(&session, "f16.gz", native::KIND, reference);
-    write(&session, "quant.gz", native::KIND, evaluated);
+    write(&session, "base.kld", Kind::LlamaCpp, reference);
+    write(&session, "f16.gz", Kind::Kl, reference);
+    write(&session, "quant.gz", Kind::Kl, evaluated);
 
     let exact: Vec<f64> = (0..N_WINDOWS)
         .flat_map(|window| (0..N_CTX / 2 - 1).map(move |row| (window, row)))
@@ -166,8 +164,8 @@ fn a_base_file_of_peaked_rows_gives_the_divergence_of_the_model_that_wrote_it() 
 #[test]
 fn files_converted_from_a_base_file_give_its_numbers() {
     let session = Session::new();
-    write(&session, "base.kld", llamacpp::KIND, reference);
-    write(&session, "quant.gz", native::KIND, evaluated);
+    write(&session, "base.kld", Kind::LlamaCpp, reference);
+    write(&session, "quant.gz", Kind::Kl, evaluated);
     let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
     for format in ["f32", "u16"] {
         session.ok(&format!(
@@ -191,8 +189,8 @@ fn files_converted_from_a_base_file_give_its_numbers() {
 #[test]
 fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
     let session = Session::new();
-    write(&session, "base.kld", llamacpp::KIND, reference);
-    write(&session, "quant.gz", native::KIND, evaluated);
+    write(&session, "base.kld", Kind::LlamaCpp, reference);
+    write(&session, "quant.gz", Kind::Kl, evaluated);
     let of_base = mean_kld(&session.result("compare base.kld quant.gz --no-sidecar"));
     let specs: Vec<WindowSpec> = specs()
         .into_iter()
@@ -206,10 +204,10 @@ fn floored_rows_in_kl_pys_file_give_the_base_files_numbers() {
         (
             "base.kld",
             "klpy.gz",
-            klpy::KIND,
+            Kind::KlPy,
             Values::FlooredLogProbabilities,
         ),
-        ("quant.gz", "short.gz", native::KIND, Values::Logits),
+        ("quant.gz", "short.gz", Kind::Kl, Values::Logits),
     ] {
         let windows = session.windows(from);
         let rows = |spec: &WindowSpec| windows[spec.window as usize].rows.clone();

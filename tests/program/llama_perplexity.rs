@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use kl_formats::{About, RowLayout, Target, Writer, llamacpp};
+use kl_formats::{About, Kind, RowLayout, Target, Writer};
 use serde_json::Value;
 
 use crate::numbers::{Window, close, log_softmax, max, mean, number};
@@ -79,8 +79,8 @@ fn windows(session: &Session, model: &str, name: &str) -> Vec<Window> {
 /// The base file that llama-perplexity would have written of these rows.
 fn write_base(path: &Path, n_vocab: u32, windows: &[Window]) {
     let specs: Vec<_> = windows.iter().map(|window| window.spec.clone()).collect();
-    let about = About::new(llamacpp::KIND, path, 128, n_vocab);
-    let target = Target::new(llamacpp::KIND, None).unwrap();
+    let about = About::new(Kind::LlamaCpp, path, 128, n_vocab);
+    let target = Target::new(Kind::LlamaCpp, None).unwrap();
     let file = File::create(path).unwrap();
     let mut writer = Writer::create(file, path, target, &about, &specs).unwrap();
     for window in windows {

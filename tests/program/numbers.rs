@@ -3,7 +3,9 @@
 use std::fs::File;
 
 use kl_formats::sidecar::{SidecarHeader, SidecarReader, TokenRecord};
-use kl_formats::{Encoding, Header, NativeReader, Reference, RowBlock, WindowSpec, Writer};
+use kl_formats::{
+    Encoding, Header, NativeReader, Reference, RowBlock, Rows, WindowEntry, WindowSpec, Writer,
+};
 use serde_json::Value;
 
 use crate::session::Session;
@@ -24,17 +26,27 @@ impl Session {
 
     /// The windows of a reference of any kind, in the file's order.
     pub fn windows(&self, name: &str) -> Vec<Window> {
-        let mut stream = Reference::open(&self.path(name))
-            .unwrap()
-            .into_stream()
-            .unwrap();
+        let reference = Reference::open(&self.path(name)).unwrap();
+        let n_windows = reference.windows().map_or(0, <[WindowEntry]>::len);
         let mut windows = Vec::new();
-        while let Some(spec) = stream.next_window().unwrap() {
-            let mut rows = Vec::new();
-            while let Some(block) = stream.next_rows(5).unwrap() {
-                rows.extend(decoded(&block));
+        match reference.into_rows() {
+            Rows::Stream(mut stream) => {
+                while let Some(spec) = stream.next_window().unwrap() {
+                    let mut rows = Vec::new();
+                    while let Some(block) = stream.next_rows(5).unwrap() {
+                        rows.extend(decoded(&block));
+                    }
+                    windows.push(Window { spec, rows });
+                }
             }
-            windows.push(Window { spec, rows });
+            Rows::Blocks(blocks) => windows.extend((0..n_windows).map(|i| {
+                let block = |b| decoded(&blocks.block(i, b, None).unwrap());
+                Window {
+                    spec: blocks.window(i).unwrap(),
+                    rows: (0..blocks.n_blocks(i)).flat_map(block).collect(),
+                }
+            })),
+            rows => panic!("no rows of logits: {rows:?}"),
         }
         windows
     }

@@ -2,7 +2,6 @@
 
 use kl_formats::{
     About, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Kind, States, Target, WindowSpec,
-    klpy, llamacpp, native,
 };
 
 use crate::numbers::number;
@@ -285,33 +284,21 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
     let (f16, f32) = (Float::F16, Float::F32);
     let (of_f16, of_q8_0, of_q6_k) = (16 * 256, 34 * 8 * 8, 210 * 8);
     for (row, kind, encoding, state_type, head_bits) in [
-        ("| kl.py", klpy::KIND, Encoding::F32, f32, 0),
-        ("| `f32`", native::KIND, Encoding::F32, f32, 0),
-        ("| `u16`", native::KIND, Encoding::U16, f32, 0),
-        (
-            "| `hidden`, f16",
-            native::KIND,
-            Encoding::Hidden,
-            f16,
-            of_f16,
-        ),
-        (
-            "| `hidden`, q8_0",
-            native::KIND,
-            Encoding::Hidden,
-            f32,
-            of_q8_0,
-        ),
+        ("| kl.py", Kind::KlPy, Encoding::F32, f32, 0),
+        ("| `f32`", Kind::Kl, Encoding::F32, f32, 0),
+        ("| `u16`", Kind::Kl, Encoding::U16, f32, 0),
+        ("| `hidden`, f16", Kind::Kl, Encoding::Hidden, f16, of_f16),
+        ("| `hidden`, q8_0", Kind::Kl, Encoding::Hidden, f32, of_q8_0),
         (
             "| `hidden16`, q8_0",
-            native::KIND,
+            Kind::Kl,
             Encoding::Hidden16,
             f16,
             of_q8_0,
         ),
         (
             "| `hidden16`, q6_K",
-            native::KIND,
+            Kind::Kl,
             Encoding::Hidden16,
             f16,
             of_q6_k,
@@ -329,8 +316,8 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
         ..windows[window].clone()
     };
     let chunks: Vec<WindowSpec> = (0..290_000 / 512).map(chunk).collect();
-    let about = About::new(llamacpp::KIND, "", 512, N_VOCAB);
-    let target = Target::new(llamacpp::KIND, None).unwrap();
+    let about = About::new(Kind::LlamaCpp, "", 512, N_VOCAB);
+    let target = Target::new(Kind::LlamaCpp, None).unwrap();
     let found = target.projected_bytes(&about, &chunks) as f64 / 1e9;
     for stated in on_paper("| llama-perplexity") {
         assert!((found / stated - 1.0).abs() < 0.005, "{found}");

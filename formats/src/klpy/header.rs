@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use py_literal::Value;
 
-use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, backend};
+use super::{MAGIC_LINE, MAX_HEADER_BYTES, backend};
 use crate::WindowSpec;
 use crate::error::{Named, Result};
 use crate::provenance::size_fault;
 use crate::python_literal::{self, NotADict};
-use crate::reference::{About, Checks, Values};
+use crate::reference::{About, Checks, Kind, Values};
 use crate::window::longest_window;
 
 /// kl.py's name of the logical batch.
@@ -87,7 +87,7 @@ pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
         n_ctx_is_padded: true,
         numbers_are_of_the_text: false,
         checks: Checks::Gzip,
-        ..About::new(KIND, name.path(), 0, 0)
+        ..About::new(Kind::KlPy, name.path(), 0, 0)
     };
     about.first_scored = Some(0);
     about.backend = Some(backend());
@@ -234,7 +234,7 @@ mod tests {
             ]
             .map(|(key, value)| (key.into(), value.into()))
             .into(),
-            ..About::new(KIND, "", 256, 512)
+            ..About::new(Kind::KlPy, "", 256, 512)
         };
         about.model_path = Some("it's \"quoted\" \\ caf\u{e9}\n\u{7}.gguf".into());
         let lines = to_lines(&about, &[], &Named::default()).unwrap();

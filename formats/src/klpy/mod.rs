@@ -25,18 +25,16 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use reader::KlPyReader;
+use reader::KlPyReader;
+
+use std::path::Path;
 
 use crate::error::{Named, Result};
 use crate::gzip::{gzip, gzip_in};
-use crate::reference::format::{Format, WriteFormat};
-use crate::reference::{About, Kind};
+use crate::reference::{About, Kind, Reference};
 use crate::row::RowLayout;
-use crate::writing::{Start, WindowFormat, of_members, rows_per_piece};
-use crate::{BackendIdentity, Encoding, WindowSpec};
-
-/// kl.py's file.
-pub const KIND: Kind = Kind::new("kl.py");
+use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
+use crate::{BackendIdentity, WindowSpec};
 
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v1\n";
@@ -44,12 +42,10 @@ pub const MAGIC_LINE: &str = "llama_kl_divergence_v1\n";
 /// Most bytes of the header line.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
 
-pub(crate) static FORMAT: Format = Format {
-    kind: KIND,
-    recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
-    open: |path| KlPyReader::open(path).map(KlPyReader::into_reference),
-    write: Some(WRITE_FORMAT),
-};
+/// Opens a reference.
+pub(crate) fn open(path: &Path) -> Result<Reference> {
+    KlPyReader::open(path).map(KlPyReader::into_reference)
+}
 
 /// The backend of kl.py, which leaves flash attention off, llama-cpp-python's default.
 pub(crate) fn backend() -> BackendIdentity {
@@ -60,10 +56,8 @@ pub(crate) fn backend() -> BackendIdentity {
 }
 
 /// The writing side: windows as gzip members.
-const WRITE_FORMAT: WriteFormat = WriteFormat {
-    encodings: &[Encoding::F32],
-    start: |name, _, about, windows| start(name, about, windows),
-    projected_bytes: of_members,
+const FORMAT: WriteFormat = WriteFormat {
+    kind: Kind::KlPy,
     window_fault: |window, n_ctx| {
         if window.first_scored != 0 {
             Some("kl.py's file has rows from a window's first token on")
@@ -75,9 +69,7 @@ const WRITE_FORMAT: WriteFormat = WriteFormat {
     },
     window_head: |window, n_vocab| {
         let counts = [window.entry().n_tokens, window.n_rows, n_vocab];
-        let mut plain: Vec<u8> = bytemuck::cast_slice(&counts).to_vec();
-        plain.extend_from_slice(bytemuck::cast_slice(&window.tokens));
-        plain
+        bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: false,
     pack: Some(|bytes, _part, plain| gzip_in(bytes, plain)),
@@ -85,14 +77,13 @@ const WRITE_FORMAT: WriteFormat = WriteFormat {
 };
 
 /// The start of a file of these windows.
-fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let lines = header::to_lines(about, windows, name)?;
     Ok(Start {
         bytes: gzip(&lines),
         format: WindowFormat {
             name: name.clone(),
-            kind: KIND,
-            format: &WRITE_FORMAT,
+            format: &FORMAT,
             layout: RowLayout::F32,
             n_ctx: header::n_ctx(about, windows),
             n_vocab: about.n_vocab,

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
-use super::{KIND, MAGIC_LINE, MAX_HEADER_BYTES, header};
+use super::{MAGIC_LINE, MAX_HEADER_BYTES, header};
 use crate::error::{Named, Result};
 use crate::gzip::GZIP_MAGIC;
 use crate::reference::{About, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::{Error, RowBlock, WindowSpec};
+use crate::{Error, Kind, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived, in words.
 const STEP_WORDS: usize = 256 << 10;
@@ -43,7 +43,7 @@ impl KlPyReader {
         let members = Members::new(BufReader::with_capacity(256 << 10, file));
         let mut reader = Self {
             stream: BufReader::with_capacity(64 << 10, members),
-            about: About::new(KIND, path, 0, 0),
+            about: About::new(Kind::KlPy, path, 0, 0),
             offset: 0,
             next: 0,
             n_rows: 0,

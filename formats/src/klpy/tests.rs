@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::reference::ReadStream;
 use crate::testing::*;
-use crate::{About, Error, Result, Target, WindowSpec, Writer};
+use crate::{About, Error, Kind, Result, Target, WindowSpec, Writer};
 
 const N_VOCAB: u32 = 5;
 const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
@@ -21,8 +21,8 @@ fn rows_from_the_start(mut window: SampleWindow) -> SampleWindow {
 
 fn writer(windows: &[WindowSpec]) -> Writer<Vec<u8>> {
     let (target, about) = (
-        Target::new(KIND, None).unwrap(),
-        About::new(KIND, "", 8, N_VOCAB),
+        Target::new(Kind::KlPy, None).unwrap(),
+        About::new(Kind::KlPy, "", 8, N_VOCAB),
     );
     Writer::create(Vec::new(), Path::new("out"), target, &about, windows).unwrap()
 }

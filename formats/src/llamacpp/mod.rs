@@ -14,18 +14,16 @@ mod tests;
 
 pub use crate::row::llama_cpp::{FLOOR, encode_row, row_bytes};
 pub(crate) use header::LlamaCppHeader;
-pub(crate) use reader::LlamaCppReader;
+use reader::LlamaCppReader;
 
+use std::path::Path;
+
+use crate::WindowSpec;
 use crate::error::{Named, Result};
-use crate::reference::format::{Format, WriteFormat};
-use crate::reference::{About, Kind};
+use crate::reference::{About, Kind, Reference};
 use crate::row::RowLayout;
 use crate::window::longest_window;
-use crate::writing::{Start, WindowFormat, rows_per_piece};
-use crate::{Encoding, WindowSpec};
-
-/// llama.cpp's base file.
-pub const KIND: Kind = Kind::new("llama.cpp");
+use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
 
 /// The file's first bytes.
 pub const MAGIC: [u8; 8] = *b"_logits_";
@@ -33,24 +31,14 @@ pub const MAGIC: [u8; 8] = *b"_logits_";
 /// The first bytes of beellama.cpp's file.
 pub const LOGITS2_MAGIC: [u8; 8] = *b"_logits2";
 
-pub(crate) static FORMAT: Format = Format {
-    kind: KIND,
-    recognise: |start| {
-        let magics = [MAGIC, LOGITS2_MAGIC];
-        magics.iter().any(|magic| start.raw.starts_with(magic))
-    },
-    open: |path| LlamaCppReader::open(path).map(LlamaCppReader::into_reference),
-    write: Some(WRITE_FORMAT),
-};
+/// Opens a reference.
+pub(crate) fn open(path: &Path) -> Result<Reference> {
+    LlamaCppReader::open(path).map(LlamaCppReader::into_reference)
+}
 
 /// The writing side: rows as they are; a window's tokens are at the file's start.
-const WRITE_FORMAT: WriteFormat = WriteFormat {
-    encodings: &[Encoding::U16],
-    start: |name, _, about, windows| start(name, about, windows),
-    projected_bytes: |_, about, windows| {
-        let bytes = header_of(about, windows).file_bytes();
-        bytes.unwrap_or(u64::MAX)
-    },
+const FORMAT: WriteFormat = WriteFormat {
+    kind: Kind::LlamaCpp,
     window_fault: |window, n_ctx| {
         let header = LlamaCppHeader {
             n_ctx,
@@ -82,8 +70,14 @@ fn header_of(about: &About, windows: &[WindowSpec]) -> LlamaCppHeader {
     }
 }
 
+/// Bytes of a file of these windows.
+pub(crate) fn file_bytes(about: &About, windows: &[WindowSpec]) -> u64 {
+    let bytes = header_of(about, windows).file_bytes();
+    bytes.unwrap_or(u64::MAX)
+}
+
 /// The start of a file of these windows.
-fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
+pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
     let header = header_of(about, windows);
     let LlamaCppHeader { n_ctx, n_vocab, .. } = header;
     let mut bytes = header.to_bytes().to_vec();
@@ -112,8 +106,7 @@ fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
         bytes,
         format: WindowFormat {
             name: name.clone(),
-            kind: KIND,
-            format: &WRITE_FORMAT,
+            format: &FORMAT,
             layout: RowLayout::LlamaCpp,
             n_ctx,
             n_vocab,

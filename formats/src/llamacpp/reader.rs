@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::{KIND, LOGITS2_MAGIC, LlamaCppHeader, MAGIC};
+use super::{LOGITS2_MAGIC, LlamaCppHeader, MAGIC};
 use crate::error::{Error, Result};
 use crate::reference::{About, Checks, ReadBlocks, Reference, Rows, Values};
 use crate::row::{Row, RowLayout, Shape};
 use crate::source::Source;
-use crate::{RowBlock, WindowEntry, WindowSpec, rows_per_piece};
+use crate::{Kind, RowBlock, WindowEntry, WindowSpec, rows_per_piece};
 
 /// A base file of llama.cpp. Reading takes `&self`, so threads may share one.
 #[derive(Debug)]
@@ -65,7 +65,12 @@ impl LlamaCppReader {
             },
             hides_bos: true,
             checks: Checks::LengthAndTokens,
-            ..About::new(KIND, self.source.name.path(), header.n_ctx, header.n_vocab)
+            ..About::new(
+                Kind::LlamaCpp,
+                self.source.name.path(),
+                header.n_ctx,
+                header.n_vocab,
+            )
         };
         about.first_scored = Some(header.first_scored());
         let windows = (0..header.n_windows).map(|window| WindowEntry {

@@ -21,19 +21,7 @@ pub use crate::header_lines::{MAX_HEADER_BYTES, MAX_HEADER_BYTES_WITH_PROMPTS};
 pub use header::{FORMAT_VERSION, Header};
 pub use reader::NativeReader;
 pub use walk::count_windows;
-
-use crate::reference::Kind;
-use crate::reference::format::Format;
-
-/// `kl`'s own file.
-pub const KIND: Kind = Kind::new("kl");
+pub(crate) use writer::start;
 
 /// The plain stream's first line.
 pub const MAGIC_LINE: &str = "llama_kl_divergence_v2\n";
-
-pub(crate) static FORMAT: Format = Format {
-    kind: KIND,
-    recognise: |start| start.plain.starts_with(MAGIC_LINE.as_bytes()),
-    open: |path| NativeReader::open(path).map(NativeReader::into_reference),
-    write: Some(writer::FORMAT),
-};

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::member::{self, END_BYTES, MemberHead, Tag, member_at, open_header, unpack_at};
-use super::{Header, KIND, index};
+use super::{Header, index};
 use crate::WindowEntry;
 use crate::error::{Error, Named, Result};
-use crate::reference::{About, Checks, Prompts, ReadBlocks, Reference, Rows};
+use crate::reference::{About, Checks, Kind, Prompts, ReadBlocks, Reference, Rows};
 use crate::source::Source;
 use crate::window::PlacedWindow;
 
@@ -253,6 +253,6 @@ fn about(reader: &NativeReader) -> About {
             generated: header.generated,
         }),
         checks: Checks::Checksums,
-        ..About::new(KIND, reader.path(), header.n_ctx, header.n_vocab)
+        ..About::new(Kind::Kl, reader.path(), header.n_ctx, header.n_vocab)
     }
 }

@@ -5,21 +5,14 @@ use std::io::Write;
 use std::path::Path;
 
 use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM, member_at};
-use super::{Header, KIND, NativeReader, index};
+use super::{Header, NativeReader, index};
 use crate::error::{Named, Result};
-use crate::reference::format::WriteFormat;
-use crate::writing::{Part, Piece, Start, WindowFormat, Writer, of_members};
-use crate::{Encoding, HeadCheck, ReadBlocks as _, States};
+use crate::reference::Kind;
+use crate::writing::{Part, Piece, Start, WindowFormat, WriteFormat, Writer};
+use crate::{HeadCheck, ReadBlocks as _, States};
 
-pub(super) const FORMAT: WriteFormat = WriteFormat {
-    encodings: &[
-        Encoding::U16,
-        Encoding::F32,
-        Encoding::Hidden,
-        Encoding::Hidden16,
-    ],
-    start: |name, encoding, about, windows| start(name, &Header::new(about, encoding, windows)),
-    projected_bytes: of_members,
+const FORMAT: WriteFormat = WriteFormat {
+    kind: Kind::Kl,
     window_fault: |window, n_ctx| {
         (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
     },
@@ -32,9 +25,7 @@ pub(super) const FORMAT: WriteFormat = WriteFormat {
             n_vocab,
             entry.first_scored,
         ];
-        let mut plain: Vec<u8> = bytemuck::cast_slice(&counts).to_vec();
-        plain.extend_from_slice(bytemuck::cast_slice(&window.tokens));
-        plain
+        bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: true,
     pack: Some(|bytes, part, plain| {
@@ -83,12 +74,11 @@ impl<W: Write> Writer<W> {
 }
 
 /// The start of a file with this header.
-fn start(name: &Named, header: &Header) -> Result<Start> {
+pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
     Ok(Start {
         bytes: member::build(Tag::HEADER, &header.to_lines(name)?),
         format: WindowFormat {
             name: name.clone(),
-            kind: KIND,
             format: &FORMAT,
             layout: header.layout(),
             n_ctx: header.n_ctx,

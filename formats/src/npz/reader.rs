@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rawzip::FileReader;
 
-use super::KIND;
 use super::arrays::{Arrays, MAX_META_BYTES, Meta, TokenIds};
 use super::npy::{self, EntryType};
 use super::zip::{self, Member, Stream};
@@ -15,7 +14,7 @@ use crate::reference::{About, Checks, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
 use crate::tensors::{Matrix, TensorWindow, count_fault, describe, is_normalised, n_ids};
-use crate::{Error, RowBlock, WindowSpec};
+use crate::{Error, Kind, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived.
 const STEP_BYTES: u64 = 1 << 20;
@@ -84,7 +83,11 @@ impl NpzReader {
     /// The open file as a reference.
     pub(super) fn into_reference(self) -> Reference {
         let windows = self.windows.iter().map(|arrays| &arrays.window);
-        let (about, windows) = describe((KIND, self.name.path()), windows, self.log_probabilities);
+        let (about, windows) = describe(
+            (Kind::Npz, self.name.path()),
+            windows,
+            self.log_probabilities,
+        );
         let mut about = About {
             file_bytes: self.file_bytes,
             checks: Checks::Zip,

@@ -1,12 +1,11 @@
 //! The description of a reference, whatever its kind.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::provenance::deref_to_provenance;
-use crate::{Groups, Prompt, Provenance, States};
+use crate::{Groups, Kind, Prompt, Provenance, States};
 
 /// All that is known about a reference, apart from its windows and rows. `None` means that this
 /// file, or any file of its kind, does not record it.
@@ -54,31 +53,6 @@ pub struct About {
 }
 
 deref_to_provenance!(About);
-
-/// A kind of reference, known by its name: `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`.
-///
-/// The kinds of this crate are constants of their modules, such as [`crate::native::KIND`]. Other
-/// crates may have their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind(&'static str);
-
-impl Kind {
-    /// A kind with this name.
-    pub const fn new(name: &'static str) -> Self {
-        Self(name)
-    }
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.0)
-    }
-}
 
 /// The meaning of a row's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

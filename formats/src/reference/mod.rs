@@ -2,23 +2,20 @@
 
 mod about;
 pub(crate) mod fingerprint;
-pub(crate) mod format;
-pub(crate) mod formats;
+pub(crate) mod kind;
 mod rows;
 
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
-use std::sync::Arc;
 
-pub use about::{About, Checks, Kind, Prompts, Values};
-pub use formats::{UnknownKind, sniff};
+pub use about::{About, Checks, Prompts, Values};
+pub use kind::{Kind, sniff};
 pub use rows::{ReadBlocks, ReadStream, Rows};
 
 use crate::error::{Named, Result};
 use crate::{WindowEntry, WindowSpec};
-use rows::BlockStream;
 
 /// An open reference, of whatever kind.
 #[derive(Debug)]
@@ -134,22 +131,6 @@ impl Reference {
     /// Keeps only the rows.
     pub fn into_rows(self) -> Rows {
         self.rows
-    }
-
-    /// Turns the reference, whatever its kind, into one stream of its windows and rows.
-    ///
-    /// # Errors
-    /// [`crate::Error::Unsupported`] for hidden states, from which rows must be computed first.
-    pub fn into_stream(self) -> Result<Box<dyn ReadStream>> {
-        let n_windows = self.n_listed();
-        match self.rows {
-            Rows::Blocks(blocks) => Ok(Box::new(BlockStream::new(Arc::from(blocks), n_windows))),
-            Rows::Stream(stream) => Ok(stream),
-            Rows::States(..) => Err(Named::new(&self.about.path).unsupported(
-                "holds hidden states, not rows of logits: convert it to u16 or f32 first",
-            )),
-            Rows::Windows(_) => Err(Named::new(&self.about.path).unsupported("holds no rows")),
-        }
     }
 
     /// Windows in the list: all, if the rows are not a stream.

@@ -1,7 +1,6 @@
 //! The rows of a reference: a closed set of ways to come to them.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use crate::error::Result;
 use crate::{NativeReader, RowBlock, States, WindowSpec};
@@ -85,71 +84,4 @@ pub trait ReadStream: Debug + Send {
     /// # Errors
     /// Those of opening the file.
     fn reopen(&self) -> Result<Box<dyn ReadStream>>;
-}
-
-/// Blocks, read window after window.
-#[derive(Debug)]
-pub(super) struct BlockStream {
-    blocks: Arc<dyn ReadBlocks>,
-    n_windows: usize,
-    /// The next window.
-    next: usize,
-    /// The next block of the current window.
-    next_block: u32,
-    /// A block, and how many of its rows have been given.
-    begun: Option<(RowBlock, usize)>,
-}
-
-impl BlockStream {
-    pub(super) fn new(blocks: Arc<dyn ReadBlocks>, n_windows: usize) -> Self {
-        Self {
-            blocks,
-            n_windows,
-            next: 0,
-            next_block: 0,
-            begun: None,
-        }
-    }
-}
-
-impl ReadStream for BlockStream {
-    fn next_window(&mut self) -> Result<Option<WindowSpec>> {
-        if self.next >= self.n_windows {
-            (self.begun, self.next_block) = (None, u32::MAX);
-            return Ok(None);
-        }
-        let window = self.blocks.window(self.next)?;
-        self.next += 1;
-        (self.begun, self.next_block) = (None, 0);
-        Ok(Some(window))
-    }
-
-    fn next_rows(&mut self, max_rows: usize) -> Result<Option<RowBlock>> {
-        let Some(i) = self.next.checked_sub(1).filter(|_| max_rows > 0) else {
-            return Ok(None);
-        };
-        let (block, given) = match self.begun.take() {
-            Some(begun) => begun,
-            None if self.next_block < self.blocks.n_blocks(i) => {
-                let block = self.blocks.block(i, self.next_block, None)?;
-                self.next_block += 1;
-                (block, 0)
-            }
-            None => return Ok(None),
-        };
-        let left = block.n_rows() - given;
-        if given == 0 && left <= max_rows {
-            return Ok(Some(block));
-        }
-        let part = block.part(given, max_rows.min(left));
-        if left > max_rows {
-            self.begun = Some((block, given + max_rows));
-        }
-        Ok(Some(part))
-    }
-
-    fn reopen(&self) -> Result<Box<dyn ReadStream>> {
-        let blocks = Arc::clone(&self.blocks);
-        Ok(Box::new(Self::new(blocks, self.n_windows)))
-    }
 }

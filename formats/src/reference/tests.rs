@@ -2,10 +2,10 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::common::about;
-use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, specs, window};
+use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
-    BackendIdentity, Encoding, Error, Found, Groups, ModelIdentity, ReferenceSummary, Target,
-    Writer, klpy, llamacpp, native, npz, safetensors, sidecar,
+    BackendIdentity, Encoding, Error, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
+    Writer, native, sidecar,
 };
 
 const N_VOCAB: u32 = 5;
@@ -26,14 +26,14 @@ fn file(kind: Kind, windows: &[SampleWindow]) -> Vec<u8> {
 /// Two windows that a file of a kind can hold, longer ones last.
 fn windows(kind: Kind) -> Vec<SampleWindow> {
     let first_scored = match kind {
-        klpy::KIND => 0,
+        Kind::KlPy => 0,
         _ => 4,
     };
     let mut windows = vec![
         window(0, 8, first_scored, N_VOCAB),
         window(1, 8, first_scored, N_VOCAB),
     ];
-    if kind == llamacpp::KIND {
+    if kind == Kind::LlamaCpp {
         for window in &mut windows {
             window.spec.n_rows = 3;
             window.rows.truncate(3 * N_VOCAB as usize);
@@ -45,16 +45,13 @@ fn windows(kind: Kind) -> Vec<SampleWindow> {
 #[test]
 fn kinds_are_recognised_by_their_bytes() {
     let scratch = Scratch::new();
-    for kind in [native::KIND, klpy::KIND, llamacpp::KIND] {
+    for kind in Kind::WRITTEN {
         assert_eq!(sniff(scratch.file(&file(kind, &[]))).unwrap(), kind);
-        assert_eq!(kind.name().parse(), Ok(kind));
     }
-    for kind in [npz::KIND, safetensors::KIND] {
-        let error = kind.name().parse::<Kind>().unwrap_err().to_string();
-        assert!(error.ends_with("give kl, kl.py, llama.cpp"), "{error}");
+    for kind in [Kind::Npz, Kind::Safetensors] {
         assert!(Target::new(kind, None).is_err());
     }
-    assert_eq!(sniff(scratch.file(b"_logits_")).unwrap(), llamacpp::KIND);
+    assert_eq!(sniff(scratch.file(b"_logits_")).unwrap(), Kind::LlamaCpp);
     for (bytes, what) in [
         (&b""[..], Found::Empty),
         (b"GGUF\x03\0\0\0", Found::Model),
@@ -102,9 +99,9 @@ fn a_reference_reports_what_its_file_records() {
     let open = |kind, windows: &[SampleWindow]| {
         Reference::open(scratch.file(&file(kind, windows))).unwrap()
     };
-    let reference = open(native::KIND, &windows(native::KIND));
+    let reference = open(Kind::Kl, &windows(Kind::Kl));
     let about = reference.about();
-    assert_eq!((reference.kind(), about.n_ctx), (native::KIND, 8));
+    assert_eq!((reference.kind(), about.n_ctx), (Kind::Kl, 8));
     assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(8)));
     assert_eq!(
         about.file_bytes,
@@ -113,9 +110,9 @@ fn a_reference_reports_what_its_file_records() {
     assert_eq!(reference.longest_window(), Some(8));
     assert!(!reference.is_shuffled() && reference.fingerprint().unwrap().is_some());
 
-    let reference = open(klpy::KIND, &windows(klpy::KIND));
+    let reference = open(Kind::KlPy, &windows(Kind::KlPy));
     let about = reference.about();
-    assert_eq!((reference.kind(), about.n_vocab), (klpy::KIND, N_VOCAB));
+    assert_eq!((reference.kind(), about.n_vocab), (Kind::KlPy, N_VOCAB));
     assert_eq!((about.n_windows, about.n_rows), (Some(2), None));
     assert_eq!(
         (reference.windows(), reference.longest_window()),
@@ -123,14 +120,14 @@ fn a_reference_reports_what_its_file_records() {
     );
     assert!(about.n_ctx_is_padded && reference.is_shuffled());
 
-    let reference = open(llamacpp::KIND, &windows(llamacpp::KIND));
+    let reference = open(Kind::LlamaCpp, &windows(Kind::LlamaCpp));
     let about = reference.about();
-    assert_eq!((reference.kind(), about.n_ctx), (llamacpp::KIND, 8));
+    assert_eq!((reference.kind(), about.n_ctx), (Kind::LlamaCpp, 8));
     assert_eq!((about.n_windows, about.n_rows), (Some(2), Some(6)));
     assert!(about.hides_bos && about.values == Values::FlooredLogProbabilities);
 
     assert_eq!(
-        open(native::KIND, &[]).longest_window(),
+        open(Kind::Kl, &[]).longest_window(),
         Some(8),
         "of none, n_ctx"
     );
@@ -139,44 +136,60 @@ fn a_reference_reports_what_its_file_records() {
 }
 
 #[test]
-fn every_kind_gives_its_windows_and_rows_in_a_stream() {
+fn every_kind_gives_its_windows_and_rows() {
     let scratch = Scratch::new();
-    for (kind, encoding) in [(native::KIND, Encoding::U16), (klpy::KIND, Encoding::F32)] {
+    for (kind, encoding) in [(Kind::Kl, Encoding::U16), (Kind::KlPy, Encoding::F32)] {
         let windows = windows(kind);
         let path = scratch.file(&file(kind, &windows));
         let reference = Reference::open(path).unwrap();
         let listed: Result<Vec<_>> = reference.read_windows().unwrap().collect();
         assert_eq!(listed.unwrap(), specs(&windows));
-        for max_rows in [1, 2, 3, 100] {
-            let mut stream = Reference::open(path).unwrap().into_stream().unwrap();
-            assert!(
-                stream.next_rows(max_rows).unwrap().is_none(),
-                "no window yet"
-            );
-            let mut again = stream.reopen().unwrap();
-            for window in &windows {
-                assert_eq!(stream.next_window().unwrap().as_ref(), Some(&window.spec));
-                // The other stream's rows are skipped.
-                assert_eq!(again.next_window().unwrap().as_ref(), Some(&window.spec));
-                again.next_rows(1).unwrap();
-                let mut rows = Vec::new();
-                while let Some(block) = stream.next_rows(max_rows).unwrap() {
-                    assert!(block.n_rows() <= max_rows);
-                    assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
-                    rows.extend(bits(&block));
-                }
-                assert_eq!(rows, decoded_bits(encoding, N_VOCAB, &window.rows));
-            }
-            assert!(stream.next_window().unwrap().is_none());
-            assert!(stream.next_rows(max_rows).unwrap().is_none());
+        let found = read_rows(reference).unwrap();
+        assert_eq!(found.len(), windows.len());
+        for ((spec, blocks), window) in found.iter().zip(&windows) {
+            assert_eq!(*spec, window.spec);
+            let rows: Vec<u32> = blocks.iter().flat_map(bits).collect();
+            assert_eq!(rows, decoded_bits(encoding, N_VOCAB, &window.rows));
         }
+    }
+}
+
+#[test]
+fn a_stream_is_opened_again_at_its_first_window() {
+    let scratch = Scratch::new();
+    let windows = windows(Kind::KlPy);
+    let path = scratch.file(&file(Kind::KlPy, &windows));
+    for max_rows in [1, 2, 3, 100] {
+        let Rows::Stream(mut stream) = Reference::open(path).unwrap().into_rows() else {
+            panic!("no stream");
+        };
+        assert!(
+            stream.next_rows(max_rows).unwrap().is_none(),
+            "no window yet"
+        );
+        let mut again = stream.reopen().unwrap();
+        for window in &windows {
+            assert_eq!(stream.next_window().unwrap().as_ref(), Some(&window.spec));
+            // The other stream's rows are skipped.
+            assert_eq!(again.next_window().unwrap().as_ref(), Some(&window.spec));
+            again.next_rows(1).unwrap();
+            let mut rows = Vec::new();
+            while let Some(block) = stream.next_rows(max_rows).unwrap() {
+                assert!(block.n_rows() <= max_rows);
+                assert_eq!(block.first_row as usize * N_VOCAB as usize, rows.len());
+                rows.extend(bits(&block));
+            }
+            assert_eq!(rows, decoded_bits(Encoding::F32, N_VOCAB, &window.rows));
+        }
+        assert!(stream.next_window().unwrap().is_none());
+        assert!(stream.next_rows(max_rows).unwrap().is_none());
     }
 }
 
 #[test]
 fn a_bos_replaces_the_first_token_of_a_base_file_alone() {
     let scratch = Scratch::new();
-    for (kind, replaces) in [(native::KIND, false), (llamacpp::KIND, true)] {
+    for (kind, replaces) in [(Kind::Kl, false), (Kind::LlamaCpp, true)] {
         let mut reference = Reference::open(scratch.file(&file(kind, &windows(kind)))).unwrap();
         let first = |reference: &Reference| {
             let mut windows = reference.read_windows().unwrap();
@@ -191,9 +204,9 @@ fn a_bos_replaces_the_first_token_of_a_base_file_alone() {
 #[test]
 fn a_copy_of_the_same_kind_keeps_all_that_a_file_records() {
     let scratch = Scratch::new();
-    let bytes = file(native::KIND, &[]);
+    let bytes = file(Kind::Kl, &[]);
     let reference = Reference::open(scratch.file(&bytes)).unwrap();
-    let target = Target::new(native::KIND, Some(Encoding::U16)).unwrap();
+    let target = Target::new(Kind::Kl, Some(Encoding::U16)).unwrap();
     let again = Writer::create(Vec::new(), Path::new(""), target, reference.about(), &[]);
     assert_eq!(again.unwrap().finish().unwrap(), bytes);
     assert_eq!(reference.about().model, Some(crate::common::model()));
@@ -202,7 +215,7 @@ fn a_copy_of_the_same_kind_keeps_all_that_a_file_records() {
 
 #[test]
 fn what_a_converted_file_does_not_record_is_null() {
-    let about = About::new(native::KIND, PathBuf::new(), 8, N_VOCAB);
+    let about = About::new(Kind::Kl, PathBuf::new(), 8, N_VOCAB);
     let header = native::Header::new(&about, Encoding::U16, &[]);
     let json = serde_json::to_value(&header).unwrap();
     for key in ["writer", "model", "text", "backend", "add_bos", "tokenizer"] {
@@ -217,7 +230,7 @@ fn what_a_converted_file_does_not_record_is_null() {
 /// The hash was computed with Python's hashlib, from the bytes that SIDECAR.md states.
 #[test]
 fn the_fingerprint_of_a_model_is_of_what_determines_its_rows() {
-    let mut about = about(Kind::new("model"), 8, N_VOCAB);
+    let mut about = about(Kind::Model, 8, N_VOCAB);
     about.model = Some(ModelIdentity {
         file_bytes: Some(1000),
         metadata_sha256: Some("ab".into()),

@@ -152,28 +152,6 @@ impl RowBlock {
         )
     }
 
-    /// A copy of `n_rows` rows from row `start` on, or of as many as there are.
-    pub(crate) fn part(&self, start: usize, n_rows: usize) -> Self {
-        let start = start.min(self.n_rows);
-        let n_rows = n_rows.min(self.n_rows - start);
-        let (from, to) = (self.start(start), self.start(start + n_rows));
-        let bytes = self.bytes().get(from..to).unwrap_or_default();
-        let shape = Shape {
-            window: self.window,
-            first_row: self.first_row + start as u32, // rows of a window are counted in a u32
-            n_rows,
-            n_vocab: self.n_vocab,
-            layout: self.layout,
-        };
-        let mut part = Self::prepare(None, shape, bytes.len());
-        let (_, copy) = part.buffers();
-        copy.iter_mut()
-            .zip(bytes)
-            .for_each(|(to, from)| *to = *from);
-        part.find_rows(bytes.len());
-        part
-    }
-
     /// Rows in this block.
     pub fn n_rows(&self) -> usize {
         self.n_rows
@@ -252,8 +230,8 @@ mod tests {
         assert!(!block.find_rows(bytes.len()) && !block.find_rows(bytes.len() - 8));
         assert!(block.find_rows(bytes.len() - 4));
         assert_eq!(block.rows_bytes(), bytes.len() - 4);
-        for block in [&block, &block.part(1, 9)] {
-            for (row, view) in rows[block.first_row as usize..].iter().zip(block.rows()) {
+        {
+            for (row, view) in rows.iter().zip(block.rows()) {
                 let mut out = [0.0; 5];
                 view.decode_into(&mut out);
                 let is_near =

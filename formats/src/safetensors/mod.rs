@@ -10,15 +10,12 @@ mod reader;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use reader::SafetensorsReader;
+use reader::SafetensorsReader;
 
 use std::path::Path;
 
-use crate::reference::Kind;
-use crate::reference::format::Format;
-
-/// A folder of `safetensors` files.
-pub const KIND: Kind = Kind::new("safetensors");
+use crate::error::Result;
+use crate::reference::Reference;
 
 /// Most bytes of a file's header: the format's own limit.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -29,12 +26,10 @@ const ROWS: [&str; 3] = ["log_probs", "logprobs", "logits"];
 /// Names of the tensor that holds the token ids.
 const IDS: [&str; 3] = ["input_ids", "token_ids", "tokens"];
 
-pub(crate) static FORMAT: Format = Format {
-    kind: KIND,
-    recognise: |start| start.is_folder,
-    open: |path| SafetensorsReader::open(path).map(SafetensorsReader::into_reference),
-    write: None,
-};
+/// Opens a reference.
+pub(crate) fn open(path: &Path) -> Result<Reference> {
+    SafetensorsReader::open(path).map(SafetensorsReader::into_reference)
+}
 
 /// Returns true if a file of a folder is a window's, by its name.
 pub fn is_window(path: &Path) -> bool {

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{KIND, header};
+use super::header;
 use crate::error::{Named, Result};
 use crate::reference::{About, Checks, ReadBlocks, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source::Source;
 use crate::tensors::{Float, TensorWindow, describe, is_normalised};
-use crate::{RowBlock, WindowSpec, rows_per_piece};
+use crate::{Kind, RowBlock, WindowSpec, rows_per_piece};
 
 /// A folder of windows. It reads any block of rows of any window, from any thread: see
 /// [`ReadBlocks`].
@@ -64,7 +64,7 @@ impl SafetensorsReader {
     pub(super) fn into_reference(self) -> Reference {
         let windows = self.windows.iter().map(|file| &file.window);
         let path = self.folder.path();
-        let (about, windows) = describe((KIND, path), windows, self.log_probabilities);
+        let (about, windows) = describe((Kind::Safetensors, path), windows, self.log_probabilities);
         let about = About {
             file_bytes: self.windows.iter().map(|file| file.file_bytes).sum(),
             checks: Checks::Lengths,

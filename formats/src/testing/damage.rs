@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use super::*;
-use crate::{Result, llamacpp, npz, safetensors, sidecar};
+use crate::{Kind, Result, npz, safetensors, sidecar};
 
 const N_VOCAB: u32 = 5;
 
@@ -37,7 +37,7 @@ impl Sample {
 fn written_as(kind: Kind) -> Vec<u8> {
     let mut windows = [window(0, 6, 3, N_VOCAB), window(1, 6, 3, N_VOCAB)];
     for window in &mut windows {
-        if kind == klpy::KIND {
+        if kind == Kind::KlPy {
             window.spec.first_scored = 0;
         }
         // A base file has no row of a window's last token.
@@ -89,8 +89,8 @@ fn samples() -> Vec<Sample> {
     vec![
         sample("rows", true, rows),
         sample("states", true, states),
-        sample("kl.py", false, written_as(klpy::KIND)),
-        sample("llama.cpp", false, written_as(llamacpp::KIND)),
+        sample("kl.py", false, written_as(Kind::KlPy)),
+        sample("llama.cpp", false, written_as(Kind::LlamaCpp)),
         sample("npz", false, npz::tests::sample(false)),
         sample("npz-deflated", false, npz::tests::sample(true)),
         sample("0.safetensors", false, safetensors::tests::sample(&logits)),
@@ -127,12 +127,9 @@ fn read_reference(path: &Path) -> Result<String> {
         }
         return Ok(all);
     }
-    let mut stream = reference.into_stream()?;
-    while let Some(window) = stream.next_window()? {
-        all += &format!("{window:?}");
-        while let Some(block) = stream.next_rows(2)? {
-            all += &format!("{:?}", bits(&block));
-        }
+    for (window, blocks) in read_rows(reference)? {
+        let rows: Vec<_> = blocks.iter().map(bits).collect();
+        all += &format!("{window:?}{rows:?}");
     }
     Ok(all)
 }

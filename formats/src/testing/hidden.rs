@@ -77,7 +77,7 @@ impl Hidden {
         let check_rows = (0..states.check.rows.len() as u32)
             .map(|i| (0..n_vocab).map(|t| number(t * 3 + i)).collect())
             .collect();
-        let mut about = about(native::KIND, 8, n_vocab);
+        let mut about = about(Kind::Kl, 8, n_vocab);
         about.first_scored = Some(1);
         about.states = Some(states);
         let header = Header {

@@ -4,10 +4,10 @@ mod target;
 mod window_encoder;
 mod writer;
 
-pub use target::{Target, TargetError};
+pub use target::Target;
 pub use window_encoder::{Piece, WindowEncoder, WindowFormat, rows_per_piece};
 pub use writer::Writer;
 
-pub(crate) use target::of_members;
+pub(crate) use target::WriteFormat;
 pub(crate) use window_encoder::Part;
 pub(crate) use writer::Start;

@@ -5,48 +5,24 @@ use std::io::Write;
 use std::path::Path;
 
 use super::rows_per_piece;
+use super::window_encoder::Part;
 use super::writer::Writer;
 use crate::error::{Named, Result};
-use crate::reference::format::WriteFormat;
-use crate::reference::formats::write_format_of;
 use crate::reference::{About, Kind};
 use crate::row::RowLayout;
-use crate::window::n_rows;
-use crate::{BackendIdentity, Encoding, States, WindowSpec, klpy, llamacpp, native};
+use crate::window::{PlacedWindow, n_rows};
+use crate::{BackendIdentity, Encoding, Header, States, WindowSpec, klpy, llamacpp, native};
 
-/// A kind of file, and how it stores a row.
-#[derive(Clone, Copy, Debug)]
-pub struct Target {
-    kind: Kind,
-    encoding: Encoding,
-    format: &'static WriteFormat,
-}
-
-impl PartialEq for Target {
-    fn eq(&self, other: &Self) -> bool {
-        (self.kind, self.encoding) == (other.kind, other.encoding)
-    }
-}
-
-impl Eq for Target {}
-
-/// Why a kind of file cannot be written, or not in the encoding asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TargetError {
-    /// Files of this kind can only be read.
-    #[error("files of kind {0} are read, not written")]
-    NotWritten(Kind),
-    /// The kind has only its own encoding.
-    #[error("files of kind {kind} store rows in {own}, not in {encoding}")]
-    Encoding {
-        /// The kind.
-        kind: Kind,
-        /// The encoding that was asked for.
-        encoding: Encoding,
-        /// The encoding that it has.
-        own: Encoding,
-    },
+/// A kind of file that can be written, and how it stores a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `kl`'s own file, which can have any encoding.
+    Kl(Encoding),
+    /// kl.py's file. Each window must have rows from its first token on.
+    KlPy,
+    /// llama.cpp's base file: whole windows of a text, scored in their second half, as
+    /// log-probabilities.
+    LlamaCpp,
 }
 
 impl Target {
@@ -54,77 +30,88 @@ impl Target {
     /// which can have any, and for llama.cpp's base file, `f32` for kl.py's.
     ///
     /// # Errors
-    /// If the kind can only be read, or does not have this encoding.
-    pub fn new(kind: Kind, encoding: Option<Encoding>) -> std::result::Result<Self, TargetError> {
-        let format = write_format_of(kind).ok_or(TargetError::NotWritten(kind))?;
-        let &[own, ..] = format.encodings else {
-            return Err(TargetError::NotWritten(kind));
+    /// A phrase, if the kind can only be read, or does not have this encoding.
+    pub fn new(kind: Kind, encoding: Option<Encoding>) -> std::result::Result<Self, String> {
+        let target = match kind {
+            Kind::Kl => Self::Kl(encoding.unwrap_or(Encoding::U16)),
+            Kind::KlPy => Self::KlPy,
+            Kind::LlamaCpp => Self::LlamaCpp,
+            _ => return Err(format!("files of kind {kind} are read, not written")),
         };
-        let encoding = encoding.unwrap_or(own);
-        match format.encodings.contains(&encoding) {
-            true => Ok(Self {
-                kind,
-                encoding,
-                format,
-            }),
-            false => Err(TargetError::Encoding {
-                kind,
-                encoding,
-                own,
-            }),
+        let own = target.encoding();
+        match encoding.filter(|&asked| asked != own) {
+            Some(asked) => Err(format!(
+                "files of kind {kind} store rows in {own}, not in {asked}"
+            )),
+            None => Ok(target),
         }
     }
 
     /// The kind of file.
     pub fn kind(self) -> Kind {
-        self.kind
+        match self {
+            Self::Kl(_) => Kind::Kl,
+            Self::KlPy => Kind::KlPy,
+            Self::LlamaCpp => Kind::LlamaCpp,
+        }
     }
 
     /// Returns the encoding of a row's entry; in llama.cpp's base file as a log-probability.
     pub fn encoding(self) -> Encoding {
-        self.encoding
+        match self {
+            Self::Kl(encoding) => encoding,
+            Self::KlPy => Encoding::F32,
+            Self::LlamaCpp => Encoding::U16,
+        }
     }
 
     /// Most bytes that a file of these windows can have: rows as they are stored, without what
     /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top. Of
     /// hidden states that `about` does not describe: `u64::MAX`.
     pub fn projected_bytes(self, about: &About, windows: &[WindowSpec]) -> u64 {
-        (self.format.projected_bytes)(self.encoding, about, windows)
-    }
-
-    /// Returns true if checksums show which windows of such a file are whole, so that writing one
-    /// can be resumed.
-    pub fn can_resume(self) -> bool {
-        self.kind == native::KIND
-    }
-
-    /// Returns true if each window must have rows from its first token on (kl.py).
-    pub fn has_all_rows(self) -> bool {
-        self.kind == klpy::KIND
-    }
-
-    /// Returns true for llama.cpp's base file: whole windows of a text, scored in their second half,
-    /// as log-probabilities.
-    pub fn is_base_file(self) -> bool {
-        self.kind == llamacpp::KIND
+        match self {
+            Self::Kl(_) | Self::KlPy => of_members(self.encoding(), about, windows),
+            Self::LlamaCpp => llamacpp::file_bytes(about, windows),
+        }
     }
 
     /// The backend that readers of such a file assume, if they assume any: kl.py leaves flash
     /// attention off, llama-cpp-python's default.
     pub fn assumed_backend(self) -> Option<BackendIdentity> {
-        (self.kind == klpy::KIND).then(klpy::backend)
+        (self == Self::KlPy).then(klpy::backend)
     }
 }
 
 /// The kind, and the encoding where the kind has a choice: `kl u16`, `kl.py`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.format.encodings.len() > 1 {
-            true => write!(f, "{} {}", self.kind, self.encoding),
-            false => write!(f, "{}", self.kind),
+        match self {
+            Self::Kl(encoding) => write!(f, "{} {encoding}", self.kind()),
+            _ => write!(f, "{}", self.kind()),
         }
     }
 }
+
+/// The windows of a kind of file as they are written: each a head and pieces of rows. An end
+/// follows the last.
+#[derive(Debug)]
+pub(crate) struct WriteFormat {
+    pub(crate) kind: Kind,
+    /// The reason why the file cannot hold a window, if it cannot; the second argument is `n_ctx`.
+    pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
+    /// Plain bytes before a window's rows; the second argument is `n_vocab`.
+    pub(crate) window_head: fn(&WindowSpec, u32) -> Vec<u8>,
+    /// Set if a CRC-32 of a window's plain bytes follows them.
+    pub(crate) has_checksum: bool,
+    /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
+    pub(crate) pack: Option<Pack>,
+    /// The bytes after the windows of a file, which end at an offset, or a phrase that states what
+    /// cannot be written.
+    pub(crate) end: fn(&[PlacedWindow], u64) -> std::result::Result<Vec<u8>, &'static str>,
+}
+
+/// Appends plain bytes, its last argument, to bytes of a file.
+pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
 impl<W: Write> Writer<W> {
     /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
@@ -144,11 +131,13 @@ impl<W: Write> Writer<W> {
         about: &About,
         windows: &[WindowSpec],
     ) -> Result<Self> {
-        let name = Named::new(path);
-        Self::begin(
-            out,
-            (target.format.start)(&name, target.encoding, about, windows)?,
-        )
+        let name = &Named::new(path);
+        let start = match target {
+            Target::Kl(encoding) => native::start(name, &Header::new(about, encoding, windows)),
+            Target::KlPy => klpy::start(name, about, windows),
+            Target::LlamaCpp => llamacpp::start(name, about, windows),
+        };
+        Self::begin(out, start?)
     }
 }
 
@@ -160,7 +149,7 @@ const MEMBER_OVERHEAD: u64 = 128;
 
 /// Most bytes of a file whose windows are gzip members of a head and of pieces of rows, stored, if
 /// codes can hold every row.
-pub(crate) fn of_members(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
+fn of_members(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
     let states = about.states.as_ref().filter(|_| encoding.holds_states());
     let (layout, row_len, head) = match (states, encoding.layout()) {
         (Some(states), _) => (

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
+use super::target::WriteFormat;
 use crate::error::{Named, Result};
-use crate::reference::Kind;
-use crate::reference::format::WriteFormat;
 use crate::row::{Form, RowForms, RowLayout};
-use crate::{MAX_N_VOCAB, WindowEntry, WindowSpec};
+use crate::{WindowEntry, WindowSpec};
 
 /// Plain bytes that a piece of rows aims at.
 const PIECE_BYTES: usize = 1 << 20;
@@ -26,8 +25,7 @@ pub struct Piece {
     /// The bytes of the file; empty before it is compressed.
     packed: Vec<u8>,
     pub(super) part: Part,
-    pub(super) kind: Kind,
-    format: &'static WriteFormat,
+    pub(super) format: &'static WriteFormat,
 }
 
 /// The part of its window that a piece is.
@@ -46,7 +44,6 @@ impl Piece {
             plain: Vec::new(),
             packed,
             part,
-            kind: format.kind,
             format: format.format,
         }
     }
@@ -97,7 +94,6 @@ impl Piece {
 pub struct WindowFormat {
     /// The file, for errors.
     pub(crate) name: Named,
-    pub(crate) kind: Kind,
     pub(crate) format: &'static WriteFormat,
     pub(crate) layout: RowLayout,
     pub(crate) n_ctx: u32,
@@ -116,9 +112,14 @@ impl WindowFormat {
 
     /// Plain bytes of a piece of rows; rows that are stored exactly make it longer.
     pub fn piece_bytes(&self) -> usize {
-        let row_bytes = self.layout.row_bytes(self.row_len as usize);
-        let row_bytes = row_bytes.unwrap_or(usize::MAX);
-        row_bytes.saturating_mul(self.rows_per_piece as usize)
+        self.row_bytes()
+            .saturating_mul(self.rows_per_piece as usize)
+    }
+
+    /// Bytes of a row. No overflow: the file's start has been checked.
+    fn row_bytes(&self) -> usize {
+        let bytes = self.layout.row_bytes(self.row_len as usize);
+        bytes.unwrap_or(usize::MAX)
     }
 
     /// Begins a window: its first piece, and an encoder of its rows.
@@ -136,18 +137,10 @@ impl WindowFormat {
         if let Some(fault) = window.fault(self.n_vocab) {
             return Err(unwritable(&fault));
         }
-        let row_bytes = (1..=MAX_N_VOCAB)
-            .contains(&self.row_len)
-            .then(|| self.layout.row_bytes(self.row_len as usize))
-            .flatten()
-            .ok_or_else(|| unwritable(&format!("rows of {}", self.row_len)))?;
-        if self.rows_per_piece == 0 {
-            return Err(unwritable("pieces without rows"));
-        }
         let mut encoder = WindowEncoder {
             format: self.clone(),
             window: window.window,
-            row_bytes,
+            row_bytes: self.row_bytes(),
             rows_per_piece: self.rows_per_piece as usize,
             rows_left: window.n_rows as usize,
             reserved: 0,
@@ -172,10 +165,10 @@ impl WindowFormat {
 ///
 /// ```
 /// # use std::path::Path;
-/// # use kl_formats::{About, Target, WindowSpec, Writer, klpy};
+/// # use kl_formats::{Kind, About, Target, WindowSpec, Writer, };
 /// let window = WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 };
-/// # let about = About::new(klpy::KIND, "", 4, 2);
-/// # let target = Target::new(klpy::KIND, None)?;
+/// # let about = About::new(Kind::KlPy, "", 4, 2);
+/// # let target = Target::new(Kind::KlPy, None)?;
 /// # let windows = std::slice::from_ref(&window);
 /// # let mut writer = Writer::create(Vec::new(), Path::new(""), target, &about, windows)?;
 /// let layout = writer.window_format().row_layout();
@@ -342,7 +335,6 @@ impl WindowEncoder {
             plain,
             packed: std::mem::take(&mut self.packed),
             part,
-            kind: self.format.kind,
             format: self.format.format,
         }
     }

@@ -9,6 +9,7 @@ use crate::window::PlacedWindow;
 use crate::{Error, RowForms, States, WindowSpec};
 
 /// The start of a file that is to be written.
+#[derive(Debug)]
 pub(crate) struct Start {
     /// Everything before the first window.
     pub(crate) bytes: Vec<u8>,
@@ -32,26 +33,22 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
+    start: Start,
     offset: u64,
-    format: WindowFormat,
-    n_windows: Option<u32>,
-    n_rows: Option<u64>,
     /// The windows written so far, and those of an earlier writer.
     windows: Vec<PlacedWindow>,
     /// Their numbers.
     seen: HashSet<u32>,
-    /// The hidden states that its windows hold.
-    states: Option<States>,
-    /// Set until their head is written.
+    /// Set until the head of hidden states is written.
     is_head_due: bool,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the start of any file.
-    pub(crate) fn begin(out: W, mut start: Start) -> Result<Self> {
-        let bytes = std::mem::take(&mut start.bytes);
+    pub(crate) fn begin(out: W, start: Start) -> Result<Self> {
         let mut writer = Self::at(out, start, 0, Vec::new());
-        writer.is_head_due = writer.states.is_some();
+        writer.is_head_due = writer.start.states.is_some();
+        let bytes = std::mem::take(&mut writer.start.bytes);
         writer.put(&bytes)?;
         Ok(writer)
     }
@@ -60,31 +57,27 @@ impl<W: Write> Writer<W> {
     pub(crate) fn at(out: W, start: Start, offset: u64, windows: Vec<PlacedWindow>) -> Self {
         Self {
             out,
+            start,
             offset,
-            format: start.format,
-            n_windows: start.n_windows,
-            n_rows: start.n_rows,
             seen: windows.iter().map(|placed| placed.window.window).collect(),
             windows,
-            states: start.states,
             is_head_due: false,
         }
     }
 
     pub(crate) fn format(&self) -> &WindowFormat {
-        &self.format
+        &self.start.format
     }
 
     /// A copy of the way windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
-        self.format.clone()
+        self.start.format.clone()
     }
 
     /// The hidden states that the file's windows hold, and whether their head is still to be written.
     pub(crate) fn states(&self) -> Option<(&States, bool)> {
-        self.states
-            .as_ref()
-            .map(|states| (states, self.is_head_due))
+        let states = self.start.states.as_ref();
+        states.map(|states| (states, self.is_head_due))
     }
 
     /// Notes that the head has been written.
@@ -93,7 +86,7 @@ impl<W: Write> Writer<W> {
     }
 
     pub(crate) fn name(&self) -> &Named {
-        &self.format.name
+        &self.format().name
     }
 
     /// Writes a whole window: `window.n_rows` rows of `n_vocab` logits each, or as many hidden
@@ -107,9 +100,9 @@ impl<W: Write> Writer<W> {
         window: &WindowSpec,
         rows: impl IntoIterator<Item = R>,
     ) -> Result<RowForms> {
-        let layout = self.format.row_layout();
-        let row_len = self.format.row_len as usize;
-        let (mut encoder, head) = self.format.encode(window)?;
+        let layout = self.format().row_layout();
+        let row_len = self.format().row_len as usize;
+        let (mut encoder, head) = self.format().encode(window)?;
         self.append(head)?;
         let mut memory = None;
         for row in rows {
@@ -132,7 +125,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// [`Error::Unwritable`] if it is not the next one, or of another kind of file; [`Error::Io`].
     pub fn append(&mut self, piece: Piece) -> Result<Option<Piece>> {
-        if piece.kind != self.format.kind {
+        if piece.format.kind != self.format().format.kind {
             return Err(self.name().unwritable("a piece of another kind of file"));
         }
         self.check_head()?;
@@ -152,7 +145,7 @@ impl<W: Write> Writer<W> {
             Part::Head(window) => {
                 self.check_last_window()?;
                 let (number, n_written) = (window.window, self.windows.len() as u64);
-                if let Some(n) = self.n_windows.filter(|&n| n_written >= u64::from(n)) {
+                if let Some(n) = self.start.n_windows.filter(|&n| n_written >= u64::from(n)) {
                     return Err(format!("window {number} is one more than the header's {n}"));
                 }
                 if !self.seen.insert(number) {
@@ -167,7 +160,11 @@ impl<W: Write> Writer<W> {
             Part::Rows { window, piece } => match self.windows.last_mut() {
                 Some(last)
                     if (last.window.window, last.n_pieces()) == (window, piece)
-                        && piece < last.window.n_rows.div_ceil(self.format.rows_per_piece) =>
+                        && piece
+                            < last
+                                .window
+                                .n_rows
+                                .div_ceil(self.start.format.rows_per_piece) =>
                 {
                     last.offsets.push(self.offset);
                     Ok(())
@@ -182,7 +179,7 @@ impl<W: Write> Writer<W> {
         let Some(last) = self.windows.last() else {
             return Ok(());
         };
-        let n_pieces = last.window.n_rows.div_ceil(self.format.rows_per_piece);
+        let n_pieces = last.window.n_rows.div_ceil(self.format().rows_per_piece);
         match n_pieces - last.n_pieces().min(n_pieces) {
             0 => Ok(()),
             left => {
@@ -202,15 +199,15 @@ impl<W: Write> Writer<W> {
             let rows = self.windows.iter().map(|placed| placed.window.n_rows);
             let n_rows = rows.map(u64::from).sum::<u64>();
             let n_windows = self.windows.len() as u64;
-            let windows = self.n_windows.map_or(n_windows, u64::from);
-            let rows = self.n_rows.unwrap_or(n_rows);
+            let windows = self.start.n_windows.map_or(n_windows, u64::from);
+            let rows = self.start.n_rows.unwrap_or(n_rows);
             if (n_windows, n_rows) != (windows, rows) {
                 return Err(format!(
                     "{n_windows} windows with {n_rows} rows were given, the header states {windows} \
                      with {rows}"
                 ));
             }
-            Ok((self.format.format.end)(&self.windows, self.offset)?)
+            Ok((self.format().format.end)(&self.windows, self.offset)?)
         });
         let end = end.map_err(|what| self.name().unwritable(what))?;
         self.put(&end)?;
@@ -244,7 +241,7 @@ impl<W: Write> Writer<W> {
     /// The error for a row that does not fit into a window.
     fn unfit(&self, window: &WindowSpec, entries: usize) -> Error {
         let WindowSpec { window, n_rows, .. } = window;
-        let row_len = self.format.row_len;
+        let row_len = self.format().row_len;
         self.name().unwritable(match entries == row_len as usize {
             true => format!("window {window}: more rows were given than its {n_rows}"),
             false => format!("window {window}: a row has {entries} entries, not {row_len}"),

@@ -6,7 +6,7 @@ use super::*;
 
 /// Hidden states of 4 numbers in f16, a head in bf16, and every kind of step.
 pub fn hidden(n_vocab: u32) -> Vec<u8> {
-    let mut about = about(native::KIND, 3, n_vocab);
+    let mut about = about(Kind::Kl, 3, n_vocab);
     let tensor = vec![0x3f; 4 * 2 * n_vocab as usize];
     about.states = Some(States {
         n_embd: 4,

@@ -114,7 +114,7 @@ fn prompts() -> Vec<Prompt> {
 }
 
 fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
-    let mut about = about(native::KIND, 3, n_vocab);
+    let mut about = about(Kind::Kl, 3, n_vocab);
     about.groups = (prompts.is_some()).then(|| Groups::of_each(["a", "b", "a"]));
     about.prompts = prompts.map(Prompts::new);
     let mut header = Header::new(&about, encoding, &windows());
@@ -125,7 +125,7 @@ fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec
 
 /// A native file whose rows are linear, masked and exact in turn.
 fn forms(n_vocab: u32) -> Vec<u8> {
-    let mut header = Header::new(&about(native::KIND, 3, n_vocab), Encoding::U16, &windows());
+    let mut header = Header::new(&about(Kind::Kl, 3, n_vocab), Encoding::U16, &windows());
     header.rows_per_piece = 2;
     let mut writer = Writer::native(Vec::new(), Path::new(""), &header).unwrap();
     for window in windows() {
@@ -161,13 +161,13 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn kl_py(n_vocab: u32) -> Vec<u8> {
-    let mut about = about(klpy::KIND, 3, n_vocab);
+    let mut about = about(Kind::KlPy, 3, n_vocab);
     about.others = vec![("read_path".into(), "None".into())];
     let windows = windows().map(|window| WindowSpec {
         first_scored: 0,
         ..window
     });
-    let target = Target::new(klpy::KIND, None).unwrap();
+    let target = Target::new(Kind::KlPy, None).unwrap();
     let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
     written(writer, &windows, n_vocab)
 }
@@ -179,8 +179,8 @@ fn llama_cpp(n_vocab: u32) -> Vec<u8> {
         first_scored: 2,
         n_rows: 2,
     });
-    let target = Target::new(llamacpp::KIND, None).unwrap();
-    let about = about(llamacpp::KIND, 5, n_vocab);
+    let target = Target::new(Kind::LlamaCpp, None).unwrap();
+    let about = about(Kind::LlamaCpp, 5, n_vocab);
     let writer = Writer::create(Vec::new(), Path::new(""), target, &about, &windows).unwrap();
     written(writer, &windows, n_vocab)
 }

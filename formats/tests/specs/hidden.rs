@@ -93,7 +93,7 @@ fn row(head: &[Vec<f32>], state: &[f32]) -> Vec<f32> {
 fn write(state_type: Float, head_type: HeadType, head: &[Vec<f32>]) -> tempfile::NamedTempFile {
     let (type_name, type_id, encode) = head_type;
     let tensor: Vec<u8> = head.iter().flat_map(|line| encode(line)).collect();
-    let mut about = common::about(native::KIND, 3, N_VOCAB as u32);
+    let mut about = common::about(Kind::Kl, 3, N_VOCAB as u32);
     about.states = Some(States {
         n_embd: N_EMBD as u32,
         state_type,
@@ -117,7 +117,7 @@ fn write(state_type: Float, head_type: HeadType, head: &[Vec<f32>]) -> tempfile:
             ..HeadCheck::default()
         },
     });
-    let target = Target::new(native::KIND, Some(Encoding::Hidden)).unwrap();
+    let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let windows = windows();
     let path = file.path().to_owned();

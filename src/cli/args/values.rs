@@ -33,7 +33,11 @@ pub fn written_kind() -> impl TypedValueParser<Value = Kind> {
         PossibleValue::new("kl.py").help("kl.py's format"),
         PossibleValue::new("llama.cpp").help("llama.cpp's base file, which llama-perplexity uses"),
     ])
-    .try_map(|name| name.parse::<Kind>())
+    .map(|name| match &*name {
+        "kl.py" => Kind::KlPy,
+        "llama.cpp" => Kind::LlamaCpp,
+        _ => Kind::Kl,
+    })
 }
 
 /// Parses the path of a file, and refuses `-`, which one might expect to work.

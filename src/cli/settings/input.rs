@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Kind, Target, native};
+use kl_formats::Kind;
 
 use super::wrong;
 use crate::cli::args::InputArgs;
@@ -48,7 +48,7 @@ pub fn input(
             text.path.display()
         ));
     }
-    if unnamed.is_none() && format != native::KIND {
+    if unnamed.is_none() && format != Kind::Kl {
         return wrong("-t NAME=PATH needs --format kl: no other format can hold groups");
     }
     let from_stdin = texts.iter().filter(|text| text.path.as_os_str() == "-");
@@ -87,9 +87,9 @@ fn text(given: &Path) -> Result<NamedText, String> {
 
 /// The first scored position where the flags do not say.
 fn default_score(format: Kind) -> ScoreFrom {
-    match Target::new(format, None).is_ok_and(Target::has_all_rows) {
-        true => ScoreFrom::All,
-        false => ScoreFrom::default(),
+    match format {
+        Kind::KlPy => ScoreFrom::All,
+        _ => ScoreFrom::default(),
     }
 }
 
@@ -99,7 +99,7 @@ fn prompts(
     format: Kind,
     n_ctx: Option<u32>,
 ) -> Result<PromptSource, String> {
-    if format != native::KIND {
+    if format != Kind::Kl {
         return wrong("--prompts-file needs --format kl: no other format can hold prompts");
     }
     let score = match (args.score.unwrap_or_default(), args.generate) {

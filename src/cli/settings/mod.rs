@@ -11,7 +11,7 @@ mod write;
 
 use std::slice::from_ref;
 
-use kl_formats::native;
+use kl_formats::Kind;
 
 use super::args::{Args, Cli, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subcommand};
 use crate::commands::is_listed;
@@ -136,7 +136,7 @@ fn check_devices(flag: &str, names: &[String]) -> Result<(), String> {
 }
 
 fn convert(args: ConvertArgs) -> Result<Command, String> {
-    if args.encoding.is_some() && args.format != native::KIND {
+    if args.encoding.is_some() && args.format != Kind::Kl {
         return wrong("--encoding needs --format kl: every other format has its own");
     }
     paths::check(from_ref(&args.input), |_| false, from_ref(&args.output))?;

@@ -1,6 +1,6 @@
 use std::ffi::OsString;
 
-use kl_formats::{Encoding, native};
+use kl_formats::{Encoding, Kind};
 
 use super::{Call, Command};
 use crate::cli::{args, short_flags, usage};
@@ -146,7 +146,7 @@ fn the_two_classic_calls() {
     assert_eq!(windowing.n_ctx, 512);
     assert_eq!(
         (write.target.kind(), write.target.encoding()),
-        (native::KIND, Encoding::U16)
+        (Kind::Kl, Encoding::U16)
     );
     assert_eq!(
         (windowing.score, write.run.max_rows),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::slice::from_ref;
 
-use kl_formats::{Encoding, Kind, Target, native};
+use kl_formats::{Encoding, Kind, Target};
 
 use super::input::{check_score, files};
 use super::{Command, paths, run_settings, wrong};
@@ -24,13 +24,13 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
             model.display()
         ));
     }
-    if args.resume && kind != native::KIND {
+    if args.resume && kind != Kind::Kl {
         return wrong(
             "--resume needs --format kl, whose checksums show which windows are whole: write that, \
              then use kl convert",
         );
     }
-    if args.shard.is_some() && kind != native::KIND {
+    if args.shard.is_some() && kind != Kind::Kl {
         return wrong(
             "--shard needs --format kl, whose parts kl merge can join: write that, then use kl \
              convert",
@@ -50,7 +50,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
         target,
         auto,
         part: args.shard,
-        existing: Existing::asked(args.force, target.can_resume().then_some(args.resume)),
+        existing: Existing::asked(args.force, (kind == Kind::Kl).then_some(args.resume)),
         run,
     }))
 }
@@ -59,7 +59,7 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
 fn stored(kind: Kind, choice: Option<(Encoding, bool)>) -> Result<(Target, bool), String> {
     let encoding = choice.map(|(encoding, _)| encoding);
     let auto = choice.is_some_and(|(_, auto)| auto);
-    if kind == native::KIND {
+    if kind == Kind::Kl {
         return Ok((target(kind, encoding.or(Some(Encoding::U16)))?, auto));
     }
     if auto || encoding.is_some_and(Encoding::holds_states) {
@@ -74,7 +74,7 @@ fn stored(kind: Kind, choice: Option<(Encoding, bool)>) -> Result<(Target, bool)
 pub fn target(kind: Kind, encoding: Option<Encoding>) -> Result<Target, String> {
     let target = Target::new(kind, encoding)
         .or_else(|error| wrong(format!("--encoding: {error}: omit it")))?;
-    match target.is_base_file() && encoding.is_some() {
+    match target == Target::LlamaCpp && encoding.is_some() {
         true => wrong(format!(
             "--format {kind} always stores 16-bit log-probabilities: omit --encoding"
         )),
@@ -89,13 +89,13 @@ fn check_windowing(
     score: Option<ScoreFrom>,
     max_rows: Option<u64>,
 ) -> Result<(), String> {
-    if target.has_all_rows() && windowing.score != ScoreFrom::All {
+    if target == Target::KlPy && windowing.score != ScoreFrom::All {
         return wrong(format!(
             "--format {} scores every position: omit --score",
             target.kind()
         ));
     }
-    if !target.is_base_file() {
+    if target != Target::LlamaCpp {
         return Ok(());
     }
     let n_ctx = windowing.n_ctx;

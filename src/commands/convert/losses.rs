@@ -5,9 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Error, Result, anyhow, bail};
-use kl_formats::{
-    About, Encoding, Target, Values, WindowSpec, klpy, llamacpp, longest_window, n_rows,
-};
+use kl_formats::{About, Encoding, Kind, Target, Values, WindowSpec, longest_window, n_rows};
 
 use crate::report::number::{count, count_of, kld};
 
@@ -27,10 +25,10 @@ pub fn plan(about: &About, windows: &mut Vec<WindowSpec>, target: Target) -> Res
             kld(error.max_kld.into())
         )));
     }
-    losses.extend(match target.kind() {
-        klpy::KIND => for_kl_py(about, windows)?,
-        llamacpp::KIND => for_llama_cpp(about, windows)?,
-        _ => for_native(about, windows, target.encoding()),
+    losses.extend(match target {
+        Target::Kl(encoding) => for_native(about, windows, encoding),
+        Target::KlPy => for_kl_py(about, windows)?,
+        Target::LlamaCpp => for_llama_cpp(about, windows)?,
     });
     Ok(losses)
 }
@@ -204,15 +202,15 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
         );
     }
     if let Some(first) = about.first_scored
-        && target.has_all_rows()
-        && about.kind == llamacpp::KIND
+        && target == Target::KlPy
+        && about.kind == Kind::LlamaCpp
         && first != 0
     {
         return Err(not_from_the_first(about, first));
     }
     // A _logits2 file is not what is written as a base file.
     let is_alike = about.kind == target.kind()
-        && (!target.is_base_file() || about.values == Values::FlooredLogProbabilities);
+        && (target != Target::LlamaCpp || about.values == Values::FlooredLogProbabilities);
     if is_alike && about.encoding == target.encoding().to_string() {
         bail!("{path}: already has that format and encoding: copy it");
     }
@@ -222,7 +220,7 @@ pub fn check_kinds(about: &About, target: Target) -> Result<()> {
             target.encoding()
         );
     }
-    if about.values == Values::FlooredLogProbabilities && target.is_base_file() {
+    if about.values == Values::FlooredLogProbabilities && target == Target::LlamaCpp {
         bail!(
             "{path}: holds the floored log-probabilities of a base file, and a base file of those \
              would have another floor: use the original"

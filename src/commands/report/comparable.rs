@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kl_formats::{ModelIdentity, ReferenceSummary, SidecarHeader};
+use kl_formats::{Kind, ModelIdentity, ReferenceSummary, SidecarHeader};
 
 use super::row::Row;
 use crate::commands::other_model::other_model;
-use crate::commands::ref_model::MODEL_KIND;
 use crate::report::number::{count, short_percent};
 
 /// Finds the rows that were not measured like most others, and why they cannot be compared. The rows of
@@ -187,7 +186,7 @@ fn is_other(original: &Option<ModelIdentity>, model: &Option<ModelIdentity>) -> 
 
 /// Returns true if the reference was a model that ran beside the evaluated one.
 fn is_model(reference: &ReferenceSummary) -> bool {
-    reference.kind.as_deref() == Some(MODEL_KIND.name())
+    reference.kind.as_deref() == Some(Kind::Model.name())
 }
 
 #[cfg(test)]

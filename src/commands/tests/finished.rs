@@ -155,7 +155,7 @@ fn a_file_of_other_rows_is_refused() {
     let whole = folder.bytes("s.kls");
     // Of the same model in the same set-up, but rounded.
     let mut rounded = folder.write_settings("rows");
-    rounded.target = target(native::KIND, Some(Encoding::U16));
+    rounded.target = target(Kind::Kl, Some(Encoding::U16));
     rounded.existing = Existing::Replace;
     write(&rounded, &FakeEngine::default(), &()).unwrap();
     let report = compared("s.kls");

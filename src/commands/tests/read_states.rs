@@ -1,7 +1,7 @@
 //! References of hidden states, as every command reads them: it does what it does with the rows that
 //! they make.
 
-use kl_formats::{Reference, Rows, klpy};
+use kl_formats::{Kind, Reference, Rows};
 
 use super::*;
 use crate::commands::merge;
@@ -38,7 +38,7 @@ impl Both {
 
     fn write(&self, name: &str, encoding: Encoding, part: Option<&str>) {
         let mut settings = self.folder.write_settings(name);
-        settings.target = target(native::KIND, Some(encoding));
+        settings.target = target(Kind::Kl, Some(encoding));
         settings.part = part.map(|part| part.parse().unwrap());
         write(&settings, &self.engine, &()).unwrap();
     }
@@ -207,7 +207,7 @@ fn rows_that_are_not_the_models_are_a_warning_or_an_error() {
     };
     assert!(failure.error.contains("hidden: the rows computed from"));
     assert!(!failure.error.contains('\n'));
-    let target = target(native::KIND, Some(Encoding::U16));
+    let target = target(Kind::Kl, Some(Encoding::U16));
     let settings = wrong.convert_settings("hidden", "out", target);
     assert!(convert(&settings, &wrong.engine, &()).is_err());
     assert!(!wrong.folder.path("out").exists());
@@ -219,7 +219,7 @@ fn the_error_of_the_encoding_is_reported_and_lost_with_it() {
     let report = both.evaluate("hidden", |_| ());
     let error = report.reference.states.unwrap().error;
     assert!(error.n_rows > 0 && error.mean_kld > 0.0 && error.max_kld < 1e-4);
-    let target = target(native::KIND, Some(Encoding::F32));
+    let target = target(Kind::Kl, Some(Encoding::F32));
     let settings = both.convert_settings("hidden", "out", target);
     let converted = convert(&settings, &both.engine, &()).unwrap();
     let is_loss = |warning: &Warning| warning.to_string().contains("hidden states' own error");
@@ -231,10 +231,10 @@ fn conversions_are_those_of_the_stored_rows() {
     let both = Both::new();
     let folder = &both.folder;
     for (kind, encoding) in [
-        (native::KIND, Some(Encoding::F32)),
-        (native::KIND, Some(Encoding::U16)),
-        (klpy::KIND, None),
-        (llamacpp::KIND, None),
+        (Kind::Kl, Some(Encoding::F32)),
+        (Kind::Kl, Some(Encoding::U16)),
+        (Kind::KlPy, None),
+        (Kind::LlamaCpp, None),
     ] {
         let target = target(kind, encoding);
         if encoding == Some(Encoding::F32) {
@@ -262,7 +262,7 @@ fn conversions_are_those_of_the_stored_rows() {
         ),
         ("hidden", Encoding::Hidden, "copy it"),
     ] {
-        let settings = both.convert_settings(input, "no", target(native::KIND, Some(encoding)));
+        let settings = both.convert_settings(input, "no", target(Kind::Kl, Some(encoding)));
         let error = convert(&settings, &both.engine, &())
             .unwrap_err()
             .to_string();

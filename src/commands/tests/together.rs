@@ -1,6 +1,6 @@
 //! Several windows in a decode call, and the batches of runs that are resumed.
 
-use kl_formats::{Reference, klpy};
+use kl_formats::{Kind, Reference};
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn hidden_states_are_those_of_one_window_at_a_time() {
         (Encoding::U16, (Some(192), Some(3))),
     ] {
         let mut settings = folder.write_settings("ref");
-        settings.target = target(native::KIND, Some(encoding));
+        settings.target = target(Kind::Kl, Some(encoding));
         settings.existing = Existing::Replace;
         together(&mut settings.run, 3);
         write(&settings, &FakeEngine::default(), &()).unwrap();
@@ -101,7 +101,7 @@ fn a_resumed_evaluation_uses_the_batches_that_it_began_with() {
     let folder = Folder::new();
     // kl_py's files record no batch.
     let mut settings = folder.write_settings("ref");
-    settings.target = target(klpy::KIND, None);
+    settings.target = target(Kind::KlPy, None);
     write(&settings, &FakeEngine::default(), &()).unwrap();
     let fails = FakeEngine {
         fails_at: Some(7),

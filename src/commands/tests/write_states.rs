@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use kl_formats::{Float, Header, NativeReader, ReadBlocks as _, Reference, Rows, States};
+use kl_formats::{Float, Header, Kind, NativeReader, ReadBlocks as _, Reference, Rows, States};
 
 use super::*;
 use crate::commands::merge;
@@ -12,7 +12,7 @@ use crate::engine::{Engine as _, FakeStates, Head as _};
 impl Folder {
     pub(super) fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
         WriteSettings {
-            target: target(native::KIND, Some(encoding)),
+            target: target(Kind::Kl, Some(encoding)),
             ..self.write_settings(name)
         }
     }
@@ -41,20 +41,17 @@ impl Folder {
             Rows::States(file, states) => (0..n_windows)
                 .flat_map(|i| of_states(file, states, i))
                 .collect(),
-            _ => {
-                let mut stream = reference.into_stream().unwrap();
-                let mut rows = Vec::new();
-                while stream.next_window().unwrap().is_some() {
-                    while let Some(block) = stream.next_rows(64).unwrap() {
-                        let row = |row: kl_formats::Row<'_>| {
-                            let n = row.len();
-                            (0..n).map(|i| row.get(i).to_bits()).collect()
-                        };
-                        rows.extend(block.rows().map(row));
-                    }
-                }
-                rows
-            }
+            Rows::Blocks(file) => (0..n_windows)
+                .flat_map(|i| (0..file.n_blocks(i)).map(move |b| file.block(i, b, None).unwrap()))
+                .flat_map(|block| {
+                    let rows = block.rows().map(|row| {
+                        let entries = (0..row.len()).map(|i| row.get(i).to_bits());
+                        entries.collect()
+                    });
+                    rows.collect::<Vec<_>>()
+                })
+                .collect(),
+            rows => panic!("a file without blocks: {rows:?}"),
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn input<M: Model>(
     let n_vocab = count(u64::from(model.facts().n_vocab));
     let text = format!("{} ({size}), {n_vocab} entries in a row", printable(&name));
     say(watch, "model", &text);
-    for (name, text) in in_words(input, &settings.input, settings.target.is_base_file()) {
+    for (name, text) in in_words(input, &settings.input, settings.target == Target::LlamaCpp) {
         say(watch, name, &text);
     }
     if input.prompts.is_none() && model.facts().chat_template.is_some() {

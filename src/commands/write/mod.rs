@@ -8,7 +8,7 @@ mod trial;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, NativeReader, WindowSpec, Writer, n_rows, native};
+use kl_formats::{About, Kind, NativeReader, Target, WindowSpec, Writer, n_rows};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -65,7 +65,7 @@ pub fn write<E: Engine>(
     let raw = input::read(&settings.input, watch)?;
     // Created before the model is loaded: a bad path fails now, not hours later.
     let whole = whole_already(settings);
-    let can_resume = settings.target.can_resume();
+    let can_resume = settings.target.kind() == Kind::Kl;
     let may_replace = settings.existing == Existing::Replace || whole.is_some();
     let output = PartialFile::create(&settings.output, may_replace, settings.existing)?;
     let begun = match can_resume {
@@ -82,7 +82,7 @@ pub fn write<E: Engine>(
         beside: None,
     };
     let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
-    let in_chunks = settings.target.is_base_file();
+    let in_chunks = settings.target == Target::LlamaCpp;
     let may_hold_states = settings.auto || settings.target.encoding().holds_states();
     let selection = Selection {
         max_rows: settings.run.max_rows,
@@ -107,7 +107,7 @@ pub fn write<E: Engine>(
     let choice = Choice {
         model: &model,
         settings,
-        head: (kind == native::KIND).then(|| model.output_head()),
+        head: (kind == Kind::Kl).then(|| model.output_head()),
         input: &input,
         options,
         state_options: ContextOptions {
@@ -153,7 +153,7 @@ fn write_missing<M: Model + Sync>(
 ) -> Result<Written> {
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
-    let can_resume = settings.target.can_resume();
+    let can_resume = settings.target.kind() == Kind::Kl;
     let as_begun = match &mut begun {
         Some(begun) => {
             let stored = choice.as_begun(begun, &mut about)?;

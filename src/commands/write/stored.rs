@@ -68,9 +68,9 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
         let size = |encoding| {
             let state_type = self.expected_type(encoding);
-            Some((encoding, self.size(about, windows, encoding, state_type)?))
+            (encoding, self.size(about, windows, encoding, state_type))
         };
-        encodings.into_iter().filter_map(size).collect()
+        encodings.into_iter().map(size).collect()
     }
 
     /// The type that states of an encoding most likely need. ggml's CPU kernels convert states to
@@ -84,21 +84,20 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
     }
 
-    /// Most bytes of a file of these windows; `None` if it cannot be written.
+    /// Most bytes of a file of these windows.
     fn size(
         &self,
         about: &mut About,
         windows: &[WindowSpec],
         encoding: Encoding,
         state_type: Float,
-    ) -> Option<u64> {
-        let target = Target::new(self.settings.target.kind(), Some(encoding)).ok()?;
+    ) -> u64 {
         about.states = match &self.head {
             Some(Ok(head)) => Some(self.states(head, state_type)),
             _ => None,
         };
-        let bytes = target.projected_bytes(about, windows);
-        Some(bytes.saturating_add(self.input.prompt_bytes()))
+        let bytes = Target::Kl(encoding).projected_bytes(about, windows);
+        bytes.saturating_add(self.input.prompt_bytes())
     }
 
     /// Describes this model's states as a header records them, but for the trial.
@@ -146,7 +145,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         };
         let mut stored = self.plain();
         if encoding.holds_states() {
-            stored.target = Target::new(self.settings.target.kind(), Some(encoding))?;
+            stored.target = Target::Kl(encoding);
             let mut states = self.states(&self.model.hashed_head()?, Float::F32);
             if let Some(begun) = &header.states {
                 states.state_type = begun.state_type;
@@ -202,10 +201,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         }
         // Every part must come to the same result.
         let whole = self.input.plan.whole();
-        let mut size = |encoding, state_type| {
-            let size = self.size(about, whole, encoding, state_type);
-            size.unwrap_or(u64::MAX)
-        };
+        let mut size = |encoding, state_type| self.size(about, whole, encoding, state_type);
         let plain = size(asked.encoding(), Float::F32);
         let larger = |hidden| {
             let (hidden, plain) = (bytes(hidden), bytes(plain));
@@ -215,7 +211,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         if hidden >= plain {
             return kept(larger(hidden));
         }
-        let target = Target::new(asked.kind(), Some(Encoding::Hidden))?;
+        let target = Target::Kl(Encoding::Hidden);
         match self.tried(target, watch)? {
             Ok(stored) => {
                 let states = stored.states.as_ref();

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Found, npz};
+use kl_formats::{Found, Kind};
 
 /// Why a model, or its file, cannot be used: one line that states what, where and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub(super) fn instead_of_gguf(path: &Path) -> String {
     let path = path.display();
     let advice = match found {
         Found::Sidecar => &format!("kl report {path} shows it"),
-        Found::Reference(kind) if kind == npz::KIND => "kl compare compares it with another",
+        Found::Reference(Kind::Npz) => "kl compare compares it with another",
         Found::Reference(_) | Found::Unpacked => "give it to -r, and a model to -m",
         Found::Gzip => "unpack it with gunzip",
         Found::Packed(_) => "unpack it",

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::{CheckRow, Float, HeadCheck, HeadTensor, States};
+use kl_formats::{CheckRow, Float, HeadCheck, HeadTensor, Kind, States};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -94,10 +94,10 @@ fn rows(spec: &WindowSpec, n_batch: u32, n_ubatch: u32) -> Vec<Vec<f32>> {
 /// Writes the states of the plan's windows, and beside it the rows that they make.
 fn write_both(folder: &Path, plan: &Plan, n_batch: u32, n_ubatch: u32) {
     let states = states(n_batch, n_ubatch);
-    let mut about = about(native::KIND, plan);
+    let mut about = about(Kind::Kl, plan);
     about.states = Some(states.clone());
     let create = |name| File::create(folder.join(name)).unwrap();
-    let target = Target::new(native::KIND, Some(Encoding::Hidden)).unwrap();
+    let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     let path = folder.join("hidden");
     let mut writer =
         Writer::create(create("hidden"), &path, target, &about, &plan.windows).unwrap();

@@ -4,7 +4,7 @@ mod llama_perplexity;
 mod prompts;
 mod sections;
 
-use kl_formats::{Values, klpy};
+use kl_formats::{Kind, Values};
 
 use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
@@ -50,7 +50,7 @@ pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
         sections::largest(&mut out, top);
     }
     if let Some(reverse_kld) = &summary.reverse_kld
-        && reference.kind == klpy::KIND.name()
+        && reference.kind == Kind::KlPy.name()
     {
         sections::kl_py(&mut out, reverse_kld);
     }

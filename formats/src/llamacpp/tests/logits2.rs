@@ -1,7 +1,7 @@
 //! beellama.cpp's `_logits2` files, spelled out: this crate does not write them.
 
 use super::*;
-use crate::reference::{Reference, Values};
+use crate::reference::{Kind, Reference, Values};
 
 /// ln 2 in f32: probabilities are powers of it.
 const LN_2: f32 = std::f32::consts::LN_2;
@@ -66,7 +66,7 @@ fn code_0_is_a_probability_of_0_and_there_is_no_floor() {
     let about = Reference::open(path).unwrap().about().clone();
     assert_eq!(about.values, Values::LogProbabilities);
     assert!(about.hides_bos);
-    assert_eq!((about.kind, about.n_rows), (KIND, Some(2)));
+    assert_eq!((about.kind, about.n_rows), (Kind::LlamaCpp, Some(2)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::*;
 use crate::common::about;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{About, Error, Result, RowBlock, Target, WindowSpec, Writer, klpy};
+use crate::{About, Error, Kind, Result, RowBlock, Target, WindowSpec, Writer};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -45,8 +45,8 @@ fn windows(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32]) -> Vec<Samp
 }
 
 fn writer(n_ctx: u32, n_vocab: u32, tokens: &[u32]) -> Result<Writer<Vec<u8>>> {
-    let target = Target::new(KIND, None).unwrap();
-    let about = About::new(KIND, "", n_ctx, n_vocab);
+    let target = Target::new(Kind::LlamaCpp, None).unwrap();
+    let about = About::new(Kind::LlamaCpp, "", n_ctx, n_vocab);
     let windows = specs(&windows(n_ctx, n_vocab, tokens, &[]));
     Writer::create(Vec::new(), Path::new("out"), target, &about, &windows)
 }
@@ -57,8 +57,8 @@ fn write(n_ctx: u32, n_vocab: u32, tokens: &[u32], logits: &[f32], at_once: usiz
     let writer = writer(n_ctx, n_vocab, tokens).unwrap();
     let bytes = written(writer, &windows, at_once);
     let specs = specs(&windows);
-    let about = About::new(KIND, "", n_ctx, n_vocab);
-    let expected = Target::new(KIND, None)
+    let about = About::new(Kind::LlamaCpp, "", n_ctx, n_vocab);
+    let expected = Target::new(Kind::LlamaCpp, None)
         .unwrap()
         .projected_bytes(&about, &specs);
     assert!(specs.is_empty() || expected == bytes.len() as u64);
@@ -124,8 +124,8 @@ fn memory_used_again_gives_the_same_bytes() {
 #[test]
 fn pieces_of_another_kind_are_refused() {
     let sample = window(0, N_CTX, 0, N_VOCAB);
-    let target = Target::new(klpy::KIND, None).unwrap();
-    let about = about(klpy::KIND, N_CTX, N_VOCAB);
+    let target = Target::new(Kind::KlPy, None).unwrap();
+    let about = about(Kind::KlPy, N_CTX, N_VOCAB);
     let specs = [sample.spec.clone()];
     let kl_py = Writer::create(Vec::new(), Path::new("out"), target, &about, &specs).unwrap();
     let (_, other) = kl_py.window_format().encode(&sample.spec).unwrap();

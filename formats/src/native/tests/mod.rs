@@ -14,8 +14,8 @@ use super::*;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
 use crate::{
-    Encoding, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, RowLayout, WindowSpec,
-    Writer, rows_per_piece,
+    Encoding, Kind, Prompt, PromptContent, Reference, Result, RowBlock, RowForms, RowLayout,
+    WindowSpec, Writer, rows_per_piece,
 };
 
 const N_VOCAB: u32 = 5;
@@ -154,7 +154,7 @@ fn the_forms_of_rows_are_counted() {
 fn what_log_probabilities_mean_is_kept() {
     use crate::reference::Values::*;
     for values in [Logits, LogProbabilities, FlooredLogProbabilities] {
-        let mut about = crate::common::about(KIND, 8, N_VOCAB);
+        let mut about = crate::common::about(Kind::Kl, 8, N_VOCAB);
         about.values = values;
         let header = Header::new(&about, Encoding::U16, &[]);
         let bytes = write(&header, &[], 9);

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::super::members::{Part, number, parts_of, put_together};
 use super::*;
-use crate::{CheckRow, Error};
+use crate::{CheckRow, Error, Kind};
 
 #[test]
 fn writers_refuse_a_head_that_the_header_does_not_state() {
@@ -73,12 +73,12 @@ fn headers_and_encodings_agree() {
     refused(|header| header.log_probabilities = true);
     refused(|header| header.rows_per_piece = u32::MAX);
     // A conversion to rows of logits has no states.
-    let mut about = About::new(KIND, "", 8, N_VOCAB);
+    let mut about = About::new(Kind::Kl, "", 8, N_VOCAB);
     about.states = hidden.header.states.clone();
     let header = Header::new(&about, Encoding::F32, &[]);
     assert_eq!(header.states, None);
     about.states = None;
-    let target = Target::new(KIND, Some(Encoding::Hidden)).unwrap();
+    let target = Target::new(Kind::Kl, Some(Encoding::Hidden)).unwrap();
     assert!(Writer::create(Vec::new(), Path::new("out"), target, &about, &[]).is_err());
 }
 
