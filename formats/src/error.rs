@@ -6,64 +6,45 @@ use std::path::{Path, PathBuf};
 
 use crate::Found;
 
+/// A file, and its fault.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {fault}", path.display())]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// The fault.
+    pub fault: Fault,
+}
+
 /// The faults of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum Fault {
     /// The operating system refused.
-    #[error("{}: cannot {what}: {cause}", path.display())]
+    #[error("cannot {what}: {cause}")]
     Io {
-        /// The file.
-        path: PathBuf,
         /// The attempted action, as a verb phrase.
         what: &'static str,
         /// The system's own words. They are part of the message and not its `source()`, so that a
         /// printed chain of causes does not repeat them.
         cause: io::Error,
     },
-    /// The file is not a reference.
-    #[error(
-        "{}: not a reference: {found}; give a file written by kl, kl.py or llama-perplexity",
-        path.display()
-    )]
-    NotAReference {
-        /// The file.
-        path: PathBuf,
-        /// The kind that it seems to be.
-        found: Found,
-    },
-    /// The file is not a sidecar.
-    #[error("{}: not a sidecar: {found}; give a .kls file, which an evaluation writes", path.display())]
-    NotASidecar {
-        /// The file.
-        path: PathBuf,
-        /// The kind that it seems to be.
-        found: Found,
-    },
-    /// The file is recognised, but this version cannot read it.
-    #[error("{}: {what}", path.display())]
-    Unsupported {
-        /// The file.
-        path: PathBuf,
-        /// The unsupported property, and the remedy.
-        what: String,
-    },
-    /// The file's header line cannot be used.
-    #[error("{}: unusable header: {what}; write the file again", path.display())]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// The field, and its fault.
-        what: String,
-    },
+    /// The file is not a reference, but of the kind that it seems to be.
+    #[error("not a reference: {0}; give a file written by kl, kl.py or llama-perplexity")]
+    NotAReference(Found),
+    /// The file is not a sidecar, but of the kind that it seems to be.
+    #[error("not a sidecar: {0}; give a .kls file, which an evaluation writes")]
+    NotASidecar(Found),
+    /// The file is recognised, but this version cannot read it: the unsupported property, and the
+    /// remedy.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The file's header line cannot be used: the field, and its fault.
+    #[error("unusable header: {0}; write the file again")]
+    Header(String),
     /// The file ends too early.
-    #[error(
-        "{}: incomplete: {what}, at {}; copy or write it again",
-        path.display(), Position { window: *window, offset: *offset }
-    )]
+    #[error("incomplete: {what}, at {}; copy or write it again", position(*window, *offset))]
     Truncated {
-        /// The file.
-        path: PathBuf,
         /// The window concerned, as numbered in the text.
         window: Option<u32>,
         /// Where the missing bytes should begin, in bytes of the file; for kl.py's file, in bytes
@@ -73,13 +54,8 @@ pub enum Error {
         what: String,
     },
     /// The file's bytes contradict themselves.
-    #[error(
-        "{}: corrupt: {what}, at {}; copy or write it again",
-        path.display(), Position { window: *window, offset: *offset }
-    )]
+    #[error("corrupt: {what}, at {}; copy or write it again", position(*window, *offset))]
     Corrupt {
-        /// The file.
-        path: PathBuf,
         /// The window concerned, as numbered in the text.
         window: Option<u32>,
         /// Where the fault is, in bytes of the file; for kl.py's file, in bytes of the plain
@@ -88,141 +64,102 @@ pub enum Error {
         /// The fault.
         what: String,
     },
-    /// A size past the limit that this crate allocates memory for.
-    #[error("{}: too large: {what}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The size, and its limit.
-        what: String,
-    },
+    /// A size past the limit that this crate allocates memory for: the size, and its limit.
+    #[error("too large: {0}")]
+    TooLarge(String),
     /// A writer was given something that its file cannot hold, or that contradicts its header.
-    #[error("{}: cannot be written: {what}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        what: String,
-    },
+    #[error("cannot be written: {0}")]
+    Unwritable(String),
+}
+
+/// "window 3, byte 4711", or "byte 4711".
+fn position(window: Option<u32>, offset: u64) -> String {
+    match window {
+        Some(window) => format!("window {window}, byte {offset}"),
+        None => format!("byte {offset}"),
+    }
 }
 
 impl Error {
     /// Names the window in an error that has a position.
     pub(crate) fn in_window(mut self, number: u32) -> Self {
-        if let Error::Corrupt { window, .. } | Error::Truncated { window, .. } = &mut self {
+        if let Fault::Corrupt { window, .. } | Fault::Truncated { window, .. } = &mut self.fault {
             *window = Some(number);
         }
         self
+    }
+
+    /// Returns true if bytes of the file are missing or contradict themselves.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self.fault, Fault::Corrupt { .. } | Fault::Truncated { .. })
     }
 }
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// "window 3, byte 4711", or "byte 4711".
-struct Position {
-    window: Option<u32>,
-    offset: u64,
-}
-
-impl std::fmt::Display for Position {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(window) = self.window {
-            write!(f, "window {window}, ")?;
-        }
-        write!(f, "byte {}", self.offset)
-    }
-}
-
 /// A file's path, and the errors that name it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Named(PathBuf);
 
 impl Named {
-    pub(crate) fn new(path: &Path) -> Self {
+    pub fn new(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(crate) fn io(&self, what: &'static str, cause: io::Error) -> Error {
-        Error::Io {
-            path: self.0.clone(),
+    fn error(&self, fault: Fault) -> Error {
+        let path = self.0.clone();
+        Error { path, fault }
+    }
+
+    pub fn io(&self, what: &'static str, cause: io::Error) -> Error {
+        self.error(Fault::Io { what, cause })
+    }
+
+    pub fn not_a_reference(&self, found: impl Into<Found>) -> Error {
+        self.error(Fault::NotAReference(found.into()))
+    }
+
+    pub fn not_a_sidecar(&self, found: Found) -> Error {
+        self.error(Fault::NotASidecar(found))
+    }
+
+    pub fn unsupported(&self, what: impl Into<String>) -> Error {
+        self.error(Fault::Unsupported(what.into()))
+    }
+
+    pub fn header(&self, what: impl Into<String>) -> Error {
+        self.error(Fault::Header(what.into()))
+    }
+
+    pub fn too_large(&self, what: impl Into<String>) -> Error {
+        self.error(Fault::TooLarge(what.into()))
+    }
+
+    pub fn unwritable(&self, what: impl Into<String>) -> Error {
+        self.error(Fault::Unwritable(what.into()))
+    }
+
+    pub fn truncated(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
+        let what = what.into();
+        self.error(Fault::Truncated {
+            window,
+            offset,
             what,
-            cause,
-        }
+        })
     }
 
-    pub(crate) fn not_a_reference(&self, found: impl Into<Found>) -> Error {
-        Error::NotAReference {
-            path: self.0.clone(),
-            found: found.into(),
-        }
-    }
-
-    pub(crate) fn not_a_sidecar(&self, found: Found) -> Error {
-        Error::NotASidecar {
-            path: self.0.clone(),
-            found,
-        }
-    }
-
-    pub(crate) fn unsupported(&self, what: impl Into<String>) -> Error {
-        Error::Unsupported {
-            path: self.0.clone(),
-            what: what.into(),
-        }
-    }
-
-    pub(crate) fn header(&self, what: impl Into<String>) -> Error {
-        Error::Header {
-            path: self.0.clone(),
-            what: what.into(),
-        }
-    }
-
-    pub(crate) fn too_large(&self, what: impl Into<String>) -> Error {
-        Error::TooLarge {
-            path: self.0.clone(),
-            what: what.into(),
-        }
-    }
-
-    pub(crate) fn unwritable(&self, what: impl Into<String>) -> Error {
-        Error::Unwritable {
-            path: self.0.clone(),
-            what: what.into(),
-        }
-    }
-
-    pub(crate) fn truncated(
-        &self,
-        window: Option<u32>,
-        offset: u64,
-        what: impl Into<String>,
-    ) -> Error {
-        Error::Truncated {
-            path: self.0.clone(),
+    pub fn corrupt(&self, window: Option<u32>, offset: u64, what: impl Into<String>) -> Error {
+        let what = what.into();
+        self.error(Fault::Corrupt {
             window,
             offset,
-            what: what.into(),
-        }
-    }
-
-    pub(crate) fn corrupt(
-        &self,
-        window: Option<u32>,
-        offset: u64,
-        what: impl Into<String>,
-    ) -> Error {
-        Error::Corrupt {
-            path: self.0.clone(),
-            window,
-            offset,
-            what: what.into(),
-        }
+            what,
+        })
     }
 }
 

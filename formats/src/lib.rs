@@ -171,7 +171,7 @@ pub mod safetensors;
 pub mod sidecar;
 
 pub use calls::Calls;
-pub use error::{Error, Result};
+pub use error::{Error, Fault, Result};
 pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Found, Reference, ReferenceSummary, Shard, SidecarHeader, States, sniff};
+use kl_formats::{
+    About, Fault, Found, Reference, ReferenceSummary, Shard, SidecarHeader, States, sniff,
+};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -85,7 +87,7 @@ fn open(path: &Path, settings: &EvaluateSettings) -> Result<Reference> {
         Ok(reference) => return Ok(reference),
         Err(error) => error,
     };
-    let kl_formats::Error::NotAReference { found, .. } = &error else {
+    let Fault::NotAReference(found) = &error.fault else {
         return Err(error.into());
     };
     let is_reference = |model: &&PathBuf| sniff(model).is_ok();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kl_formats::{Error, NativeReader, ReadBlocks as _, TokenRecord, native};
+use kl_formats::{Error, Fault, NativeReader, ReadBlocks as _, TokenRecord, native};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,15 +19,19 @@ pub fn cut_off(output: &PartialFile) -> Result<Option<NativeReader>> {
     if !output.is_resumed() {
         return Ok(None);
     }
-    match NativeReader::open_cut_off(output.path()) {
+    let error = match NativeReader::open_cut_off(output.path()) {
+        Ok(begun) => return Ok(Some(begun)),
+        Err(error) => error,
+    };
+    match error.fault {
         // Not even its header is whole.
-        Err(Error::Truncated { .. }) => Ok(None),
-        Err(error @ Error::NotAReference { .. }) => bail!(nothing_to_resume(output, &error)),
+        Fault::Truncated { .. } => Ok(None),
+        Fault::NotAReference(_) => bail!(nothing_to_resume(output, &error)),
         // Of what comes before the windows: a damaged window only ends what is whole.
-        Err(error @ Error::Corrupt { .. }) => {
+        Fault::Corrupt { .. } => {
             bail!("{error}; --resume cannot continue it, start over with --force")
         }
-        opened => Ok(Some(opened?)),
+        _ => Err(error.into()),
     }
 }
 

@@ -147,6 +147,7 @@ fn integer(key: &str, value: &Value, name: &Named) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Error, Fault};
 
     fn parse(line: &str) -> Result<About> {
         super::parse(line.as_bytes(), &Named::default())
@@ -215,7 +216,13 @@ mod tests {
             hidden.as_str(),
         ] {
             assert!(
-                matches!(parse(line), Err(crate::Error::Header { .. })),
+                matches!(
+                    parse(line),
+                    Err(Error {
+                        fault: Fault::Header(_),
+                        ..
+                    })
+                ),
                 "{line:.60}"
             );
         }

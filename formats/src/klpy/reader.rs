@@ -12,7 +12,7 @@ use crate::gzip::GZIP_MAGIC;
 use crate::reference::{About, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::{Error, Kind, RowBlock, WindowSpec};
+use crate::{Error, Fault, Kind, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived, in words.
 const STEP_WORDS: usize = 256 << 10;
@@ -35,8 +35,8 @@ impl KlPyReader {
     /// Opens the file and reads its header.
     ///
     /// # Errors
-    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is not a regular file,
-    /// [`Error::Header`], [`Error::Truncated`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
+    /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;
@@ -50,14 +50,14 @@ impl KlPyReader {
             rows_left: 0,
             name,
         };
-        let magic = reader.line(MAGIC_LINE.len()).map_err(|error| match error {
-            Error::Corrupt { path, .. } | Error::Header { path, .. } => Error::NotAReference {
-                path,
-                found: "it is not gzip, or not kl.py's file".into(),
-            },
-            error => error,
-        })?;
-        if magic != MAGIC_LINE.trim_end().as_bytes() {
+        let magic = reader.line(MAGIC_LINE.len());
+        let magic = magic.map_err(|error| match error.fault {
+            Fault::Corrupt { .. } | Fault::Header(_) => reader
+                .name
+                .not_a_reference("it is not gzip, or not kl.py's file"),
+            _ => error,
+        });
+        if magic? != MAGIC_LINE.trim_end().as_bytes() {
             return Err(reader
                 .name
                 .not_a_reference("its first line is not that of kl.py's file"));

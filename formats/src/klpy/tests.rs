@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::reference::ReadStream;
 use crate::testing::*;
-use crate::{About, Error, Kind, Result, Target, WindowSpec, Writer};
+use crate::{About, Error, Fault, Kind, Result, Target, WindowSpec, Writer};
 
 const N_VOCAB: u32 = 5;
 const LINES: &str = "llama_kl_divergence_v1\n{'n_ctx': 8, 'n_vocab': 5, 'read_path': None}\n";
@@ -109,8 +109,7 @@ fn trailing_bytes_are_named() {
     ] {
         for trailing in [&b"\n"[..], b"some more bytes", &[0; 512]] {
             let error = read(scratch.file(&[&whole, trailing].concat()), 9).unwrap_err();
-            let is_named =
-                matches!(&error, Error::Corrupt { what, .. } if what.starts_with("trailing bytes"));
+            let is_named = matches!(&error.fault, Fault::Corrupt { what, .. } if what.starts_with("trailing bytes"));
             assert!(is_named, "{error}");
         }
     }
@@ -134,8 +133,11 @@ fn hostile_counts_are_refused() {
         let error = read(scratch.file(&gzip(&stream(&numbers))), 9).unwrap_err();
         let is_right = matches!(
             error,
-            Error::Corrupt {
-                window: Some(0),
+            Error {
+                fault: Fault::Corrupt {
+                    window: Some(0),
+                    ..
+                },
                 ..
             }
         );
@@ -155,8 +157,11 @@ fn hostile_counts_are_refused() {
         assert!(
             matches!(
                 error,
-                Error::Truncated {
-                    window: Some(0),
+                Error {
+                    fault: Fault::Truncated {
+                        window: Some(0),
+                        ..
+                    },
                     ..
                 }
             ),
@@ -173,7 +178,10 @@ fn hostile_counts_are_refused() {
     assert_eq!(reader.next_window().unwrap().unwrap().n_rows, tokens);
     assert!(matches!(
         reader.next_rows(usize::MAX),
-        Err(Error::Truncated { .. })
+        Err(Error {
+            fault: Fault::Truncated { .. },
+            ..
+        })
     ));
 }
 
@@ -183,20 +191,32 @@ fn hostile_lines_are_refused() {
     let open = |plain: &[u8]| KlPyReader::open(scratch.file(&gzip(plain))).unwrap_err();
     assert!(matches!(
         open(b"another file\n"),
-        Error::NotAReference { .. }
+        Error {
+            fault: Fault::NotAReference(_),
+            ..
+        }
     ));
     assert!(matches!(
         open(&[b'x'; 100_000]),
-        Error::NotAReference { .. }
+        Error {
+            fault: Fault::NotAReference(_),
+            ..
+        }
     ));
     let magic = MAGIC_LINE.as_bytes();
     assert!(matches!(
         open(&[magic, &[b'x'; 100_000]].concat()),
-        Error::Header { .. }
+        Error {
+            fault: Fault::Header(_),
+            ..
+        }
     ));
     assert!(matches!(
         open(&[magic, &b"{'n_ctx'"[..]].concat()),
-        Error::Truncated { .. }
+        Error {
+            fault: Fault::Truncated { .. },
+            ..
+        }
     ));
     assert!(KlPyReader::open(scratch.file(b"GGUF")).is_err());
     assert!(KlPyReader::open(scratch.file(b"")).is_err());
@@ -323,5 +343,5 @@ fn bombs_end_early() {
     let rows = read(scratch.file(&rows), 9).unwrap_err();
     assert!(rows.to_string().contains("entries"), "{rows}");
     let line = read(scratch.file(&bomb(MAGIC_LINE, [0; 3])), 9).unwrap_err();
-    assert!(matches!(line, Error::Header { .. }), "{line}");
+    assert!(matches!(line.fault, Fault::Header(_)), "{line}");
 }

@@ -22,10 +22,10 @@ impl LlamaCppReader {
     /// read yet.
     ///
     /// # Errors
-    /// [`Error::Truncated`] for a file that is too short, with the first window that is not whole
-    /// and the byte where the rest should begin; [`Error::Corrupt`] for one that is too long;
-    /// [`Error::NotAReference`], [`Error::Unsupported`] for what is not a regular file,
-    /// [`Error::Header`], [`Error::Io`].
+    /// [`crate::Fault::Truncated`] for a file that is too short, with the first window that is not whole
+    /// and the byte where the rest should begin; [`crate::Fault::Corrupt`] for one that is too long;
+    /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
+    /// [`crate::Fault::Header`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let name = &source.name;
@@ -87,8 +87,8 @@ impl LlamaCppReader {
     /// [`super::encode_row`].
     ///
     /// # Errors
-    /// [`Error::TooLarge`] for more than memory holds, [`Error::Truncated`] if the file has shrunk,
-    /// [`Error::Io`].
+    /// [`crate::Fault::TooLarge`] for more than memory holds, [`crate::Fault::Truncated`] if the file has shrunk,
+    /// [`crate::Fault::Io`].
     ///
     /// # Panics
     /// If there is no such window, or it does not have these rows.
@@ -211,7 +211,7 @@ impl ReadBlocks for LlamaCppReader {
         n_rows.div_ceil(self.rows_per_block())
     }
 
-    /// Also fails with [`Error::Unsupported`] for a BOS outside the file's vocabulary.
+    /// Also fails with [`crate::Fault::Unsupported`] for a BOS outside the file's vocabulary.
     fn window(&self, i: usize) -> Result<WindowSpec> {
         let window = self.number(i);
         let mut tokens = self.tokens(window)?;

@@ -120,8 +120,8 @@ impl NativeReader {
     /// of the same window.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`];
-    /// [`crate::Error::Unsupported`] for a file of rows.
+    /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`];
+    /// [`crate::Fault::Unsupported`] for a file of rows.
     ///
     /// # Panics
     /// If there is no such window or row.

@@ -56,8 +56,8 @@ impl NativeReader {
     /// window starts where the last of them ends.
     ///
     /// # Errors
-    /// [`crate::Error::Truncated`] for a file that ends within them, [`crate::Error::Corrupt`] for
-    /// members that are not those of the header, [`crate::Error::Io`].
+    /// [`crate::Fault::Truncated`] for a file that ends within them, [`crate::Fault::Corrupt`] for
+    /// members that are not those of the header, [`crate::Fault::Io`].
     pub(super) fn find_head(&mut self) -> Result<()> {
         let Some(states) = &self.header.states else {
             return Ok(());
@@ -109,7 +109,7 @@ impl NativeReader {
     /// The model's own rows of the positions in [`crate::HeadCheck::rows`], in that order.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] with the position, [`crate::Fault::Io`].
     pub fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
         let members = self.head_members().filter(|(_, tag)| !tag.is_head_piece());
         let rows = members.map(|(offset, tag)| {
@@ -123,7 +123,7 @@ impl NativeReader {
     /// file of rows has none.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] with the position, [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] with the position, [`crate::Fault::Io`].
     pub fn verify_head(&self) -> Result<()> {
         let Some(states) = &self.header.states else {
             return Ok(());
@@ -180,8 +180,8 @@ impl<W: Write> Writer<W> {
     /// positions in [`crate::HeadCheck::rows`], in that order.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if they are not what the header states, or not what comes next;
-    /// [`crate::Error::Io`], also where `head` cannot be read.
+    /// [`crate::Fault::Unwritable`] if they are not what the header states, or not what comes next;
+    /// [`crate::Fault::Io`], also where `head` cannot be read.
     pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
         let (states, n_vocab) = self.due_head()?;
         let n_rows = states.check.rows.len();

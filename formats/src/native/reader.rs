@@ -7,7 +7,7 @@ use std::path::Path;
 use super::member::{self, END_BYTES, MemberHead, Tag, member_at, open_header, unpack_at};
 use super::{Header, index};
 use crate::WindowEntry;
-use crate::error::{Error, Named, Result};
+use crate::error::{Named, Result};
 use crate::reference::{About, Checks, Kind, Prompts, ReadBlocks, Reference, Rows};
 use crate::source::Source;
 use crate::window::PlacedWindow;
@@ -28,9 +28,9 @@ impl NativeReader {
     /// Opens the file and reads its header and its index; no window is read yet.
     ///
     /// # Errors
-    /// [`crate::Error::Truncated`] for a file that lacks its end, with the offset where the
-    /// rest should begin; else [`crate::Error::NotAReference`], [`crate::Error::Header`],
-    /// [`crate::Error::Unsupported`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
+    /// [`crate::Fault::Truncated`] for a file that lacks its end, with the offset where the
+    /// rest should begin; else [`crate::Fault::NotAReference`], [`crate::Fault::Header`],
+    /// [`crate::Fault::Unsupported`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::begin(path)?;
         let (source, start) = (&reader.source, reader.index_offset);
@@ -89,8 +89,8 @@ impl NativeReader {
     ///
     /// # Errors
     /// A file without a whole header, or without the whole head of its hidden states:
-    /// [`crate::Error::Truncated`], and the other errors of [`NativeReader::open`] about either;
-    /// [`crate::Error::Io`].
+    /// [`crate::Fault::Truncated`], and the other errors of [`NativeReader::open`] about either;
+    /// [`crate::Fault::Io`].
     pub fn open_cut_off(path: &Path) -> Result<Self> {
         let mut reader = Self::begin(path)?;
         let walked = reader.walk()?;
@@ -124,7 +124,7 @@ impl NativeReader {
             }
             match self.verify_window(i) {
                 Ok(_) => {}
-                Err(Error::Corrupt { .. } | Error::Truncated { .. }) => return Ok(i),
+                Err(error) if error.is_damage() => return Ok(i),
                 Err(error) => return Err(error),
             }
         }

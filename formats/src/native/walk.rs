@@ -5,7 +5,7 @@ use std::path::Path;
 use super::NativeReader;
 use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag, unpack_at};
 use crate::window::PlacedWindow;
-use crate::{Error, WindowEntry};
+use crate::{Error, Fault, WindowEntry};
 
 /// Counts the whole windows of a file that is being written, or was cut off. Fast: it reads little
 /// more than the lengths that members state.
@@ -39,7 +39,7 @@ impl NativeReader {
     /// Walks members from the first window on, by the lengths they state, until one is not whole.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`crate::Fault::Io`].
     pub(super) fn walk(&self) -> crate::Result<Walked> {
         let source = &self.source;
         let mut walked = Walked {
@@ -65,7 +65,7 @@ impl NativeReader {
                 return Ok(walked);
             }
             match walked.count(self, head) {
-                Err(damage @ Error::Corrupt { .. }) => {
+                Err(damage) if matches!(damage.fault, Fault::Corrupt { .. }) => {
                     walked.damage = Some(damage);
                     return Ok(walked);
                 }

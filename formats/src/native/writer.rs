@@ -55,7 +55,7 @@ impl<W: Write> Writer<W> {
     /// used in messages.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the header contradicts itself, [`crate::Error::Io`].
+    /// [`crate::Fault::Unwritable`] if the header contradicts itself, [`crate::Fault::Io`].
     pub fn native(out: W, path: &Path, header: &Header) -> Result<Self> {
         Self::begin(out, start(&Named::new(path), header)?)
     }
@@ -65,7 +65,7 @@ impl<W: Write> Writer<W> {
     /// for byte what the first writer would have made.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the header contradicts itself.
+    /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
         let start = start(&Named::new(path), cut_off.header())?;
         let windows = cut_off.entries().to_vec();
@@ -98,9 +98,9 @@ impl<W: Write> Writer<W> {
     /// have the same head too, which the first window brings along.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] if a member's bytes do not match its checksum,
-    /// [`crate::Error::Unwritable`] if the window is not the next one or belongs to a file of another
-    /// kind of rows, [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] if a member's bytes do not match its checksum,
+    /// [`crate::Fault::Unwritable`] if the window is not the next one or belongs to a file of another
+    /// kind of rows, [`crate::Fault::Io`].
     pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
         let entry = from.entry(i);
         let window = entry.window;

@@ -55,8 +55,8 @@ impl NpzReader {
     /// until one is finite, which shows whether they are log-probabilities.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for arrays that are not rows of one model and their token ids, and
-    /// for mlx-kld's sparse kind; [`Error::Truncated`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`crate::Fault::Unsupported`] for arrays that are not rows of one model and their token ids, and
+    /// for mlx-kld's sparse kind; [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;

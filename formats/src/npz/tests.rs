@@ -9,9 +9,9 @@ use flate2::write::DeflateEncoder;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::NpzReader;
-use crate::Error;
 use crate::reference::{ReadStream, Values};
 use crate::testing::Scratch;
+use crate::{Error, Fault};
 
 /// A zip of members, as numpy writes it: `savez`, or deflated as by `savez_compressed`.
 fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
@@ -297,7 +297,7 @@ fn no_memory_is_allocated_for_a_shape() {
         for deflated in [false, true] {
             let bytes = zip(&[("arr_0.npy", array.clone())], deflated);
             let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();
-            assert!(!matches!(error, Error::Io { .. }), "{error}");
+            assert!(!matches!(error.fault, Fault::Io { .. }), "{error}");
         }
     };
     refused(npy("<f4", "(67108864, 16777216)", &[0; 20]));
@@ -327,7 +327,7 @@ fn no_memory_is_allocated_for_a_shape() {
         "{error}"
     );
     let error = NpzReader::open(scratch.file(&lie(16, header + 20))).unwrap_err();
-    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
 }
 
 /// Two entries of the directory for one array, whose bytes would be held twice.
@@ -341,7 +341,7 @@ fn members_that_share_bytes_are_refused() {
     let [first, second] = entries.map(|at| at + 42..at + 46);
     bytes.copy_within(first, second.start);
     let error = NpzReader::open(scratch.file(&bytes)).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
     assert!(
         error.to_string().contains("arr_1.npy shares bytes"),
         "{error}"
@@ -361,8 +361,11 @@ fn a_changed_byte_of_a_row_is_noticed() {
     assert!(
         matches!(
             error,
-            Error::Corrupt {
-                window: Some(0),
+            Error {
+                fault: Fault::Corrupt {
+                    window: Some(0),
+                    ..
+                },
                 ..
             }
         ),

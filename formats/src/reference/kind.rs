@@ -71,8 +71,8 @@ impl fmt::Display for Kind {
 /// `safetensors` files.
 ///
 /// # Errors
-/// [`crate::Error::NotAReference`] with what the file is instead, [`crate::Error::Unsupported`] for
-/// what is not a regular file, [`crate::Error::Io`].
+/// [`crate::Fault::NotAReference`] with what the file is instead, [`crate::Fault::Unsupported`] for
+/// what is not a regular file, [`crate::Fault::Io`].
 pub fn sniff(path: &Path) -> Result<Kind> {
     let name = Named::new(path);
     let start = FirstBytes::read(&name)?;

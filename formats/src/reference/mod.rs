@@ -112,7 +112,7 @@ impl Reference {
     /// `SIDECAR.md`. `None` for a folder.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// [`crate::Fault::Io`].
     pub fn fingerprint(&self) -> Result<Option<String>> {
         let path = &self.about.path;
         if path.is_dir() {

@@ -32,13 +32,13 @@ pub trait ReadBlocks: Debug + Send + Sync {
     /// A window's tokens, and which of its rows are stored.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`].
     fn window(&self, i: usize) -> Result<WindowSpec>;
 
     /// Block `b` of a window's rows, in the memory of `reuse` if given.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] with the window and its position, [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`].
     fn block(&self, i: usize, b: u32, reuse: Option<RowBlock>) -> Result<RowBlock>;
 
     /// Tells the system that a block will be read soon, so that the disk can work meanwhile.
@@ -69,8 +69,8 @@ pub trait ReadStream: Debug + Send {
     /// skipped.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] or [`crate::Error::Truncated`] with the window and its position,
-    /// [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`] or [`crate::Fault::Truncated`] with the window and its position,
+    /// [`crate::Fault::Io`].
     fn next_window(&mut self) -> Result<Option<WindowSpec>>;
 
     /// Up to `max_rows` more rows of that window; `None` when there are no more.

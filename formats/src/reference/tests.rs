@@ -4,8 +4,8 @@ use super::*;
 use crate::common::about;
 use crate::testing::{SampleWindow, Scratch, bits, decoded_bits, read_rows, specs, window};
 use crate::{
-    BackendIdentity, Encoding, Error, Found, Groups, Kind, ModelIdentity, ReferenceSummary, Target,
-    Writer, native, sidecar,
+    BackendIdentity, Encoding, Error, Fault, Found, Groups, Kind, ModelIdentity, ReferenceSummary,
+    Target, Writer, native, sidecar,
 };
 
 const N_VOCAB: u32 = 5;
@@ -60,12 +60,15 @@ fn kinds_are_recognised_by_their_bytes() {
         (b"_logits", Found::Text),
     ] {
         let error = sniff(scratch.file(bytes)).unwrap_err();
-        let found = matches!(&error, Error::NotAReference { found, .. } if *found == what);
+        let found = matches!(&error.fault, Fault::NotAReference(found) if *found == what);
         assert!(found, "{error}");
     }
     assert!(matches!(
         sniff(Path::new("/no/such/file")),
-        Err(Error::Io { .. })
+        Err(Error {
+            fault: Fault::Io { .. },
+            ..
+        })
     ));
 }
 
@@ -84,7 +87,7 @@ fn what_is_not_a_regular_file_is_refused() {
     ] {
         let errors = [sniff(path).err(), Reference::open(path).err()];
         for error in errors.into_iter().flatten() {
-            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
             let start = format!("{}: {what}", path.display());
             assert!(error.to_string().starts_with(&start), "{error}");
         }
@@ -132,7 +135,7 @@ fn a_reference_reports_what_its_file_records() {
         "of none, n_ctx"
     );
     let error = Reference::open(scratch.file(b"_logits_")).unwrap_err();
-    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
 }
 
 #[test]

@@ -46,9 +46,9 @@ struct Tensors(Vec<(String, Tensor)>);
 /// Reads the header of a file, and finds rows and ids.
 ///
 /// # Errors
-/// [`crate::Error::Truncated`] for a file that is shorter than its header states,
-/// [`crate::Error::Header`], [`crate::Error::Unsupported`] for tensors that are not what is looked
-/// for, [`crate::Error::TooLarge`], [`crate::Error::Io`].
+/// [`crate::Fault::Truncated`] for a file that is shorter than its header states,
+/// [`crate::Fault::Header`], [`crate::Fault::Unsupported`] for tensors that are not what is looked
+/// for, [`crate::Fault::TooLarge`], [`crate::Fault::Io`].
 pub(super) fn read(source: &Source) -> Result<Contents> {
     let name = &source.name;
     let cut = |what: &str| name.truncated(None, source.len, what);

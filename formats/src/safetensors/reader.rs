@@ -34,7 +34,7 @@ impl SafetensorsReader {
     /// finite, which shows whether they are log-probabilities.
     ///
     /// # Errors
-    /// Those of the folder and of each file's header; [`crate::Error::Unsupported`] for windows
+    /// Those of the folder and of each file's header; [`crate::Fault::Unsupported`] for windows
     /// that do not belong together.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let folder = Named::new(path);
@@ -185,8 +185,8 @@ impl WindowFile {
 /// which do not end in `.safetensors`, are ignored.
 ///
 /// # Errors
-/// [`crate::Error::Unsupported`] naming the file whose name is not a number, the numbers that two
-/// files have or none has, or a folder without any; [`crate::Error::Io`].
+/// [`crate::Fault::Unsupported`] naming the file whose name is not a number, the numbers that two
+/// files have or none has, or a folder without any; [`crate::Fault::Io`].
 fn window_files(folder: &Named) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let failed = |cause| folder.io("read", cause);

@@ -53,8 +53,8 @@ impl SidecarReader {
     /// Opens the file, reads its header and its trailer, and checks its length against them.
     ///
     /// # Errors
-    /// [`crate::Error::NotASidecar`], [`crate::Error::Header`], [`crate::Error::Unsupported`],
-    /// [`crate::Error::Truncated`], [`crate::Error::Corrupt`], [`crate::Error::Io`].
+    /// [`crate::Fault::NotASidecar`], [`crate::Fault::Header`], [`crate::Fault::Unsupported`],
+    /// [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::open_header(path)?;
         let most = reader.header.n_records;
@@ -118,7 +118,7 @@ impl SidecarReader {
         for record in &mut reader {
             match record {
                 Ok(record) => records.push(record),
-                Err(Error::Corrupt { .. } | Error::Truncated { .. }) => break,
+                Err(error) if error.is_damage() => break,
                 Err(error) => return Err(error),
             }
         }
@@ -213,7 +213,7 @@ impl SidecarReader {
     /// as large as the file.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`], [`crate::Error::Truncated`], [`crate::Error::Io`].
+    /// [`crate::Fault::Corrupt`], [`crate::Fault::Truncated`], [`crate::Fault::Io`].
     pub fn texts(&mut self) -> Result<TokenTexts> {
         // Within the file: `open` has compared its length.
         let at = self.start + self.n_records() * RECORD_BYTES as u64;

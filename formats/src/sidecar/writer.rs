@@ -25,7 +25,7 @@ impl<W: Write> SidecarWriter<W> {
     /// Writes the header. `path` is only used in messages.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the header is not valid, [`crate::Error::Io`].
+    /// [`crate::Fault::Unwritable`] if the header is not valid, [`crate::Fault::Io`].
     pub fn create(out: W, path: &Path, header: &SidecarHeader) -> Result<Self> {
         let (mut writer, lines) = Self::with_header(out, path, header)?;
         writer.put(&lines)?;
@@ -70,8 +70,8 @@ impl<W: Write> SidecarWriter<W> {
     /// Writes the next record.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] past the header's count, or of a group that the header does not
-    /// name, [`crate::Error::Io`].
+    /// [`crate::Fault::Unwritable`] past the header's count, or of a group that the header does not
+    /// name, [`crate::Fault::Io`].
     pub fn push(&mut self, record: &TokenRecord) -> Result<()> {
         if self.n_records == self.n_most {
             return Err(self
@@ -98,7 +98,7 @@ impl<W: Write> SidecarWriter<W> {
     /// Flushes `out`, so that the records so far are kept if the writer is cut off.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// [`crate::Fault::Io`].
     pub fn flush(&mut self) -> Result<()> {
         let flushed = self.out.flush();
         flushed.map_err(|source| self.name.io("write", source))
@@ -107,7 +107,7 @@ impl<W: Write> SidecarWriter<W> {
     /// Writes the texts of tokens and the trailer, flushes, and returns the output.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// [`crate::Fault::Io`].
     pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
         let section = texts.to_bytes();
         self.put(&section)?;

@@ -184,11 +184,11 @@ fn every_truncation_is_found() {
             let path = sample.put(&scratch, &sample.bytes[..n]);
             let error = (sample.read)(&path).expect_err(&format!("{}: {n} bytes", sample.name));
             check_message(&error, &path);
-            match error {
+            match error.fault {
                 // Too short to be recognised.
-                Error::NotAReference { .. } | Error::NotASidecar { .. } if n < 512 => {}
-                Error::Truncated { offset, .. } if offset <= n as u64 || !sample.has_checksums => {}
-                error => panic!(
+                Fault::NotAReference(_) | Fault::NotASidecar(_) if n < 512 => {}
+                Fault::Truncated { offset, .. } if offset <= n as u64 || !sample.has_checksums => {}
+                _ => panic!(
                     "{}: {n} of {} bytes: {error}",
                     sample.name,
                     sample.bytes.len()

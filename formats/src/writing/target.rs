@@ -123,7 +123,7 @@ impl<W: Write> Writer<W> {
     /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the file cannot hold such windows, [`crate::Error::Io`].
+    /// [`crate::Fault::Unwritable`] if the file cannot hold such windows, [`crate::Fault::Io`].
     pub fn create(
         out: W,
         path: &Path,

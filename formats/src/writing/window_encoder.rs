@@ -125,7 +125,7 @@ impl WindowFormat {
     /// Begins a window: its first piece, and an encoder of its rows.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if the file cannot hold such a window.
+    /// [`crate::Fault::Unwritable`] if the file cannot hold such a window.
     pub fn encode(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
         let unwritable = |what: &str| {
             let what = format!("window {}: {what}", window.window);
@@ -304,7 +304,7 @@ impl WindowEncoder {
     /// Checks that every row was given, and returns how they are stored.
     ///
     /// # Errors
-    /// [`crate::Error::Unwritable`] if rows are missing.
+    /// [`crate::Fault::Unwritable`] if rows are missing.
     pub fn finish(self) -> Result<RowForms> {
         match self.rows_left() {
             0 => Ok(self.forms),

@@ -93,8 +93,8 @@ impl<W: Write> Writer<W> {
     /// states. Returns how they are stored.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if the file cannot hold such a window or it is not the next one,
-    /// [`Error::Io`].
+    /// [`crate::Fault::Unwritable`] if the file cannot hold such a window or it is not the next one,
+    /// [`crate::Fault::Io`].
     pub fn write_window<R: AsRef<[f32]>>(
         &mut self,
         window: &WindowSpec,
@@ -123,7 +123,7 @@ impl<W: Write> Writer<W> {
     /// a piece of rows, whose memory can be reused.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if it is not the next one, or of another kind of file; [`Error::Io`].
+    /// [`crate::Fault::Unwritable`] if it is not the next one, or of another kind of file; [`crate::Fault::Io`].
     pub fn append(&mut self, piece: Piece) -> Result<Option<Piece>> {
         if piece.format.kind != self.format().format.kind {
             return Err(self.name().unwritable("a piece of another kind of file"));
@@ -192,7 +192,7 @@ impl<W: Write> Writer<W> {
     /// Writes the end, flushes, and returns the output.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if windows or rows are missing, [`Error::Io`].
+    /// [`crate::Fault::Unwritable`] if windows or rows are missing, [`crate::Fault::Io`].
     pub fn finish(mut self) -> Result<W> {
         self.check_head()?;
         let end = self.check_last_window().and_then(|()| {

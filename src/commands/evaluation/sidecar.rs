@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use kl_formats::{
-    BackendIdentity, CutOffSidecar, Error, SidecarHeader, SidecarReader, SidecarWriter,
+    BackendIdentity, CutOffSidecar, Fault, SidecarHeader, SidecarReader, SidecarWriter,
     TokenRecord, TokenTexts,
 };
 
@@ -122,11 +122,13 @@ impl SidecarFile {
         }
         let cut_off = match self.cut_off.take() {
             // Not even its header is whole.
-            None | Some(Err(Error::Truncated { .. })) => return Ok(None),
-            Some(Err(error @ Error::NotASidecar { .. })) => {
-                bail!(nothing_to_resume(&self.output, &error))
-            }
-            Some(read) => read?,
+            None => return Ok(None),
+            Some(Err(error)) => match error.fault {
+                Fault::Truncated { .. } => return Ok(None),
+                Fault::NotASidecar(_) => bail!(nothing_to_resume(&self.output, &error)),
+                _ => return Err(error.into()),
+            },
+            Some(Ok(cut_off)) => cut_off,
         };
         check_same_run(self.output.path(), &cut_off.header, header, "reference")?;
         let n_seq = header.backend.as_ref().and_then(|backend| backend.n_seq);

@@ -14,11 +14,17 @@ fn every_truncation_is_found_and_located() {
         let error = LlamaCppReader::open(scratch.file(&bytes[..n])).expect_err(&format!("{n}"));
         assert!(!error.to_string().contains('\n'));
         match error {
-            Error::NotAReference { .. } if n < 8 => {}
-            Error::Truncated {
-                window,
-                offset,
-                ref what,
+            Error {
+                fault: Fault::NotAReference(_),
+                ..
+            } if n < 8 => {}
+            Error {
+                fault:
+                    Fault::Truncated {
+                        window,
+                        offset,
+                        ref what,
+                    },
                 ..
             } if n >= 8 => {
                 assert_eq!(offset, n as u64);
@@ -44,7 +50,10 @@ fn bytes_after_the_last_row_are_refused() {
     let end = bytes.len() as u64;
     bytes.extend([0; 3]);
     match LlamaCppReader::open(Scratch::new().file(&bytes)) {
-        Err(Error::Corrupt { offset, what, .. }) => {
+        Err(Error {
+            fault: Fault::Corrupt { offset, what, .. },
+            ..
+        }) => {
             assert_eq!((offset, &*what), (end, "3 bytes after the last row"));
         }
         other => panic!("{other:?}"),
@@ -70,7 +79,7 @@ fn hostile_counts_are_refused() {
         ([6, 5, max], "n_chunk -1,"),
     ] {
         let error = open(counts);
-        let is_right = matches!(error, Error::Header { .. }) && error.to_string().contains(what);
+        let is_right = matches!(error.fault, Fault::Header(_)) && error.to_string().contains(what);
         assert!(is_right, "{error}");
     }
     // No memory is allocated for them, and nothing overflows.
@@ -82,11 +91,11 @@ fn hostile_counts_are_refused() {
         [7, 5, 3],
     ] {
         let error = open(counts);
-        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
     }
     for counts in [[6, 5, 2], [6, 5, 0], [6, 3, 3], [1, 5, 3]] {
         let error = open(counts);
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
     }
 }
 
@@ -139,8 +148,11 @@ fn a_file_that_shrinks_is_an_error() {
     ] {
         let is_right = matches!(
             error,
-            Error::Truncated {
-                window: Some(1),
+            Error {
+                fault: Fault::Truncated {
+                    window: Some(1),
+                    ..
+                },
                 ..
             }
         );

@@ -87,13 +87,13 @@ fn it_is_recognised_by_all_of_its_first_bytes() {
         let mut bytes = file();
         bytes[..8].copy_from_slice(magic);
         let error = LlamaCppReader::open(scratch.file(&bytes)).unwrap_err();
-        assert!(matches!(error, Error::NotAReference { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::NotAReference(_)), "{error}");
         assert!(Reference::open(&scratch.path).is_err());
     }
     for length in 8..file().len() {
         let error = LlamaCppReader::open(scratch.file(&file()[..length])).unwrap_err();
         assert!(
-            matches!(error, Error::Truncated { .. }),
+            matches!(error.fault, Fault::Truncated { .. }),
             "{length}: {error}"
         );
     }

@@ -11,7 +11,7 @@ use super::*;
 use crate::common::about;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
-use crate::{About, Error, Kind, Result, RowBlock, Target, WindowSpec, Writer};
+use crate::{About, Error, Fault, Kind, Result, RowBlock, Target, WindowSpec, Writer};
 
 /// Odd, so that rows are padded.
 const N_VOCAB: u32 = 5;
@@ -171,7 +171,7 @@ fn a_file_spelled_out() {
     assert_eq!(tokens, [1, 0, 1, 2], "BOS instead of the first token");
     reader.set_bos(Some(3));
     let error = reader.window(0).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
     let block = reader.rows(0, 0, 1, None).unwrap();
     assert_eq!((block.n_rows(), block.n_vocab()), (1, 3));
     assert_eq!(block.row(0).get(1).to_bits(), 0xc180_00b0, "-16.000336");
@@ -254,7 +254,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
         (4, 5, &[5; 4]),
     ] {
         let error = writer(n_ctx, n_vocab, tokens).unwrap_err();
-        assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
     }
     let tokens = [0; N_CTX as usize];
     let window = &windows(N_CTX, N_VOCAB, &tokens, &[])[0].spec;

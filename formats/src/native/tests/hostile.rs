@@ -2,7 +2,7 @@
 
 use super::super::member::{self, End, HEAD_BYTES, Tag};
 use super::*;
-use crate::Error;
+use crate::{Error, Fault};
 
 /// A file of the given parts, with every length and checksum right.
 fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
@@ -41,22 +41,22 @@ fn hostile_headers_are_refused() {
     ] {
         let error = open(header_member(|json| json[key] = value.into()));
         assert!(
-            matches!(error, Error::Header { .. }),
+            matches!(error.fault, Fault::Header(_)),
             "{key} {value}: {error}"
         );
     }
     let error = open(header_member(|json| json["format_version"] = 2.into()));
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
     let error = open(header_member(|json| {
         json["writer"] = "x".repeat(1 << 20).into()
     }));
-    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
     let deep = format!("{MAGIC_LINE}{}\n", "[".repeat(1 << 19));
     let error = open(member::build(Tag::HEADER, deep.as_bytes()));
-    assert!(matches!(error, Error::Header { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Header(_)), "{error}");
     // Nothing but the header: its n_windows, whatever it is, allocates no memory.
     let error = open(header_member(|json| json["n_windows"] = u32::MAX.into()));
-    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
 }
 
 /// A short JSON can make large values in memory, so only what there is of each
@@ -69,11 +69,11 @@ fn nothing_but_prompts_makes_a_header_long() {
         json["prompts"] = serde_json::json!([]);
     };
     let error = NativeReader::open(scratch.file(&header_member(many))).unwrap_err();
-    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
     let mut own = sample().0;
     own.backend.as_mut().unwrap().devices = Some(vec![String::new(); 1 << 19]);
     let error = Writer::native(Vec::new(), Path::new("out"), &own).unwrap_err();
-    assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Unwritable(_)), "{error}");
 }
 
 #[test]
@@ -88,7 +88,10 @@ fn prompts_that_are_not_prompts_are_refused() {
     ] {
         let member = header_member(|json| json["prompts"] = prompts.clone());
         let error = NativeReader::open(scratch.file(&member)).unwrap_err();
-        assert!(matches!(error, Error::Header { .. }), "{prompts}: {error}");
+        assert!(
+            matches!(error.fault, Fault::Header(_)),
+            "{prompts}: {error}"
+        );
     }
 }
 
@@ -110,7 +113,7 @@ fn groups_that_do_not_cover_the_windows_are_refused() {
         });
         let error = NativeReader::open(scratch.file(&member)).unwrap_err();
         assert!(
-            matches!(error, Error::Header { .. }),
+            matches!(error.fault, Fault::Header(_)),
             "{groups} {runs}: {error}"
         );
     }
@@ -169,7 +172,7 @@ fn hostile_indexes_are_refused() {
         vec![0; 1 << 20],
     ] {
         let error = read_with(&bad).unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
     }
 }
 
@@ -199,7 +202,7 @@ fn a_wrong_checksum_after_a_window_is_found_by_verify() {
             "the checksum after the window's rows does not match, at window 7, byte {offset};"
         );
         let error = verify(path).unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
         assert!(error.to_string().contains(&expected), "{error}");
     }
 }
@@ -237,8 +240,11 @@ fn members_that_lie_about_their_size_are_refused() {
         assert!(
             matches!(
                 error,
-                Error::Corrupt {
-                    window: Some(2),
+                Error {
+                    fault: Fault::Corrupt {
+                        window: Some(2),
+                        ..
+                    },
                     ..
                 }
             ),
@@ -249,12 +255,18 @@ fn members_that_lie_about_their_size_are_refused() {
     let bomb = member::build(Tag::HEADER, &vec![0; 65 << 20]);
     assert!(matches!(
         read(scratch.file(&bomb)),
-        Err(Error::TooLarge { .. })
+        Err(Error {
+            fault: Fault::TooLarge(_),
+            ..
+        })
     ));
     let mut bomb = bomb;
     reseal(&mut bomb, 20, 1000);
     assert!(matches!(
         read(scratch.file(&bomb)),
-        Err(Error::Corrupt { .. })
+        Err(Error {
+            fault: Fault::Corrupt { .. },
+            ..
+        })
     ));
 }

@@ -2,9 +2,9 @@
 
 use super::member::{HEAD_BYTES, MemberHead};
 use super::*;
-use crate::Error;
 use crate::native::index;
 use crate::window::PlacedWindow;
+use crate::{Error, Fault};
 
 /// A member: its tag and its plain bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +87,11 @@ fn check(bytes: &[u8]) -> Option<Error> {
     assert!(verify(path).is_err(), "{error}");
     let is_located = matches!(
         error,
-        Error::Corrupt {
-            window: Some(_),
+        Error {
+            fault: Fault::Corrupt {
+                window: Some(_),
+                ..
+            },
             ..
         }
     );

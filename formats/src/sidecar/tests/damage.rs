@@ -61,12 +61,18 @@ fn hostile_headers_are_refused() {
     let long = with_json(&" ".repeat(MAX_HEADER_BYTES));
     assert!(matches!(
         read(scratch.file(&long)),
-        Err(Error::TooLarge { .. })
+        Err(Error {
+            fault: Fault::TooLarge(_),
+            ..
+        })
     ));
     let deep = with_json(&"[".repeat(MAX_HEADER_BYTES / 2));
     assert!(matches!(
         read(scratch.file(&deep)),
-        Err(Error::Header { .. })
+        Err(Error {
+            fault: Fault::Header(_),
+            ..
+        })
     ));
 }
 

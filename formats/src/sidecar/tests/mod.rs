@@ -12,7 +12,7 @@ use super::end::Trailer;
 use super::*;
 use crate::common::model;
 use crate::testing::*;
-use crate::{Error, Result};
+use crate::{Error, Fault, Result};
 
 fn header(n_records: u64) -> SidecarHeader {
     let reference = ReferenceSummary {
@@ -234,7 +234,10 @@ fn the_trailer_counts_the_records() {
     let changed = [&bytes[..after], &more, &end(4, crc)].concat();
     assert!(matches!(
         read(scratch.file(&changed)),
-        Err(Error::Corrupt { .. })
+        Err(Error {
+            fault: Fault::Corrupt { .. },
+            ..
+        })
     ));
 }
 

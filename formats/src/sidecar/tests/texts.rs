@@ -33,7 +33,7 @@ fn hostile_texts_are_refused() {
         let path = scratch.file(&with_texts(section, section.len() as u64));
         let mut reader = SidecarReader::open(path).unwrap();
         let error = reader.texts().unwrap_err();
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
         check_message(&error, path);
         assert!(verify(path).is_err());
         // The records are as good as before.

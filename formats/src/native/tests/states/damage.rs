@@ -1,7 +1,7 @@
 //! Files of hidden states that are resumed after a flipped byte, or without their end.
 
 use super::*;
-use crate::Error;
+use crate::Fault;
 
 /// A small file: every byte of it is tried.
 fn small() -> Hidden {
@@ -24,7 +24,10 @@ fn every_length_resumes_to_the_same_bytes() {
     for length in 0..start {
         let error = NativeReader::open_cut_off(scratch.file(&whole[..length])).unwrap_err();
         check_message(&error, &scratch.path);
-        let is_cut = matches!(error, Error::Truncated { .. } | Error::NotAReference { .. });
+        let is_cut = matches!(
+            error.fault,
+            Fault::Truncated { .. } | Fault::NotAReference(_)
+        );
         assert!(is_cut, "{length}: {error}");
         assert!(count_windows(&scratch.path).is_err());
     }

@@ -7,7 +7,7 @@ use std::io::Read;
 
 use super::super::head::PIECE_BYTES;
 use super::*;
-use crate::{About, Error, Float, Kind, Rows, Shard, Target};
+use crate::{About, Error, Fault, Float, Kind, Rows, Shard, Target};
 
 /// All that a file holds; states as bits.
 #[derive(Debug, PartialEq)]
@@ -131,7 +131,7 @@ fn rows_cannot_be_read_without_computing_them() {
     let path = scratch.file(&sample(Float::F16).bytes());
     let reader = NativeReader::open(path).unwrap();
     let error = reader.block(0, 0, None).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Unsupported(_)), "{error}");
     check_message(&error, path);
 }
 
