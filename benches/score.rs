@@ -1,10 +1,14 @@
-//! One pair of rows, every kernel, and the other metrics: f32 against f32, and u16 against f32; rows
-//! with a masked column, of a base file, and so alike that they are summed twice.
+//! One pair of rows, scored with the best instructions of this processor, and the other metrics: f32
+//! against f32, and u16 against f32; rows with a masked column, of a base file, and so alike that they
+//! are summed twice.
+//!
+//! `RUSTFLAGS="--cfg disable_dispatch_avx512"` times AVX2, and with `--cfg disable_dispatch_avx2` and
+//! `--cfg disable_dispatch_sse4_2` as well SSE2.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kl::score::{Kernel, RowPair, floor, logit_metrics};
+use kl::score::{self, RowPair, floor, logit_metrics};
 use kl_formats::Row;
 
 /// Normal logits with the spread of a language model's rows, and the same with noise: a pair with a
@@ -42,7 +46,7 @@ fn floored(row: &[f32]) -> Vec<f32> {
     raised.collect()
 }
 
-fn score(criterion: &mut Criterion) {
+fn rows_of_each_kind(criterion: &mut Criterion) {
     for n in [32_000, 128_256] {
         let (reference, eval) = rows(n, 0.15);
         let (min, step, coded) = codes(&reference);
@@ -85,12 +89,10 @@ fn score(criterion: &mut Criterion) {
         ];
         let mut group = criterion.benchmark_group(format!("score/{n}"));
         group.throughput(Throughput::Elements(n as u64));
-        for kernel in Kernel::available() {
-            for (name, pair) in pairs {
-                group.bench_function(BenchmarkId::new(kernel.name(), name), |bencher| {
-                    bencher.iter(|| kernel.score(black_box(&pair)));
-                });
-            }
+        for (name, pair) in pairs {
+            group.bench_function(BenchmarkId::new("score", name), |bencher| {
+                bencher.iter(|| score::score(black_box(&pair)));
+            });
         }
         for (name, pair) in pairs {
             group.bench_function(BenchmarkId::new("logit_metrics", name), |bencher| {
@@ -101,5 +103,5 @@ fn score(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, score);
+criterion_group!(benches, rows_of_each_kind);
 criterion_main!(benches);

@@ -11,7 +11,7 @@ use super::reference_rows::ReferenceRows;
 use super::source::Source;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
-use crate::score::{Kernel, RowPair, floor};
+use crate::score::{self, RowPair, floor};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
@@ -44,7 +44,6 @@ pub struct ScoredRow<M = ()> {
 pub fn evaluate<S: LogitSource, M: Send>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     reference: &ReferenceRows<'_>,
-    kernel: Kernel,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error>
@@ -73,7 +72,7 @@ where
             record: TokenRecord {
                 window,
                 position,
-                ..kernel.score(&pair)
+                ..score::score(&pair)
             },
             measured: measure(&pair),
         }

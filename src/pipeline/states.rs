@@ -11,7 +11,7 @@ use super::in_turn::Sources;
 use super::write::{Written, write_reference};
 use super::{Error, Step};
 use crate::engine::{Decoder, Head, LogitSource, Outputs};
-use crate::score::{Kernel, RowError};
+use crate::score::RowError;
 
 /// Rows of a decode call that are compared where not all are.
 const N_SAMPLED: usize = 16;
@@ -19,7 +19,6 @@ const N_SAMPLED: usize = 16;
 /// Computes rows again from hidden states, and compares them with the model's own.
 pub struct RowCheck<H> {
     head: H,
-    kernel: Kernel,
     /// The largest KL divergence of a computed row from the model's own that is accepted, in nats;
     /// `None`: rows must be equal to the bit.
     tolerance: Option<f64>,
@@ -33,7 +32,6 @@ impl<H: Head> RowCheck<H> {
     pub fn new(head: H, tolerance: Option<f64>) -> Self {
         Self {
             head,
-            kernel: Kernel::detect(),
             tolerance,
             bytes: Vec::new(),
             states: Vec::new(),
@@ -105,7 +103,7 @@ impl<H: Head> RowCheck<H> {
     ) -> Result<Vec<RowError>, Error> {
         self.round(states, state_type);
         let again = self.head.rows(&self.states)?;
-        Ok(RowError::each(self.kernel, own, again))
+        Ok(RowError::each(own, again))
     }
 
     /// Returns true if rounding these states to `state_type` leaves the rows that the head makes of

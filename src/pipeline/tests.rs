@@ -16,7 +16,7 @@ use kl_formats::{
 use super::*;
 use crate::engine::{Engine, Fake, FakeEngine, LogitSource};
 use crate::input::{Plan, ScoreFrom, Windowing};
-use crate::score::{Kernel, RowPair};
+use crate::score::{RowPair, score};
 
 const N_VOCAB: usize = 37;
 const N_CTX: u32 = 16;
@@ -96,7 +96,6 @@ fn read_with(
     evaluate(
         sources(n_sources, || Ok(fake(seed, n_batch))),
         &blocks,
-        Kernel::detect(),
         NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
@@ -136,8 +135,7 @@ fn expected(plan: &Plan, seed: u64) -> Vec<TokenRecord> {
         let pairs = rows(window, 1).into_iter().zip(rows(window, seed));
         for ((reference, evaluated), position) in pairs.zip(window.first_scored..) {
             let next = window.tokens.get(position as usize + 1).copied();
-            let score =
-                Kernel::detect().score(&RowPair::new(Row::F32(&reference), &evaluated, next));
+            let score = score(&RowPair::new(Row::F32(&reference), &evaluated, next));
             records.push(TokenRecord {
                 window: window.window,
                 position,
@@ -198,29 +196,23 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
         let mut seen = 0;
         let rows = open(&path).choose(Some(20), None, false);
         let make = || Ok(fake(2, 3));
-        let measure = |pair: &RowPair<'_>| (pair.next, Kernel::detect().score(pair));
-        evaluate(
-            sources(n_sources, make),
-            &rows,
-            Kernel::detect(),
-            measure,
-            |step| {
-                if let Step::Window(window) = step {
-                    seen += window.rows.len();
-                    for row in &window.rows {
-                        let (record, (next, score)) = (row.record, &row.measured);
-                        let again = TokenRecord {
-                            window: record.window,
-                            position: record.position,
-                            ..*score
-                        };
-                        assert_eq!(record.next_token(), *next);
-                        assert_eq!(bits(&[record]), bits(&[again]));
-                    }
+        let measure = |pair: &RowPair<'_>| (pair.next, score(pair));
+        evaluate(sources(n_sources, make), &rows, measure, |step| {
+            if let Step::Window(window) = step {
+                seen += window.rows.len();
+                for row in &window.rows {
+                    let (record, (next, score)) = (row.record, &row.measured);
+                    let again = TokenRecord {
+                        window: record.window,
+                        position: record.position,
+                        ..*score
+                    };
+                    assert_eq!(record.next_token(), *next);
+                    assert_eq!(bits(&[record]), bits(&[again]));
                 }
-                Ok(())
-            },
-        )
+            }
+            Ok(())
+        })
         .unwrap();
         assert_eq!(seen, 20);
     }
@@ -240,18 +232,12 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
             _ => Err(Error::WorkerLost),
         };
         let rows = open(&path);
-        let done = evaluate(
-            sources(2, make),
-            &rows,
-            Kernel::detect(),
-            NOTHING_MORE,
-            |step| {
-                if let Step::Window(window) = step {
-                    n_rows += window.rows.len() as u64;
-                }
-                Ok(())
-            },
-        );
+        let done = evaluate(sources(2, make), &rows, NOTHING_MORE, |step| {
+            if let Step::Window(window) = step {
+                n_rows += window.rows.len() as u64;
+            }
+            Ok(())
+        });
         done.map(|timing| (n_rows, timing.refused))
     };
     assert_eq!(run(1).unwrap(), (plan(ScoreFrom::All).n_rows(), 1));
@@ -314,14 +300,7 @@ fn a_token_outside_the_vocabulary_is_located() {
         seed: 1,
     };
     let make = || Ok(small.clone());
-    let error = evaluate(
-        sources(1, make),
-        &blocks,
-        Kernel::detect(),
-        NOTHING_MORE,
-        |_| Ok(()),
-    )
-    .unwrap_err();
+    let error = evaluate(sources(1, make), &blocks, NOTHING_MORE, |_| Ok(())).unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),
         "{error}"
@@ -336,13 +315,9 @@ fn a_caller_can_stop_either_way() {
     write_native(&path, &plan, Encoding::F32, 4, 4);
     let blocks = open(&path);
     let make = || Ok(fake(2, 4));
-    let stopped = evaluate(
-        sources(2, make),
-        &blocks,
-        Kernel::detect(),
-        NOTHING_MORE,
-        |_| Err(Error::Interrupted),
-    );
+    let stopped = evaluate(sources(2, make), &blocks, NOTHING_MORE, |_| {
+        Err(Error::Interrupted)
+    });
     assert!(matches!(stopped, Err(Error::Interrupted)));
 
     let writer = native_writer(Vec::new(), &plan, Encoding::U16, 4);

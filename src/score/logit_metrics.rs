@@ -145,13 +145,19 @@ pub fn logit_metrics(pair: &RowPair<'_>) -> LogitMetrics {
     pair.check();
     let level = Level::new();
     let mut first = FirstPass::default();
-    let is_sound = chunks(pair, |chunk| first.add(level, chunk));
+    let is_sound = chunks(pair, |chunk| {
+        first.reference.raise(chunk.l);
+        first.eval.raise(chunk.m);
+        dispatch!(level, simd => first.add(simd, chunk));
+    });
     if !is_sound {
         return LogitMetrics::EXCLUDED;
     }
-    let scales = Scales::of(&first);
     let mut second = SecondPass::default();
-    chunks(pair, |chunk| second.add(level, &scales, chunk));
+    chunks(
+        pair,
+        |chunk| dispatch!(level, simd => second.add(simd, &first, chunk)),
+    );
     LogitMetrics {
         mean_abs_diff: first.abs_diff / first.n_logits as f64,
         max_abs_diff: first.max_abs_diff,
@@ -279,15 +285,9 @@ struct FirstPass {
 }
 
 impl FirstPass {
-    fn add(&mut self, level: Level, chunk: Chunk<'_>) {
-        self.n_known += chunk.n_known;
-        self.reference.raise(chunk.l);
-        self.eval.raise(chunk.m);
-        dispatch!(level, simd => self.add_vectors(simd, chunk));
-    }
-
     #[inline(always)]
-    fn add_vectors<S: Simd>(&mut self, simd: S, chunk: Chunk<'_>) {
+    fn add<S: Simd>(&mut self, simd: S, chunk: Chunk<'_>) {
+        self.n_known += chunk.n_known;
         let zero: S::f64s = 0.0.simd_into(simd);
         let (ref_max, eval_max) = (self.reference.max, self.eval.max);
         let (mut abs_diff, mut max_abs_diff) = (zero, zero);
@@ -351,44 +351,6 @@ impl Norms {
             self.max = max;
         }
     }
-
-    /// 1/‖l‖: infinite for a row of zeros.
-    fn inverse_norm(&self) -> f64 {
-        1.0 / self.squares.sqrt()
-    }
-}
-
-/// The divisors of the second pass.
-struct Scales {
-    ref_max: f64,
-    eval_max: f64,
-    /// p is e^(l − max) times this.
-    ref_scale: f64,
-    eval_scale: f64,
-    /// Logarithm of the reference's normaliser over the evaluated row's.
-    ln_ratio: f64,
-    ref_inverse_norm: f64,
-    eval_inverse_norm: f64,
-    /// The share of the mass that smoothing does not spread.
-    kept: f64,
-}
-
-impl Scales {
-    fn of(first: &FirstPass) -> Self {
-        let (l, m) = (&first.reference, &first.eval);
-        Self {
-            ref_max: l.max,
-            eval_max: m.max,
-            ref_scale: 1.0 / l.weights,
-            eval_scale: 1.0 / m.weights,
-            // Not the logarithm of the quotient: this only changes its sign when the rows are
-            // swapped.
-            ln_ratio: l.weights.ln() - m.weights.ln(),
-            ref_inverse_norm: l.inverse_norm(),
-            eval_inverse_norm: m.inverse_norm(),
-            kept: 1.0 - first.n_known as f64 * SMOOTHING,
-        }
-    }
 }
 
 /// The sums that need the norms and normalisers of both rows.
@@ -400,12 +362,17 @@ struct SecondPass {
 }
 
 impl SecondPass {
-    fn add(&mut self, level: Level, scales: &Scales, chunk: Chunk<'_>) {
-        dispatch!(level, simd => self.add_vectors(simd, scales, chunk));
-    }
-
     #[inline(always)]
-    fn add_vectors<S: Simd>(&mut self, simd: S, scales: &Scales, chunk: Chunk<'_>) {
+    fn add<S: Simd>(&mut self, simd: S, first: &FirstPass, chunk: Chunk<'_>) {
+        let (reference, eval) = (&first.reference, &first.eval);
+        // Infinite for a row of zeros.
+        let [ref_inverse_norm, eval_inverse_norm] =
+            [reference, eval].map(|row| 1.0 / row.squares.sqrt());
+        let [ref_scale, eval_scale] = [reference, eval].map(|row| 1.0 / row.weights);
+        // Not the logarithm of the quotient: this only changes its sign when the rows are swapped.
+        let ln_ratio = reference.weights.ln() - eval.weights.ln();
+        // The share of the mass that smoothing does not spread.
+        let kept_mass = 1.0 - first.n_known as f64 * SMOOTHING;
         let zero: S::f64s = 0.0.simd_into(simd);
         let [mut cosine, mut divergence, mut smoothed] = [zero; 3];
         each(
@@ -413,18 +380,18 @@ impl SecondPass {
             chunk,
             #[inline(always)]
             |l, m, kept| {
-                let angle = l * scales.ref_inverse_norm - m * scales.eval_inverse_norm;
+                let angle = l * ref_inverse_norm - m * eval_inverse_norm;
                 cosine += kept.select(angle * angle * 0.5, zero);
 
-                let (a, b) = (l - scales.ref_max, m - scales.eval_max);
+                let (a, b) = (l - reference.max, m - eval.max);
                 let [p, q] = exp::<S, 2>([a, b]);
-                let (p, q) = (p * scales.ref_scale, q * scales.eval_scale);
-                let u = ((a - b) - scales.ln_ratio).abs();
+                let (p, q) = (p * ref_scale, q * eval_scale);
+                let u = ((a - b) - ln_ratio).abs();
                 let term = (p + q) * 0.5 * jensen_shannon::<S>(u);
                 divergence += kept.select(term, zero);
 
-                let p = p * scales.kept + SMOOTHING;
-                let q = q * scales.kept + SMOOTHING;
+                let p = p * kept_mass + SMOOTHING;
+                let q = q * kept_mass + SMOOTHING;
                 let term = p * ln::<S>(p / q) + (q - p);
                 smoothed += kept.select(term, zero);
             },

@@ -73,25 +73,24 @@
 //! Equal rows give exactly 0 in both directions, since both have the same weights, summed in the
 //! same order. A KL, entropy or NLL that rounding leaves below 0 is returned as 0.
 //!
-//! A kernel gives the same bits from run to run, whatever the number of threads. Two kernels agree
-//! within the errors above, not to the bit; tops, ranks and flags agree exactly.
+//! A processor gives the same bits from run to run, whatever the number of threads. Two instruction
+//! sets agree within the errors above, not to the bit; tops, ranks and flags agree exactly.
 //!
 //! # Speed
 //!
 //! The hot loop is written once, in vectors of `fearless_simd`, and compiled for AVX-512 (as of Ice
-//! Lake), AVX2 and SSE2, or for NEON. Microseconds for a pair of 128,256 entries on one core of a
+//! Lake), AVX2, SSE4.2 and SSE2, or for NEON. Microseconds for a pair of 128,256 entries on one core of a
 //! Zen 4, with the same top token on both sides: best of 480 runs.
 //!
-//! | kernel | f32 reference | u16 | base file | masked column in both rows | divergences of 1e-10 |
+//! | instructions | f32 reference | u16 | base file | masked column in both rows | divergences of 1e-10 |
 //! |---|---|---|---|---|---|
 //! | AVX-512 | 120 | 136 | 153 | 137 | 317 |
 //! | AVX2 | 172 | 205 | 225 | 204 | 436 |
-//! | SSE2 (portable) | 510 | 555 | 599 | 579 | 1,305 |
+//! | SSE2 | 510 | 555 | 599 | 579 | 1,305 |
 //!
 //! NEON has not been timed.
 
 mod exp;
-mod kernel;
 mod llama_perplexity;
 mod ln;
 pub mod logit_metrics;
@@ -105,8 +104,47 @@ mod oracle;
 #[cfg(test)]
 mod tests;
 
-pub use kernel::Kernel;
+use std::cell::RefCell;
+
+use fearless_simd::{Level, dispatch};
+use kl_formats::{Row, TokenRecord};
+
 pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::{RowPair, floor};
 pub use row_error::RowError;
+
+thread_local! {
+    /// The memory for a decoded row, used again by the next.
+    static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Scores one evaluated row against one reference row, with the best instructions of this processor.
+/// Without a next token both NLLs are NaN. The record's window, position and group are left at 0.
+///
+/// # Panics
+///
+/// If the rows are empty or of different length, if the next token is not below that length, or
+/// if a floor is not one of [`floor`](floor())'s. These are bugs in the caller: no input leads to
+/// them.
+pub fn score(pair: &RowPair<'_>) -> TokenRecord {
+    pair.check();
+    let (n, next) = (pair.eval.len(), pair.next);
+    assert!(u32::try_from(n).is_ok(), "a row is indexed by 32 bits");
+    assert!(
+        next.is_none_or(|next| (next as usize) < n),
+        "next token {next:?} is not in a row of {n}"
+    );
+    // Rare: only rows with masked entries are stored so.
+    if let Row::U16Masked { .. } = pair.reference {
+        return DECODED.with_borrow_mut(|decoded| {
+            decoded.resize(n, 0.0);
+            pair.reference.decode_into(decoded);
+            score(&RowPair {
+                reference: Row::F32(decoded),
+                ..*pair
+            })
+        });
+    }
+    dispatch!(Level::new(), simd => passes::score(simd, pair))
+}

@@ -6,7 +6,7 @@ use kl_formats::Row;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{Kernel, RowPair};
+use super::{RowPair, score};
 
 /// The distance of rows that were computed a second time from the model's own.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq)]
@@ -27,35 +27,20 @@ pub struct RowError {
 }
 
 impl RowError {
-    /// Compares `rows` with `again`, which holds the same rows one after another.
+    /// Compares each of `rows` with the same row of `again`, which holds them one after another.
     ///
     /// # Panics
     /// If `again` does not hold as many logits.
     #[must_use]
-    pub fn compare(kernel: Kernel, rows: &[&[f32]], again: &[f32]) -> Self {
-        let mut all = Self::default();
-        for row in Self::each(kernel, rows, again) {
-            all += row;
-        }
-        all
-    }
-
-    /// Compares each of `rows` by itself, in order.
-    ///
-    /// # Panics
-    /// As [`compare`](Self::compare).
-    #[must_use]
-    pub fn each(kernel: Kernel, rows: &[&[f32]], again: &[f32]) -> Vec<Self> {
+    pub fn each(rows: &[&[f32]], again: &[f32]) -> Vec<Self> {
         let n_vocab = rows.first().map_or(1, |row| row.len());
         let n_logits = rows.len() * n_vocab;
         assert_eq!(again.len(), n_logits, "as many rows again");
         let pairs = rows.par_iter().zip(again.par_chunks_exact(n_vocab));
-        pairs
-            .map(|(row, again)| Self::of_row(kernel, row, again))
-            .collect()
+        pairs.map(|(row, again)| Self::of_row(row, again)).collect()
     }
 
-    fn of_row(kernel: Kernel, row: &[f32], again: &[f32]) -> Self {
+    fn of_row(row: &[f32], again: &[f32]) -> Self {
         let mut logits = row.iter().zip(again);
         if logits.all(|(logit, again)| logit.to_bits() == again.to_bits()) {
             return Self {
@@ -63,7 +48,7 @@ impl RowError {
                 ..Self::default()
             };
         }
-        let score = kernel.score(&RowPair::new(Row::F32(row), again, None));
+        let score = score(&RowPair::new(Row::F32(row), again, None));
         let kld = match score.is_excluded() {
             true => f64::INFINITY,
             false => score.kld,
@@ -99,7 +84,10 @@ mod tests {
     use super::*;
 
     fn compare(rows: &[&[f32]], again: &[f32]) -> RowError {
-        RowError::compare(Kernel::detect(), rows, again)
+        let mut all = RowError::default();
+        let each = RowError::each(rows, again).into_iter();
+        each.for_each(|row| all += row);
+        all
     }
 
     #[test]

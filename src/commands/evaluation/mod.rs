@@ -27,7 +27,7 @@ use crate::report::{
     DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
     TokenColumns, Warning, doubts_of_model, judge,
 };
-use crate::score::{Kernel, RowPair};
+use crate::score::RowPair;
 use crate::stats::{Columns, KldSoFar, MostDivergent, PromptStats, Statistics, Until};
 use measures::Measured;
 use token_log::{TokenLog, in_context, texts_of};
@@ -211,7 +211,7 @@ impl Evaluation<'_> {
         let mut klds = KldSoFar::default();
         klds.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
-        let timing = pipeline::evaluate(sources, rows, Kernel::detect(), of_rows, |step| {
+        let timing = pipeline::evaluate(sources, rows, of_rows, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
                 Step::Window(window) => {

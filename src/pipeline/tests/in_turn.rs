@@ -93,7 +93,7 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
         device: Some(clock),
         n_windows: 1,
     };
-    let timing = evaluate(sources, &rows, Kernel::detect(), overlaps, |step| {
+    let timing = evaluate(sources, &rows, overlaps, |step| {
         if let Step::Window(window) = step {
             assert!(window.rows.iter().all(|row| row.measured));
             n_rows += window.rows.len();

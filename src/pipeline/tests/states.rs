@@ -135,19 +135,12 @@ fn with_head(folder: &Path, head: Counting) -> Result<ReferenceRows<'static>, Er
 fn records(rows: &ReferenceRows<'_>, n_sources: usize, n_batch: usize) -> Vec<String> {
     let mut records = Vec::new();
     let make = || Ok(fake(2, n_batch));
-    let kernel = Kernel::detect();
-    evaluate(
-        sources(n_sources, make),
-        rows,
-        kernel,
-        NOTHING_MORE,
-        |step| {
-            if let Step::Window(window) = step {
-                records.extend(window.rows.iter().map(|row| row.record));
-            }
-            Ok(())
-        },
-    )
+    evaluate(sources(n_sources, make), rows, NOTHING_MORE, |step| {
+        if let Step::Window(window) = step {
+            records.extend(window.rows.iter().map(|row| row.record));
+        }
+        Ok(())
+    })
     .unwrap();
     bits(&records)
 }

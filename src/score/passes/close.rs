@@ -3,7 +3,7 @@
 use fearless_simd::prelude::*;
 
 use super::sums::{Counted, Sums, lane_sum};
-use super::{BLOCK, padded};
+use super::{blocks, padded};
 use crate::score::exp::exp;
 use crate::score::rows::Source;
 
@@ -41,14 +41,11 @@ pub(super) fn close<S: Simd, R: Source>(
     let n = eval.len();
     let whole = n - n % S::f32s::LEN;
     let mut total = [0.0.simd_into(simd); 2];
-    let mut start = 0;
-    while start < whole {
-        let end = (start + BLOCK).min(whole);
+    for (start, end) in blocks(whole) {
         add(
             &mut total,
             block(simd, reference, eval, counted, sums, start, end),
         );
-        start = end;
     }
     if whole < n {
         let l = padded(whole, n, floors[0], |at| reference.get(at));

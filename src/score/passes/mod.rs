@@ -27,6 +27,13 @@ const SHORT: usize = 64;
 /// the row.
 const BLOCK: usize = 1024;
 
+/// The start and the end of each block of `n` entries.
+fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..n)
+        .step_by(BLOCK)
+        .map(move |start| (start, n.min(start + BLOCK)))
+}
+
 /// Scores two rows of the same length, at least 1. Rows of masked codes come decoded.
 #[inline(always)]
 pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
@@ -66,15 +73,9 @@ fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> 
 pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord {
     let flag = |is_finite: bool, flag: u32| if is_finite { 0 } else { flag };
     TokenRecord {
-        window: 0,
-        position: 0,
         token: u32::MAX,
         flags: flag(ref_is_finite, TokenRecord::REF_NOT_FINITE)
             | flag(eval_is_finite, TokenRecord::EVAL_NOT_FINITE),
-        ref_top: 0,
-        eval_top: 0,
-        ref_top_rank: 0,
-        eval_top_rank: 0,
         kld: f64::NAN,
         reverse_kld: f64::NAN,
         ref_nll: f64::NAN,
@@ -83,7 +84,7 @@ pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord
         ref_top_p: f64::NAN,
         eval_top_p: f64::NAN,
         ref_unknown_p: f64::NAN,
-        group: 0,
+        ..TokenRecord::default()
     }
 }
 
@@ -143,11 +144,8 @@ fn finish<S: Simd, R: Source>(
             }
             None => 0.0,
         },
-        window: 0,
-        position: 0,
         token: pair.next.unwrap_or(u32::MAX),
-        flags: 0,
-        group: 0,
+        ..TokenRecord::default()
     }
 }
 

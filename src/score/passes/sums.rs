@@ -4,7 +4,7 @@ use fearless_simd::prelude::*;
 use kl_formats::TokenRecord;
 
 use super::top::{Top, top};
-use super::{BLOCK, ORDINARY, excluded, padded};
+use super::{ORDINARY, blocks, excluded, padded};
 use crate::score::exp::{exp, exp_ordinary};
 use crate::score::rows::Source;
 
@@ -142,9 +142,7 @@ pub(super) fn one_pass<S: Simd, R: Source>(
     let (mut ref_top, mut eval_top) = (Top::NONE, Top::NONE);
     let mut may_be_masked = matches!(counted, Counted::Known(_));
     let mut total = Lanes::zero(simd);
-    let mut start = 0;
-    while start < whole {
-        let end = (start + BLOCK).min(whole);
+    for (start, end) in blocks(whole) {
         let mut block = Block::new(simd, reference, eval, counted, start, end);
         if !block.is_ordinary() {
             block = Block::new(simd, reference, eval, known, start, end);
@@ -156,7 +154,6 @@ pub(super) fn one_pass<S: Simd, R: Source>(
         total.merge(&block.sums);
         ref_top.block(block.most_l, start);
         eval_top.block(block.most_m, start);
-        start = end;
     }
     if whole < n {
         let l = padded(whole, n, floors[0], |at| reference.get(at));
@@ -195,13 +192,10 @@ pub(super) fn two_passes<S: Simd, R: Source>(
     let counted = Counted::Known(floors);
     let whole = n - n % S::f32s::LEN;
     let mut total = Lanes::zero(simd);
-    let mut start = 0;
-    while start < whole {
-        let end = (start + BLOCK).min(whole);
+    for (start, end) in blocks(whole) {
         total.merge(&Lanes::relative(
             simd, reference, eval, counted, shifts, start, end,
         ));
-        start = end;
     }
     if whole < n {
         let l = padded(whole, n, floors[0], |at| reference.get(at));
@@ -274,30 +268,13 @@ impl<S: Simd> Block<S> {
     }
 }
 
-/// The sums of one block or of a row, one in each lane.
-struct Lanes<S: Simd> {
-    p: S::f64s,
-    q: S::f64s,
-    p_all: S::f64s,
-    q_all: S::f64s,
-    p_d: S::f64s,
-    q_d: S::f64s,
-    p_a: S::f64s,
-}
+/// The sums of one block or of a row, one in each lane: those of [`Sums`], in its order.
+struct Lanes<S: Simd>([S::f64s; 7]);
 
 impl<S: Simd> Lanes<S> {
     #[inline(always)]
     fn zero(simd: S) -> Self {
-        let zero = 0.0.simd_into(simd);
-        Self {
-            p: zero,
-            q: zero,
-            p_all: zero,
-            q_all: zero,
-            p_d: zero,
-            q_d: zero,
-            p_a: zero,
-        }
+        Self([0.0.simd_into(simd); 7])
     }
 
     /// The sums of a block, with logits relative to `shifts`.
@@ -328,41 +305,39 @@ impl<S: Simd> Lanes<S> {
     /// Adds entries with the given `a` and `b`, and their [weights](Counted::weights).
     #[inline(always)]
     fn push(&mut self, a: [S::f64s; 2], b: [S::f64s; 2], [each, both]: [[S::f64s; 4]; 2]) {
+        let Self([sum_p, sum_q, p_all, q_all, p_d, q_d, p_a]) = self;
         for half in 0..2 {
             let (p, q) = (both[half], both[2 + half]);
             let d = a[half] - b[half];
-            self.p += p;
-            self.q += q;
-            self.p_all += each[half];
-            self.q_all += each[2 + half];
-            self.p_d = p.mul_add(d, self.p_d);
-            self.q_d = q.mul_add(d, self.q_d);
-            self.p_a = p.mul_add(a[half], self.p_a);
+            *sum_p += p;
+            *sum_q += q;
+            *p_all += each[half];
+            *q_all += each[2 + half];
+            *p_d = p.mul_add(d, *p_d);
+            *q_d = q.mul_add(d, *q_d);
+            *p_a = p.mul_add(a[half], *p_a);
         }
     }
 
     #[inline(always)]
     fn merge(&mut self, other: &Self) {
-        self.p += other.p;
-        self.q += other.q;
-        self.p_all += other.p_all;
-        self.q_all += other.q_all;
-        self.p_d += other.p_d;
-        self.q_d += other.q_d;
-        self.p_a += other.p_a;
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum += more;
+        }
     }
 
     /// The sums of all lanes.
     #[inline(always)]
-    fn sums(&self, shifts: [f64; 2], tops: [Top; 2], may_be_masked: bool) -> Sums {
+    fn sums(self, shifts: [f64; 2], tops: [Top; 2], may_be_masked: bool) -> Sums {
+        let [p, q, p_all, q_all, p_d, q_d, p_a] = self.0.map(lane_sum::<S>);
         Sums {
-            p: lane_sum::<S>(self.p),
-            q: lane_sum::<S>(self.q),
-            p_all: lane_sum::<S>(self.p_all),
-            q_all: lane_sum::<S>(self.q_all),
-            p_d: lane_sum::<S>(self.p_d),
-            q_d: lane_sum::<S>(self.q_d),
-            p_a: lane_sum::<S>(self.p_a),
+            p,
+            q,
+            p_all,
+            q_all,
+            p_d,
+            q_d,
+            p_a,
             ref_shift: shifts[0],
             eval_shift: shifts[1],
             ref_top: tops[0],

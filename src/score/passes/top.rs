@@ -2,7 +2,7 @@
 
 use fearless_simd::prelude::*;
 
-use super::BLOCK;
+use super::blocks;
 use crate::score::rows::Source;
 
 /// A row's first maximum so far.
@@ -52,9 +52,7 @@ pub(super) fn top<S: Simd, R: Source>(simd: S, row: R, n: usize) -> Option<Top> 
     let whole = n - n % S::f32s::LEN;
     let mut top = Top::NONE;
     let mut is_sound = true;
-    let mut start = 0;
-    while start < whole {
-        let end = (start + BLOCK).min(whole);
+    for (start, end) in blocks(whole) {
         let mut most: S::f32s = f32::NEG_INFINITY.simd_into(simd);
         let mut at = start;
         while at < end {
@@ -64,7 +62,6 @@ pub(super) fn top<S: Simd, R: Source>(simd: S, row: R, n: usize) -> Option<Top> 
             at += S::f32s::LEN;
         }
         top.block(most, start);
-        start = end;
     }
     is_sound &= (whole..n).all(|at| row.get(at) < f32::INFINITY);
     let top = top.finish(row, whole, n);
