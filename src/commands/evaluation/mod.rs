@@ -144,8 +144,8 @@ impl Evaluation<'_> {
         let result = result_of(header, self.path, &statistics, until.as_ref(), n_windows);
         let timing = outcome.timing.as_ref();
         let timing = timing.map(|timing| self.timing(timing, loaded, &log));
-        let mut report = self.report(outcome, &log, &scored.columns, result.clone(), n_windows);
-        report.timing = timing;
+        let columns = &scored.columns;
+        let mut report = self.report(outcome, timing, &log, columns, result.clone(), n_windows);
         report.sidecar = sidecar.as_ref().map(|path| path.display().to_string());
         let stored = StoredEvaluation::whole(self.header, sidecar, records.len() as u64);
         Ok(Evaluated {
@@ -262,6 +262,7 @@ impl Evaluation<'_> {
     fn report(
         &self,
         outcome: Outcome,
+        timing: Option<TimingInfo>,
         log: &TokenLog,
         columns: &Columns,
         result: ModelResult,
@@ -286,6 +287,7 @@ impl Evaluation<'_> {
         let summary = &result.summary;
         let max_token = summary.kld.as_ref().and_then(|kld| kld.max_at.token);
         let mut report = ModelReport {
+            timing,
             set_up: header.backend.clone(),
             max_at_text: max_token.and_then(|token| Some(self.tokens?.text(&[token]))),
             interrupted: outcome.is_interrupted.then_some(Interrupted {
