@@ -11,7 +11,7 @@ use super::reference_rows::ReferenceRows;
 use super::source::Source;
 use super::{Error, Step, Timing};
 use crate::engine::LogitSource;
-use crate::score::{self, RowPair, floor};
+use crate::score::{RowPair, floor, score};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
 #[derive(Debug)]
@@ -60,30 +60,15 @@ where
         _ => sources,
     };
     let n_entries = reference.n_entries;
-    let score = |window, position, pair: RowPair<'_>| {
-        let eval = pair.eval.get(..n_entries).unwrap_or(pair.eval);
-        let pair = RowPair {
-            reference: pair.reference.first(n_entries),
-            eval,
-            next: pair.next.filter(|&next| (next as usize) < eval.len()),
-            ..pair
-        };
-        ScoredRow {
-            record: TokenRecord {
-                window,
-                position,
-                ..score::score(&pair)
-            },
-            measured: measure(&pair),
-        }
-    };
     let device = sources.device.clone();
     // The last window may bring more rows than are wanted.
     let mut wanted = reference.max_rows;
     let timing = in_turn(
         sources,
         || reference.next_window(),
-        |source, windows, progress| evaluate_windows(source, windows, score, progress),
+        |source, windows, progress| {
+            evaluate_windows(source, windows, n_entries, &measure, progress)
+        },
         |step| match step {
             Step::Rows(n) => on_step(Step::Rows(n)),
             Step::Window(mut scored) => {
@@ -103,7 +88,8 @@ where
 fn evaluate_windows<S: LogitSource, M: Send>(
     source: &mut S,
     mut windows: Vec<OpenWindow<'_, '_>>,
-    score: impl Fn(u32, u32, RowPair<'_>) -> ScoredRow<M> + Sync,
+    n_entries: usize,
+    measure: &(impl Fn(&RowPair<'_>) -> M + Sync),
     progress: &mut Progress<'_>,
 ) -> Result<Vec<ScoredWindow<M>>, Error>
 where
@@ -126,19 +112,27 @@ where
     let decoded: Vec<&WindowSpec> = specs.iter().collect();
     let in_sink = progress.decode(source, &decoded, |i, evaluated| {
         let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
-        // Floors are those of whole rows, before `score` cuts them.
         let ref_is_floored = window.of.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
         scored.rows.extend(window.map(evaluated.len(), |i, row| {
-            let (eval, position) = (evaluated[i], first + i);
+            let (whole, position) = (evaluated[i], first + i);
+            let eval = whole.get(..n_entries).unwrap_or(whole);
+            let next = spec.tokens.get(position + 1).copied();
             let pair = RowPair {
-                reference: row,
+                reference: row.first(n_entries),
                 eval,
-                next: spec.tokens.get(position + 1).copied(),
+                next: next.filter(|&next| (next as usize) < eval.len()),
                 ref_floor: ref_is_floored.then(|| floor(row)).flatten(),
-                eval_floor: eval_is_floored.then(|| floor(Row::F32(eval))).flatten(),
+                eval_floor: eval_is_floored.then(|| floor(Row::F32(whole))).flatten(),
             };
-            score(spec.window, position as u32, pair)
+            ScoredRow {
+                record: TokenRecord {
+                    window: spec.window,
+                    position: position as u32,
+                    ..score(&pair)
+                },
+                measured: measure(&pair),
+            }
         })?);
         Ok(())
     })?;

@@ -113,6 +113,7 @@ pub use llama_perplexity::LlamaPerplexityScore;
 pub use logit_metrics::{LogitMetrics, logit_metrics};
 pub use pair::{RowPair, floor};
 pub use row_error::RowError;
+use rows::Codes;
 
 thread_local! {
     /// The memory for a decoded row, used again by the next.
@@ -135,16 +136,21 @@ pub fn score(pair: &RowPair<'_>) -> TokenRecord {
         next.is_none_or(|next| (next as usize) < n),
         "next token {next:?} is not in a row of {n}"
     );
-    // Rare: only rows with masked entries are stored so.
-    if let Row::U16Masked { .. } = pair.reference {
-        return DECODED.with_borrow_mut(|decoded| {
+    let level = Level::new();
+    match pair.reference {
+        Row::F32(row) => dispatch!(level, simd => passes::score(simd, row, pair)),
+        Row::U16 { min, step, codes } => {
+            let codes = Codes { min, step, codes };
+            dispatch!(level, simd => passes::score(simd, codes, pair))
+        }
+        // Rare: only rows with masked entries are stored so.
+        Row::U16Masked { .. } => DECODED.with_borrow_mut(|decoded| {
             decoded.resize(n, 0.0);
             pair.reference.decode_into(decoded);
             score(&RowPair {
                 reference: Row::F32(decoded),
                 ..*pair
             })
-        });
+        }),
     }
-    dispatch!(Level::new(), simd => passes::score(simd, pair))
 }

@@ -9,6 +9,7 @@ use kl_formats::{Row, TokenRecord};
 use proptest::prelude::*;
 
 use super::passes::ORDINARY;
+use super::rows::Codes;
 use super::{RowPair, oracle, passes, score};
 
 /// Tolerances: twice the errors that the module's table states.
@@ -45,12 +46,15 @@ type Kernel = (&'static str, Box<dyn Fn(&RowPair<'_>) -> TokenRecord>);
 /// The kernel that is used, and those that processors with fewer instructions use.
 fn kernels() -> Vec<Kernel> {
     fn of<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
-        if let Row::U16Masked { .. } = pair.reference {
-            return score(pair);
-        }
         simd.vectorize(
             #[inline(always)]
-            || passes::score(simd, pair),
+            || match pair.reference {
+                Row::F32(row) => passes::score(simd, row, pair),
+                Row::U16 { min, step, codes } => {
+                    passes::score(simd, Codes { min, step, codes }, pair)
+                }
+                Row::U16Masked { .. } => score(pair),
+            },
         )
     }
     let mut kernels: Vec<Kernel> = vec![("best", Box::new(score))];

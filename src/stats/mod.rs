@@ -1,8 +1,17 @@
 //! Samples in, estimates with intervals out: pure functions, no I/O.
 //!
-//! [`Statistics::of`] computes the statistics of one evaluation from the [`Columns`] of its per-token
-//! records; the other modules hold one estimator each. Every result depends only on the samples and their
-//! order, never on threads or the clock.
+//! [`Statistics::of`] computes the statistics of one evaluation from its per-token records, in this
+//! order, and no module uses one that comes after it:
+//!
+//! 1. `token`: whether a record is counted; `columns`: the numbers of those that are;
+//! 2. `cluster`: the sums of each window, and windows in clusters;
+//! 3. `spread`: the error of a mean by cluster, and its interval;
+//! 4. `clustered_mean`, `quantile`, `proportion`: estimates that have such intervals;
+//! 5. `distribution`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
+//! 6. `summary`: all of them.
+//!
+//! Two models on the same tokens are compared by `paired`, `significance` and `pair`. Every result
+//! depends only on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
 //! from one sample, a clustered interval from one cluster.

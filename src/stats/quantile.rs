@@ -285,11 +285,43 @@ fn weights_of(n: usize, m: usize) -> Weights {
 fn beta_weights(n: usize, m: usize) -> (usize, Vec<f64>) {
     /// Relative to all weight so far: what is left out is well below f64's resolution.
     const NEGLIGIBLE: f64 = 1e-20;
-    let density = Density::new(n, m);
-    let peak = ((density.mode * n as f64) as usize).min(n - 1);
+    /// (distance from the middle, weight) on [-1, 1]: Abramowitz & Stegun table 25.4, n = 8.
+    const GAUSS_LEGENDRE_8: [(f64, f64); 4] = [
+        (0.183_434_642_495_649_8, 0.362_683_783_378_362),
+        (0.525_532_409_916_329, 0.313_706_645_877_887_3),
+        (0.796_666_477_413_626_7, 0.222_381_034_453_374_5),
+        (0.960_289_856_497_536_3, 0.101_228_536_290_376_3),
+    ];
+    // Beta(m−1, n−m) has the density x^below (1−x)^above, up to a factor.
+    let (below, above) = ((m - 2) as f64, (n - m - 1) as f64);
+    // Flat when both exponents are 0: any point is its mode.
+    let degree = (below + above).max(1.0);
+    let (mode, mode_from_one) = (below / degree, above / degree);
+    let density = |x: f64| {
+        let from_mode = x - mode;
+        // With an exponent of 0 the mode is on the border; the factor is 1.
+        let mut ln = 0.0;
+        if below > 0.0 {
+            ln += below * (from_mode / mode).ln_1p();
+        }
+        if above > 0.0 {
+            ln += above * (-from_mode / mode_from_one).ln_1p();
+        }
+        ln.exp()
+    };
+    // The integral over the cell `[cell/n, (cell+1)/n]`, in units of a cell.
+    let over_cell = |cell: usize| -> f64 {
+        let middle = cell as f64 + 0.5;
+        let pairs = GAUSS_LEGENDRE_8.iter().map(|(distance, weight)| {
+            let at = |half: f64| density((middle + half * distance) / n as f64);
+            0.5 * weight * (at(-0.5) + at(0.5))
+        });
+        pairs.sum()
+    };
+    let peak = ((mode * n as f64) as usize).min(n - 1);
     let mut total = 0.0;
     let mut matters = |cell: usize| {
-        let weight = density.over_cell(cell);
+        let weight = over_cell(cell);
         total += weight;
         (weight > NEGLIGIBLE * total).then_some(weight)
     };
@@ -298,64 +330,6 @@ fn beta_weights(n: usize, m: usize) -> (usize, Vec<f64>) {
     let first = peak + 1 - weights.len();
     weights.extend((peak + 1..n).map_while(&mut matters));
     (first, weights)
-}
-
-/// The density `x^below (1−x)^above`, relative to its own maximum.
-struct Density {
-    n: f64,
-    below: f64,
-    above: f64,
-    mode: f64,
-    mode_from_one: f64,
-}
-
-impl Density {
-    /// Beta(m−1, n−m), `2 ≤ m < n`.
-    fn new(n: usize, m: usize) -> Self {
-        let (below, above) = ((m - 2) as f64, (n - m - 1) as f64);
-        // Flat when both exponents are 0: any point is its mode.
-        let degree = (below + above).max(1.0);
-        Self {
-            n: n as f64,
-            below,
-            above,
-            mode: below / degree,
-            mode_from_one: above / degree,
-        }
-    }
-
-    fn at(&self, x: f64) -> f64 {
-        let from_mode = x - self.mode;
-        // With an exponent of 0 the mode is on the border; the factor is 1.
-        let mut ln = 0.0;
-        if self.below > 0.0 {
-            ln += self.below * (from_mode / self.mode).ln_1p();
-        }
-        if self.above > 0.0 {
-            ln += self.above * (-from_mode / self.mode_from_one).ln_1p();
-        }
-        ln.exp()
-    }
-
-    /// The integral over the cell `[cell/n, (cell+1)/n]`, in units of a cell.
-    fn over_cell(&self, cell: usize) -> f64 {
-        /// (distance from the middle, weight) on [-1, 1]: Abramowitz & Stegun table 25.4, n = 8.
-        const GAUSS_LEGENDRE_8: [(f64, f64); 4] = [
-            (0.183_434_642_495_649_8, 0.362_683_783_378_362),
-            (0.525_532_409_916_329, 0.313_706_645_877_887_3),
-            (0.796_666_477_413_626_7, 0.222_381_034_453_374_5),
-            (0.960_289_856_497_536_3, 0.101_228_536_290_376_3),
-        ];
-        let middle = cell as f64 + 0.5;
-        GAUSS_LEGENDRE_8
-            .iter()
-            .map(|(distance, weight)| {
-                let left = self.at((middle - 0.5 * distance) / self.n);
-                let right = self.at((middle + 0.5 * distance) / self.n);
-                0.5 * weight * (left + right)
-            })
-            .sum()
-    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ mod sums;
 mod top;
 
 use fearless_simd::prelude::*;
-use kl_formats::{Row, TokenRecord};
+use kl_formats::TokenRecord;
 
 use super::exp::UNDERFLOW;
 use super::pair::RowPair;
-use super::rows::{Codes, Source};
+use super::rows::Source;
 use close::{CLOSE, close};
 use sums::{Counted, Sums, one_pass, two_passes};
 use top::{Top, count_above, rank};
@@ -34,18 +34,9 @@ fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, n.min(start + BLOCK)))
 }
 
-/// Scores two rows of the same length, at least 1. Rows of masked codes come decoded.
+/// Scores two rows of the same length, at least 1. `reference` holds the entries of the pair's own.
 #[inline(always)]
-pub(super) fn score<S: Simd>(simd: S, pair: &RowPair<'_>) -> TokenRecord {
-    match pair.reference {
-        Row::F32(row) => score_rows(simd, row, pair),
-        Row::U16 { min, step, codes } => score_rows(simd, Codes { min, step, codes }, pair),
-        Row::U16Masked { .. } => unreachable!("decoded by the caller"),
-    }
-}
-
-#[inline(always)]
-fn score_rows<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenRecord {
+pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenRecord {
     let eval = pair.eval;
     let floors = [pair.ref_floor, pair.eval_floor];
     let sums = match floors {
@@ -98,12 +89,12 @@ fn finish<S: Simd, R: Source>(
 ) -> TokenRecord {
     let eval = pair.eval;
     let n = eval.len();
-    let p = Distribution {
+    let p = Softmax {
         floor: pair.ref_floor,
         shift: sums.ref_shift,
         sum: sums.p_all,
     };
-    let q = Distribution {
+    let q = Softmax {
         floor: pair.eval_floor,
         shift: sums.eval_shift,
         sum: sums.q_all,
@@ -223,8 +214,8 @@ fn is_masked_elsewhere<S: Simd>(
     false
 }
 
-/// The probabilities of one row.
-struct Distribution {
+/// The probabilities of one row: its softmax.
+struct Softmax {
     /// Where there is a floor, the row's values above it are ln p.
     floor: Option<f32>,
     shift: f64,
@@ -232,7 +223,7 @@ struct Distribution {
     sum: f64,
 }
 
-impl Distribution {
+impl Softmax {
     /// −ln p of an entry; NaN if it is not known.
     #[inline(always)]
     fn nll(&self, logit: f32) -> f64 {
