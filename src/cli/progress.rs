@@ -21,22 +21,17 @@ pub struct Progress {
     windows: u64,
     rows: u64,
     mean_kld: Option<f64>,
-    display: Display,
-}
-
-enum Display {
-    Bar(ProgressBar),
-    Lines { last: Instant },
+    /// The bar on a terminal.
+    bar: Option<ProgressBar>,
+    /// When the last plain line was printed.
+    last_line: Instant,
 }
 
 impl Progress {
     /// `n_windows`, `n_rows`: how many there will be, if known.
     pub fn new(label: &str, n_windows: Option<u64>, n_rows: Option<u64>) -> Self {
         let started = Instant::now();
-        let display = match std::io::stderr().is_terminal() {
-            true => Display::Bar(bar(label, n_rows)),
-            false => Display::Lines { last: started },
-        };
+        let is_terminal = std::io::stderr().is_terminal();
         Self {
             label: label.to_owned(),
             started,
@@ -45,24 +40,20 @@ impl Progress {
             windows: 0,
             rows: 0,
             mean_kld: None,
-            display,
+            bar: is_terminal.then(|| bar(label, n_rows)),
+            last_line: started,
         }
     }
 
     /// Counts `n` more rows as done.
     pub fn rows(&mut self, n: usize) {
         self.rows += n as u64;
-        match &self.display {
-            Display::Bar(bar) => {
-                bar.set_message(self.message());
-                bar.set_position(self.rows);
-            }
-            Display::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
-                say!("{}: {}{}", self.label, self.message(), self.time_left());
-                let last = Instant::now();
-                self.display = Display::Lines { last };
-            }
-            Display::Lines { .. } => {}
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.message());
+            bar.set_position(self.rows);
+        } else if self.last_line.elapsed() >= LINE_INTERVAL {
+            say!("{}: {}{}", self.label, self.message(), self.time_left());
+            self.last_line = Instant::now();
         }
     }
 
@@ -75,7 +66,7 @@ impl Progress {
 
     /// Removes the bar.
     pub fn finish(self) {
-        if let Display::Bar(bar) = &self.display {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
@@ -84,10 +75,9 @@ impl Progress {
     fn message(&self) -> String {
         let of = self.n_windows.map(|n| format!("/{n}")).unwrap_or_default();
         let rate = self.rows as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        let mean = self
-            .mean_kld
-            .map(|mean| format!(", mean KLD {}", number::kld(mean)))
-            .unwrap_or_default();
+        let mean = self.mean_kld.map(number::kld);
+        let mean = mean.map(|mean| format!(", mean KLD {mean}"));
+        let mean = mean.unwrap_or_default();
         format!("window {}{of}, {rate:.0} tokens/s{mean}", self.windows)
     }
 

@@ -98,25 +98,12 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
 
 /// A message of clap's without the words of Rust's parsers.
 fn plain_words(message: &str) -> String {
-    const WORDS: [(&str, &str); 4] = [
-        ("invalid digit found in string", "expected a whole number"),
-        (
-            "cannot parse integer from empty string",
-            "expected a whole number",
-        ),
-        (
-            "number too large to fit in target type",
-            "the number is too large",
-        ),
-        (
-            "number too small to fit in target type",
-            "the number is too small",
-        ),
-    ];
-    let message = message.to_owned();
-    let message = WORDS.iter().fold(message, |message, (theirs, ours)| {
-        message.replace(theirs, ours)
-    });
+    let whole = "expected a whole number";
+    let message = message
+        .replace("invalid digit found in string", whole)
+        .replace("cannot parse integer from empty string", whole)
+        .replace("number too ", "the number is too ")
+        .replace(" to fit in target type", "");
     let simple = in_range(&message).or_else(|| one_of(&message));
     simple.unwrap_or(message)
 }

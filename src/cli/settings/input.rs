@@ -26,18 +26,19 @@ pub fn input(
             "--no-chat-template, --chat-template-file and --generate need --prompts-file",
         );
     }
+    let default_score = match format {
+        Kind::KlPy => ScoreFrom::All,
+        _ => ScoreFrom::default(),
+    };
     let windowing = Windowing {
         n_ctx: n_ctx.unwrap_or(DEFAULT_N_CTX),
         stride: args.stride,
-        score: args.score.unwrap_or(default_score(format)),
+        score: args.score.unwrap_or(default_score),
         max_windows: args.max_windows,
     };
     let parse_special = args.parse_special;
-    let paths = &args.text_path;
-    let texts: Vec<NamedText> = paths
-        .iter()
-        .map(|path| text(path))
-        .collect::<Result<_, _>>()?;
+    let texts = args.text_path.iter().map(|path| text(path));
+    let texts: Vec<NamedText> = texts.collect::<Result<_, _>>()?;
     if texts.is_empty() {
         return Ok(None);
     }
@@ -68,10 +69,8 @@ fn text(given: &Path) -> Result<NamedText, String> {
     let parts = given.to_str().and_then(|text| text.split_once('='));
     let parts = parts.filter(|(group, _)| !given.exists() && !group.contains(['/', '\\']));
     let Some((group, path)) = parts else {
-        return Ok(NamedText {
-            group: None,
-            path: given.to_owned(),
-        });
+        let (group, path) = (None, given.to_owned());
+        return Ok(NamedText { group, path });
     };
     if path.is_empty() || !is_group_name(group) {
         return wrong(format!(
@@ -83,14 +82,6 @@ fn text(given: &Path) -> Result<NamedText, String> {
         group: Some(group.to_owned()),
         path: path.into(),
     })
-}
-
-/// The first scored position where the flags do not say.
-fn default_score(format: Kind) -> ScoreFrom {
-    match format {
-        Kind::KlPy => ScoreFrom::All,
-        _ => ScoreFrom::default(),
-    }
 }
 
 fn prompts(

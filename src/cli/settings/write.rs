@@ -59,15 +59,13 @@ pub fn write(mut args: Args, input: Source, output: PathBuf) -> Result<Command, 
 fn stored(kind: Kind, choice: Option<(Encoding, bool)>) -> Result<(Target, bool), String> {
     let encoding = choice.map(|(encoding, _)| encoding);
     let auto = choice.is_some_and(|(_, auto)| auto);
-    if kind == Kind::Kl {
-        return Ok((target(kind, encoding.or(Some(Encoding::U16)))?, auto));
-    }
-    if auto || encoding.is_some_and(Encoding::holds_states) {
+    let may_hold_states = auto || encoding.is_some_and(Encoding::holds_states);
+    if may_hold_states && kind != Kind::Kl {
         return wrong(
             "--encoding hidden, hidden16 and auto need --format kl: no other format can hold hidden states",
         );
     }
-    Ok((target(kind, encoding)?, false))
+    Ok((target(kind, encoding)?, auto))
 }
 
 /// A kind of file, and how it is to store rows.
