@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use thiserror::Error;
 
 use super::named_numbers::{known_names, named_numbers};
 use super::number::left_out;
@@ -31,46 +30,32 @@ const COMPARISONS: [(&str, Comparison); 6] = [
     ("<", f64::lt),
 ];
 
-/// Why an expression is not a condition.
-#[derive(Error, Clone, Debug, PartialEq, Eq)]
-pub enum ConditionError {
-    #[error("expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'")]
-    NoComparison,
-    #[error("'{0}' is not a finite number")]
-    NotANumber(String),
-    #[error("the result has no number named '{name}'; similar names: {}", similar.join(", "))]
-    UnknownName { name: String, similar: Vec<String> },
-}
-
 impl FromStr for Condition {
-    type Err = ConditionError;
+    /// Why an expression is not a condition.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, comparison) = text
-            .find(['<', '>', '=', '!'])
-            .map(|index| text.split_at(index))
-            .ok_or(ConditionError::NoComparison)?;
-        let (holds, bound) = COMPARISONS
-            .iter()
-            .find_map(|(operator, holds)| Some((*holds, comparison.strip_prefix(operator)?.trim())))
-            .ok_or(ConditionError::NoComparison)?;
-        let name = name.trim();
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected =
+            "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
+        let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
+        let (name, comparison) = text.split_at(index);
+        let mut known = COMPARISONS.iter();
+        let parts = known.find_map(|(sign, holds)| Some((holds, comparison.strip_prefix(sign)?)));
+        let (holds, bound) = parts.ok_or(expected)?;
+        let (name, bound) = (name.trim(), bound.trim());
         let known = known_names();
         if !known.iter().any(|known| known == name) {
-            return Err(ConditionError::UnknownName {
-                name: name.to_owned(),
-                similar: similar(name, known),
-            });
+            let similar = similar(name, known).join(", ");
+            return Err(format!(
+                "the result has no number named '{name}'; similar names: {similar}"
+            ));
         }
+        let number = bound.parse().ok().filter(|bound: &f64| bound.is_finite());
         Ok(Self {
             expression: text.trim().to_owned(),
             name: name.to_owned(),
-            holds,
-            bound: bound
-                .parse()
-                .ok()
-                .filter(|bound: &f64| bound.is_finite())
-                .ok_or_else(|| ConditionError::NotANumber(bound.to_owned()))?,
+            holds: *holds,
+            bound: number.ok_or_else(|| format!("'{bound}' is not a finite number"))?,
         })
     }
 }

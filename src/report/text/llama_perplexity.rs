@@ -11,21 +11,23 @@ use crate::stats::llama_perplexity::WithError;
 /// Source: `kl_divergence` in llama.cpp's `tools/perplexity/perplexity.cpp`.
 pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
     let s = statistics;
-    let mut out = Block(String::new());
-    out.title("Perplexity statistics");
-    out.wide("Mean PPL(Q)                   ", s.mean_ppl_q);
-    out.wide("Mean PPL(base)                ", s.mean_ppl_base);
-    out.line(&format!(
-        "Cor(ln(PPL(Q)), ln(PPL(base))): {:>6}%",
-        fixed(100.0 * s.cor_ln_ppl.unwrap_or(f64::NAN), 2)
-    ));
-    out.wide("Mean ln(PPL(Q)/PPL(base))     ", s.mean_ln_ppl_ratio);
-    out.wide("Mean PPL(Q)/PPL(base)         ", s.mean_ppl_ratio);
-    out.wide("Mean PPL(Q)-PPL(base)         ", s.mean_ppl_difference);
-    out.line("");
+    let mut out = String::new();
+    out.push_str("====== Perplexity statistics ======\n");
+    wide(&mut out, "Mean PPL(Q)                   ", s.mean_ppl_q);
+    wide(&mut out, "Mean PPL(base)                ", s.mean_ppl_base);
+    let correlation = fixed(100.0 * s.cor_ln_ppl.unwrap_or(f64::NAN), 2);
+    let _ = writeln!(out, "Cor(ln(PPL(Q)), ln(PPL(base))): {correlation:>6}%");
+    for (name, value) in [
+        ("Mean ln(PPL(Q)/PPL(base))", s.mean_ln_ppl_ratio),
+        ("Mean PPL(Q)/PPL(base)", s.mean_ppl_ratio),
+        ("Mean PPL(Q)-PPL(base)", s.mean_ppl_difference),
+    ] {
+        wide(&mut out, &format!("{name:<30}"), value);
+    }
+    out.push('\n');
 
-    out.title("KL divergence statistics");
-    out.wide("Mean    KLD", s.mean_kld);
+    out.push_str("====== KL divergence statistics ======\n");
+    wide(&mut out, "Mean    KLD", s.mean_kld);
     for (name, value) in [
         ("Maximum", s.maximum_kld),
         ("99.9%  ", s.kld_99_9),
@@ -39,12 +41,12 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
         (" 0.1%  ", s.kld_0_1),
         ("Minimum", s.minimum_kld),
     ] {
-        out.line(&format!("{name} KLD: {:>10}", fixed(value, 6)));
+        let _ = writeln!(out, "{name} KLD: {:>10}", fixed(value, 6));
     }
-    out.line("");
+    out.push('\n');
 
-    out.title("Token probability statistics");
-    out.percent("Mean    Δp", s.mean_delta_p);
+    out.push_str("====== Token probability statistics ======\n");
+    percent(&mut out, "Mean    Δp", s.mean_delta_p);
     for (name, value) in [
         ("Maximum", s.maximum_delta_p),
         ("99.9%  ", s.delta_p_99_9),
@@ -60,34 +62,21 @@ pub fn llama_perplexity_block(statistics: &LlamaPerplexity) -> String {
         (" 0.1%  ", s.delta_p_0_1),
         ("Minimum", s.minimum_delta_p),
     ] {
-        out.line(&format!("{name} Δp: {:>6}%", fixed(100.0 * value, 3)));
+        let _ = writeln!(out, "{name} Δp: {:>6}%", fixed(100.0 * value, 3));
     }
-    out.percent("RMS Δp    ", s.rms_delta_p);
-    out.percent("Same top p", s.same_top_p);
-    out.0
+    percent(&mut out, "RMS Δp    ", s.rms_delta_p);
+    percent(&mut out, "Same top p", s.same_top_p);
+    out
 }
 
-struct Block(String);
+fn wide(out: &mut String, name: &str, x: WithError) {
+    let [value, err] = [x.value, x.err].map(|x| fixed(x, 6));
+    let _ = writeln!(out, "{name}: {value:>10} ± {err:>10}");
+}
 
-impl Block {
-    fn line(&mut self, text: &str) {
-        self.0.push_str(text);
-        self.0.push('\n');
-    }
-
-    fn title(&mut self, name: &str) {
-        self.line(&format!("====== {name} ======"));
-    }
-
-    fn wide(&mut self, name: &str, x: WithError) {
-        let [value, err] = [x.value, x.err].map(|x| fixed(x, 6));
-        let _ = writeln!(self.0, "{name}: {value:>10} ± {err:>10}");
-    }
-
-    fn percent(&mut self, name: &str, x: WithError) {
-        let [value, err] = [x.value, x.err].map(|x| fixed(100.0 * x, 3));
-        let _ = writeln!(self.0, "{name}: {value:>6} ± {err:>5} %");
-    }
+fn percent(out: &mut String, name: &str, x: WithError) {
+    let [value, err] = [x.value, x.err].map(|x| fixed(100.0 * x, 3));
+    let _ = writeln!(out, "{name}: {value:>6} ± {err:>5} %");
 }
 
 #[cfg(test)]
