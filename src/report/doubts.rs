@@ -28,15 +28,15 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     if is_doubtfully_identical(model) {
         doubts.push(Warning::IdenticalRows { path: path() });
     }
-    if let (Some(kld), Some(agreement)) = (&summary.kld, &summary.agreement) {
-        let (mean_kld, top1) = (kld.mean.estimate.value, agreement.ref_top1.estimate.value);
-        if mean_kld >= FAR_KLD && top1 < FAR_AGREEMENT {
-            doubts.push(Warning::FarApart {
-                path: path(),
-                mean_kld,
-                top1,
-            });
-        }
+    if let (Some(mean), Some(top1)) = (model.mean_kld(), model.same_top())
+        && mean.value >= FAR_KLD
+        && top1 < FAR_AGREEMENT
+    {
+        doubts.push(Warning::FarApart {
+            path: path(),
+            mean_kld: mean.value,
+            top1,
+        });
     }
     if !is_part {
         doubts.extend(few_clusters(summary.clusters, Vec::new(), of_prompts));

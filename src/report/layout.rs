@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Row, Table, presets};
 
 use super::number::{ends, kld, quantile_name};
-use crate::stats::{ClusteredInterval, ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
+use crate::stats::{ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
 
 /// The widest line, in columns.
 pub const WIDTH: usize = 80;
@@ -125,21 +125,9 @@ impl Sheet {
         self.value(name, &show(estimate.value), &ends);
     }
 
-    /// A value and its clustered interval.
-    pub fn clustered(
-        &mut self,
-        name: &str,
-        value: f64,
-        interval: &ClusteredInterval,
-        show: impl Fn(f64) -> String,
-    ) {
-        let (lo, hi) = (interval.lo, interval.hi);
-        self.estimate(name, &Estimate { value, lo, hi }, show);
-    }
-
     /// The mean of a divergence.
     pub fn mean(&mut self, name: &str, mean: &ClusteredMean) {
-        self.clustered(name, mean.estimate.value, &mean.clustered, kld);
+        self.estimate(name, &mean.clustered.around(mean.estimate.value), kld);
     }
 
     /// The quantiles of a divergence, a line each.

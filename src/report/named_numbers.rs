@@ -116,7 +116,8 @@ pub fn known_names() -> Vec<String> {
             confidence,
             rule,
         )),
-        ..ModelReport::of(result)
+        result,
+        ..ModelReport::default()
     };
     named_numbers(&report).into_keys().collect()
 }

@@ -29,11 +29,11 @@ pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) ->
 
 /// The texts beside the name, the longest first.
 fn texts(model: &ModelReport, unit: &str) -> [String; 3] {
-    let Some(kld) = &model.summary.kld else {
+    let Some(mean) = model.mean_kld() else {
         return ["no token with a finite KLD"; 3].map(str::to_owned);
     };
-    let mean = format!("mean KLD {}", short_kld(kld.mean.estimate.value));
-    let interval = ends(kld.mean.clustered.lo, kld.mean.clustered.hi, short_kld);
+    let interval = ends(mean.lo, mean.hi, short_kld);
+    let mean = format!("mean KLD {}", short_kld(mean.value));
     let quantile = model.q99().map(|q99| format!("  99 % {}", short_kld(q99)));
     let quantile = quantile.unwrap_or_default();
     let took = match &model.timing {
@@ -79,7 +79,8 @@ mod tests {
             };
             let model = ModelReport {
                 timing: model.timing,
-                ..ModelReport::of(result)
+                result,
+                ..ModelReport::default()
             };
             let line = one_line(&model, (2, 10), "window");
             assert!(line.chars().count() <= WIDTH, "{line}");
@@ -87,7 +88,7 @@ mod tests {
         };
         let of_until = |until| {
             let mut model = plain("q4.gguf", &records(12, 80));
-            model.until = Some(until);
+            model.result.until = Some(until);
             model
         };
         let short = line("q4_K_M", &model);

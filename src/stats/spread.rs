@@ -250,6 +250,13 @@ impl ClusteredError {
 }
 
 impl ClusteredInterval {
+    /// The estimate of this value that has this interval.
+    #[must_use]
+    pub fn around(&self, value: f64) -> Estimate {
+        let (lo, hi) = (self.lo, self.hi);
+        Estimate { value, lo, hi }
+    }
+
     /// The interval of `f` of the value, for a rising `f` with this derivative at the value.
     #[must_use]
     pub fn map(self, f: impl Fn(f64) -> f64, derivative: f64) -> Self {

@@ -302,7 +302,8 @@ impl Evaluation<'_> {
                 .measures
                 .logits(columns, records, measured, confidence, clusters),
             not_available: self.not_available.clone(),
-            ..ModelReport::of(result)
+            result,
+            ..ModelReport::default()
         };
         // Conditions are about the numbers above.
         report.conditions = judge(

@@ -23,9 +23,7 @@ pub fn mark_incomplete(models: &mut [ComparedModel]) {
 
 /// The mean KLD; infinite where there is none.
 fn mean(model: &ComparedModel) -> f64 {
-    model
-        .mean_kld()
-        .map_or(f64::INFINITY, |mean| mean.estimate.value)
+    model.mean_kld().map_or(f64::INFINITY, |mean| mean.value)
 }
 
 /// Marks the models that no other candidate dominates: none is at most as large and at most as far
@@ -44,7 +42,7 @@ pub fn mark_pareto_front(models: &mut [ComparedModel]) {
 /// The size and the mean KLD of a candidate, where both are known.
 fn point(model: &ComparedModel) -> Option<(u64, f64)> {
     let size = model.model.shown_bytes().filter(|_| model.is_candidate())?;
-    Some((size, model.mean_kld()?.estimate.value))
+    Some((size, model.mean_kld()?.value))
 }
 
 /// Corrects the p-values of all differences to the best, and marks the models that cannot be told

@@ -81,7 +81,7 @@ impl InDepthModel {
             label: model.label.clone(),
             sidecar: model.sidecar.clone(),
             model: model.model.clone(),
-            mean_kld: model.mean_kld().map(|mean| mean.estimate.value),
+            mean_kld: model.mean_kld().map(|mean| mean.value),
         }
     }
 }

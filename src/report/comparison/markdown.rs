@@ -85,6 +85,64 @@ impl Comparison {
             let _ = writeln!(out, "\n{why}");
         }
     }
+
+    /// A model card: front matter with a `model-index`, and the table of models.
+    ///
+    /// The index has one entry, named after the reference's model, and a result for each model, whose
+    /// metrics are named after its label. `huggingface_hub` reads an index of several entries
+    /// without an error, but keeps only the last one's name for the metrics of all; and where it
+    /// writes a card again, it joins results of the same task and data set. Names of metrics survive
+    /// both. A metric without a value would not, and is left out; so is what is not ranked.
+    ///
+    /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
+    /// `huggingface_hub/repocard_data.py`, version 2.4.0.
+    #[must_use]
+    pub fn model_card(&self) -> String {
+        let ranked = self.models.iter().filter(|model| model.is_candidate());
+        let mut results = String::new();
+        for model in ranked {
+            self.result(&mut results, model);
+        }
+        if results.is_empty() {
+            return self.markdown_models();
+        }
+        let name = quoted(self.reference.model_name().unwrap_or("model"));
+        let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
+        index + &self.markdown_models()
+    }
+
+    /// Adds the numbers that a model has.
+    fn result(&self, out: &mut String, model: &ComparedModel) {
+        let mean = model.mean_kld().map(|mean| mean.value);
+        let quantile = "99 % quantile of the KL divergence (nats)";
+        let mut metrics = String::new();
+        for (kind, name, value) in [
+            ("kl_divergence", "Mean KL divergence (nats)", mean),
+            ("kl_divergence", quantile, model.q99()),
+            ("top_token_agreement", "Same top token", model.same_top()),
+            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
+        ] {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                let name = quoted(&format!("{name}, {}", model.label));
+                let value = number(value);
+                let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
+                let _ = writeln!(metrics, "      value: {value}");
+            }
+        }
+        if metrics.is_empty() {
+            return;
+        }
+        let text = self.reference.text.as_ref();
+        let name = text.and_then(|text| text.name.as_deref());
+        let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
+        let name = quoted(name.unwrap_or(UNNAMED_TEXT));
+        out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
+        let _ = writeln!(out, "      name: {name}");
+        if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
+            let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
+        }
+        let _ = write!(out, "    metrics:\n{metrics}");
+    }
 }
 
 fn row(model: &ComparedModel) -> Vec<String> {
@@ -103,8 +161,7 @@ fn row(model: &ComparedModel) -> Vec<String> {
         or_undefined(model.model.shown_bytes(), bytes),
         or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
         or_undefined(model.mean_kld(), |mean| {
-            let ends = mean.clustered;
-            with_ends(mean.estimate.value, ends.lo, ends.hi, short_kld)
+            with_ends(mean.value, mean.lo, mean.hi, short_kld)
         }),
         or_undefined(model.q99(), short_kld),
         or_undefined(model.same_top(), percent),
@@ -160,66 +217,6 @@ fn code(text: &str) -> String {
     match text.contains('`') {
         true => escaped(text),
         false => format!("`{}`", printable(text).replace('|', "\\|")),
-    }
-}
-
-impl Comparison {
-    /// A model card: front matter with a `model-index`, and the table of models.
-    ///
-    /// The index has one entry, named after the reference's model, and a result for each model, whose
-    /// metrics are named after its label. `huggingface_hub` reads an index of several entries
-    /// without an error, but keeps only the last one's name for the metrics of all; and where it
-    /// writes a card again, it joins results of the same task and data set. Names of metrics survive
-    /// both. A metric without a value would not, and is left out; so is what is not ranked.
-    ///
-    /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
-    /// `huggingface_hub/repocard_data.py`, version 2.4.0.
-    #[must_use]
-    pub fn model_card(&self) -> String {
-        let ranked = self.models.iter().filter(|model| model.is_candidate());
-        let mut results = String::new();
-        for model in ranked {
-            self.result(&mut results, model);
-        }
-        if results.is_empty() {
-            return self.markdown_models();
-        }
-        let name = quoted(self.reference.model_name().unwrap_or("model"));
-        let index = format!("---\nmodel-index:\n- name: {name}\n  results:\n{results}---\n\n");
-        index + &self.markdown_models()
-    }
-
-    /// Adds the numbers that a model has.
-    fn result(&self, out: &mut String, model: &ComparedModel) {
-        let mean = model.mean_kld().map(|mean| mean.estimate.value);
-        let quantile = "99 % quantile of the KL divergence (nats)";
-        let mut metrics = String::new();
-        for (kind, name, value) in [
-            ("kl_divergence", "Mean KL divergence (nats)", mean),
-            ("kl_divergence", quantile, model.q99()),
-            ("top_token_agreement", "Same top token", model.same_top()),
-            ("perplexity_ratio", "Perplexity ratio", model.ppl_ratio()),
-        ] {
-            if let Some(value) = value.filter(|value| value.is_finite()) {
-                let name = quoted(&format!("{name}, {}", model.label));
-                let value = number(value);
-                let _ = writeln!(metrics, "    - type: {kind}\n      name: {name}");
-                let _ = writeln!(metrics, "      value: {value}");
-            }
-        }
-        if metrics.is_empty() {
-            return;
-        }
-        let text = self.reference.text.as_ref();
-        let name = text.and_then(|text| text.name.as_deref());
-        let name = name.filter(|name| !name.trim().is_empty() && *name != "-");
-        let name = quoted(name.unwrap_or(UNNAMED_TEXT));
-        out.push_str("  - task:\n      type: text-generation\n    dataset:\n      type: text\n");
-        let _ = writeln!(out, "      name: {name}");
-        if let Some(sha256) = text.and_then(|text| text.sha256.as_deref()) {
-            let _ = writeln!(out, "      args:\n        sha256: {}", quoted(sha256));
-        }
-        let _ = write!(out, "    metrics:\n{metrics}");
     }
 }
 

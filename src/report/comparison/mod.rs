@@ -127,10 +127,8 @@ impl Comparison {
     /// that a pair has the same wherever it is shown.
     #[must_use]
     pub fn p_of(&self, pair: &ComparedPair) -> Option<f64> {
-        let Some(best) = self.best().map(|best| &best.label) else {
-            return pair.difference.p;
-        };
-        let other = match (&pair.a == best, &pair.b == best) {
+        let is_best = |label: &String| self.best().is_some_and(|best| best.label == *label);
+        let other = match (is_best(&pair.a), is_best(&pair.b)) {
             (false, true) => &pair.a,
             (true, false) => &pair.b,
             _ => return pair.difference.p,

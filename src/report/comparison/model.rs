@@ -6,7 +6,7 @@ use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::result::{ModelResult, WorstToken};
-use crate::stats::{ClusteredMean, PairedDifference, Point};
+use crate::stats::{PairedDifference, Point};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
@@ -83,24 +83,6 @@ impl ComparedModel {
     #[must_use]
     pub fn n_left_out(&self) -> u64 {
         self.summary.n_excluded + self.summary.n_infinite()
-    }
-
-    /// The mean KLD with its intervals.
-    #[must_use]
-    pub fn mean_kld(&self) -> Option<&ClusteredMean> {
-        self.summary.kld.as_ref().map(|kld| &kld.mean)
-    }
-
-    /// The share of tokens with the same top token.
-    #[must_use]
-    pub fn same_top(&self) -> Option<f64> {
-        Some(self.summary.agreement.as_ref()?.ref_top1.estimate.value)
-    }
-
-    /// The ratio of the perplexities.
-    #[must_use]
-    pub fn ppl_ratio(&self) -> Option<f64> {
-        Some(self.summary.perplexity.as_ref()?.ratio.value)
     }
 }
 

@@ -36,7 +36,8 @@ impl Comparison {
         let report = ModelReport {
             shows_breakdown,
             max_at_text: max_at_text(model),
-            ..ModelReport::of(model.result.clone())
+            result: model.result.clone(),
+            ..ModelReport::default()
         };
         let text = text_report(&report, &self.reference.info());
         Some(text + &self.not_compared_text())
@@ -126,8 +127,7 @@ impl Comparison {
                     false => NOISE.to_owned(),
                 };
                 let mean = model.mean_kld();
-                let interval = mean.map(|mean| mean.clustered);
-                let interval = interval.map(|of| ends(of.lo, of.hi, short_kld));
+                let interval = mean.map(|of| ends(of.lo, of.hi, short_kld));
                 let size = model.model.shown_bytes();
                 let size = size.map(|size| size as f64 / unit.bytes);
                 vec![
@@ -136,7 +136,7 @@ impl Comparison {
                     name(&model.label),
                     or_undefined(size, |size| format!("{size:.2}")),
                     or_undefined(model.model.bpw, |bpw| format!("{bpw:.2}")),
-                    or_undefined(mean, |mean| short_kld(mean.estimate.value)),
+                    or_undefined(mean, |mean| short_kld(mean.value)),
                     interval.unwrap_or_default(),
                     or_undefined(model.q99(), short_kld),
                     or_undefined(model.same_top(), |share| format!("{:.2}", 100.0 * share)),

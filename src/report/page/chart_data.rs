@@ -100,20 +100,17 @@ impl<'c> ChartData<'c> {
 
 impl<'c> ChartModel<'c> {
     fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
-        let mean = model.mean_kld();
+        let (size, mean) = (model.model.shown_bytes(), model.mean_kld());
         let difference = model.difference_to_best.map(|to_best| to_best.difference);
         Self {
             label: &model.label,
             floor: model.is_noise_floor,
             front: model.pareto,
             near: model.indistinguishable_from_best,
-            size: model
-                .model
-                .shown_bytes()
-                .map(|size| size as f64 / unit_bytes),
-            kld: mean.and_then(|mean| finite(mean.estimate.value)),
-            lo: mean.and_then(|mean| on_log_scale(mean.clustered.lo)),
-            hi: mean.and_then(|mean| on_log_scale(mean.clustered.hi)),
+            size: size.map(|size| size as f64 / unit_bytes),
+            kld: mean.and_then(|mean| finite(mean.value)),
+            lo: mean.and_then(|mean| on_log_scale(mean.lo)),
+            hi: mean.and_then(|mean| on_log_scale(mean.hi)),
             difference: difference.and_then(|d| finite(d.value)),
             difference_lo: difference.and_then(|d| finite(d.lo?)),
             difference_hi: difference.and_then(|d| finite(d.hi?)),

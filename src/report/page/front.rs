@@ -36,7 +36,7 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         Some(Step {
             label: &m.label,
             size: m.model.shown_bytes()?,
-            kld: m.mean_kld()?.estimate.value,
+            kld: m.mean_kld()?.value,
             gain: None,
         })
     });

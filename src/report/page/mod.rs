@@ -46,7 +46,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let original = reference.model_name().or(reference.file_name.as_deref());
     let label = |m: &ComparedModel| m.label.clone();
     let unsized_models = models.iter().filter(|m| m.model.shown_bytes().is_none());
-    let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.estimate.value <= 0.0);
+    let is_0 = |m: &&ComparedModel| m.mean_kld().is_some_and(|mean| mean.value <= 0.0);
     let at_0 = models.iter().filter(|m| !m.is_noise_floor).filter(is_0);
     let values = context! {
         c => Value::from(Serde(comparison)),
@@ -60,9 +60,7 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         sizes => models.iter().map(|m| (label(m), m.model.shown_bytes())).collect::<BTreeMap<_, _>>(),
         unsized => unsized_models.map(label).collect::<Vec<_>>(),
         at_0 => at_0.map(label).collect::<Vec<_>>(),
-        near => comparison.near_best().map(label).collect::<Vec<_>>(),
         smallest => comparison.smallest_near_best().map(label),
-        compared => models.iter().filter(|m| m.difference_to_best.is_some()).count(),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
         computed_with => set_up::of_reference(comparison),

@@ -126,7 +126,7 @@ fn many(n: usize) -> Comparison {
             model
         })
         .collect();
-    let mean = |model: &ComparedModel| model.mean_kld().unwrap().estimate.value;
+    let mean = |model: &ComparedModel| model.mean_kld().unwrap().value;
     comparison
         .models
         .sort_by(|a, b| mean(a).total_cmp(&mean(b)));

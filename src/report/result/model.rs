@@ -1,6 +1,6 @@
 //! One model against the reference.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::path::{Path, is_separator};
 
 use kl_formats::{BackendIdentity, ModelIdentity, Shard, part_of_name};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::timing::TimingInfo;
 use super::tokens::{DivergentToken, PromptReport, TokenColumns};
 use crate::report::condition::Verdict;
-use crate::stats::{Breakdown, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
+use crate::stats::{Breakdown, Estimate, LlamaPerplexity, LogitSummary, Summary, UntilInfo};
 
 /// A model's name and size.
 #[derive(Serialize, Debug, Default, Clone)]
@@ -107,6 +107,25 @@ pub struct ModelResult {
 }
 
 impl ModelResult {
+    /// The mean KLD with its clustered interval.
+    #[must_use]
+    pub fn mean_kld(&self) -> Option<Estimate> {
+        let mean = &self.summary.kld.as_ref()?.mean;
+        Some(mean.clustered.around(mean.estimate.value))
+    }
+
+    /// The share of tokens with the same top token.
+    #[must_use]
+    pub fn same_top(&self) -> Option<f64> {
+        Some(self.summary.agreement.as_ref()?.ref_top1.estimate.value)
+    }
+
+    /// The ratio of the perplexities.
+    #[must_use]
+    pub fn ppl_ratio(&self) -> Option<f64> {
+        Some(self.summary.perplexity.as_ref()?.ratio.value)
+    }
+
     /// The 99 % quantile of the KLD.
     #[must_use]
     pub fn q99(&self) -> Option<f64> {
@@ -167,28 +186,11 @@ pub struct ModelReport {
     pub tokens: Option<TokenColumns>,
 }
 
-impl ModelReport {
-    /// The report of a result, without all that is optional.
-    #[must_use]
-    pub fn of(result: ModelResult) -> Self {
-        Self {
-            result,
-            ..Self::default()
-        }
-    }
-}
-
 impl Deref for ModelReport {
     type Target = ModelResult;
 
     fn deref(&self) -> &ModelResult {
         &self.result
-    }
-}
-
-impl DerefMut for ModelReport {
-    fn deref_mut(&mut self) -> &mut ModelResult {
-        &mut self.result
     }
 }
 

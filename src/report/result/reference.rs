@@ -95,9 +95,7 @@ impl ReferenceInfo {
             values: about.values,
         }
     }
-}
 
-impl ReferenceInfo {
     /// The word for a window.
     #[must_use]
     pub fn unit(&self) -> &'static str {

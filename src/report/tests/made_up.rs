@@ -111,7 +111,8 @@ pub fn model(path: &str, size_bytes: u64) -> ModelInfo {
 pub fn plain(path: &str, records: &[TokenRecord]) -> ModelReport {
     ModelReport {
         set_up: reference().backend,
-        ..ModelReport::of(result(path, 1_250_000, records, &[]))
+        result: result(path, 1_250_000, records, &[]),
+        ..ModelReport::default()
     }
 }
 
@@ -141,7 +142,7 @@ pub fn result(
 /// The same with everything optional that a run over text can print.
 pub fn full(path: &str, records: &[TokenRecord]) -> ModelReport {
     let mut report = plain(path, records);
-    report.n_vocab_compared = Some(500);
+    report.result.n_vocab_compared = Some(500);
     ModelReport {
         llama_perplexity: LlamaPerplexity::of_records(records),
         logits: Some(logits(records, false)),

@@ -40,12 +40,8 @@ fn text_report_with_a_breakdown() {
     let groups = ["wiki", "a long name\nin two lines", "none"];
     let report = ModelReport {
         shows_breakdown: true,
-        ..ModelReport::of(made_up::result(
-            "tiny-q2_K.gguf",
-            1_250_000,
-            &records,
-            &groups,
-        ))
+        result: made_up::result("tiny-q2_K.gguf", 1_250_000, &records, &groups),
+        ..ModelReport::default()
     };
     let text = text_report(&report, &reference());
     let tables = text.lines().skip_while(|line| !line.contains("by group"));
@@ -67,7 +63,10 @@ fn text_report_of_prompts() {
         prompts: Some(made_up::prompts(&records)),
         ..plain("tiny-f16.gguf", &records)
     };
-    (report.is_reference_model, report.is_noise_floor) = (true, true);
+    (
+        report.result.is_reference_model,
+        report.result.is_noise_floor,
+    ) = (true, true);
     assert_snapshot!(text_report(&report, &made_up::reference_of_prompts()));
 }
 
@@ -80,8 +79,11 @@ fn text_report_of_one_window() {
         interrupted: interrupted(1, None),
         ..plain("tiny-q2_K.gguf", &records)
     };
-    (report.model.size_bytes, report.model.file_bytes) = (None, None);
-    report.model.bpw = None;
+    (
+        report.result.model.size_bytes,
+        report.result.model.file_bytes,
+    ) = (None, None);
+    report.result.model.bpw = None;
     let reference = foreign_reference("base.kld", "llama.cpp");
     assert_snapshot!(text_report(&report, &reference));
 }
@@ -167,7 +169,7 @@ fn the_json_is_as_its_schema_states() {
         tokens: Some(made_up::tokens(&records)),
         ..full("q4.gguf", &records)
     };
-    report.until = Some(UntilInfo {
+    report.result.until = Some(UntilInfo {
         target: 0.05,
         reached: false,
         relative_half_width: Some(0.08),

@@ -99,13 +99,12 @@ fn heading(out: &mut Sheet, report: &ModelReport, reference: &ReferenceInfo) {
     if let Some(of_reference) = &reference.states {
         states(out, of_reference);
     }
-    let left_out = match summary.n_excluded {
-        0 => String::new(),
-        n => format!("; {} left out: not finite", count(n)),
-    };
-    let n_tokens = count(summary.n_tokens);
     let windows = windows(summary.n_windows, reference);
-    out.line("tokens", &format!("{n_tokens} in {windows}{left_out}"));
+    let mut tokens = format!("{} in {windows}", count(summary.n_tokens));
+    if summary.n_excluded > 0 {
+        tokens += &format!("; {} left out: not finite", count(summary.n_excluded));
+    }
+    out.line("tokens", &tokens);
     if let Some(until) = &report.until {
         out.line("until", &until_line(until, report, reference.unit()));
     }
@@ -181,16 +180,16 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
     if report.interrupted.is_some() {
         return format!("{known} so far; --until {target}%");
     }
-    let needed = match until.windows_needed {
-        Some(needed) => format!("; about {} would be enough", count_of(needed, unit)),
-        None => String::new(),
-    };
+    let mut text = known;
+    if summary.clusters.n < MIN_CLUSTERS as u64 {
+        text += &format!(", from fewer than {MIN_CLUSTERS} clusters");
+    }
     let all = count_of(summary.n_windows, unit);
-    let why = match summary.clusters.n < MIN_CLUSTERS as u64 {
-        true => format!(", from fewer than {MIN_CLUSTERS} clusters"),
-        false => String::new(),
-    };
-    format!("{known}{why}: --until {target}% is not reached after all {all}{needed}")
+    text += &format!(": --until {target}% is not reached after all {all}");
+    if let Some(needed) = until.windows_needed {
+        text += &format!("; about {} would be enough", count_of(needed, unit));
+    }
+    text
 }
 
 /// The windows that the tokens are in, or the prompts.

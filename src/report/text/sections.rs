@@ -138,7 +138,7 @@ pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
     out.estimate("model", &evaluated, six_digits);
     out.estimate("reference", &reference, six_digits);
     for (name, of) in [("ratio", &of.ratio), ("ln ratio", &of.ln_ratio)] {
-        out.clustered(name, of.value, &of.clustered, six_decimals);
+        out.estimate(name, &of.clustered.around(of.value), six_decimals);
     }
     let unknown = "tokens, whose probability is not in the base file";
     let impossible = "tokens that a model finds impossible";
@@ -152,9 +152,10 @@ pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
 pub fn delta_p(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
     let (mean, rms) = (&delta_p.mean, &delta_p.rms);
-    out.clustered("mean", mean.estimate.value, &mean.clustered, signed_percent);
+    let mean = mean.clustered.around(mean.estimate.value);
+    out.estimate("mean", &mean, signed_percent);
     let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
-    out.clustered("RMS", rms.value, &rms.clustered, three_decimals);
+    out.estimate("RMS", &rms.clustered.around(rms.value), three_decimals);
     let [loss, gain] = [delta_p.min, delta_p.max].map(signed_percent);
     out.value("largest loss, largest gain", &loss, &gain);
 }
