@@ -212,7 +212,9 @@ impl ResultSettings {
             Sidecar::At(path) => Some(path.clone()),
             Sidecar::Against(reference) => {
                 let evaluated = self.label_of(model).unwrap_or_else(|| stem(model));
-                let part = self.part.map(|part| format!(".{}", part.in_a_file_name()));
+                let part = self
+                    .part
+                    .map(|part| format!(".{part}").replace('/', "-of-"));
                 let (reference, part) = (stem(reference), part.unwrap_or_default());
                 Some(format!("{evaluated}@{reference}{part}.kls").into())
             }

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use kl_formats::PromptContent;
 use kl_formats::native::MAX_HEADER_BYTES_WITH_PROMPTS;
+use kl_formats::{PromptContent, TextIdentity};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::source::{GROUP_NAMES, is_group_name};
-use super::text::{self, Text};
+use super::text;
 use crate::report::Warning;
 
 /// A prompt, and its line in the file, from 1.
@@ -22,13 +22,13 @@ pub struct PromptLine {
 }
 
 /// Reads the first `max` prompts of a file, or all of them, and returns with them what identifies the
-/// file; its text is no longer needed.
+/// file.
 pub fn read(
     path: &Path,
     max: Option<u32>,
     warnings: &mut Vec<Warning>,
-) -> Result<(Text, Vec<PromptLine>)> {
-    let mut file = text::read(path, warnings)?;
+) -> Result<(TextIdentity, Vec<PromptLine>)> {
+    let file = text::read(path, warnings)?;
     let lines = parse(&file.text, max)
         .map_err(|(line, what)| anyhow!("{}: line {line}: {what}", path.display()))?;
     if lines.is_empty() {
@@ -44,8 +44,7 @@ pub fn read(
             path.display()
         );
     }
-    file.text = String::new();
-    Ok((file, lines))
+    Ok((file.identity, lines))
 }
 
 /// Parses every line that is not empty. The first decides whether all are plain text or JSON. An

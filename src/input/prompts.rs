@@ -5,11 +5,12 @@ use std::fmt::Display;
 use std::fs;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kl_formats::{Groups, MAX_N_CTX, Prompt, PromptContent, WindowSpec, longest_window};
+use kl_formats::{
+    Groups, MAX_N_CTX, Prompt, PromptContent, TextIdentity, WindowSpec, longest_window,
+};
 
 use super::chat_template::ChatTemplate;
 use super::prompt_file::{self, PromptLine};
-use super::text::Text;
 use super::{Plan, PreparedInput, PromptSource, Selection, TemplateChoice};
 use crate::engine::{ContextOptions, Decoder as _, Model};
 use crate::report::Warning;
@@ -17,8 +18,7 @@ use crate::report::Warning;
 /// Prompts that were read, and the chat template if it comes from a file.
 pub struct RawPrompts<'s> {
     pub(super) source: &'s PromptSource,
-    /// The file without its text.
-    pub(super) file: Text,
+    text: TextIdentity,
     lines: Vec<PromptLine>,
     /// The chat template of a file.
     template: Option<String>,
@@ -53,7 +53,7 @@ pub enum GenerationStep {
 impl<'s> RawPrompts<'s> {
     /// Reads the prompts, and the template if it is in a file.
     pub fn read(source: &'s PromptSource, warnings: &mut Vec<Warning>) -> Result<Self> {
-        let (file, lines) = prompt_file::read(&source.path, source.max_prompts, warnings)?;
+        let (text, lines) = prompt_file::read(&source.path, source.max_prompts, warnings)?;
         let template = match &source.template {
             TemplateChoice::File(path) => {
                 let template = fs::read_to_string(path);
@@ -63,7 +63,7 @@ impl<'s> RawPrompts<'s> {
         };
         Ok(Self {
             source,
-            file,
+            text,
             lines,
             template,
         })
@@ -92,7 +92,7 @@ impl<'s> RawPrompts<'s> {
             windows.push(window);
             prompts.push(prompt);
         }
-        self.file.identity.n_tokens = Some(n_tokens);
+        self.text.n_tokens = Some(n_tokens);
         let source = self.source;
         let plan = Plan::of(windows);
         if plan.n_rows() == 0 {
@@ -129,7 +129,7 @@ impl<'s> RawPrompts<'s> {
             longest_window,
             first_scored: first_scored.unwrap_or(0),
             add_bos,
-            text: self.file.identity,
+            text: self.text,
             groups,
             plan,
             prompts: Some(prompts),

@@ -117,11 +117,6 @@ impl Part {
     pub(super) fn has(self, index: usize) -> bool {
         index % self.count as usize == self.index as usize
     }
-
-    /// `1-of-3`.
-    pub fn in_a_file_name(self) -> String {
-        format!("{}-of-{}", self.index, self.count)
-    }
 }
 
 impl From<Shard> for Part {

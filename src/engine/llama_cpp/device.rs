@@ -196,18 +196,18 @@ impl Device {
         // null and lives as long as the process.
         unsafe {
             let function: sys::ggml_backend_dev_get_extra_bufts_t = std::mem::transmute(function);
-            let Some(mut next) = function.map(|list| list(self.0.as_ptr())) else {
-                return Vec::new();
-            };
             let mut found = Vec::new();
-            while !next.is_null()
-                && let Some(buffer_type) = NonNull::new(*next)
-            {
-                found.push(BufferType(buffer_type));
-                next = next.add(1);
+            if let Some(list) = function {
+                let mut next = list(self.0.as_ptr());
+                while !next.is_null()
+                    && let Some(memory) = BufferType::new(*next)
+                {
+                    found.push(memory);
+                    next = next.add(1);
+                }
             }
             if found.iter().any(|memory| memory.name() == "AMX") {
-                return Vec::new();
+                found.clear();
             }
             found
         }
@@ -228,7 +228,7 @@ impl BufferType {
         // SAFETY: the tensor is valid, and so is its buffer.
         unsafe {
             let buffer = NonNull::new(tensor.as_ref().buffer)?;
-            NonNull::new(sys::ggml_backend_buffer_get_type(buffer.as_ptr())).map(Self)
+            Self::new(sys::ggml_backend_buffer_get_type(buffer.as_ptr()))
         }
     }
 

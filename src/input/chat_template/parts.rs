@@ -19,26 +19,23 @@ const PROBE: &str = "kl-probe-of-parts";
 /// A template may treat the messages of one role in another way than those of the next, so each
 /// role is tried by itself.
 pub(super) fn for_template(messages: Value, render: impl Fn(Value) -> Option<String>) -> Value {
-    let roles: BTreeSet<String> = items(&messages)
-        .filter(has_parts)
-        .map(|message| role(&message))
-        .collect();
+    let with_parts = items(&messages).filter(has_parts);
+    let roles: BTreeSet<Value> = with_parts.map(|message| field(&message, "role")).collect();
     if roles.is_empty() {
         return messages;
     }
-    let takes_parts = |of: &String| {
-        let probed = with_content(&messages, has_parts, |message| match role(message) == *of {
-            true => as_part(&Value::from(PROBE)),
-            false => joined(message),
+    let takes_parts = |of: &Value| {
+        let probed = with_content(&messages, |message| match field(message, "role") == *of {
+            _ if !has_parts(message) => None,
+            true => Some(as_part(&Value::from(PROBE))),
+            false => Some(joined(message)),
         });
         is_printed(render(probed))
     };
-    let takers: BTreeSet<&String> = roles.iter().filter(|role| takes_parts(role)).collect();
-    with_content(&messages, has_parts, |message| {
-        match takers.contains(&role(message)) {
-            true => field(message, "content"),
-            false => joined(message),
-        }
+    let others: BTreeSet<&Value> = roles.iter().filter(|role| !takes_parts(role)).collect();
+    with_content(&messages, |message| {
+        let is_joined = has_parts(message) && others.contains(&field(message, "role"));
+        is_joined.then(|| joined(message))
     })
 }
 
@@ -54,9 +51,9 @@ pub(super) fn takes_parts_only(render: impl Fn(Value) -> Option<String>) -> bool
 
 /// The messages with each string as a list of one part.
 pub(super) fn with_parts(messages: &Value) -> Value {
-    let is_text = |message: &Value| field(message, "content").as_str().is_some();
-    with_content(messages, is_text, |message| {
-        as_part(&field(message, "content"))
+    with_content(messages, |message| {
+        let content = field(message, "content");
+        content.as_str().is_some().then(|| as_part(&content))
     })
 }
 
@@ -72,20 +69,16 @@ fn is_printed(text: Option<String>) -> bool {
     text.is_some_and(|text| text.contains(PROBE) && !lists.iter().any(|list| text.contains(list)))
 }
 
-/// The messages with another content, where `is_changed` says so.
-fn with_content(
-    messages: &Value,
-    is_changed: impl Fn(&Value) -> bool,
-    content: impl Fn(&Value) -> Value,
-) -> Value {
-    let changed = items(messages).map(|message| match is_changed(&message) {
-        false => message,
-        true => Value::from_pairs(items(&message).map(|key| {
-            let value = match key.as_str() {
-                Some("content") => content(&message),
-                _ => message.get_item(&key).unwrap_or_default(),
-            };
-            (key, value)
+/// The messages with another content, where `content` gives one.
+fn with_content(messages: &Value, content: impl Fn(&Value) -> Option<Value>) -> Value {
+    let changed = items(messages).map(|message| match content(&message) {
+        None => message,
+        Some(content) => Value::from_pairs(items(&message).map(|key| match key.as_str() {
+            Some("content") => (key, content.clone()),
+            _ => {
+                let value = message.get_item(&key).unwrap_or_default();
+                (key, value)
+            }
         })),
     });
     Value::from_iter(changed)
@@ -99,17 +92,8 @@ fn has_parts(message: &Value) -> bool {
 fn joined(message: &Value) -> Value {
     let parts = field(message, "content");
     let texts = items(&parts).map(|part| field(&part, "text"));
-    let texts: Vec<String> = texts
-        .map(|text| text.as_str().unwrap_or_default().to_owned())
-        .collect();
-    Value::from(texts.join(" "))
-}
-
-fn role(message: &Value) -> String {
-    field(message, "role")
-        .as_str()
-        .unwrap_or_default()
-        .to_owned()
+    let texts = texts.map(|text| text.as_str().unwrap_or_default().to_owned());
+    Value::from(texts.collect::<Vec<_>>().join(" "))
 }
 
 fn field(of: &Value, name: &str) -> Value {
