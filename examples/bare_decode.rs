@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kl::engine::{
-    ContextOptions, Decoder as _, Engine as _, EngineError, LlamaCpp, LogitSource as _, Model as _,
-    ModelOptions, default_calls, follow_log,
+    ContextOptions, Decoder as _, Engine as _, EngineError, LlamaCpp, Model as _, ModelOptions,
+    default_calls, follow_log,
 };
 use kl::input::{Plan, ScoreFrom, Windowing};
+use kl::pipeline::LogitSource as _;
 use kl_formats::Calls;
 
 fn main() -> ExitCode {
@@ -75,7 +76,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         match how {
             None => decoder.decode(window, |decoded| {
                 rows += decoded.len() as u64;
-                Ok::<(), EngineError>(())
+                Ok(())
             })?,
             Some(how) => decoder.decode_states(
                 window,

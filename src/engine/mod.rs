@@ -2,7 +2,7 @@
 //! It knows nothing of KL.
 //!
 //! The rest of the program sees three small traits: an [`Engine`] loads a [`Model`], which states
-//! its [`ModelFacts`], and a [`Decoder`] of that model is a [`LogitSource`]. [`LlamaCpp`] is the real
+//! its [`ModelFacts`], and a [`Decoder`] of that model gives rows of logits. [`LlamaCpp`] is the real
 //! engine; in tests `FakeEngine` needs no model, so that every command runs without one.
 
 mod abort;
@@ -268,61 +268,15 @@ pub trait Model: Tokens {
     }
 }
 
-/// A source of rows of logits, one window at a time.
-pub trait LogitSource {
-    /// Why the source cannot give its rows.
-    type Error;
-
+/// A model's context: decodes windows, and can continue a text.
+pub trait Decoder {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
-    /// Returns true if the rows are log-probabilities with a floor, as llama.cpp's base file holds
-    /// them, and not raw logits.
-    fn is_floored(&self) -> bool {
-        false
-    }
-
-    /// Runs one window from an empty context and hands the rows of its scored positions to `sink`,
-    /// in order: those of one decode call at a time, possibly none, each of
-    /// [`n_vocab`](Self::n_vocab) logits. The rows are gone when `sink` returns.
-    ///
-    /// # Errors
-    /// Why the source has no rows, or what `sink` returned.
-    fn decode<E: From<Self::Error>>(
-        &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        Self: Sized;
-
-    /// Runs several windows as [`decode`](Self::decode) runs one, in fewer calls if the source can:
-    /// `sink` is given the index of the window that the rows belong to, and all rows of one before
-    /// those of the next.
-    ///
-    /// # Errors
-    /// Those of [`decode`](Self::decode).
-    fn decode_all<E: From<Self::Error>>(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        Self: Sized,
-    {
-        for (i, window) in windows.iter().enumerate() {
-            self.decode(window, |rows| sink(i, rows))?;
-        }
-        Ok(())
-    }
-}
-
-/// A model's context: decodes windows, and can continue a text.
-pub trait Decoder: LogitSource<Error = EngineError> {
     /// Runs one decode call: the tokens of a window from position `start` on, after those before
     /// it, which have been decoded by the call before; `start` 0 empties the context first. Returns
     /// the next call's first position, `None` once the last scored position has been decoded, and
-    /// the rows of this call's scored positions. [`LogitSource::decode`] is this in a loop.
+    /// the rows of this call's scored positions, each of [`n_vocab`](Self::n_vocab) logits.
     ///
     /// # Errors
     /// Why the model cannot decode.
@@ -332,7 +286,18 @@ pub trait Decoder: LogitSource<Error = EngineError> {
         start: usize,
     ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError>;
 
-    /// Runs one window as [`LogitSource::decode`] does, in a context created with
+    /// Returns the number of these windows, from the first on, that one call decodes: as many whole
+    /// ones as it holds.
+    fn n_together(&self, windows: &[&WindowSpec]) -> usize;
+
+    /// Runs that many whole windows in one decode call, each as a sequence of its own, and returns the
+    /// rows of their scored positions, one window's after the other's.
+    ///
+    /// # Errors
+    /// Why the model cannot decode.
+    fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError>;
+
+    /// Runs one window, step by step, in a context created with
     /// [`ContextOptions::states`], and hands out the hidden states of each call. `wants_rows` is
     /// given the positions of a call and returns whether the model's own rows are wanted too: if
     /// not, they are not computed where that can be avoided.
@@ -362,21 +327,6 @@ pub trait Decoder: LogitSource<Error = EngineError> {
     ) -> Result<(), E>
     where
         Self: Sized;
-}
-
-/// Runs a window step by step: see [`LogitSource::decode`].
-fn decode_in_steps<E: From<EngineError>>(
-    decoder: &mut impl Decoder,
-    window: &WindowSpec,
-    mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut start = Some(0);
-    while let Some(at) = start {
-        let (next, rows) = decoder.step(window, at)?;
-        sink(&rows)?;
-        start = next;
-    }
-    Ok(())
 }
 
 /// A decode call of a window.

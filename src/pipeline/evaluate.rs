@@ -5,12 +5,11 @@ use std::time::Duration;
 use kl_formats::sidecar::TokenRecord;
 use kl_formats::{Row, WindowSpec};
 
-use super::in_turn::{Progress, Sources, in_turn};
+use super::in_turn::{LogitSource, Progress, Sources, in_turn};
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
 use super::source::Source;
 use super::{Error, Step, Timing};
-use crate::engine::LogitSource;
 use crate::score::{RowPair, floor, score};
 
 /// The scores of a window; `M` is what else the caller measures at each scored position.
@@ -46,10 +45,7 @@ pub fn evaluate<S: LogitSource, M: Send>(
     reference: &ReferenceRows<'_>,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
-) -> Result<Timing, Error>
-where
-    Error: From<S::Error>,
-{
+) -> Result<Timing, Error> {
     let sources = match &reference.source {
         // A stream has one window open at a time.
         Source::Stream(_) => Sources {
@@ -91,10 +87,7 @@ fn evaluate_windows<S: LogitSource, M: Send>(
     n_entries: usize,
     measure: &(impl Fn(&RowPair<'_>) -> M + Sync),
     progress: &mut Progress<'_>,
-) -> Result<Vec<ScoredWindow<M>>, Error>
-where
-    Error: From<S::Error>,
-{
+) -> Result<Vec<ScoredWindow<M>>, Error> {
     for window in &windows {
         check_tokens(&window.spec, source.n_vocab())?;
     }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use kl_formats::WindowSpec;
 
+use super::in_turn::LogitSource;
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
 use super::{Error, Pool};
-use crate::engine::LogitSource;
 
 /// A source of a file's rows.
 pub struct FileRows<'r, 'h> {
@@ -42,8 +42,6 @@ impl<'r, 'h> FileRows<'r, 'h> {
 }
 
 impl LogitSource for FileRows<'_, '_> {
-    type Error = Error;
-
     fn n_vocab(&self) -> usize {
         self.rows.n_vocab
     }
@@ -54,11 +52,11 @@ impl LogitSource for FileRows<'_, '_> {
 
     /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of
     /// the file's window with that number. Windows before it are skipped.
-    fn decode<E: From<Error>>(
+    fn decode(
         &mut self,
         window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let wanted = self.windows.get(&window.window).unwrap_or(window);
         let mut found = self.find(wanted.window)?;
         let (spec, n_rows) = (&found.spec, wanted.n_rows);

@@ -11,7 +11,92 @@ use kl_formats::WindowSpec;
 
 use super::device_clock::DeviceClock;
 use super::{Error, Step, Timing, locked};
-use crate::engine::LogitSource;
+use crate::engine::Decoder;
+
+/// A source of rows of logits, one window at a time: a model's context, or a file.
+pub trait LogitSource {
+    /// Entries in a row.
+    fn n_vocab(&self) -> usize;
+
+    /// Returns true if the rows are log-probabilities with a floor, as llama.cpp's base file holds
+    /// them, and not raw logits.
+    fn is_floored(&self) -> bool {
+        false
+    }
+
+    /// Runs one window from its start and hands the rows of its scored positions to `sink`, in order:
+    /// some at a time, possibly none. The rows are gone when `sink` returns.
+    ///
+    /// # Errors
+    /// Why the source has no rows, or what `sink` returned.
+    fn decode(
+        &mut self,
+        window: &WindowSpec,
+        sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error>;
+
+    /// Runs several windows as [`decode`](Self::decode) runs one, in fewer calls if the source can:
+    /// `sink` is given the index of the window that the rows belong to, and all rows of one before
+    /// those of the next.
+    ///
+    /// # Errors
+    /// Those of [`decode`](Self::decode).
+    fn decode_all(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for (i, window) in windows.iter().enumerate() {
+            self.decode(window, |rows| sink(i, rows))?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Decoder> LogitSource for D {
+    fn n_vocab(&self) -> usize {
+        Decoder::n_vocab(self)
+    }
+
+    fn decode(
+        &mut self,
+        window: &WindowSpec,
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut start = Some(0);
+        while let Some(at) = start {
+            let (next, rows) = self.step(window, at)?;
+            sink(&rows)?;
+            start = next;
+        }
+        Ok(())
+    }
+
+    fn decode_all(
+        &mut self,
+        windows: &[&WindowSpec],
+        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut next = 0;
+        while let Some(window) = windows.get(next) {
+            let n = self.n_together(&windows[next..]).max(1);
+            if n == 1 {
+                self.decode(window, |rows| sink(next, rows))?;
+            } else {
+                let together = &windows[next..next + n];
+                let rows = self.decode_together(together)?;
+                let mut rows = rows.as_slice();
+                for (i, window) in (next..).zip(together) {
+                    let (own, others) = rows.split_at(window.n_rows as usize);
+                    sink(i, own)?;
+                    rows = others;
+                }
+            }
+            next += n;
+        }
+        Ok(())
+    }
+}
 
 /// The sources of a model's rows: `n` of them, each in a thread of its own, where `make` creates
 /// it.
@@ -173,15 +258,12 @@ pub(super) struct Progress<'p> {
 impl Progress<'_> {
     /// Runs windows as [`LogitSource::decode_all`] does, and returns the part of the time that `sink`
     /// took; the rest is noted as decoding.
-    pub(super) fn decode<S: LogitSource>(
+    pub(super) fn decode(
         &mut self,
-        source: &mut S,
+        source: &mut impl LogitSource,
         windows: &[&WindowSpec],
         mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), Error>,
-    ) -> Result<Duration, Error>
-    where
-        Error: From<S::Error>,
-    {
+    ) -> Result<Duration, Error> {
         let (started, mut in_sink) = (Instant::now(), Duration::ZERO);
         let mut call = self.device.map(DeviceClock::begin);
         source.decode_all(windows, |i, rows| {
@@ -191,7 +273,7 @@ impl Progress<'_> {
             in_sink += sink_started.elapsed();
             (self.on_rows)(rows.len())?;
             call = self.device.map(DeviceClock::begin);
-            Ok::<(), Error>(())
+            Ok(())
         })?;
         drop(call);
         self.timing.decode += started.elapsed().saturating_sub(in_sink);

@@ -20,7 +20,7 @@ mod write;
 pub use device_clock::{DeviceClock, DeviceTime};
 pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
 pub use file_rows::FileRows;
-pub use in_turn::Sources;
+pub use in_turn::{LogitSource, Sources};
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
 pub use source::RowsHere;
 pub use states::{RowCheck, StateWriting, write_states};

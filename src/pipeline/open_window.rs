@@ -62,12 +62,12 @@ impl OpenWindow<'_, '_> {
 
     /// Hands `sink` the logits of the next `n` rows, a bounded number at a time: those of stored rows
     /// decoded on all cores, in memory of `used`, and computed ones where they are.
-    pub(super) fn logits<E: From<Error>>(
+    pub(super) fn logits(
         &mut self,
         n: usize,
         used: &Pool<Vec<f32>>,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let at_once = (BYTES_AT_ONCE / (4 * self.of.n_vocab).max(1)).max(1);
         let mut left = n;
         while left > 0 {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use kl_formats::{Calls, Float, WindowSpec, Writer};
 
-use super::in_turn::Sources;
+use super::in_turn::{LogitSource, Sources};
 use super::write::{Written, write_reference};
 use super::{Error, Step};
-use crate::engine::{Decoder, Head, LogitSource, Outputs};
+use crate::engine::{Decoder, Head, Outputs};
 use crate::score::RowError;
 
 /// Rows of a decode call that are compared where not all are.
@@ -177,17 +177,15 @@ struct StateSource<'s, D, H> {
 }
 
 impl<D: Decoder, H: Head> LogitSource for StateSource<'_, D, H> {
-    type Error = Error;
-
     fn n_vocab(&self) -> usize {
         self.writing.n_embd
     }
 
-    fn decode<E: From<Error>>(
+    fn decode(
         &mut self,
         window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let writing = &mut *self.writing;
         let n_embd = writing.n_embd.max(1);
         if let Some(known) = writing.known.remove(&window.window) {
@@ -197,22 +195,15 @@ impl<D: Decoder, H: Head> LogitSource for StateSource<'_, D, H> {
         }
         let to_check = call_to_check(window, writing.calls);
         let wants_rows = |positions: std::ops::Range<usize>| positions.start == to_check;
-        let (mut n_before, mut failed) = (0, None);
-        let decoded = self.decoder.decode_states(window, wants_rows, |outputs| {
+        let mut n_before = 0;
+        self.decoder.decode_states(window, wants_rows, |outputs| {
             if outputs.rows.is_some() {
                 writing.check(window, n_before, outputs)?;
             }
             let states = split(outputs.states, n_embd);
             n_before += states.len();
-            sink(&states).map_err(|error| {
-                failed = Some(error);
-                Error::Interrupted
-            })
-        });
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(decoded?),
-        }
+            sink(&states)
+        })
     }
 }
 

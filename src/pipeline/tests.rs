@@ -14,7 +14,7 @@ use kl_formats::{
 };
 
 use super::*;
-use crate::engine::{Engine, Fake, FakeEngine, LogitSource};
+use crate::engine::{Engine, Fake, FakeEngine};
 use crate::input::{Plan, ScoreFrom, Windowing};
 use crate::score::{RowPair, score};
 

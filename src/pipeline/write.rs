@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use kl_formats::{RowForms, WindowSpec, Writer};
 
-use super::in_turn::{Progress, Sources, in_turn};
+use super::in_turn::{LogitSource, Progress, Sources, in_turn};
 use super::parallel_writer::{OpenOutput, ParallelWriter};
 use super::{Error, Step, Timing, locked};
-use crate::engine::LogitSource;
 
 /// A reference that was written.
 #[derive(Debug)]
@@ -35,10 +34,7 @@ pub fn write_reference<S: LogitSource, W: Write + Send + 'static>(
     windows: &[WindowSpec],
     writer: Writer<W>,
     mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<Written<W>, Error>
-where
-    Error: From<S::Error>,
-{
+) -> Result<Written<W>, Error> {
     let writer = ParallelWriter::start(writer, sources.n, sources.n_windows.max(1));
     let device = sources.device.clone();
     let mut forms = RowForms::default();
@@ -83,10 +79,7 @@ fn write_windows<'w, S: LogitSource>(
     source: &mut S,
     begun: Vec<(&'w WindowSpec, OpenOutput)>,
     progress: &mut Progress<'_>,
-) -> Result<Vec<(&'w WindowSpec, RowForms)>, Error>
-where
-    Error: From<S::Error>,
-{
+) -> Result<Vec<(&'w WindowSpec, RowForms)>, Error> {
     let (windows, mut outputs): (Vec<&WindowSpec>, Vec<OpenOutput>) = begun.into_iter().unzip();
     let waited =
         |outputs: &[OpenOutput]| -> Duration { outputs.iter().map(|output| output.waited).sum() };

@@ -21,8 +21,8 @@ use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::{Row, Scored, result_of};
 use super::settings::ResultSettings;
-use crate::engine::{LogitSource, Tokens};
-use crate::pipeline::{self, Error, ReferenceRows, Sources, Step, Timing};
+use crate::engine::Tokens;
+use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
     DivergentToken, Interrupted, ModelReport, ModelResult, NotAvailable, PromptReport, TimingInfo,
     TokenColumns, Warning, doubts_of_model, judge,
@@ -90,10 +90,7 @@ impl Evaluation<'_> {
         sidecar: Option<SidecarFile>,
         mut rows: ReferenceRows<'_>,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
-    ) -> Result<Evaluated>
-    where
-        Error: From<S::Error>,
-    {
+    ) -> Result<Evaluated> {
         let loaded = self.started.elapsed();
         self.header.model_path = Some(self.path.display().to_string());
         self.header.label = self.settings.label_of(self.path);
@@ -190,10 +187,7 @@ impl Evaluation<'_> {
         log: &mut TokenLog,
         mut until: Option<&mut Until>,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
-    ) -> Result<Outcome, Error>
-    where
-        Error: From<S::Error>,
-    {
+    ) -> Result<Outcome, Error> {
         let (measures, groups) = (self.measures, self.reference.groups.as_ref());
         let mut outcome = Outcome {
             measured: Vec::new(),

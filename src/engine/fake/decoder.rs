@@ -8,9 +8,8 @@ use kl_formats::{Calls, WindowSpec};
 use super::head::{N_EMBD, state_numbers};
 use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
-use crate::engine::{
-    Call, ContextOptions, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, top_token,
-};
+use crate::engine::{Call, ContextOptions, Decoder, EngineError, Outputs, top_token};
+use crate::pipeline::{Error, LogitSource};
 
 /// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
 /// depend on its weights and those tokens.
@@ -45,17 +44,15 @@ impl Fake {
 }
 
 impl LogitSource for Fake {
-    type Error = EngineError;
-
     fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    fn decode<E: From<EngineError>>(
+    fn decode(
         &mut self,
         window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let n_batch = self.n_batch as u32;
         let calls = Calls {
             n_batch,
@@ -129,48 +126,28 @@ impl FakeDecoder {
     }
 }
 
-impl LogitSource for FakeDecoder {
-    type Error = EngineError;
-
+impl Decoder for FakeDecoder {
     fn n_vocab(&self) -> usize {
         self.source.n_vocab
     }
 
-    fn decode<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        decode_in_steps(self, window, sink)
+    fn n_together(&self, windows: &[&WindowSpec]) -> usize {
+        windows.len().min(self.n_seq)
     }
 
-    fn decode_all<E: From<EngineError>>(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut index = 0;
-        for together in windows.chunks(self.n_seq) {
-            // All are decoded before the first of their rows is handed out.
-            let mut rows = Vec::new();
-            for window in together {
-                let mut of_window = Vec::new();
-                self.decode(window, |rows| {
-                    of_window.extend(rows.iter().map(|row| row.to_vec()));
-                    Ok::<_, EngineError>(())
-                })?;
-                rows.push(of_window);
-            }
-            for of_window in rows {
-                sink(index, &slices(&of_window))?;
-                index += 1;
+    fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
+        let mut rows = Vec::new();
+        for window in windows {
+            let mut start = Some(0);
+            while let Some(at) = start {
+                start = self.step(window, at)?.0;
+                rows.append(&mut self.rows);
             }
         }
-        Ok(())
+        self.rows = rows;
+        Ok(slices(&self.rows))
     }
-}
 
-impl Decoder for FakeDecoder {
     fn step(
         &mut self,
         window: &WindowSpec,

@@ -7,9 +7,9 @@ use kl_formats::{Calls, Float, HeadCheck, States, WindowSpec};
 
 use super::{FakeEngine, FakeModel, FakeStates};
 use crate::engine::{
-    ContextOptions, Decoder, Engine, EngineError, Head, LogitSource, Model, ModelOptions, Outputs,
-    default_calls,
+    ContextOptions, Decoder, Engine, EngineError, Head, Model, ModelOptions, Outputs, default_calls,
 };
+use crate::pipeline::LogitSource as _;
 
 const WINDOW_TOKENS: u32 = 23;
 
@@ -149,7 +149,7 @@ fn calls_are_those_of_the_batch() {
     decoder
         .decode(&window(), |rows| {
             n_rows.push(rows.len());
-            Ok::<_, EngineError>(())
+            Ok(())
         })
         .unwrap();
     assert_eq!(n_rows, [0, 4, 5, 5, 3]);
@@ -181,7 +181,7 @@ fn no_call_is_below_64_tokens_unless_a_batch_is_set() {
             let mut lengths = Vec::new();
             let sink = |rows: &[&[f32]]| {
                 lengths.push(rows.len() as u32);
-                Ok::<_, EngineError>(())
+                Ok(())
             };
             decoder.decode(&window, sink).unwrap();
             let least = lengths.iter().min().copied().unwrap();

@@ -8,9 +8,7 @@ use kl_formats::{Calls, WindowSpec};
 use super::LlamaCppModel;
 use super::context::{Batch, Context};
 use super::tap::Tap;
-use crate::engine::{
-    Call, Decoder, EngineError, LogitSource, Outputs, decode_in_steps, last_log_errors, top_token,
-};
+use crate::engine::{Call, Decoder, EngineError, Outputs, last_log_errors, top_token};
 use crate::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -25,32 +23,6 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl LlamaCppDecoder<'_> {
-    /// Returns the number of these windows, from the first on, that one call decodes: as many whole
-    /// ones as it holds.
-    fn n_together(&self, windows: &[&WindowSpec]) -> usize {
-        let mut n_left = u64::from(self.calls.n_batch);
-        let fitting = windows.iter().take_while(|window| {
-            let left = n_left.checked_sub(window.n_decoded());
-            n_left = left.unwrap_or(0);
-            left.is_some()
-        });
-        fitting.take(self.n_seq).count()
-    }
-
-    /// Decodes whole windows in one call, each as a sequence of its own, and returns their rows, one
-    /// window's after the other's.
-    fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
-        self.context.clear();
-        let mut batch = Batch::default();
-        for (sequence, window) in windows.iter().enumerate() {
-            self.model.facts.check_window(window.n_decoded())?;
-            let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
-            batch.push(sequence, &window.tokens, positions, scored as usize);
-        }
-        let first = windows.first().map_or(0, |window| window.window);
-        self.compute(batch, first, 0)
-    }
-
     /// Decodes the tokens of a call, after those before them, and returns the rows of its scored
     /// positions. In a context that shows hidden states, they hold anything unless `wants_rows`.
     fn decode_call(
@@ -96,51 +68,33 @@ impl LlamaCppDecoder<'_> {
     }
 }
 
-impl LogitSource for LlamaCppDecoder<'_> {
-    type Error = EngineError;
-
+impl Decoder for LlamaCppDecoder<'_> {
     fn n_vocab(&self) -> usize {
         self.model.facts.n_vocab as usize
     }
 
-    fn decode<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        decode_in_steps(self, window, sink)
+    fn n_together(&self, windows: &[&WindowSpec]) -> usize {
+        let mut n_left = u64::from(self.calls.n_batch);
+        let fitting = windows.iter().take_while(|window| {
+            let left = n_left.checked_sub(window.n_decoded());
+            n_left = left.unwrap_or(0);
+            left.is_some()
+        });
+        fitting.take(self.n_seq).count()
     }
 
-    fn decode_all<E: From<EngineError>>(
-        &mut self,
-        windows: &[&WindowSpec],
-        mut sink: impl FnMut(usize, &[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut next = 0;
-        while let Some(&window) = windows.get(next) {
-            let together = &windows[next..next + self.n_together(&windows[next..])];
-            match together {
-                [] | [_] => {
-                    self.decode(window, |rows| sink(next, rows))?;
-                    next += 1;
-                }
-                _ => {
-                    let rows = self.decode_together(together)?;
-                    let mut rows = rows.as_slice();
-                    for window in together {
-                        let (own, others) = rows.split_at(window.n_rows as usize);
-                        sink(next, own)?;
-                        rows = others;
-                        next += 1;
-                    }
-                }
-            }
+    fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError> {
+        self.context.clear();
+        let mut batch = Batch::default();
+        for (sequence, window) in windows.iter().enumerate() {
+            self.model.facts.check_window(window.n_decoded())?;
+            let (positions, scored) = (0..window.n_decoded() as usize, window.first_scored);
+            batch.push(sequence, &window.tokens, positions, scored as usize);
         }
-        Ok(())
+        let first = windows.first().map_or(0, |window| window.window);
+        self.compute(batch, first, 0)
     }
-}
 
-impl Decoder for LlamaCppDecoder<'_> {
     fn step(
         &mut self,
         window: &WindowSpec,

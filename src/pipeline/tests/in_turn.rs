@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{ContextOptions, EngineError, Model};
+use crate::engine::{ContextOptions, Model};
 
 /// A device that counts the calls that have begun.
 #[derive(Default)]
@@ -52,17 +52,15 @@ impl OnDevice<'_> {
 }
 
 impl LogitSource for OnDevice<'_> {
-    type Error = EngineError;
-
     fn n_vocab(&self) -> usize {
         self.source.n_vocab
     }
 
-    fn decode<E: From<EngineError>>(
+    fn decode(
         &mut self,
         window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let (device, kept_until) = (self.device, self.kept_until);
         self.source.decode(window, |rows| {
             let turn = locked(&device.turn);

@@ -14,9 +14,8 @@ use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
 
 use super::*;
-use crate::engine::{
-    ContextOptions, Decoder, Engine, Head, LogitSource, Model, OutputHead, Outputs,
-};
+use crate::engine::{ContextOptions, Decoder, Engine, Head, Model, OutputHead, Outputs};
+use crate::pipeline::LogitSource as _;
 
 /// Logical and physical batches: one token, less than a window, all of it, and several physical
 /// batches in a call.
@@ -103,7 +102,7 @@ fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec)
     decoder
         .decode(window, |rows| {
             all.extend(rows.iter().map(|row| row.to_vec()));
-            Ok::<_, EngineError>(())
+            Ok(())
         })
         .unwrap();
     all
