@@ -1,4 +1,4 @@
-//! Two rows of logits in, one [`TokenRecord`](kl_formats::TokenRecord) out: the hot loop.
+//! Two rows of logits in, one [`TokenRecord`] out: the hot loop.
 //!
 //! Let `l` be the reference row and `m` the evaluated one, `L` and `M` their maxima,
 //! `p = softmax(l)`, `q = softmax(m)`, natural logarithms throughout. With `a = l − L`,
@@ -31,7 +31,7 @@
 //!
 //! The NLL and the top token's probability of a row with a floor are those stored, since a base file
 //! holds ln p of the whole softmax; those of a row without one are over its whole vocabulary. Tops
-//! and ranks are over whole rows. [`ref_unknown_p`](kl_formats::TokenRecord::ref_unknown_p) is the most that the reference's
+//! and ranks are over whole rows. [`ref_unknown_p`](TokenRecord::ref_unknown_p) is the most that the reference's
 //! unknown entries can weigh.
 //!
 //! # Passes
@@ -56,7 +56,7 @@
 //!
 //! For small u a term is computed by its series.
 //!
-//! Encoded rows are decoded on the fly, to the f32 values that [`Row::get`](kl_formats::Row::get)
+//! Encoded rows are decoded on the fly, to the f32 values that [`Row::get`]
 //! returns.
 //!
 //! # Accuracy
@@ -126,7 +126,7 @@ thread_local! {
 /// # Panics
 ///
 /// If the rows are empty or of different length, if the next token is not below that length, or
-/// if a floor is not one of [`floor`](floor())'s. These are bugs in the caller: no input leads to
+/// if a floor is not one of [`floor`](fn@floor)'s. These are bugs in the caller: no input leads to
 /// them.
 pub fn score(pair: &RowPair<'_>) -> TokenRecord {
     pair.check();

@@ -164,9 +164,11 @@ impl Clusters {
 
     /// The cluster of each token.
     pub fn of_tokens(&self, runs: &[Run]) -> Vec<Cluster> {
-        let runs = runs.iter();
-        runs.flat_map(|run| repeat_n(self.of_window(run.window), run.n))
-            .collect()
+        let mut clusters = Vec::new();
+        for run in runs {
+            clusters.extend(repeat_n(self.of_window(run.window), run.n));
+        }
+        clusters
     }
 }
 
