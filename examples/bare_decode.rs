@@ -10,11 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kl::engine::{
-    ContextOptions, Decoder as _, Engine as _, EngineError, LlamaCpp, Model as _, ModelOptions,
-    default_calls, follow_log,
+    ContextOptions, Decoder as _, Engine as _, LlamaCpp, Model as _, ModelOptions, default_calls,
+    follow_log,
 };
 use kl::input::{Plan, ScoreFrom, Windowing};
-use kl::pipeline::LogitSource as _;
 use kl_formats::Calls;
 
 fn main() -> ExitCode {
@@ -73,19 +72,12 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
     let plan = Plan::cut(&tokens, &windowing, model.facts().bos()).limited(max_rows);
     let mut rows = 0;
     for window in &plan.windows {
-        match how {
-            None => decoder.decode(window, |decoded| {
-                rows += decoded.len() as u64;
-                Ok(())
-            })?,
-            Some(how) => decoder.decode_states(
-                window,
-                |_| how == "states+logits",
-                |outputs| {
-                    rows += outputs.groups.iter().sum::<usize>() as u64;
-                    Ok::<(), EngineError>(())
-                },
-            )?,
+        let wants_rows = how.is_none_or(|how| how == "states+logits");
+        let mut start = Some(0);
+        while let Some(at) = start {
+            let outputs = decoder.step(window, at, wants_rows)?;
+            rows += outputs.groups.iter().sum::<usize>() as u64;
+            start = outputs.next;
         }
     }
     Ok(rows)

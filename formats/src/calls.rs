@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// Fewest tokens of a call where a window is split into equal ones, unless the window is shorter.
 /// ggml's CPU backend computes the attention of 64 tokens and more with another kernel than that of
 /// fewer, and results move with it: by 0.5 to 1.8 % of a q8_0's mean KLD where the last call of each
@@ -10,16 +12,22 @@ const MIN_EQUAL: u32 = 64;
 
 /// The rule by which a window's tokens are split into decode calls, and these into physical batches:
 /// the tokens that are computed together, on which a row's last bits depend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Calls {
-    /// Most tokens of a call. Where calls are equal, one may have up to 127 all the same.
+    /// Most tokens of a decode call. Where calls are equal, one may have up to 127 all the same.
     pub n_batch: u32,
     /// Most tokens of a physical batch: from 1 to `n_batch`.
     pub n_ubatch: u32,
-    /// False: in steps, as llama.cpp does it. Calls of `n_batch` tokens, the last of the rest, each
-    /// in physical batches of `n_ubatch` tokens, the last of the rest. True: as few calls as there
-    /// can be of at most `n_batch` and at least 64 tokens, in sizes that differ by one at most, the
-    /// longer ones first. Each is one physical batch.
+    /// True if windows are split into equal calls: as few as there can be of at most `n_batch` and at
+    /// least 64 tokens, in sizes that differ by one at most, the longer ones first, each one physical
+    /// batch. Otherwise into steps, as llama.cpp does it: calls of `n_batch` tokens, the last of the
+    /// rest, each in physical batches of `n_ubatch` tokens, the last of the rest.
+    #[serde(
+        rename = "equal_calls",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
     pub is_equal: bool,
 }
 

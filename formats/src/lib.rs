@@ -64,9 +64,11 @@
 //! #         sha256: hex(&Sha256::digest(tensor)),
 //! #     },
 //! #     then: vec![],
-//! #     n_batch: 2,
-//! #     n_ubatch: 2,
-//! #     equal_calls: false,
+//! #     calls: Calls {
+//! #         n_batch: 2,
+//! #         n_ubatch: 2,
+//! #         is_equal: false,
+//! #     },
 //! #     check: HeadCheck::default(),
 //! # });
 //! # let target = Target::new(Kind::Kl, Some(Encoding::Hidden))?;
@@ -79,8 +81,7 @@
 //!     let mut head = Vec::new();
 //!     std::io::Read::read_to_end(&mut file.head(), &mut head)?;
 //!     let window = file.window(0)?;
-//!     let mut states = Vec::new();
-//!     file.read_states(0, 0..window.n_rows, &mut None, &mut states)?; // n_rows x n_embd numbers
+//!     let states = file.read_states(0, 0..window.n_rows, &mut None)?; // n_rows x n_embd numbers
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

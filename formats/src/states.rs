@@ -32,13 +32,10 @@ pub struct States {
     pub head: HeadTensor,
     /// The steps that follow the product, in order.
     pub then: Vec<HeadStep>,
-    /// Most tokens of a decode call.
-    pub n_batch: u32,
-    /// Most tokens of a physical batch: their states were multiplied with the head together.
-    pub n_ubatch: u32,
-    /// True if windows were split into equal calls, where that makes a difference.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub equal_calls: bool,
+    /// The rule by which windows were split. The states of a physical batch were multiplied with the
+    /// head together.
+    #[serde(flatten)]
+    pub calls: Calls,
     /// The distance of the computed rows from the model's own.
     pub check: HeadCheck,
 }
@@ -128,28 +125,14 @@ impl States {
     /// its stored rows, in order, that cover all of them. ggml's products may differ in the last
     /// bits with the number of columns, so a reader should use the same.
     pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
-        let calls = self.calls();
-        let (first, n_rows) = (u64::from(window.first_scored), window.n_rows);
-        let n_tokens = first + u64::from(n_rows);
-        let mut next = 0;
-        std::iter::from_fn(move || {
-            let start = next;
-            if start >= n_rows {
-                return None;
-            }
-            let batch = calls.batch(n_tokens, first + u64::from(start));
-            next = u32::try_from(batch.end - first).unwrap_or(n_rows);
-            Some(start..next)
-        })
-    }
-
-    /// Returns the rule by which windows were split.
-    pub fn calls(&self) -> Calls {
-        Calls {
-            n_batch: self.n_batch,
-            n_ubatch: self.n_ubatch,
-            is_equal: self.equal_calls,
-        }
+        let first = u64::from(window.first_scored);
+        let n_tokens = first + u64::from(window.n_rows);
+        let batches = self.calls.batches(n_tokens);
+        // No more than the window has rows, which a u32 counts.
+        let index = move |position: u64| position.saturating_sub(first) as u32;
+        batches
+            .map(move |batch| index(batch.start)..index(batch.end))
+            .filter(|group| !group.is_empty())
     }
 
     /// Bytes of what is stored of the head: its tensor, then the steps' values, f32.
@@ -166,8 +149,8 @@ impl States {
         if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
             return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
         }
-        if !(1..=self.n_batch).contains(&self.n_ubatch) {
-            let (n_batch, n_ubatch) = (self.n_batch, self.n_ubatch);
+        let (n_batch, n_ubatch) = (self.calls.n_batch, self.calls.n_ubatch);
+        if !(1..=n_batch).contains(&n_ubatch) {
             return Some(format!("n_ubatch {n_ubatch}, not 1 to n_batch {n_batch}"));
         }
         if self.state_type == Float::F64 {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kl_formats::{
-    CheckRow, Encoding, Float, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary, Result,
-    SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex,
+    Calls, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Header, Kind, ReferenceSummary,
+    Result, SidecarHeader, SidecarWriter, States, Target, TokenRecord, WindowSpec, Writer, hex,
 };
 use sha2::{Digest, Sha256};
 
@@ -80,9 +80,11 @@ fn hidden(disk: Disk) -> Result<Disk> {
             sha256: hex(&Sha256::digest(tensor)),
         },
         then: Vec::new(),
-        n_batch: 4,
-        n_ubatch: 4,
-        equal_calls: false,
+        calls: Calls {
+            n_batch: 4,
+            n_ubatch: 4,
+            is_equal: false,
+        },
         check: HeadCheck {
             rows: vec![CheckRow {
                 window: 0,

@@ -186,14 +186,12 @@ fn read_states(reader: &NativeReader, states: &States, windows: &[WindowEntry]) 
         (0..reader.n_blocks(i)).for_each(|b| reader.prefetch(i, b));
         let mut last = None;
         let n_embd = states.n_embd as usize;
-        let (mut group, mut first, mut n_rows) = (Vec::new(), Vec::new(), 0);
+        let mut n_rows = 0;
         for rows in states.groups(entry) {
             assert_eq!(rows.start, n_rows);
             n_rows = rows.end;
-            group.clear();
-            first.clear();
-            reader.read_states(i, rows.clone(), &mut last, &mut group)?;
-            reader.read_states(i, rows.start..rows.start + 1, &mut last, &mut first)?;
+            let group = reader.read_states(i, rows.clone(), &mut last)?;
+            let first = reader.read_states(i, rows.start..rows.start + 1, &mut last)?;
             assert_eq!(group.len(), rows.len() * n_embd);
             let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
             assert!(first.len() == n_embd && first.iter().zip(&group).all(is_same));

@@ -312,11 +312,11 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             Some(here) => here.is_on_device(),
             None => ref_is_offloaded,
         };
-        rows.device = computes_reference.then(|| device.clone());
+        rows.source.device = computes_reference.then(|| device.clone());
         rows.n_entries = n_compared as usize;
         let rows = rows.choose(run.max_rows, header.shard, header.until.is_some());
 
-        let contexts = rows.contexts.clone();
+        let contexts = rows.source.contexts.clone();
         let make = || {
             let decoder = model.decoder(&options)?;
             if let Some(reference) = ref_model {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Error;
 
-use crate::pipeline;
+use crate::pipeline::{self, Step};
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
 
@@ -209,6 +209,18 @@ impl Phase<'_> {
     /// Reports that a window is done.
     pub fn window(&self, mean_kld: Option<f64>) {
         self.watch.event(&Event::Window { mean_kld });
+    }
+
+    /// Reports a step of writing.
+    ///
+    /// # Errors
+    /// [`pipeline::Error::Interrupted`] if the observer wants to stop.
+    pub fn step<W>(&self, step: Step<W>) -> Result<(), pipeline::Error> {
+        match step {
+            Step::Rows(n) => self.rows(n),
+            Step::Window(_) => self.window(None),
+        }
+        self.watch.check()
     }
 }
 

@@ -83,9 +83,9 @@ pub fn read_windows(reference: &Reference, watch: &Watch<'_>) -> Result<Vec<Wind
 ///
 /// # Errors
 /// Those of `make` and of the file, and rows that are not those of the model that wrote it.
-pub fn open_rows<'h, H: Head + 'h>(
+pub fn open_rows<'h>(
     reference: Reference,
-    make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+    make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     watch: &Watch<'_>,
 ) -> Result<ReferenceRows<'h>, pipeline::Error> {
     let path = reference.path().display().to_string();

@@ -11,7 +11,6 @@ mod error;
 #[cfg(test)]
 mod fake;
 pub mod gguf;
-mod head;
 mod llama_cpp;
 mod log;
 pub mod memory;
@@ -23,10 +22,9 @@ use abort::while_loading;
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 #[cfg(test)]
-pub use fake::{Fake, FakeDecoder, FakeEngine, FakeHead, FakeModel, FakeStates};
-pub use head::{Head, OutputHead, Outputs};
+pub use fake::{Fake, FakeDecoder, FakeEngine, FakeModel, FakeStates};
 pub use llama_cpp::rpc::{connected as servers, on_wait};
-pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppHead, LlamaCppModel};
+pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppModel};
 use log::last_log_errors;
 pub use log::{follow_log, lock_has_failed};
 pub use model_options::{
@@ -48,11 +46,6 @@ pub const LLAMA_CPP_VERSION: &str = "llama-cpp-sys-2 0.1.160";
 pub trait Engine {
     /// A loaded model.
     type Model<'e>: Model + Sync
-    where
-        Self: 'e;
-
-    /// The head that computes rows of hidden states without a model.
-    type Head<'e>: Head
     where
         Self: 'e;
 
@@ -110,7 +103,7 @@ pub trait Engine {
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-    ) -> Result<Self::Head<'_>, EngineError>;
+    ) -> Result<Box<dyn Head + '_>, EngineError>;
 }
 
 /// The tokens of a vocabulary, one by one.
@@ -205,11 +198,6 @@ pub trait Model: Tokens {
     where
         Self: 'm;
 
-    /// The head that computes rows of hidden states where this model computes its own.
-    type Head<'m>: Head
-    where
-        Self: 'm;
-
     /// The facts about the model.
     fn facts(&self) -> &ModelFacts;
 
@@ -226,24 +214,25 @@ pub trait Model: Tokens {
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
 
-    /// Finds out what makes rows of its hidden states, by decoding one token.
+    /// Describes the hidden states of a context that decodes in `calls`, as f32 numbers and
+    /// unchecked, and what makes rows of them, which decoding one token shows. The hash of the head
+    /// is [`head_sha256`](Self::head_sha256), and empty here.
     ///
     /// # Errors
     /// Why it cannot be decoded, or what follows the head that `kl` cannot repeat.
-    fn output_head(&self) -> Result<OutputHead, EngineError>;
+    fn states(&self, calls: Calls) -> Result<States, EngineError>;
 
-    /// The same with the SHA-256 of the head's matrix, which is empty otherwise: all of the matrix is
-    /// read for it, once.
+    /// The SHA-256 (hex) of the head's matrix, all of which is read for it, once.
     ///
     /// # Errors
-    /// Those of [`output_head`](Self::output_head), or a file that cannot be read.
-    fn hashed_head(&self) -> Result<OutputHead, EngineError>;
+    /// Those of [`states`](Self::states), or a file that cannot be read.
+    fn head_sha256(&self) -> Result<String, EngineError>;
 
     /// Reads the head's matrix as it stands in the model's file, then the values of the steps that
     /// follow the product, f32.
     ///
     /// # Errors
-    /// Those of [`output_head`](Self::output_head), or a file that cannot be opened.
+    /// Those of [`states`](Self::states), or a file that cannot be opened.
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError>;
 
     /// Prepares the head of stored states on the device that computes this model's own. `section`
@@ -257,7 +246,7 @@ pub trait Model: Tokens {
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-    ) -> Result<Self::Head<'_>, EngineError>;
+    ) -> Result<Box<dyn Head + '_>, EngineError>;
 
     /// Drops the last model of a program, which may skip work that the system does faster when the
     /// process ends.
@@ -274,17 +263,18 @@ pub trait Decoder {
     fn n_vocab(&self) -> usize;
 
     /// Runs one decode call: the tokens of a window from position `start` on, after those before
-    /// it, which have been decoded by the call before; `start` 0 empties the context first. Returns
-    /// the next call's first position, `None` once the last scored position has been decoded, and
-    /// the rows of this call's scored positions, each of [`n_vocab`](Self::n_vocab) logits.
+    /// it, which have been decoded by the call before; `start` 0 empties the context first. A context
+    /// that shows hidden states ([`ContextOptions::states`]) does not compute rows that are not
+    /// wanted, where that can be avoided.
     ///
     /// # Errors
-    /// Why the model cannot decode.
+    /// Why the model cannot decode, or shows no states.
     fn step(
         &mut self,
         window: &WindowSpec,
         start: usize,
-    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError>;
+        wants_rows: bool,
+    ) -> Result<Outputs<'_>, EngineError>;
 
     /// Returns the number of these windows, from the first on, that one call decodes: as many whole
     /// ones as it holds.
@@ -296,22 +286,6 @@ pub trait Decoder {
     /// # Errors
     /// Why the model cannot decode.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError>;
-
-    /// Runs one window, step by step, in a context created with
-    /// [`ContextOptions::states`], and hands out the hidden states of each call. `wants_rows` is
-    /// given the positions of a call and returns whether the model's own rows are wanted too: if
-    /// not, they are not computed where that can be avoided.
-    ///
-    /// # Errors
-    /// Why the model cannot decode or shows no states, or what `sink` returned.
-    fn decode_states<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        wants_rows: impl Fn(Range<usize>) -> bool,
-        sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        Self: Sized;
 
     /// Appends `n` tokens to those of `window`, which holds at least one: each is the most probable next
     /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
@@ -327,6 +301,39 @@ pub trait Decoder {
     ) -> Result<(), E>
     where
         Self: Sized;
+}
+
+/// The outputs of one decode call, for its scored positions in order.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// Where the window's next call starts; `None` once the last scored position is decoded.
+    pub next: Option<usize>,
+    /// The rows, n x n_vocab logits; none if they were not wanted.
+    pub rows: Vec<&'a [f32]>,
+    /// The hidden states, n x n_embd, of a context that shows them.
+    pub states: Vec<f32>,
+    /// The number of positions in each physical batch, without batches that hold none: the model
+    /// computed the rows of each by one product.
+    pub groups: Vec<usize>,
+}
+
+/// The output head of a model, ready to compute rows of logits from hidden states: one product, then
+/// the steps that follow it in some architectures.
+pub trait Head: Send {
+    /// The rows of `states`, n x n_embd: n x n_vocab logits, valid until the next call. Kernels sum
+    /// in another order for another n: to the bit, rows are the model's where n is the number of
+    /// states that its own physical batch had.
+    ///
+    /// # Errors
+    /// A number of states that is not whole, or why the device cannot compute them.
+    fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError>;
+
+    /// Where the rows are computed: `CPU`, `CUDA0`.
+    fn device(&self) -> String;
+
+    /// Returns true if it uses the matrix of a loaded model, and so has no memory of its own for
+    /// one.
+    fn is_shared(&self) -> bool;
 }
 
 /// A decode call of a window.
@@ -357,14 +364,12 @@ impl Call {
 
     /// Counts the scored positions in each physical batch, without batches that hold none.
     fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
-        let mut groups = Vec::new();
-        let mut start = self.positions.start.max(self.scored_start);
-        while start < self.positions.end {
-            let end = calls.batch(window.n_decoded(), start as u64).end as usize;
-            groups.push(end - start);
-            start = end;
-        }
-        groups
+        let start = self.positions.start.max(self.scored_start) as u64;
+        let end = self.positions.end as u64;
+        let n_scored =
+            |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
+        let batches = calls.batches(window.n_decoded()).map(n_scored);
+        batches.filter(|&n| n > 0).map(|n| n as usize).collect()
     }
 }
 

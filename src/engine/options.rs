@@ -25,7 +25,7 @@ pub struct ContextOptions {
     pub type_k: CacheType,
     /// Type of the V cache.
     pub type_v: CacheType,
-    /// True if the context shows hidden states, for [`super::Decoder::decode_states`].
+    /// True if the context shows hidden states, for [`super::Decoder::step`].
     pub states: bool,
 }
 

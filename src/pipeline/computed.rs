@@ -13,14 +13,13 @@ use kl_formats::{ReadBlocks as _, Row, RowBlock, WindowSpec};
 use rayon::prelude::*;
 
 use super::device_clock::DeviceClock;
-use super::reference_rows::ReferenceRows;
-use super::source::Source;
+use super::source::{Origin, ReferenceSource};
 use super::{Error, locked, rows_per_task};
 use crate::engine::Decoder;
 
 /// The rows of an open window, and how far they are used.
 pub(super) struct Computed<'r, 'h> {
-    of: &'r ReferenceRows<'h>,
+    source: &'r ReferenceSource<'h>,
     /// The index of the window in the reference.
     window: usize,
     /// The row of the window that is used next. A product of which no row is used is not computed.
@@ -29,9 +28,8 @@ pub(super) struct Computed<'r, 'h> {
     end: usize,
     /// Logits of the rows from `next` to `end`, at the end of those of the last batch.
     left: Vec<f32>,
-    /// Of hidden states: the piece of the file that was read last, and the states of the last product.
+    /// Of hidden states: the piece of the file that was read last.
     piece: Option<RowBlock>,
-    states: Vec<f32>,
     /// Of a second model: a context, given back in the end, and where its next decode call starts;
     /// `None` after the last.
     context: Option<Box<dyn Decoder + Send + 'h>>,
@@ -39,57 +37,17 @@ pub(super) struct Computed<'r, 'h> {
 }
 
 impl<'r, 'h> Computed<'r, 'h> {
-    pub(super) fn new(
-        of: &'r ReferenceRows<'h>,
-        window: usize,
-        context: Option<Box<dyn Decoder + Send + 'h>>,
-    ) -> Self {
+    pub(super) fn new(source: &'r ReferenceSource<'h>, window: usize) -> Self {
         Self {
-            of,
+            source,
             window,
             next: 0,
             end: 0,
             left: Vec::new(),
             piece: None,
-            states: Vec::new(),
-            context,
+            context: source.contexts.take(),
             start: Some(0),
         }
-    }
-
-    /// Hands `use_rows` the next rows, at most `n` and all of one batch, and returns how many.
-    pub(super) fn some(
-        &mut self,
-        n: usize,
-        spec: &WindowSpec,
-        in_reading: &mut Duration,
-        mut use_rows: impl FnMut(&[&[f32]]),
-    ) -> Result<usize, Error> {
-        let n_vocab = self.of.n_vocab.max(1);
-        if self.next < self.end {
-            let first = self.left.len() - (self.end - self.next) * n_vocab;
-            let left = self.left[first..].chunks_exact(n_vocab);
-            let rows: Vec<&[f32]> = left.take(n).collect();
-            use_rows(&rows);
-            self.next += rows.len();
-            return Ok(rows.len());
-        }
-        let started = Instant::now();
-        let (mut in_use, mut n_used) = (Duration::ZERO, 0);
-        let mut left = mem::take(&mut self.left);
-        left.clear();
-        self.compute(spec, &mut |rows| {
-            let started = Instant::now();
-            let (now, later) = rows.split_at(n.min(rows.len()));
-            use_rows(now);
-            n_used = now.len();
-            in_use = started.elapsed();
-            later.iter().for_each(|row| left.extend_from_slice(row));
-        })?;
-        self.left = left;
-        self.next += n_used;
-        *in_reading += started.elapsed().saturating_sub(in_use);
-        Ok(n_used)
     }
 
     /// Applies `of_row` to the next `n` rows, each with its index among them, on all cores.
@@ -100,14 +58,40 @@ impl<'r, 'h> Computed<'r, 'h> {
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
+        let n_vocab = self.source.n_vocab.max(1);
+        let min_len = rows_per_task(n_vocab);
         let mut made = Vec::with_capacity(n);
-        let min_len = rows_per_task(self.of.n_vocab);
-        while made.len() < n {
+        let mut use_rows = |rows: &[&[f32]]| {
             let first = made.len();
-            self.some(n - first, spec, in_reading, |rows| {
-                let rows = rows.par_iter().enumerate().with_min_len(min_len);
-                made.par_extend(rows.map(|(i, row)| of_row(first + i, Row::F32(row))));
+            let rows = rows.par_iter().enumerate().with_min_len(min_len);
+            made.par_extend(rows.map(|(i, row)| of_row(first + i, Row::F32(row))));
+        };
+        let end = self.next + n;
+        while self.next < end {
+            let wanted = end - self.next;
+            if self.next < self.end {
+                let first = self.left.len() - (self.end - self.next) * n_vocab;
+                let left = self.left[first..].chunks_exact(n_vocab);
+                let rows: Vec<&[f32]> = left.take(wanted).collect();
+                use_rows(&rows);
+                self.next += rows.len();
+                continue;
+            }
+            let started = Instant::now();
+            let (mut in_use, mut n_used) = (Duration::ZERO, 0);
+            let mut left = mem::take(&mut self.left);
+            left.clear();
+            self.compute(spec, &mut |rows| {
+                let started = Instant::now();
+                let (now, later) = rows.split_at(wanted.min(rows.len()));
+                use_rows(now);
+                n_used = now.len();
+                in_use = started.elapsed();
+                later.iter().for_each(|row| left.extend_from_slice(row));
             })?;
+            self.left = left;
+            self.next += n_used;
+            *in_reading += started.elapsed().saturating_sub(in_use);
         }
         Ok(made)
     }
@@ -119,9 +103,9 @@ impl<'r, 'h> Computed<'r, 'h> {
         spec: &WindowSpec,
         use_rows: &mut dyn FnMut(&[&[f32]]),
     ) -> Result<(), Error> {
-        let of = self.of;
-        let begin = || of.device.as_ref().map(DeviceClock::begin);
-        if let Source::States { file, states, head } = &of.source {
+        let source = self.source;
+        let begin = || source.device.as_ref().map(DeviceClock::begin);
+        if let Origin::States { file, states, head } = &source.origin {
             let mut groups = states.groups(&spec.entry());
             let group = groups.find(|group| group.end as usize > self.next);
             let group = group.ok_or_else(Error::too_few_rows)?;
@@ -129,26 +113,25 @@ impl<'r, 'h> Computed<'r, 'h> {
             let n_read = group.end / per_block - group.start / per_block;
             let skip = self.next - group.start as usize;
             self.end = group.end as usize;
-            self.states.clear();
-            file.read_states(self.window, group, &mut self.piece, &mut self.states)?;
-            of.have_read(n_read as usize);
+            let states = file.read_states(self.window, group, &mut self.piece)?;
+            source.have_read(n_read as usize);
             let mut head = locked(head);
             let call = begin();
-            let logits = head.rows(&self.states)?;
+            let logits = head.rows(&states)?;
             drop(call);
-            let rows: Vec<&[f32]> = logits.chunks_exact(of.n_vocab).skip(skip).collect();
+            let rows: Vec<&[f32]> = logits.chunks_exact(source.n_vocab).skip(skip).collect();
             use_rows(&rows);
             return Ok(());
         }
         let context = self.context.as_mut().ok_or(Error::WorkerLost)?;
         while let Some(start) = self.start {
             let call = begin();
-            let (next, rows) = context.step(spec, start)?;
+            let outputs = context.step(spec, start, true)?;
             drop(call);
             let before = self.end;
-            (self.start, self.end) = (next, before + rows.len());
+            (self.start, self.end) = (outputs.next, before + outputs.rows.len());
             if self.end > self.next {
-                use_rows(&rows[self.next - before..]);
+                use_rows(&outputs.rows[self.next - before..]);
                 return Ok(());
             }
         }
@@ -159,7 +142,7 @@ impl<'r, 'h> Computed<'r, 'h> {
 impl Drop for Computed<'_, '_> {
     fn drop(&mut self) {
         if let Some(context) = self.context.take() {
-            self.of.contexts.give(context);
+            self.source.contexts.give(context);
         }
     }
 }

@@ -8,7 +8,7 @@ use kl_formats::{Row, WindowSpec};
 use super::in_turn::{LogitSource, Progress, Sources, in_turn};
 use super::open_window::OpenWindow;
 use super::reference_rows::ReferenceRows;
-use super::source::Source;
+use super::source::Origin;
 use super::{Error, Step, Timing};
 use crate::score::{RowPair, floor, score};
 
@@ -46,9 +46,9 @@ pub fn evaluate<S: LogitSource, M: Send>(
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
     mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    let sources = match &reference.source {
+    let sources = match &reference.source.origin {
         // A stream has one window open at a time.
-        Source::Stream(_) => Sources {
+        Origin::Stream(_) => Sources {
             n: 1,
             n_windows: 1,
             ..sources
@@ -105,7 +105,7 @@ fn evaluate_windows<S: LogitSource, M: Send>(
     let decoded: Vec<&WindowSpec> = specs.iter().collect();
     let in_sink = progress.decode(source, &decoded, |i, evaluated| {
         let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
-        let ref_is_floored = window.of.is_floored;
+        let ref_is_floored = window.source.is_floored;
         let first = spec.first_scored as usize + scored.rows.len();
         scored.rows.extend(window.map(evaluated.len(), |i, row| {
             let (whole, position) = (evaluated[i], first + i);

@@ -43,11 +43,11 @@ impl<'r, 'h> FileRows<'r, 'h> {
 
 impl LogitSource for FileRows<'_, '_> {
     fn n_vocab(&self) -> usize {
-        self.rows.n_vocab
+        self.rows.source.n_vocab
     }
 
     fn is_floored(&self) -> bool {
-        self.rows.is_floored
+        self.rows.source.is_floored
     }
 
     /// Hands `sink` the logits of a window's rows, a bounded number at a time: all or some of those of

@@ -65,9 +65,9 @@ impl<D: Decoder> LogitSource for D {
     ) -> Result<(), Error> {
         let mut start = Some(0);
         while let Some(at) = start {
-            let (next, rows) = self.step(window, at)?;
-            sink(&rows)?;
-            start = next;
+            let outputs = self.step(window, at, true)?;
+            sink(&outputs.rows)?;
+            start = outputs.next;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub use file_rows::FileRows;
 pub use in_turn::{LogitSource, Sources};
 pub use reference_rows::{ReferenceRows, choose_windows, to_share};
 pub use source::RowsHere;
-pub use states::{RowCheck, StateWriting, write_states};
+pub use states::StateSource;
 pub use write::{Written, write_reference};
 
 use std::sync::{Arc, Mutex};

@@ -12,7 +12,7 @@ use kl_formats::{ReadBlocks, Row, RowBlock, WindowSpec};
 use rayon::prelude::*;
 
 use super::computed::Computed;
-use super::reference_rows::ReferenceRows;
+use super::source::ReferenceSource;
 use super::stream::Stream;
 use super::{Error, Pool, locked, rows_per_task};
 
@@ -22,7 +22,7 @@ const BYTES_AT_ONCE: usize = 16 << 20;
 /// One window, whose rows are compared with the model's as those come.
 pub(super) struct OpenWindow<'r, 'h> {
     pub(super) spec: WindowSpec,
-    pub(super) of: &'r ReferenceRows<'h>,
+    pub(super) source: &'r ReferenceSource<'h>,
     pub(super) rows: WindowRows<'r, 'h>,
     /// The part of its caller's time that reading has taken.
     pub(super) in_reading: Duration,
@@ -30,7 +30,7 @@ pub(super) struct OpenWindow<'r, 'h> {
 
 /// The rows of an open window.
 pub(super) enum WindowRows<'r, 'h> {
-    Blocks(StoredRows<'r>),
+    Blocks(StoredRows<'r, 'h>),
     /// An open window of a stream holds the stream.
     Stream(MutexGuard<'r, Stream>),
     Computed(Computed<'r, 'h>),
@@ -54,30 +54,23 @@ impl OpenWindow<'_, '_> {
     ) -> Result<Vec<T>, Error> {
         let in_reading = &mut self.in_reading;
         match &mut self.rows {
-            WindowRows::Blocks(rows) => rows.map(n, self.of, of_row, in_reading),
+            WindowRows::Blocks(rows) => rows.map(n, of_row, in_reading),
             WindowRows::Stream(rows) => rows.map(n, of_row, in_reading),
             WindowRows::Computed(rows) => rows.map(n, &self.spec, of_row, in_reading),
         }
     }
 
-    /// Hands `sink` the logits of the next `n` rows, a bounded number at a time: those of stored rows
-    /// decoded on all cores, in memory of `used`, and computed ones where they are.
+    /// Hands `sink` the logits of the next `n` rows, a bounded number at a time, decoded on all cores
+    /// in memory of `used`.
     pub(super) fn logits(
         &mut self,
         n: usize,
         used: &Pool<Vec<f32>>,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let at_once = (BYTES_AT_ONCE / (4 * self.of.n_vocab).max(1)).max(1);
+        let at_once = (BYTES_AT_ONCE / (4 * self.source.n_vocab).max(1)).max(1);
         let mut left = n;
         while left > 0 {
-            if let WindowRows::Computed(rows) = &mut self.rows {
-                let mut done = Ok(());
-                let spec = &self.spec;
-                left -= rows.some(left, spec, &mut self.in_reading, |rows| done = sink(rows))?;
-                done?;
-                continue;
-            }
             let decoded = self.map(left.min(at_once), |_, row| {
                 let mut logits = used.take().unwrap_or_default();
                 logits.resize(row.len(), 0.0);
@@ -94,7 +87,8 @@ impl OpenWindow<'_, '_> {
 }
 
 /// The stored rows of a window, and how far they are used.
-pub(super) struct StoredRows<'r> {
+pub(super) struct StoredRows<'r, 'h> {
+    source: &'r ReferenceSource<'h>,
     blocks: &'r dyn ReadBlocks,
     /// The index of the window in the file.
     window: usize,
@@ -104,9 +98,15 @@ pub(super) struct StoredRows<'r> {
     carried: Option<(u32, RowBlock)>,
 }
 
-impl<'r> StoredRows<'r> {
-    pub(super) fn new(blocks: &'r dyn ReadBlocks, window: usize, n_rows: u32) -> Self {
+impl<'r, 'h> StoredRows<'r, 'h> {
+    pub(super) fn new(
+        source: &'r ReferenceSource<'h>,
+        blocks: &'r dyn ReadBlocks,
+        window: usize,
+        n_rows: u32,
+    ) -> Self {
         Self {
+            source,
             blocks,
             window,
             n_rows: n_rows as usize,
@@ -118,11 +118,11 @@ impl<'r> StoredRows<'r> {
     fn map<T: Send>(
         &mut self,
         n: usize,
-        of: &ReferenceRows<'_>,
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
-        let (blocks, window, first, end) = (self.blocks, self.window, self.used, self.used + n);
+        let (source, blocks, window) = (self.source, self.blocks, self.window);
+        let (first, end) = (self.used, self.used + n);
         if end > self.n_rows {
             return Err(Error::too_few_rows());
         }
@@ -140,7 +140,7 @@ impl<'r> StoredRows<'r> {
             let here = locked(&before).take_if(|(carried, _)| *carried == number);
             let block = match here {
                 Some((_, block)) => block,
-                None => blocks.block(window, number, of.blocks.take())?,
+                None => blocks.block(window, number, source.blocks.take())?,
             };
             add(&read_ns, started);
             let start = number as usize * per_block;
@@ -153,7 +153,7 @@ impl<'r> StoredRows<'r> {
             if carries && number + 1 == numbers.end {
                 *locked(&after) = Some((number, block));
             } else {
-                of.blocks.give(block);
+                source.blocks.give(block);
             }
             add(&all_ns, started);
             Ok(made)
@@ -168,7 +168,7 @@ impl<'r> StoredRows<'r> {
         let share = read_ns.into_inner() as f64 / all_ns.into_inner().max(1) as f64;
         *in_reading += started.elapsed().mul_f64(share.min(1.0));
         // A carried block counts once all of it is used.
-        of.have_read(numbers.len() - usize::from(carries));
+        source.have_read(numbers.len() - usize::from(carries));
 
         let mut all = Vec::with_capacity(n);
         for block in made {
@@ -190,6 +190,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine as _, FakeEngine};
+    use crate::pipeline::ReferenceRows;
 
     /// Two blocks of a row each, which can only be read at the same time.
     #[derive(Debug, Default)]

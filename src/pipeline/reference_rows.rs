@@ -2,44 +2,29 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use kl_formats::{
-    ReadBlocks, Reference, RowBlock, Shard, States, TokenRecord, Values, WindowSpec, n_rows,
-};
+use kl_formats::{Reference, Shard, States, TokenRecord, WindowSpec, n_rows};
 
 use super::computed::Computed;
-use super::device_clock::DeviceClock;
 use super::open_window::{OpenWindow, StoredRows, WindowRows};
-use super::source::{RowsHere, Source};
-use super::{Error, Pool, Timing, locked};
-use crate::engine::{Decoder, EngineError, Head};
+use super::source::{Origin, ReferenceSource, RowsHere};
+use super::{Error, Timing, locked};
+use crate::engine::{EngineError, Head};
 use crate::input::{DEFAULT_SEED, Part, shuffled};
-
-/// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
-/// each.
-const BLOCKS_AHEAD: usize = 64;
 
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
 /// file, unless some are chosen.
 pub struct ReferenceRows<'h> {
-    pub(super) source: Source<'h>,
-    order: Mutex<Order>,
+    /// The rows.
+    pub source: ReferenceSource<'h>,
+    /// The windows that are still to come, by their indices in the file.
+    order: Mutex<VecDeque<usize>>,
     /// The number of rows of each window, in the order of the file, if it has a list of them.
     rows_per_window: Option<Vec<u32>>,
     /// True if the windows are in random order already, or in one that cannot be changed.
     is_shuffled: bool,
-    /// Measures the accelerator that computes the rows, if one does.
-    pub device: Option<DeviceClock>,
-    /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
-    /// has one window open at a time, and so needs one of them.
-    pub contexts: Pool<Box<dyn Decoder + Send + 'h>>,
-    /// Blocks whose memory can be used again.
-    pub(super) blocks: Pool<RowBlock>,
-    pub(super) n_vocab: usize,
-    /// True if the rows are log-probabilities with a floor.
-    pub(super) is_floored: bool,
     /// The windows that are still wanted, by their numbers, each as it is to be handed out; `None`:
     /// all, as the file has them.
     wanted: Option<Mutex<HashMap<u32, WindowSpec>>>,
@@ -57,70 +42,26 @@ pub struct ReferenceRows<'h> {
     pub here: Option<RowsHere>,
 }
 
-/// The windows that are still to come, by their indices in the file.
-struct Order {
-    windows: VecDeque<usize>,
-    /// Those whose blocks the system has not been asked for, and the next block of the first.
-    not_asked: VecDeque<usize>,
-    next_block: u32,
-    /// Blocks asked for and not yet read.
-    ahead: usize,
-}
-
-impl Order {
-    fn new(windows: Vec<usize>) -> Mutex<Self> {
-        Mutex::new(Self {
-            not_asked: windows.clone().into(),
-            windows: windows.into(),
-            next_block: 0,
-            ahead: 0,
-        })
-    }
-
-    /// Counts `read` more blocks as read, and asks for the next ones, a bounded number ahead.
-    fn prefetch(&mut self, blocks: &dyn ReadBlocks, read: usize) {
-        self.ahead = self.ahead.saturating_sub(read);
-        while self.ahead < BLOCKS_AHEAD
-            && let Some(&window) = self.not_asked.front()
-        {
-            if self.next_block == blocks.n_blocks(window) {
-                self.not_asked.pop_front();
-                self.next_block = 0;
-            } else {
-                blocks.prefetch(window, self.next_block);
-                self.next_block += 1;
-                self.ahead += 1;
-            }
-        }
-    }
-}
-
 impl<'h> ReferenceRows<'h> {
     /// Opens the rows of `reference`. Where it holds hidden states, `make` prepares the head that
     /// makes rows of them, and a check shows whether it makes the right ones.
     ///
     /// # Errors
     /// Those of `make` and of the file; hidden states that give other rows than their model.
-    pub fn open<H: Head + 'h>(
+    pub fn open(
         reference: Reference,
-        make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+        make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     ) -> Result<Self, Error> {
         let about = reference.about();
-        let (n_vocab, values) = (about.n_vocab as usize, about.values);
         let (n_windows, n_rows) = (about.n_windows.map(u64::from), about.n_rows);
         let is_shuffled = reference.is_shuffled();
         let rows_per_window = rows_per_window(&reference);
-        let (source, here) = Source::open(reference, make)?;
+        let (source, here) = ReferenceSource::open(reference, make)?;
         let all = rows_per_window.as_ref().map_or(0, Vec::len);
-        Ok(Self {
+        let rows = Self {
             source,
-            order: Order::new((0..all).collect()),
+            order: Mutex::default(),
             is_shuffled,
-            device: None,
-            contexts: Pool::default(),
-            blocks: Pool::default(),
-            n_vocab,
-            is_floored: values == Values::FlooredLogProbabilities,
             wanted: None,
             n_windows,
             n_rows: n_rows.filter(|_| rows_per_window.is_some()),
@@ -128,7 +69,8 @@ impl<'h> ReferenceRows<'h> {
             max_rows: u64::MAX,
             n_entries: usize::MAX,
             here,
-        })
+        };
+        Ok(rows.at((0..all).collect()))
     }
 
     /// Reads at most `max_rows` rows, and of the windows that hold them only the part `shard`. A stream
@@ -160,15 +102,14 @@ impl<'h> ReferenceRows<'h> {
             Some(rows) => (Some(order.len() as u64), Some(count(rows, &order))),
             None => (self.n_windows.filter(|_| max_rows == u64::MAX), None),
         };
-        if let Source::Stream(stream) = &self.source {
+        if let Origin::Stream(stream) = &self.source.origin {
             locked(stream).max_rows = max_rows;
         }
         Self {
-            order: Order::new(order),
             n_windows,
             n_rows,
             max_rows,
-            ..self
+            ..self.at(order)
         }
     }
 
@@ -186,20 +127,21 @@ impl<'h> ReferenceRows<'h> {
         let n_rows = n_rows(&windows);
         let by_number = windows.into_iter().map(|spec| (spec.window, spec));
         Self {
-            order: Order::new(indices),
             n_windows: Some(n_windows),
             n_rows: Some(n_rows),
             wanted: Some(Mutex::new(by_number.collect())),
             max_rows: max_rows.unwrap_or(u64::MAX),
-            ..self
+            ..self.at(indices)
         }
     }
 
     /// Reads the windows at these indices, in their order; a stream keeps its own.
     #[must_use]
-    pub fn at(self, indices: Vec<usize>) -> Self {
-        let order = Order::new(indices);
-        Self { order, ..self }
+    pub fn at(mut self, indices: Vec<usize>) -> Self {
+        let order: VecDeque<usize> = indices.into();
+        self.source.read_in_order(order.clone());
+        self.order = Mutex::new(order);
+        self
     }
 
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
@@ -235,44 +177,35 @@ impl<'h> ReferenceRows<'h> {
                 );
                 return Err(Error::inconsistent(&found));
             }
-            self.skip_window()?;
+            match &self.source.origin {
+                Origin::Stream(stream) => _ = locked(stream).next_window()?,
+                _ => _ = locked(&self.order).pop_front(),
+            }
             n_kept += n_rows;
             n_windows += 1;
         }
+        self.source.read_in_order(locked(&self.order).clone());
         self.n_windows = self.n_windows.map(|n| n.saturating_sub(n_windows));
         self.n_rows = self.n_rows.map(|n| n.saturating_sub(n_kept as u64));
         self.max_rows -= n_kept as u64;
         Ok(n_kept)
     }
 
-    /// Leaves out the window that comes next.
-    fn skip_window(&mut self) -> Result<(), Error> {
-        if let Source::Stream(_) = &self.source {
-            return self.next_of_file().map(drop);
-        }
-        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
-        order.windows.pop_front();
-        order.not_asked.pop_front();
-        Ok(())
-    }
-
     /// The window that comes next.
     fn peek(&self) -> Result<Option<WindowSpec>, Error> {
-        let next = locked(&self.order).windows.front().copied();
-        Ok(match (&self.source, next) {
-            (Source::Stream(stream), _) => locked(stream).peek()?,
-            (_, None) => None,
-            (Source::Blocks(blocks), Some(i)) => Some(blocks.window(i)?),
-            (Source::States { file, .. }, Some(i)) => Some(file.window(i)?),
-            (Source::Model(windows), Some(i)) => Some(windows[i].clone()),
-        })
+        if let Origin::Stream(stream) = &self.source.origin {
+            return locked(stream).peek();
+        }
+        let next = locked(&self.order).front().copied();
+        next.map_or(Ok(None), |i| self.source.window(i))
     }
 
     /// Splits a run's time that keeps a device waiting into work of the CPU and reading of the file.
     pub(super) fn waits(&self, timing: &Timing) -> (Duration, Duration) {
         let Timing { score, read, .. } = *timing;
-        let is_computed = matches!(self.source, Source::States { .. } | Source::Model(_));
-        match (is_computed, self.device.is_some()) {
+        let origin = &self.source.origin;
+        let is_computed = matches!(origin, Origin::States { .. } | Origin::Model(_));
+        match (is_computed, self.source.device.is_some()) {
             (false, _) => (score, read),
             (true, false) => (score + read, Duration::ZERO),
             (true, true) => (score, Duration::ZERO),
@@ -300,50 +233,35 @@ impl<'h> ReferenceRows<'h> {
     }
 
     fn next_of_file(&self) -> Result<Option<OpenWindow<'_, 'h>>, Error> {
-        let started = Instant::now();
-        let next = {
-            let mut order = locked(&self.order);
-            if let Some(blocks) = self.source.blocks() {
-                order.prefetch(blocks, 0);
-            }
-            order.windows.pop_front()
-        };
-        let (spec, rows) = match (&self.source, next) {
-            (Source::Stream(stream), _) => {
-                let mut stream = locked(stream);
-                match stream.next_window()? {
-                    Some(spec) => (spec, WindowRows::Stream(stream)),
-                    None => return Ok(None),
+        let (started, source) = (Instant::now(), &self.source);
+        let (spec, rows) = if let Origin::Stream(stream) = &source.origin {
+            let mut stream = locked(stream);
+            let Some(spec) = stream.next_window()? else {
+                return Ok(None);
+            };
+            (spec, WindowRows::Stream(stream))
+        } else {
+            source.have_read(0);
+            let Some(i) = locked(&self.order).pop_front() else {
+                return Ok(None);
+            };
+            let Some(spec) = source.window(i)? else {
+                return Ok(None);
+            };
+            let rows = match &source.origin {
+                Origin::Blocks(blocks) => {
+                    WindowRows::Blocks(StoredRows::new(source, &**blocks, i, spec.n_rows))
                 }
-            }
-            (_, None) => return Ok(None),
-            (Source::Blocks(blocks), Some(i)) => {
-                let spec = blocks.window(i)?;
-                let rows = StoredRows::new(&**blocks, i, spec.n_rows);
-                (spec, WindowRows::Blocks(rows))
-            }
-            (Source::States { file, .. }, Some(i)) => {
-                let computed = Computed::new(self, i, None);
-                (file.window(i)?, WindowRows::Computed(computed))
-            }
-            (Source::Model(windows), Some(i)) => {
-                let computed = Computed::new(self, i, self.contexts.take());
-                (windows[i].clone(), WindowRows::Computed(computed))
-            }
+                _ => WindowRows::Computed(Computed::new(source, i)),
+            };
+            (spec, rows)
         };
         Ok(Some(OpenWindow {
             spec,
-            of: self,
+            source,
             rows,
             in_reading: started.elapsed(),
         }))
-    }
-
-    /// Notes that so many more blocks were read: the disk can fetch others.
-    pub(super) fn have_read(&self, n_blocks: usize) {
-        if let Some(blocks) = self.source.blocks() {
-            locked(&self.order).prefetch(blocks, n_blocks);
-        }
     }
 }
 

@@ -1,23 +1,47 @@
 //! Where the rows of a reference come from: stored, in blocks or a stream, or computed, from hidden
 //! states or by a second model.
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::Mutex;
 
-use kl_formats::{NativeReader, ReadBlocks, Reference, Rows, States, WindowEntry, WindowSpec};
+use kl_formats::{
+    NativeReader, ReadBlocks, Reference, RowBlock, Rows, States, Values, WindowEntry, WindowSpec,
+};
 use serde::Serialize;
 
-use super::Error;
+use super::device_clock::DeviceClock;
 use super::stream::Stream;
-use crate::engine::{EngineError, Head};
+use super::{Error, Pool, locked};
+use crate::engine::{Decoder, EngineError, Head};
 use crate::score::RowError;
 
 /// The KLD, in nats, from which a computed row cannot be the model's own: a writer stops at 1e-4, and
 /// the kernels of other backends move a row by 1e-7 to 1e-4.
 const WRONG_KLD: f64 = 0.1;
 
+/// The number of blocks that the system is asked to fetch before they are read: 64 MiB, at 1 MiB
+/// each.
+const BLOCKS_AHEAD: usize = 64;
+
+/// The rows of a reference, and what reading or computing them needs.
+pub struct ReferenceSource<'h> {
+    pub(super) origin: Origin<'h>,
+    pub(super) n_vocab: usize,
+    /// True if the rows are log-probabilities with a floor.
+    pub(super) is_floored: bool,
+    /// Measures the accelerator that computes the rows, if one does.
+    pub device: Option<DeviceClock>,
+    /// The contexts of a second model that no window uses. Each source of the evaluated model's rows
+    /// has one window open at a time, and so needs one of them.
+    pub contexts: Pool<Box<dyn Decoder + Send + 'h>>,
+    /// Blocks whose memory can be used again.
+    pub(super) blocks: Pool<RowBlock>,
+    ahead: Mutex<ReadAhead>,
+}
+
 /// Where the rows of a reference come from.
-pub(super) enum Source<'h> {
+pub(super) enum Origin<'h> {
     /// A file whose blocks of rows can be read in any order.
     Blocks(Box<dyn ReadBlocks>),
     /// A file that can only be read from its start.
@@ -31,6 +55,16 @@ pub(super) enum Source<'h> {
     },
     /// A second model, which runs over these windows in contexts that the caller adds.
     Model(Vec<WindowSpec>),
+}
+
+/// The blocks that the system is asked to fetch before they are read.
+#[derive(Default)]
+struct ReadAhead {
+    /// The windows whose blocks it has not been asked for, and the next block of the first.
+    windows: VecDeque<usize>,
+    next_block: u32,
+    /// Blocks asked for and not yet read.
+    n_ahead: usize,
 }
 
 /// Where rows are computed, and how far they are from the model's own.
@@ -57,57 +91,92 @@ impl RowsHere {
     }
 }
 
-impl<'h> Source<'h> {
+impl<'h> ReferenceSource<'h> {
     /// Opens the rows of a reference. Of hidden states, `make` prepares the head, which is checked.
-    pub(super) fn open<H: Head + 'h>(
+    pub(super) fn open(
         reference: Reference,
-        make: impl FnOnce(&States, &mut dyn Read) -> Result<H, EngineError>,
+        make: impl FnOnce(&States, &mut dyn Read) -> Result<Box<dyn Head + 'h>, EngineError>,
     ) -> Result<(Self, Option<RowsHere>), Error> {
-        let n_vocab = reference.about().n_vocab;
+        let about = reference.about();
+        let (n_vocab, values) = (about.n_vocab, about.values);
         let windows = reference.windows().unwrap_or_default().to_vec();
-        let path = &reference.path().to_owned();
-        let stored = |source| Ok((source, None));
-        let (file, states) = match reference.into_rows() {
-            Rows::Blocks(blocks) => return stored(Self::Blocks(blocks)),
-            Rows::Stream(reader) => {
-                return stored(Self::Stream(Mutex::new(Stream::new(reader, n_vocab))));
+        let path = reference.path().display().to_string();
+        let mut here = None;
+        let origin = match reference.into_rows() {
+            Rows::Blocks(blocks) => Origin::Blocks(blocks),
+            Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, n_vocab))),
+            Rows::Windows(windows) => Origin::Model(windows),
+            Rows::States(file, states) => {
+                let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
+                    // The file's own error has its path.
+                    EngineError::ReadHead(error)
+                        if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
+                    {
+                        Error::Reference(error.to_string())
+                    }
+                    cause => Error::Reference(format!("{path}: {cause}")),
+                })?;
+                here = Some(check(&path, &file, &states, &windows, &mut *head)?);
+                let head = Mutex::new(head);
+                Origin::States { file, states, head }
             }
-            Rows::Windows(windows) => return stored(Self::Model(windows)),
-            Rows::States(file, states) => (file, states),
         };
-        let path = path.display();
-        let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
-            // The file's own error has its path.
-            EngineError::ReadHead(error)
-                if error.get_ref().is_some_and(|e| e.is::<kl_formats::Error>()) =>
-            {
-                Error::Reference(error.to_string())
-            }
-            cause => Error::Reference(format!("{path}: {cause}")),
-        })?;
-        let error = check(&file, &states, &windows, &mut head)?;
-        let here = RowsHere {
-            device: head.device().to_owned(),
-            error,
-            is_exact: (error.n_rows > 0).then(|| error.is_exact()),
-            shares_model_head: head.is_shared(),
+        let source = Self {
+            origin,
+            n_vocab: n_vocab as usize,
+            is_floored: values == Values::FlooredLogProbabilities,
+            device: None,
+            contexts: Pool::default(),
+            blocks: Pool::default(),
+            ahead: Mutex::default(),
         };
-        if error.max_kld >= WRONG_KLD {
-            let (device, max_kld) = (here.device, error.max_kld);
-            return Err(Error::Reference(format!(
-                "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
-            )));
-        }
-        let head: Mutex<Box<dyn Head + 'h>> = Mutex::new(Box::new(head));
-        Ok((Self::States { file, states, head }, Some(here)))
+        Ok((source, here))
     }
 
     /// The file's blocks, of rows or of hidden states; `None` where it has none.
-    pub(super) fn blocks(&self) -> Option<&dyn ReadBlocks> {
-        match self {
-            Self::Blocks(blocks) => Some(&**blocks),
-            Self::States { file, .. } => Some(&**file),
-            Self::Stream(_) | Self::Model(_) => None,
+    fn file_blocks(&self) -> Option<&dyn ReadBlocks> {
+        match &self.origin {
+            Origin::Blocks(blocks) => Some(&**blocks),
+            Origin::States { file, .. } => Some(&**file),
+            Origin::Stream(_) | Origin::Model(_) => None,
+        }
+    }
+
+    /// The window at an index in the reference; `None` for a stream.
+    pub(super) fn window(&self, i: usize) -> Result<Option<WindowSpec>, Error> {
+        Ok(match (&self.origin, self.file_blocks()) {
+            (_, Some(blocks)) => Some(blocks.window(i)?),
+            (Origin::Model(windows), _) => windows.get(i).cloned(),
+            _ => None,
+        })
+    }
+
+    /// Reads the windows at these indices, in this order.
+    pub(super) fn read_in_order(&mut self, windows: VecDeque<usize>) {
+        self.ahead = Mutex::new(ReadAhead {
+            windows,
+            ..ReadAhead::default()
+        });
+    }
+
+    /// Notes that so many more blocks were read, and asks for the next ones, a bounded number ahead.
+    pub(super) fn have_read(&self, n_blocks: usize) {
+        let Some(blocks) = self.file_blocks() else {
+            return;
+        };
+        let mut ahead = locked(&self.ahead);
+        ahead.n_ahead = ahead.n_ahead.saturating_sub(n_blocks);
+        while ahead.n_ahead < BLOCKS_AHEAD
+            && let Some(&window) = ahead.windows.front()
+        {
+            if ahead.next_block == blocks.n_blocks(window) {
+                ahead.windows.pop_front();
+                ahead.next_block = 0;
+            } else {
+                blocks.prefetch(window, ahead.next_block);
+                ahead.next_block += 1;
+                ahead.n_ahead += 1;
+            }
         }
     }
 }
@@ -115,14 +184,15 @@ impl<'h> Source<'h> {
 /// Computes the rows that the file also holds as the model gave them, each in its batch, and compares
 /// both.
 fn check(
+    path: &str,
     file: &NativeReader,
     states: &States,
     windows: &[WindowEntry],
-    head: &mut impl Head,
-) -> Result<RowError, Error> {
-    let mut all = RowError::default();
+    head: &mut dyn Head,
+) -> Result<RowsHere, Error> {
+    let mut error = RowError::default();
     let own = file.check_rows()?;
-    let (mut last, mut numbers) = (None, Vec::new());
+    let mut piece = None;
     for (i, window) in windows.iter().enumerate() {
         for group in states.groups(window) {
             let of_group = states.check.rows.iter().zip(&own).filter_map(|(row, own)| {
@@ -134,16 +204,24 @@ fn check(
             if of_group.is_empty() {
                 continue;
             }
-            numbers.clear();
-            file.read_states(i, group, &mut last, &mut numbers)?;
-            let n_vocab = head.n_vocab();
-            let computed = head.rows(&numbers)?;
+            let computed = head.rows(&file.read_states(i, group, &mut piece)?)?;
             for (column, own) in of_group {
-                let again = &computed[column * n_vocab..][..n_vocab];
+                let again = &computed[column * own.len()..][..own.len()];
                 let compared = RowError::each(&[own], again).into_iter();
-                compared.for_each(|row| all += row);
+                compared.for_each(|row| error += row);
             }
         }
     }
-    Ok(all)
+    let (device, max_kld) = (head.device(), error.max_kld);
+    if max_kld >= WRONG_KLD {
+        return Err(Error::Reference(format!(
+            "{path}: the rows computed from its hidden states on {device} are not those of the model that wrote it, by a KLD of up to {max_kld:.3} nats: kl info --verify shows whether the file is damaged; if not, write it again with --encoding u16"
+        )));
+    }
+    Ok(RowsHere {
+        device,
+        error,
+        is_exact: (error.n_rows > 0).then(|| error.is_exact()),
+        shares_model_head: head.is_shared(),
+    })
 }

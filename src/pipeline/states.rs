@@ -1,14 +1,12 @@
-//! Hidden states in place of a model's rows: writes them, and computes some of the rows again, as a
-//! reader will, to see that the file holds them.
+//! Hidden states in place of a model's rows: a source of them, which computes rows again, as a reader
+//! will, to see that the file holds them.
 
-use std::collections::HashMap;
-use std::io::Write;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use kl_formats::{Calls, Float, WindowSpec, Writer};
+use kl_formats::{Calls, CheckRow, Float, States, WindowSpec};
 
-use super::in_turn::{LogitSource, Sources};
-use super::write::{Written, write_reference};
+use super::in_turn::LogitSource;
 use super::{Error, Step};
 use crate::engine::{Decoder, Head, Outputs};
 use crate::score::RowError;
@@ -16,30 +14,163 @@ use crate::score::RowError;
 /// Rows of a decode call that are compared where not all are.
 const N_SAMPLED: usize = 16;
 
+/// A source of a model's hidden states, which are written as rows are. Of each window, some rows of one
+/// decode call are computed again from their states and compared with the model's own, and all rows of
+/// that call where these do not agree.
+pub struct StateSource<'m> {
+    decoder: Box<dyn Decoder + Send + 'm>,
+    check: RowCheck<'m>,
+    /// The states as the file's header describes them.
+    pub states: States,
+    /// The model's own rows of the positions in [`kl_formats::HeadCheck::rows`].
+    pub check_rows: Vec<Vec<f32>>,
+    /// The states of windows that were decoded and checked already, by the windows' numbers.
+    known: HashMap<u32, Vec<f32>>,
+    /// The rows that were checked so far.
+    pub checked: RowError,
+    /// The time that the check took.
+    pub check_time: Duration,
+}
+
 /// Computes rows again from hidden states, and compares them with the model's own.
-pub struct RowCheck<H> {
-    head: H,
+struct RowCheck<'m> {
+    head: Box<dyn Head + 'm>,
     /// The largest KL divergence of a computed row from the model's own that is accepted, in nats;
     /// `None`: rows must be equal to the bit.
     tolerance: Option<f64>,
-    /// States as a file holds them, and as a reader finds them there.
-    bytes: Vec<u8>,
-    states: Vec<f32>,
 }
 
-impl<H: Head> RowCheck<H> {
-    /// Computes rows with `head`.
-    pub fn new(head: H, tolerance: Option<f64>) -> Self {
+impl<'m> StateSource<'m> {
+    /// Takes the states of `decoder`, and computes rows again with `head`. A row may be as far from
+    /// the model's own as `tolerance`, in nats; without one, rows must be equal to the bit.
+    pub fn new(
+        decoder: impl Decoder + Send + 'm,
+        head: Box<dyn Head + 'm>,
+        states: States,
+        tolerance: Option<f64>,
+    ) -> Self {
         Self {
-            head,
-            tolerance,
-            bytes: Vec::new(),
-            states: Vec::new(),
+            decoder: Box::new(decoder),
+            check: RowCheck { head, tolerance },
+            states,
+            check_rows: Vec::new(),
+            known: HashMap::new(),
+            checked: RowError::default(),
+            check_time: Duration::ZERO,
         }
     }
 
+    /// Tries which is the first of `types` that gives rows near enough to the model's own in all of
+    /// these windows, and stores the states so. Where rows must be equal to the bit, rounding may show
+    /// in no product of one of `other_sizes` either. Returns false if no type does; `checked` is then
+    /// the distance of the last one. The windows are not decoded again.
+    ///
+    /// # Errors
+    /// Those of the model and of `on_step`, which is called for every decode call and each window.
+    pub fn try_types(
+        &mut self,
+        types: &[Float],
+        windows: &[WindowSpec],
+        other_sizes: &BTreeSet<usize>,
+        mut on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let new = |&state_type| (state_type, RowError::default());
+        let mut left: Vec<(Float, RowError)> = types.iter().map(new).collect();
+        let mut all_states = Vec::new();
+        for spec in windows {
+            let (window, mut position) = (spec.window, spec.first_scored);
+            let (mut of_window, mut start) = (Vec::new(), Some(0));
+            while let Some(at) = start {
+                let outputs = self.decoder.step(spec, at, true)?;
+                for (state_type, compared) in &mut left {
+                    for row in self.check.compare(&outputs, *state_type)? {
+                        *compared += row;
+                    }
+                    self.checked = *compared;
+                }
+                left.retain(|(_, compared)| self.check.accepts(compared));
+                if left.is_empty() {
+                    return Ok(false);
+                }
+                for row in &outputs.rows {
+                    let check_row = CheckRow { window, position };
+                    if self.states.check.rows.contains(&check_row) {
+                        self.check_rows.push(row.to_vec());
+                    }
+                    position += 1;
+                }
+                on_step(Step::Rows(outputs.rows.len()))?;
+                of_window.extend(outputs.states);
+                start = outputs.next;
+            }
+            all_states.extend_from_slice(&of_window);
+            self.known.insert(window, of_window);
+            on_step(Step::Window(spec))?;
+        }
+        // Where rows may differ a little, no product shows more.
+        if self.check.tolerance.is_none() {
+            let n_embd = self.states.n_embd as usize;
+            self.check
+                .try_sizes(&mut left, other_sizes, n_embd, &all_states)?;
+        }
+        let Some(&(state_type, compared)) = left.first() else {
+            return Ok(false);
+        };
+        self.checked = compared;
+        self.states.state_type = state_type;
+        self.states.check.n_rows = compared.n_rows;
+        self.states.check.mean_kld = compared.mean_kld as f32;
+        self.states.check.max_kld = compared.max_kld as f32;
+        Ok(true)
+    }
+}
+
+impl LogitSource for &mut StateSource<'_> {
+    fn n_vocab(&self) -> usize {
+        self.states.n_embd as usize
+    }
+
+    /// Fails with [`Error::RowMoved`] for the first row that is not near enough to the model's own.
+    fn decode(
+        &mut self,
+        window: &WindowSpec,
+        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let n_embd = self.n_vocab().max(1);
+        let mut hand_out = |states: &[f32]| sink(&states.chunks_exact(n_embd).collect::<Vec<_>>());
+        if let Some(known) = self.known.remove(&window.window) {
+            return hand_out(&known);
+        }
+        let to_check = call_to_check(window, self.states.calls);
+        let (mut start, mut position) = (Some(0), window.first_scored as usize);
+        while let Some(at) = start {
+            let outputs = self.decoder.step(window, at, at == to_check)?;
+            if at == to_check {
+                let started = Instant::now();
+                let rows = self.check.compare_some(&outputs, self.states.state_type)?;
+                for (index, row) in rows.iter().enumerate() {
+                    self.checked += *row;
+                    if !self.check.accepts(row) {
+                        return Err(Error::RowMoved {
+                            window: window.window,
+                            position: position + index,
+                            kld: row.max_kld,
+                        });
+                    }
+                }
+                self.check_time += started.elapsed();
+            }
+            hand_out(&outputs.states)?;
+            position += outputs.states.len() / n_embd;
+            start = outputs.next;
+        }
+        Ok(())
+    }
+}
+
+impl RowCheck<'_> {
     /// Returns whether these rows are near enough to the model's own.
-    pub fn accepts(&self, rows: &RowError) -> bool {
+    fn accepts(&self, rows: &RowError) -> bool {
         match self.tolerance {
             Some(most) => rows.max_kld <= most,
             None => rows.is_exact(),
@@ -47,25 +178,19 @@ impl<H: Head> RowCheck<H> {
     }
 
     /// Compares each row of a decode call, in order, with what its state gives once it is stored in
-    /// `state_type`; nothing where the call gave no rows.
-    ///
-    /// # Errors
-    /// Those of the head.
-    pub fn compare(
+    /// `state_type`.
+    fn compare(
         &mut self,
         outputs: &Outputs<'_>,
         state_type: Float,
     ) -> Result<Vec<RowError>, Error> {
-        let mut compared = Vec::new();
-        let (mut states, mut rows) = (outputs.states, outputs.rows.unwrap_or_default());
-        let n_embd = states.len() / rows.len().max(1);
-        for &n in outputs.groups {
-            let group = states
-                .split_at_checked(n * n_embd)
-                .zip(rows.split_at_checked(n));
-            let ((group, more), (own, more_rows)) = group.ok_or_else(Error::too_few_rows)?;
-            compared.extend(self.compare_product(group, own, state_type)?);
-            (states, rows) = (more, more_rows);
+        let n_embd = outputs.states.len() / outputs.rows.len().max(1);
+        let (mut compared, mut first) = (Vec::new(), 0);
+        for &n in &outputs.groups {
+            let states = &outputs.states[first * n_embd..][..n * n_embd];
+            let rows = &outputs.rows[first..][..n];
+            compared.extend(self.compare_product(states, rows, state_type)?);
+            first += n;
         }
         Ok(compared)
     }
@@ -78,7 +203,7 @@ impl<H: Head> RowCheck<H> {
         outputs: &Outputs<'_>,
         state_type: Float,
     ) -> Result<Vec<RowError>, Error> {
-        let rows = outputs.rows.unwrap_or_default();
+        let rows = &outputs.rows;
         if rows.len() > N_SAMPLED {
             let n_embd = outputs.states.len() / rows.len();
             let (mut states, mut own) = (Vec::new(), Vec::new());
@@ -101,140 +226,44 @@ impl<H: Head> RowCheck<H> {
         own: &[&[f32]],
         state_type: Float,
     ) -> Result<Vec<RowError>, Error> {
-        self.round(states, state_type);
-        let again = self.head.rows(&self.states)?;
+        let again = self.head.rows(&rounded(states, state_type))?;
         Ok(RowError::each(own, again))
     }
 
-    /// Returns true if rounding these states to `state_type` leaves the rows that the head makes of
-    /// them as they are, to the bit.
-    ///
-    /// # Errors
-    /// Those of the head.
-    pub fn is_rounding_exact(&mut self, states: &[f32], state_type: Float) -> Result<bool, Error> {
-        let exact = self.head.rows(states)?.to_vec();
-        self.round(states, state_type);
-        let rounded = self.head.rows(&self.states)?;
-        let mut logits = exact.iter().zip(rounded);
-        Ok(logits.all(|(exact, rounded)| exact.to_bits() == rounded.to_bits()))
-    }
-
-    fn round(&mut self, states: &[f32], state_type: Float) {
-        self.bytes.resize(states.len() * state_type.bytes(), 0);
-        self.states.resize(states.len(), 0.0);
-        state_type.encode(states, &mut self.bytes);
-        state_type.decode(&self.bytes, &mut self.states);
-    }
-}
-
-/// Hidden states as they are written, and how some of them are checked.
-pub struct StateWriting<H> {
-    /// Numbers in a state.
-    pub n_embd: usize,
-    /// The type in which they are stored.
-    pub state_type: Float,
-    /// The rule by which windows are split.
-    pub calls: Calls,
-    /// Computes rows again.
-    pub check: RowCheck<H>,
-    /// The states of windows that were decoded and checked already, by the windows' numbers.
-    pub known: HashMap<u32, Vec<f32>>,
-    /// The rows that were checked so far.
-    pub checked: RowError,
-    /// The time that the check took.
-    pub check_time: Duration,
-}
-
-/// Runs `decoder` over `windows` and writes the hidden states of their scored positions. Of each
-/// window that is not known yet, some rows of one decode call are checked, and all of that call where
-/// these do not agree. `states` counts them, also if this fails.
-///
-/// `on_step` is called for every decode call and for each window.
-///
-/// # Errors
-/// Those of [`write_reference`], and [`Error::RowMoved`] for the first row that is not near enough to
-/// the model's own.
-pub fn write_states<D: Decoder + Send, H: Head, W: Write + Send + 'static>(
-    decoder: &mut D,
-    states: &mut StateWriting<H>,
-    windows: &[WindowSpec],
-    writer: Writer<W>,
-    on_step: impl FnMut(Step<&WindowSpec>) -> Result<(), Error>,
-) -> Result<Written<W>, Error> {
-    let source = StateSource {
-        decoder,
-        writing: &mut *states,
-    };
-    let mut written = write_reference(Sources::ready(source), windows, writer, on_step)?;
-    written.timing.decode = written.timing.decode.saturating_sub(states.check_time);
-    Ok(written)
-}
-
-/// A source of hidden states, which are written as rows are.
-struct StateSource<'s, D, H> {
-    decoder: &'s mut D,
-    writing: &'s mut StateWriting<H>,
-}
-
-impl<D: Decoder, H: Head> LogitSource for StateSource<'_, D, H> {
-    fn n_vocab(&self) -> usize {
-        self.writing.n_embd
-    }
-
-    fn decode(
+    /// Drops the types whose rounding changes a product of one of these sizes, as far as there are so
+    /// many `states`. A kernel that rounds the states itself may be used for products of many rows,
+    /// and one that does not for those of few.
+    fn try_sizes(
         &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
+        left: &mut Vec<(Float, RowError)>,
+        sizes: &BTreeSet<usize>,
+        n_embd: usize,
+        states: &[f32],
     ) -> Result<(), Error> {
-        let writing = &mut *self.writing;
-        let n_embd = writing.n_embd.max(1);
-        if let Some(known) = writing.known.remove(&window.window) {
-            // As many at a time as a decode call may bring.
-            let mut calls = known.chunks(n_embd * writing.calls.n_batch.max(1) as usize);
-            return calls.try_for_each(|call| sink(&split(call, n_embd)));
-        }
-        let to_check = call_to_check(window, writing.calls);
-        let wants_rows = |positions: std::ops::Range<usize>| positions.start == to_check;
-        let mut n_before = 0;
-        self.decoder.decode_states(window, wants_rows, |outputs| {
-            if outputs.rows.is_some() {
-                writing.check(window, n_before, outputs)?;
-            }
-            let states = split(outputs.states, n_embd);
-            n_before += states.len();
-            sink(&states)
-        })
-    }
-}
-
-fn split(states: &[f32], n_embd: usize) -> Vec<&[f32]> {
-    states.chunks_exact(n_embd).collect()
-}
-
-impl<H: Head> StateWriting<H> {
-    /// Checks a decode call, whose first row is the window's row `n_before`.
-    fn check(
-        &mut self,
-        window: &WindowSpec,
-        n_before: usize,
-        outputs: &Outputs<'_>,
-    ) -> Result<(), Error> {
-        let started = Instant::now();
-        // Those of all the call, unless they all agree.
-        let rows = self.check.compare_some(outputs, self.state_type)?;
-        for (index, row) in rows.iter().enumerate() {
-            self.checked += *row;
-            if !self.check.accepts(row) {
-                return Err(Error::RowMoved {
-                    window: window.window,
-                    position: window.first_scored as usize + n_before + index,
-                    kld: row.max_kld,
-                });
+        for size in sizes {
+            let Some(states) = states.get(..size * n_embd) else {
+                continue;
+            };
+            let exact = self.head.rows(states)?.to_vec();
+            for (state_type, compared) in std::mem::take(left) {
+                let again = self.head.rows(&rounded(states, state_type))?;
+                let mut logits = exact.iter().zip(again);
+                if logits.all(|(exact, again)| exact.to_bits() == again.to_bits()) {
+                    left.push((state_type, compared));
+                }
             }
         }
-        self.check_time += started.elapsed();
         Ok(())
     }
+}
+
+/// States as a reader finds them in a file that holds `state_type`.
+fn rounded(states: &[f32], state_type: Float) -> Vec<f32> {
+    let mut bytes = vec![0; states.len() * state_type.bytes()];
+    let mut rounded = vec![0.0; states.len()];
+    state_type.encode(states, &mut bytes);
+    state_type.decode(&bytes, &mut rounded);
+    rounded
 }
 
 /// The first position of the decode call of a window whose rows are checked: one of those with
@@ -254,25 +283,22 @@ fn call_to_check(window: &WindowSpec, calls: Calls) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use kl_formats::{About, HeadCheck, Header, Kind, States};
+    use kl_formats::{About, Header, Kind, Writer};
 
     use super::*;
     use crate::engine::{ContextOptions, Engine as _, EngineError, FakeEngine, Model as _};
     use crate::input::{Plan, ScoreFrom, Windowing};
+    use crate::pipeline::{Sources, write_reference};
 
     /// A head that adds something to the first logit of each product after some of them.
-    struct Failing<H> {
-        head: H,
+    struct Failing<'m> {
+        head: Box<dyn Head + 'm>,
         after: usize,
         error: f32,
         rows: Vec<f32>,
     }
 
-    impl<H: Head> Head for Failing<H> {
-        fn n_vocab(&self) -> usize {
-            self.head.n_vocab()
-        }
-
+    impl Head for Failing<'_> {
         fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
             self.rows = self.head.rows(states)?.to_vec();
             match self.after.checked_sub(1) {
@@ -282,7 +308,7 @@ mod tests {
             Ok(&self.rows)
         }
 
-        fn device(&self) -> &str {
+        fn device(&self) -> String {
             self.head.device()
         }
 
@@ -322,51 +348,33 @@ mod tests {
         };
         let tokens: Vec<u32> = (0..135).map(|i| 1 + i % 100).collect();
         let windows = Plan::cut(&tokens, &windowing, Some(0)).windows;
-        let head = model.hashed_head().unwrap();
-        let states = States {
-            n_embd: head.n_embd,
-            state_type: Float::F16,
-            head: head.tensor.clone(),
-            then: Vec::new(),
-            n_batch: 4,
-            n_ubatch: 4,
-            equal_calls: false,
-            check: HeadCheck::default(),
-        };
+        let mut states = model.states(options.calls).unwrap();
+        states.head.sha256 = model.head_sha256().unwrap();
+        states.state_type = Float::F16;
         let mut about = About::new(Kind::Kl, "", 16, 128);
         about.states = Some(states.clone());
         let header = Header::new(&about, kl_formats::Encoding::Hidden, &windows);
         let mut writer = Writer::native(Vec::new(), &path, &header).unwrap();
         let section = || model.read_head().unwrap();
         writer.write_head(section(), &[]).unwrap();
-        let failing = Failing {
+        let failing = Box::new(Failing {
             head: model.head(&states, &mut section(), 1).unwrap(),
             after,
             error,
             rows: Vec::new(),
-        };
-        let mut decoder = model.decoder(&options).unwrap();
-        let mut first = Vec::new();
-        let known = decoder.decode_states(
-            &windows[0],
-            |_| false,
-            |outputs| {
-                first.extend_from_slice(outputs.states);
-                Ok::<(), Error>(())
-            },
-        );
-        known.unwrap();
-        let mut writing = StateWriting {
-            n_embd: states.n_embd as usize,
-            state_type: Float::F16,
-            calls: options.calls,
-            check: RowCheck::new(failing, tolerance),
-            known: HashMap::from([(0, first)]),
-            checked: RowError::default(),
-            check_time: Duration::ZERO,
-        };
-        let written = write_states(&mut decoder, &mut writing, &windows, writer, |_| Ok(()));
-        (written.map(|_| ()), writing.checked)
+        });
+        let decoder = model.decoder(&options).unwrap();
+        let mut source = StateSource::new(decoder, failing, states, tolerance);
+        let (mut known, mut start) = (Vec::new(), Some(0));
+        while let Some(at) = start {
+            let outputs = source.decoder.step(&windows[0], at, false).unwrap();
+            assert!(outputs.rows.is_empty());
+            known.extend(outputs.states);
+            start = outputs.next;
+        }
+        source.known.insert(0, known);
+        let written = write_reference(Sources::ready(&mut source), &windows, writer, |_| Ok(()));
+        (written.map(|_| ()), source.checked)
     }
 
     #[test]
@@ -400,6 +408,51 @@ mod tests {
         assert_eq!((checked.n_rows, checked.n_moved), (30, 7));
         let (written, _) = written_with(1, 3.0, Some(1e-4));
         assert!(written.is_err());
+    }
+
+    /// A head of one logit that rounds states to half precision, but not in a product of one.
+    struct RoundsMany(Vec<f32>);
+
+    impl Head for RoundsMany {
+        fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
+            let mut bytes = vec![0; 2 * states.len()];
+            self.0 = states.to_vec();
+            if states.len() > 1 {
+                Float::F16.encode(states, &mut bytes);
+                Float::F16.decode(&bytes, &mut self.0);
+            }
+            Ok(&self.0)
+        }
+
+        fn device(&self) -> String {
+            "test".to_owned()
+        }
+
+        fn is_shared(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_type_is_dropped_if_rounding_shows_in_a_product_of_another_size() {
+        let mut check = RowCheck {
+            head: Box::new(RoundsMany(Vec::new())),
+            tolerance: None,
+        };
+        let (f16, f32) = (Float::F16, Float::F32);
+        let mut left = |sizes: &[usize]| {
+            let types = [f16, Float::Bf16, f32];
+            let mut left = types.map(|of| (of, RowError::default())).to_vec();
+            let sizes: BTreeSet<usize> = sizes.iter().copied().collect();
+            let states = &[0.1, 0.2, 0.3];
+            check.try_sizes(&mut left, &sizes, 1, states).unwrap();
+            left.iter().map(|left| left.0).collect::<Vec<_>>()
+        };
+        // bf16 has fewer digits than f16: it always shows.
+        assert_eq!(left(&[2, 3]), [f16, f32]);
+        assert_eq!(left(&[1]), [f32]);
+        // There are not so many states to try.
+        assert_eq!(left(&[4]).len(), 3);
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn write_klpy(path: &Path, plan: &Plan) {
 
 /// Opens a reference that is to be read; a fake head makes rows of hidden states.
 fn open(path: &Path) -> ReferenceRows<'static> {
-    let engine = FakeEngine::default();
+    let engine: &'static FakeEngine = Box::leak(Box::default());
     let reference = Reference::open(path).unwrap();
     ReferenceRows::open(reference, |states, section| engine.head(states, section, 1)).unwrap()
 }

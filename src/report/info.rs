@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kl_formats::{
-    BackendIdentity, Checks, Groups, HeadStep, ModelIdentity, Provenance, ReferenceSummary, Shard,
-    States, TextIdentity, TokenizerIdentity,
+    BackendIdentity, Calls, Checks, Groups, HeadStep, ModelIdentity, Provenance, ReferenceSummary,
+    Shard, States, TextIdentity, TokenizerIdentity,
 };
 use serde::Serialize;
 
@@ -442,9 +442,13 @@ fn rows(info: &Info) -> String {
 
 fn states(states: &States) -> String {
     let (n_embd, name) = (count(states.n_embd.into()), states.state_type.name());
-    let (batch, ubatch) = (states.n_batch, states.n_ubatch);
-    let equal = equal_calls(states.equal_calls);
-    format!("{n_embd} numbers each, {name}, from batches of {batch}{equal}, physical {ubatch}")
+    let Calls {
+        n_batch,
+        n_ubatch,
+        is_equal,
+    } = states.calls;
+    let equal = equal_calls(is_equal);
+    format!("{n_embd} numbers each, {name}, from batches of {n_batch}{equal}, physical {n_ubatch}")
 }
 
 /// The head of hidden states, and what follows it.

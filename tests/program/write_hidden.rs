@@ -1,7 +1,8 @@
 //! References of hidden states, as they are written: smaller files with the same rows.
 
 use kl_formats::{
-    About, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Kind, States, Target, WindowSpec,
+    About, Calls, CheckRow, Encoding, Float, HeadCheck, HeadTensor, Kind, States, Target,
+    WindowSpec,
 };
 
 use crate::numbers::number;
@@ -264,9 +265,11 @@ fn the_sizes_on_paper_are_those_of_the_formats() {
                 sha256: String::new(),
             },
             then: Vec::new(),
-            n_batch: 128,
-            n_ubatch: 128,
-            equal_calls: false,
+            calls: Calls {
+                n_batch: 128,
+                n_ubatch: 128,
+                is_equal: false,
+            },
             check: HeadCheck {
                 rows: vec![
                     CheckRow {

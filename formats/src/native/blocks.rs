@@ -115,8 +115,8 @@ impl NativeReader {
 }
 
 impl NativeReader {
-    /// Appends the hidden states of `rows` to `out`: indices among the stored rows of the `i`-th
-    /// window, `n_embd` numbers for each. `last` keeps the piece that was read last, for the next rows
+    /// The hidden states of `rows`, `n_embd` numbers each: indices among the stored rows of the `i`-th
+    /// window. `last` keeps the piece that was read last, for the next rows
     /// of the same window.
     ///
     /// # Errors
@@ -131,15 +131,15 @@ impl NativeReader {
         i: usize,
         rows: Range<u32>,
         last: &mut Option<RowBlock>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
+    ) -> Result<Vec<f32>> {
         let unsupported = || self.name().unsupported("holds rows, not hidden states");
         let states = self.header.states.as_ref().ok_or_else(unsupported)?;
         let n_rows = self.entry(i).window.n_rows;
         if rows.end > n_rows {
             panic!("rows {rows:?} of {n_rows}");
         }
-        let n_embd = states.n_embd as usize;
+        let row_bytes = states.n_embd as usize * states.state_type.bytes();
+        let mut bytes = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
             let b = next / self.header.rows_per_piece;
@@ -149,18 +149,14 @@ impl NativeReader {
                 other => self.piece(i, b, other)?,
             };
             let end = rows.end.min(first + piece.n_rows() as u32); // rows are counted in a u32
-            let [from, to] = [next, end].map(|row| (row - first) as usize * n_embd);
-            let size = states.state_type.bytes();
-            let start = out.len();
-            out.resize(start + (to - from), 0.0);
-            let bytes = piece.bytes().get(from * size..to * size);
-            let numbers = out.get_mut(start..).unwrap_or_default();
-            let bytes = bytes.unwrap_or_default();
-            states.state_type.decode(bytes, numbers);
+            let [from, to] = [next, end].map(|row| (row - first) as usize * row_bytes);
+            bytes.extend_from_slice(piece.bytes().get(from..to).unwrap_or_default());
             *last = Some(piece);
             next = end;
         }
-        Ok(())
+        let mut numbers = vec![0.0; bytes.len() / states.state_type.bytes()];
+        states.state_type.decode(&bytes, &mut numbers);
+        Ok(numbers)
     }
 }
 

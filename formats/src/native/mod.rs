@@ -6,7 +6,7 @@
 //! resumes one that was cut off.
 
 mod blocks;
-mod head;
+mod head_members;
 mod header;
 mod index;
 mod member;

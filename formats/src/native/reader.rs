@@ -17,8 +17,8 @@ use crate::window::PlacedWindow;
 pub struct NativeReader {
     pub(super) source: Source,
     pub(super) header: Header,
-    /// Where each member of the head of hidden states starts.
-    pub(super) head: Vec<u64>,
+    /// The members of the head of hidden states: where each starts, and what it holds.
+    pub(super) head: Vec<(u64, Tag)>,
     entries: Vec<PlacedWindow>,
     /// Where the windows' members end.
     pub(super) index_offset: u64,

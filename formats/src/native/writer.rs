@@ -106,7 +106,7 @@ impl<W: Write> Writer<W> {
         let window = entry.window;
         let n_pieces = entry.n_pieces();
         self.check_fits(from)?;
-        if let Some((_, true)) = self.states() {
+        if self.is_head_due {
             self.copy_head(from)?;
         }
         // Reads the window's head, which must agree with the index.
@@ -129,17 +129,17 @@ impl<W: Write> Writer<W> {
 
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
-        if from.header().states.as_ref() != self.states().map(|(states, _)| states) {
+        if from.header().states != self.start.states {
             return Err(from
                 .name()
                 .unwritable("another head than the header states"));
         }
-        for (offset, tag) in from.head_members() {
+        for &(offset, tag) in &from.head {
             let head = member_at(&from.source, offset, tag)?;
             let bytes = from.whole_member(offset, &head)?;
             self.put(&bytes)?;
         }
-        self.end_head();
+        self.is_head_due = false;
         Ok(())
     }
 
@@ -148,10 +148,7 @@ impl<W: Write> Writer<W> {
         let is_alike = header.layout() == format.layout
             && header.n_vocab == format.n_vocab
             && header.rows_per_piece == format.rows_per_piece
-            && are_alike(
-                header.states.as_ref(),
-                self.states().map(|(states, _)| states),
-            );
+            && are_alike(header.states.as_ref(), self.start.states.as_ref());
         match is_alike {
             true => Ok(()),
             false => Err(from.name().unwritable("windows of another layout")),

@@ -25,9 +25,9 @@ fn sizes_and_steps_are_checked() {
         (|s| s.n_embd = MAX_N_EMBD + 1, "n_embd"),
         (|s| s.n_embd = u32::MAX, "n_embd"),
         (|s| s.n_embd = 7, "120 bytes, but 5 x 7"),
-        (|s| s.n_batch = 0, "n_batch 0"),
-        (|s| s.n_ubatch = 0, "n_ubatch 0"),
-        (|s| s.n_ubatch = s.n_batch + 1, "n_ubatch 5"),
+        (|s| s.calls.n_batch = 0, "n_batch 0"),
+        (|s| s.calls.n_ubatch = 0, "n_ubatch 0"),
+        (|s| s.calls.n_ubatch = s.calls.n_batch + 1, "n_ubatch 5"),
         (|s| s.head.type_id = 4, "type 4, which is not known"),
         (|s| s.head.type_id = 26, "type 26, which is not known"),
         (|s| s.head.type_id = u32::MAX, "not known"),
@@ -95,8 +95,11 @@ fn steps_are_written_as_objects_with_their_operation() {
 fn groups_are_the_physical_batches() {
     let groups = |first_scored, n_rows, n_batch, n_ubatch| {
         let states = States {
-            n_batch,
-            n_ubatch,
+            calls: Calls {
+                n_batch,
+                n_ubatch,
+                is_equal: false,
+            },
             ..states(2, 3)
         };
         let window = WindowEntry {
@@ -125,9 +128,11 @@ fn groups_are_the_physical_batches() {
 #[test]
 fn groups_are_equal_calls_where_windows_were_split_so() {
     let states = States {
-        n_batch: 100,
-        n_ubatch: 100,
-        equal_calls: true,
+        calls: Calls {
+            n_batch: 100,
+            n_ubatch: 100,
+            is_equal: true,
+        },
         ..states(2, 3)
     };
     let window = WindowEntry {
@@ -148,7 +153,8 @@ proptest::proptest! {
         first_scored in 0u32..40, n_rows in 0u32..40, n_batch in 1u32..20, n_ubatch in 1u32..20
     ) {
         let n_ubatch = n_ubatch.min(n_batch);
-        let states = States { n_batch, n_ubatch, ..states(2, 3) };
+        let calls = Calls { n_batch, n_ubatch, is_equal: false };
+        let states = States { calls, ..states(2, 3) };
         let window = WindowEntry { window: 0, n_tokens: 80, n_rows, first_scored };
         let batch_of = |row: u32| {
             let position = first_scored + row;

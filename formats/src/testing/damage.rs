@@ -121,8 +121,7 @@ fn read_reference(path: &Path) -> Result<String> {
         read.map_err(|error| error.downcast::<Error>().unwrap())?;
         all += &format!("{head:?} {:?}", file.check_rows()?);
         for (i, entry) in windows.unwrap().iter().enumerate() {
-            let mut states = Vec::new();
-            file.read_states(i, 0..entry.n_rows, &mut None, &mut states)?;
+            let states = file.read_states(i, 0..entry.n_rows, &mut None)?;
             all += &format!("{:?} {states:?}", ReadBlocks::window(&**file, i)?);
         }
         return Ok(all);

@@ -21,9 +21,11 @@ pub(crate) fn states(n_embd: u32, n_vocab: u32) -> States {
             sha256: String::new(),
         },
         then: Vec::new(),
-        n_batch: 4,
-        n_ubatch: 2,
-        equal_calls: false,
+        calls: Calls {
+            n_batch: 4,
+            n_ubatch: 2,
+            is_equal: false,
+        },
         check: HeadCheck::default(),
     }
 }

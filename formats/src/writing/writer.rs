@@ -33,14 +33,14 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    start: Start,
+    pub(crate) start: Start,
     offset: u64,
     /// The windows written so far, and those of an earlier writer.
     windows: Vec<PlacedWindow>,
     /// Their numbers.
     seen: HashSet<u32>,
     /// Set until the head of hidden states is written.
-    is_head_due: bool,
+    pub(crate) is_head_due: bool,
 }
 
 impl<W: Write> Writer<W> {
@@ -72,17 +72,6 @@ impl<W: Write> Writer<W> {
     /// A copy of the way windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
         self.start.format.clone()
-    }
-
-    /// The hidden states that the file's windows hold, and whether their head is still to be written.
-    pub(crate) fn states(&self) -> Option<(&States, bool)> {
-        let states = self.start.states.as_ref();
-        states.map(|states| (states, self.is_head_due))
-    }
-
-    /// Notes that the head has been written.
-    pub(crate) fn end_head(&mut self) {
-        self.is_head_due = false;
     }
 
     pub(crate) fn name(&self) -> &Named {

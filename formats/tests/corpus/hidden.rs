@@ -27,9 +27,11 @@ pub fn hidden(n_vocab: u32) -> Vec<u8> {
             HeadStep::Add { n_values: n_vocab },
             HeadStep::Mul { n_values: 1 },
         ],
-        n_batch: 2,
-        n_ubatch: 1,
-        equal_calls: false,
+        calls: Calls {
+            n_batch: 2,
+            n_ubatch: 1,
+            is_equal: false,
+        },
         check: HeadCheck {
             rows: vec![CheckRow {
                 window: 1,

@@ -105,10 +105,11 @@ fn write(state_type: Float, head_type: HeadType, head: &[Vec<f32>]) -> tempfile:
             sha256: hex(&Sha256::digest(&tensor)),
         },
         then: steps().into_iter().map(|(step, _)| step).collect(),
-        n_batch: 2,
-        n_ubatch: 1,
-        // Version 5, of which the reader needs nothing else.
-        equal_calls: type_name == "f16",
+        calls: Calls {
+            n_batch: 2,
+            n_ubatch: 1,
+            is_equal: type_name == "f16",
+        },
         check: HeadCheck {
             rows: vec![CheckRow {
                 window: 1,

@@ -16,7 +16,7 @@ use super::output::{Existing, NewFile, PartialFile, check_free_space};
 use super::reference::{open_rows, read_windows, refuse_folder};
 use super::settings::{Bos, ConvertSettings};
 use crate::engine::Engine;
-use crate::pipeline::{FileRows, Sources, Step, write_reference};
+use crate::pipeline::{FileRows, Sources, write_reference};
 use crate::report::Warning;
 use losses::{begin_alike, check_kinds};
 
@@ -65,13 +65,7 @@ pub fn convert<E: Engine>(
     let n_rows = n_rows(windows);
     let phase = watch.begin("converting", Some(windows.len() as u64), Some(n_rows));
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
-    let written = write_reference(source, windows, writer, |step| {
-        match step {
-            Step::Rows(n) => phase.rows(n),
-            Step::Window(_) => phase.window(None),
-        }
-        watch.check()
-    })?;
+    let written = write_reference(source, windows, writer, |step| phase.step(step))?;
     drop(phase);
     if let Some(warning) = Warning::of_forms(written.forms) {
         watch.warn(warning);

@@ -7,7 +7,7 @@ use kl_formats::{Float, Header, Kind, NativeReader, ReadBlocks as _, Reference, 
 use super::*;
 use crate::commands::merge;
 use crate::commands::settings::MergeSettings;
-use crate::engine::{Engine as _, FakeStates, Head as _};
+use crate::engine::{Engine as _, FakeStates};
 
 impl Folder {
     pub(super) fn states_settings(&self, name: &str, encoding: Encoding) -> WriteSettings {
@@ -59,13 +59,11 @@ impl Folder {
 fn of_states(reader: &NativeReader, states: &States, window: usize) -> Vec<Vec<u32>> {
     let engine = FakeEngine::default();
     let mut head = engine.head(states, &mut reader.head(), 1).unwrap();
-    let n_vocab = head.n_vocab();
+    let n_vocab = reader.header().n_vocab as usize;
     let entry = reader.window(window).unwrap().entry();
     let groups = states.groups(&entry);
     let rows = groups.flat_map(|rows| {
-        let (mut last, mut of_group) = (None, Vec::new());
-        let read = reader.read_states(window, rows, &mut last, &mut of_group);
-        read.unwrap();
+        let of_group = reader.read_states(window, rows, &mut None).unwrap();
         let logits = head.rows(&of_group).unwrap();
         let bits = logits.iter().map(|logit| logit.to_bits());
         bits.collect::<Vec<_>>()
@@ -160,14 +158,14 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
     };
     let (header, equal_calls) = with_n_ctx(512);
     assert_eq!(
-        (header.states.unwrap().equal_calls, equal_calls),
+        (header.states.unwrap().calls.is_equal, equal_calls),
         (false, None)
     );
     // 800 tokens and BOS: 265 and 265, then 136 and 136, not 265 and 7.
     let (header, equal_calls) = with_n_ctx(530);
     assert_eq!(equal_calls, Some(true));
     let states = header.states.unwrap();
-    assert!(states.equal_calls);
+    assert!(states.calls.is_equal);
     let windows = Reference::open(&folder.path("states")).unwrap();
     let sizes = |i: usize| {
         let entry = windows.windows().unwrap()[i];

@@ -2,13 +2,13 @@
 //! states that they can be computed from.
 
 mod announce;
-mod stored;
+mod choice;
 mod trial;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{About, Kind, NativeReader, Target, WindowSpec, Writer, n_rows};
+use kl_formats::{About, Kind, NativeReader, Target, Writer, n_rows};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -22,10 +22,10 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::Selection;
-use crate::pipeline::{self, DeviceTime, Error, Step, write_reference, write_states};
+use crate::pipeline::{self, DeviceTime, Error, Sources, write_reference};
 use crate::report::Warning;
 use crate::score::RowError;
-use stored::{Choice, Hidden};
+use choice::{Choice, advice};
 
 /// A reference that was written.
 #[derive(Debug, Default)]
@@ -107,7 +107,6 @@ pub fn write<E: Engine>(
     let choice = Choice {
         model: &model,
         settings,
-        head: (kind == Kind::Kl).then(|| model.output_head()),
         input: &input,
         options,
         state_options: ContextOptions {
@@ -126,7 +125,6 @@ pub fn write<E: Engine>(
         }
         None => write_missing(&choice, about, output, begun, watch)?,
     };
-    drop(choice);
     model.drop_last();
     written.file.path = settings.output.display().to_string();
     written.file.wall_s = started.elapsed().as_secs_f64();
@@ -154,15 +152,12 @@ fn write_missing<M: Model + Sync>(
     let (settings, input) = (choice.settings, choice.input);
     let windows = &input.plan.windows;
     let can_resume = settings.target.kind() == Kind::Kl;
-    let as_begun = match &mut begun {
-        Some(begun) => {
-            let stored = choice.as_begun(begun, &mut about)?;
-            resume::check_windows(begun, &input.plan)?;
-            resume::keep_whole_calls(begun, windows.len(), choice.options_of(&stored).n_seq);
-            Some(stored)
-        }
-        None => None,
-    };
+    let mut as_begun = None;
+    if let Some(begun) = &mut begun {
+        as_begun = Some(choice.as_begun(begun, &mut about)?);
+        resume::check_windows(begun, &input.plan)?;
+        resume::keep_whole_calls(begun, windows.len(), choice.options_of(&about).n_seq);
+    }
     let (n_whole, length) = begun
         .as_ref()
         .map_or((0, 0), |begun| (begun.windows().len(), begun.windows_end()));
@@ -171,14 +166,12 @@ fn write_missing<M: Model + Sync>(
     announce::input(settings, choice.model, input, watch);
     announce::sizes(&choice.sizes(&mut about), watch);
     let trying = Instant::now();
-    let stored = match as_begun {
-        Some(stored) => stored,
+    let (target, mut hidden) = match as_begun {
+        Some(target) => (target, None),
         None => choice.for_new_file(&mut about, watch)?,
     };
     let trial_time = trying.elapsed();
-    let target = stored.target;
-    choice.describe(&stored, &mut about);
-    let options = choice.options_of(&stored);
+    let options = choice.options_of(&about);
     Split::announce(options, choice.decoding, Some(windows.len()), watch);
     if let Some(states) = &about.states {
         announce::states(target, states, watch);
@@ -188,11 +181,12 @@ fn write_missing<M: Model + Sync>(
     announce::file(settings, target, &output, size, n_whole, watch);
     check_free_space(output.path(), &settings.output, size.saturating_sub(length))?;
 
-    let mut hidden = choice.ready(stored)?;
-    let decoder = match hidden {
-        Some(_) => None,
-        None => Some(choice.model.decoder(&choice.options)?),
-    };
+    let mut decoder = None;
+    match (&about.states, &hidden) {
+        (None, _) => decoder = Some(choice.model.decoder(&choice.options)?),
+        (Some(states), None) => hidden = Some(choice.source(states.clone(), target.encoding())?),
+        (Some(_), Some(_)) => {}
+    }
     let file = output.direct_file(length)?;
     let writer = match &begun {
         Some(begun) => Writer::resume(file, output.path(), begun)?,
@@ -209,19 +203,13 @@ fn write_missing<M: Model + Sync>(
         output.keep_if_cut_off();
     }
     let phase = watch.begin("writing", Some(missing.len() as u64), Some(n_rows(missing)));
-    let on_step = |step: Step<&WindowSpec>| {
-        match step {
-            Step::Rows(n) => phase.rows(n),
-            Step::Window(_) => phase.window(None),
-        }
-        watch.check()
-    };
     let written = match &mut hidden {
-        Some(hidden) => {
-            let (decoder, writing) = (&mut hidden.decoder, &mut hidden.writing);
-            write_states(decoder, writing, missing, writer, on_step)
-        }
-        None => write_reference(choice.sources(decoder), missing, writer, on_step),
+        Some(hidden) => write_reference(Sources::ready(hidden), missing, writer, |step| {
+            phase.step(step)
+        }),
+        None => write_reference(choice.sources(decoder), missing, writer, |step| {
+            phase.step(step)
+        }),
     };
     drop(phase);
     let pipeline::Written {
@@ -240,9 +228,9 @@ fn write_missing<M: Model + Sync>(
             bail!(
                 "{}: window {window}, position {position}: the row computed from the hidden state is not the model's own {}: nothing of {} was kept, {}",
                 settings.model.display(),
-                choice.distance(target, kld),
+                choice.distance(target.encoding(), kld),
                 settings.output.display(),
-                stored::advice(target.encoding())
+                advice(target.encoding())
             );
         }
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
@@ -264,16 +252,21 @@ fn write_missing<M: Model + Sync>(
     if let Some(warning) = Warning::of_forms(forms) {
         watch.warn(warning);
     }
-    let checked = hidden.map(|Hidden { writing, .. }| (writing.checked, writing.check_time));
+    let check_time = hidden
+        .as_ref()
+        .map_or(Duration::ZERO, |hidden| hidden.check_time);
+    let check_s = hidden
+        .as_ref()
+        .map_or(0.0, |_| (trial_time + check_time).as_secs_f64());
     Ok(Written {
         file: new_file,
         n_tokens: missing
             .iter()
             .map(|window| window.tokens.len() as u64)
             .sum(),
-        checked: checked.map(|(rows, _)| rows),
-        check_s: checked.map_or(0.0, |(_, time)| (trial_time + time).as_secs_f64()),
-        decode_s: timing.decode.as_secs_f64(),
+        checked: hidden.map(|hidden| hidden.checked),
+        check_s,
+        decode_s: timing.decode.saturating_sub(check_time).as_secs_f64(),
         encode_s: timing.score.as_secs_f64(),
         write_s: timing.write.as_secs_f64(),
         core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),

@@ -1,11 +1,10 @@
 //! Rows and hidden states that depend on nothing but the tokens before them.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Calls, WindowSpec};
 
-use super::head::{N_EMBD, state_numbers};
+use super::head::state_numbers;
 use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
 use crate::engine::{Call, ContextOptions, Decoder, EngineError, Outputs, top_token};
@@ -140,7 +139,7 @@ impl Decoder for FakeDecoder {
         for window in windows {
             let mut start = Some(0);
             while let Some(at) = start {
-                start = self.step(window, at)?.0;
+                start = self.step(window, at, true)?.next;
                 rows.append(&mut self.rows);
             }
         }
@@ -152,43 +151,23 @@ impl Decoder for FakeDecoder {
         &mut self,
         window: &WindowSpec,
         start: usize,
-    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
+        wants_rows: bool,
+    ) -> Result<Outputs<'_>, EngineError> {
         let call = self.call(window, start)?;
         let hashes = self.source.hashes(window, &call);
-        self.rows = rows_of(self.source.n_vocab, &hashes);
-        Ok((call.next, slices(&self.rows)))
-    }
-
-    fn decode_states<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        wants_rows: impl Fn(Range<usize>) -> bool,
-        mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if !self.shows_states {
-            let reason = "the context was not created to show hidden states";
-            return Err(self.failed(window.window, 0, reason).into());
-        }
-        let mut start = Some(0);
-        while let Some(at) = start {
-            let call = self.call(window, at)?;
-            let hashes = self.source.hashes(window, &call);
-            let states: Vec<f32> = hashes
-                .iter()
+        self.rows = match wants_rows {
+            true => rows_of(self.source.n_vocab, &hashes),
+            false => Vec::new(),
+        };
+        let shown = hashes.iter().filter(|_| self.shows_states);
+        Ok(Outputs {
+            next: call.next,
+            rows: slices(&self.rows),
+            states: shown
                 .flat_map(|&hash| state_numbers(hash, self.states))
-                .collect();
-            debug_assert_eq!(states.len(), hashes.len() * N_EMBD);
-            let rows =
-                wants_rows(call.positions.clone()).then(|| rows_of(self.source.n_vocab, &hashes));
-            let rows = rows.as_deref().map(slices);
-            sink(&Outputs {
-                states: &states,
-                rows: rows.as_deref(),
-                groups: &call.groups(window, self.calls),
-            })?;
-            start = call.next;
-        }
-        Ok(())
+                .collect(),
+            groups: call.groups(window, self.calls),
+        })
     }
 
     fn extend<E: From<EngineError>>(

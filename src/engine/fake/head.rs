@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 
-use kl_formats::{HeadTensor, States};
+use kl_formats::{Calls, Float, HeadCheck, HeadTensor, States};
 
 use super::FakeEngine;
 use super::row::{mix, row};
-use crate::engine::{EngineError, Head, OutputHead};
+use crate::engine::{EngineError, Head};
 
 /// Numbers of a state: the bytes of a hash.
 pub(super) const N_EMBD: usize = 8;
@@ -37,16 +37,22 @@ pub enum FakeStates {
 }
 
 impl FakeStates {
-    pub(super) fn output_head(self, path: &Path, head: &[u8]) -> Result<OutputHead, EngineError> {
+    pub(super) fn describe(
+        self,
+        path: &Path,
+        head: &[u8],
+        calls: Calls,
+    ) -> Result<States, EngineError> {
         if self == Self::Unknown {
             return Err(EngineError::Head {
                 path: path.to_owned(),
                 what: "the operation FAKE follows the output head of fake models".to_owned(),
             });
         }
-        Ok(OutputHead {
+        Ok(States {
             n_embd: N_EMBD as u32,
-            tensor: HeadTensor {
+            state_type: Float::F32,
+            head: HeadTensor {
                 name: "output.weight".to_owned(),
                 type_name: "f32".to_owned(),
                 type_id: 0,
@@ -54,6 +60,8 @@ impl FakeStates {
                 sha256: String::new(),
             },
             then: Vec::new(),
+            calls,
+            check: HeadCheck::default(),
         })
     }
 }
@@ -76,7 +84,7 @@ pub(super) fn state_numbers(hash: u64, states: FakeStates) -> [f32; N_EMBD] {
 
 /// Computes rows of a [`super::FakeModel`] from its states.
 #[derive(Debug)]
-pub struct FakeHead {
+pub(super) struct FakeHead {
     n_vocab: usize,
     states: FakeStates,
     is_shared: bool,
@@ -85,12 +93,12 @@ pub struct FakeHead {
 
 impl FakeHead {
     /// Reads a head; `model` is the head of the model that it is for.
-    pub(super) fn new(
+    pub(super) fn load(
         engine: &FakeEngine,
         states: &States,
         section: &mut dyn Read,
         model: Option<&[u8]>,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Box<dyn Head>, EngineError> {
         let fault = |what: &str| EngineError::StoredHead(what.to_owned());
         if states.n_embd as usize != N_EMBD || states.head.type_id != 0 {
             return Err(fault("it is not a fake one"));
@@ -102,12 +110,12 @@ impl FakeHead {
         if head.len() as u64 != states.head.bytes || head.len() % row_bytes != 0 {
             return Err(fault("it is cut off"));
         }
-        Ok(Self {
+        Ok(Box::new(Self {
             n_vocab: head.len() / row_bytes,
             states: engine.states,
             is_shared: model == Some(&head[..]),
             rows: Vec::new(),
-        })
+        }))
     }
 
     fn row(&self, state: &[f32]) -> Vec<f32> {
@@ -134,18 +142,14 @@ impl FakeHead {
 }
 
 impl Head for FakeHead {
-    fn n_vocab(&self) -> usize {
-        self.n_vocab
-    }
-
     fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
         let states = states.chunks_exact(N_EMBD);
         self.rows = states.flat_map(|state| self.row(state)).collect();
         Ok(&self.rows)
     }
 
-    fn device(&self) -> &str {
-        "FAKE"
+    fn device(&self) -> String {
+        "FAKE".to_owned()
     }
 
     fn is_shared(&self) -> bool {

@@ -7,18 +7,19 @@ mod row;
 mod tests;
 
 pub use decoder::{Fake, FakeDecoder};
-pub use head::{FakeHead, FakeStates};
+use head::FakeHead;
+pub use head::FakeStates;
 
 use std::fs;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use kl_formats::{ModelIdentity, States, TokenizerIdentity, hex};
+use kl_formats::{Calls, ModelIdentity, States, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Model, ModelFacts,
-    ModelOptions, OutputHead, Tokens,
+    ContextOptions, Device, DeviceKind, Engine, EngineError, GpuLayers, Head, Model, ModelFacts,
+    ModelOptions, Tokens,
 };
 
 /// An engine for which any file is a model: two files of the same bytes are the same model.
@@ -58,7 +59,6 @@ impl Default for FakeEngine {
 
 impl Engine for FakeEngine {
     type Model<'e> = FakeModel;
-    type Head<'e> = FakeHead;
 
     fn version(&self) -> String {
         "fake 1".to_owned()
@@ -136,8 +136,8 @@ impl Engine for FakeEngine {
         states: &States,
         section: &mut dyn Read,
         _threads: u32,
-    ) -> Result<FakeHead, EngineError> {
-        FakeHead::new(self, states, section, None)
+    ) -> Result<Box<dyn Head + '_>, EngineError> {
+        FakeHead::load(self, states, section, None)
     }
 }
 
@@ -170,7 +170,6 @@ impl Tokens for FakeModel {
 
 impl Model for FakeModel {
     type Decoder<'m> = FakeDecoder;
-    type Head<'m> = FakeHead;
 
     fn facts(&self) -> &ModelFacts {
         &self.facts
@@ -195,16 +194,13 @@ impl Model for FakeModel {
         ))
     }
 
-    fn output_head(&self) -> Result<OutputHead, EngineError> {
-        self.engine
-            .states
-            .output_head(&self.facts.path, &self.head_bytes())
+    fn states(&self, calls: Calls) -> Result<States, EngineError> {
+        let states = self.engine.states;
+        states.describe(&self.facts.path, &self.head_bytes(), calls)
     }
 
-    fn hashed_head(&self) -> Result<OutputHead, EngineError> {
-        let mut head = self.output_head()?;
-        head.tensor.sha256 = hex(&Sha256::digest(self.head_bytes()));
-        Ok(head)
+    fn head_sha256(&self) -> Result<String, EngineError> {
+        Ok(hex(&Sha256::digest(self.head_bytes())))
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
@@ -216,7 +212,7 @@ impl Model for FakeModel {
         states: &States,
         section: &mut dyn Read,
         _threads: u32,
-    ) -> Result<FakeHead, EngineError> {
-        FakeHead::new(&self.engine, states, section, Some(&self.head_bytes()))
+    ) -> Result<Box<dyn Head + '_>, EngineError> {
+        FakeHead::load(&self.engine, states, section, Some(&self.head_bytes()))
     }
 }

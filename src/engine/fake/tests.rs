@@ -3,12 +3,10 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use kl_formats::{Calls, Float, HeadCheck, States, WindowSpec};
+use kl_formats::{Calls, Float, States, WindowSpec};
 
 use super::{FakeEngine, FakeModel, FakeStates};
-use crate::engine::{
-    ContextOptions, Decoder, Engine, EngineError, Head, Model, ModelOptions, Outputs, default_calls,
-};
+use crate::engine::{ContextOptions, Decoder, Engine, Model, ModelOptions, default_calls};
 use crate::pipeline::LogitSource as _;
 
 const WINDOW_TOKENS: u32 = 23;
@@ -45,41 +43,29 @@ fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
         states: true,
         ..ContextOptions::default()
     };
-    let head = model.output_head().unwrap();
     let states = States {
-        n_embd: head.n_embd,
         state_type,
-        head: head.tensor.clone(),
-        then: head.then.clone(),
-        n_batch: options.calls.n_batch,
-        n_ubatch: options.calls.n_ubatch,
-        equal_calls: false,
-        check: HeadCheck::default(),
+        ..model.states(options.calls).unwrap()
     };
     let mut section = model.read_head().unwrap();
     let mut computing = model.head(&states, &mut section, 1).unwrap();
     assert!(computing.is_shared());
     let (mut largest, mut groups) = (0.0f32, Vec::new());
-    model
-        .decoder(&options)
-        .unwrap()
-        .decode_states(
-            &window(),
-            |_| true,
-            |outputs| {
-                let mut bytes = vec![0; outputs.states.len() * state_type.bytes()];
-                state_type.encode(outputs.states, &mut bytes);
-                let mut stored = vec![0.0; outputs.states.len()];
-                state_type.decode(&bytes, &mut stored);
-                let rows = outputs.rows.unwrap().concat();
-                let computed = computing.rows(&stored)?;
-                let errors = rows.iter().zip(computed).map(|(a, b)| (a - b).abs());
-                largest = errors.fold(largest, f32::max);
-                groups.extend_from_slice(outputs.groups);
-                Ok::<_, EngineError>(())
-            },
-        )
-        .unwrap();
+    let mut decoder = model.decoder(&options).unwrap();
+    let mut start = Some(0);
+    while let Some(at) = start {
+        let outputs = decoder.step(&window(), at, true).unwrap();
+        let mut bytes = vec![0; outputs.states.len() * state_type.bytes()];
+        state_type.encode(&outputs.states, &mut bytes);
+        let mut stored = vec![0.0; outputs.states.len()];
+        state_type.decode(&bytes, &mut stored);
+        let rows = outputs.rows.concat();
+        let computed = computing.rows(&stored).unwrap();
+        let errors = rows.iter().zip(computed).map(|(a, b)| (a - b).abs());
+        largest = errors.fold(largest, f32::max);
+        groups.extend_from_slice(&outputs.groups);
+        start = outputs.next;
+    }
     let expected = states.groups(&window().entry()).map(|rows| rows.len());
     assert_eq!(groups, expected.collect::<Vec<_>>());
     largest
@@ -102,34 +88,22 @@ fn rows_of_states_are_as_near_as_was_chosen() {
 fn states_that_cannot_be_had_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let unknown = model(folder.path(), FakeStates::Unknown);
-    let error = unknown.output_head().unwrap_err().to_string();
+    let error = unknown.states(Calls::default()).unwrap_err().to_string();
     assert!(
         error.contains("FAKE") && error.contains("--encoding u16"),
         "{error}"
     );
-    let mut decoder = unknown.decoder(&ContextOptions::default()).unwrap();
-    let sink = |_: &Outputs<'_>| Ok::<_, EngineError>(());
-    assert!(decoder.decode_states(&window(), |_| true, sink).is_err());
 }
 
 #[test]
 fn another_models_head_is_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), FakeStates::Half);
-    let mut head = model.output_head().unwrap();
-    head.tensor.bytes = 64;
-    let states = States {
-        n_embd: head.n_embd,
-        state_type: Float::F16,
-        head: head.tensor,
-        then: Vec::new(),
-        n_batch: 1,
-        n_ubatch: 1,
-        equal_calls: false,
-        check: HeadCheck::default(),
-    };
-    let other = model.head(&states, &mut Cursor::new([0; 64]), 1).unwrap();
-    assert!(!other.is_shared() && other.n_vocab() == 2);
+    let mut states = model.states(Calls::default()).unwrap();
+    states.head.bytes = 64;
+    let mut other = model.head(&states, &mut Cursor::new([0; 64]), 1).unwrap();
+    let n_embd = states.n_embd as usize;
+    assert!(!other.is_shared() && other.rows(&vec![0.0; n_embd]).unwrap().len() == 2);
     assert!(model.head(&states, &mut Cursor::new([0; 63]), 1).is_err());
 }
 
@@ -153,8 +127,8 @@ fn calls_are_those_of_the_batch() {
         })
         .unwrap();
     assert_eq!(n_rows, [0, 4, 5, 5, 3]);
-    let (next, rows) = decoder.step(&window(), 20).unwrap();
-    assert_eq!((next, rows.len()), (None, 3));
+    let outputs = decoder.step(&window(), 20, true).unwrap();
+    assert_eq!((outputs.next, outputs.rows.len()), (None, 3));
 }
 
 /// With fewer tokens ggml's CPU backend computes attention with another kernel.

@@ -99,41 +99,30 @@ impl Decoder for LlamaCppDecoder<'_> {
         &mut self,
         window: &WindowSpec,
         start: usize,
-    ) -> Result<(Option<usize>, Vec<&[f32]>), EngineError> {
+        wants_rows: bool,
+    ) -> Result<Outputs<'_>, EngineError> {
         let call = Call::of(window, self.calls, start);
-        let rows = self.decode_call(window, &call, true)?;
-        Ok((call.next, rows))
-    }
-
-    fn decode_states<E: From<EngineError>>(
-        &mut self,
-        window: &WindowSpec,
-        wants_rows: impl Fn(Range<usize>) -> bool,
-        mut sink: impl FnMut(&Outputs<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let path = &self.model.facts.path;
-        let no_states = |what: String| EngineError::Head {
-            path: path.clone(),
-            what,
-        };
-        let tap = self.tap.clone();
-        let tap = tap.ok_or_else(|| no_states("this context does not show them".to_owned()))?;
-        let mut start = Some(0);
-        while let Some(at) = start {
-            let call = Call::of(window, self.calls, at);
-            let groups = call.groups(window, self.calls);
-            let wants_rows = wants_rows(call.positions.clone());
-            let rows = self.decode_call(window, &call, wants_rows)?;
-            let tap = locked(&tap);
-            tap.check(&groups).map_err(no_states)?;
-            sink(&Outputs {
-                states: &tap.states,
-                rows: wants_rows.then_some(&rows),
-                groups: &tap.groups,
-            })?;
-            start = call.next;
+        let groups = call.groups(window, self.calls);
+        let (tap, path) = (self.tap.clone(), &self.model.facts.path);
+        let mut rows = self.decode_call(window, &call, wants_rows)?;
+        let mut states = Vec::new();
+        if let Some(tap) = tap {
+            states = locked(&tap)
+                .take(&groups)
+                .map_err(|what| EngineError::Head {
+                    path: path.clone(),
+                    what,
+                })?;
+            if !wants_rows {
+                rows.clear();
+            }
         }
-        Ok(())
+        Ok(Outputs {
+            next: call.next,
+            rows,
+            states,
+            groups,
+        })
     }
 
     fn extend<E: From<EngineError>>(

@@ -1,6 +1,7 @@
 //! ggml's own objects that compute rows of hidden states: matrices in the memory of a device, arenas that
 //! describe them, and what spreads a graph over devices; freed when they are dropped.
 
+use std::io::{self, Read};
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
@@ -16,11 +17,13 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// # Safety
-    /// The arena has room for another tensor.
-    unsafe fn tensor(self, arena: &Arena) -> NonNull<sys::ggml_tensor> {
-        // SAFETY: as required.
-        unsafe { arena.tensor(self.kind, self.n_embd, self.n_rows) }
+    pub(super) fn of_f32(n_embd: i64, n_rows: i64) -> Self {
+        let kind = sys::GGML_TYPE_F32;
+        Self {
+            kind,
+            n_embd,
+            n_rows,
+        }
     }
 
     /// Returns true if a device can multiply a matrix like this, in this memory, with many states.
@@ -33,8 +36,8 @@ impl Matrix {
         // SAFETY: the arena has room for the tensors. The buffer is a dummy without memory that
         // outlives the question, as in llama.cpp's weight_buft_supported.
         unsafe {
-            let weight = self.tensor(&arena);
-            let states = arena.tensor(sys::GGML_TYPE_F32, self.n_embd, N_STATES);
+            let weight = arena.tensor(self);
+            let states = arena.tensor(Self::of_f32(self.n_embd, N_STATES));
             let product = sys::ggml_mul_mat(arena.as_ptr(), weight.as_ptr(), states.as_ptr());
             let dummy = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), 0);
             (*weight.as_ptr()).buffer = dummy;
@@ -71,14 +74,13 @@ impl Arena {
 
     /// # Safety
     /// The arena has room for another tensor.
-    pub(super) unsafe fn tensor(
-        &self,
-        kind: sys::ggml_type,
-        n: i64,
-        n_rows: i64,
-    ) -> NonNull<sys::ggml_tensor> {
+    pub(super) unsafe fn tensor(&self, matrix: Matrix) -> NonNull<sys::ggml_tensor> {
+        let (kind, n_embd, n_rows) = (matrix.kind, matrix.n_embd, matrix.n_rows);
         // SAFETY: without room, ggml aborts; it never returns null.
-        unsafe { NonNull::new_unchecked(sys::ggml_new_tensor_2d(self.as_ptr(), kind, n, n_rows)) }
+        unsafe {
+            let tensor = sys::ggml_new_tensor_2d(self.as_ptr(), kind, n_embd, n_rows);
+            NonNull::new_unchecked(tensor)
+        }
     }
 }
 
@@ -103,7 +105,7 @@ impl Weight {
         // SAFETY: the arena is empty. The buffer is as large as the memory's type wants it for this
         // tensor, and outlives it.
         unsafe {
-            let tensor = matrix.tensor(&arena);
+            let tensor = arena.tensor(matrix);
             let bytes = sys::ggml_backend_buft_get_alloc_size(memory.as_ptr(), tensor.as_ptr());
             let buffer = sys::ggml_backend_buft_alloc_buffer(memory.as_ptr(), bytes);
             let weight = Self {
@@ -120,23 +122,25 @@ impl Weight {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// Reads it from `section`, in pieces of at most `piece_bytes`.
+    pub(super) fn fill(&mut self, section: &mut dyn Read, piece_bytes: usize) -> io::Result<()> {
         // SAFETY: the tensor is valid.
-        unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) }
-    }
-
-    /// Copies bytes of the matrix, from `offset` on.
-    ///
-    /// # Panics
-    /// If they reach past its end.
-    pub(super) fn set(&mut self, offset: usize, bytes: &[u8]) {
-        let end = offset.checked_add(bytes.len());
-        assert!(end.is_some_and(|end| end <= self.bytes()));
-        // SAFETY: the bytes lie within the tensor.
-        unsafe {
-            let data = bytes.as_ptr().cast();
-            sys::ggml_backend_tensor_set(self.tensor.as_ptr(), data, offset, bytes.len());
+        let n_bytes = unsafe { sys::ggml_nbytes(self.tensor.as_ptr()) };
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(n_bytes.min(piece_bytes))?;
+        piece.resize(n_bytes.min(piece_bytes), 0);
+        let mut offset = 0;
+        while offset < n_bytes {
+            let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
+            section.read_exact(piece)?;
+            // SAFETY: the piece lies within the tensor.
+            unsafe {
+                let data = piece.as_ptr().cast();
+                sys::ggml_backend_tensor_set(self.tensor.as_ptr(), data, offset, piece.len());
+            }
+            offset += piece.len();
         }
+        Ok(())
     }
 }
 

@@ -6,11 +6,11 @@ mod decoder;
 mod device;
 mod fit;
 mod ggml;
-mod head;
+mod head_product;
 mod load;
 mod model;
+mod model_head;
 mod node;
-mod own_head;
 mod params;
 mod placement;
 mod probe;
@@ -20,7 +20,6 @@ mod tap;
 mod tests;
 
 pub use decoder::LlamaCppDecoder;
-pub use head::LlamaCppHead;
 pub use model::LlamaCppModel;
 
 use std::io::Read;
@@ -31,7 +30,8 @@ use kl_formats::{ModelIdentity, States};
 use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
-use super::{Device, Engine, EngineError, LLAMA_CPP_VERSION, ModelOptions};
+use super::{Device, Engine, EngineError, Head, LLAMA_CPP_VERSION, ModelOptions};
+use head_product::HeadProduct;
 use placement::Placement;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
@@ -53,7 +53,6 @@ impl LlamaCpp {
 
 impl Engine for LlamaCpp {
     type Model<'e> = LlamaCppModel<'e>;
-    type Head<'e> = LlamaCppHead<'e>;
 
     fn version(&self) -> String {
         LLAMA_CPP_VERSION.to_owned()
@@ -93,9 +92,10 @@ impl Engine for LlamaCpp {
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-    ) -> Result<LlamaCppHead<'_>, EngineError> {
+    ) -> Result<Box<dyn Head + '_>, EngineError> {
         self.backend()?;
-        LlamaCppHead::new(states, section, threads, &Placement::default(), None)
+        let head = HeadProduct::new(states, section, threads, &Placement::default(), None)?;
+        Ok(Box::new(head))
     }
 }
 

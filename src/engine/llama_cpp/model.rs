@@ -3,20 +3,21 @@
 use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{GgmlType, HeadTensor, States};
+use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use super::context::Contexts;
+use super::context::{Context, Contexts, Watch};
 use super::device::Device;
+use super::head_product::HeadProduct;
 use super::probe::Found;
 use super::rpc;
 use super::tap::Tap;
-use super::{LlamaCpp, LlamaCppDecoder, LlamaCppHead};
+use super::{LlamaCpp, LlamaCppDecoder};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
-    ContextOptions, DeviceKind, EngineError, Model, ModelFacts, OutputHead, Tokens,
+    ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens, last_log_errors,
 };
 
 /// A model that llama.cpp has loaded.
@@ -46,6 +47,35 @@ impl LlamaCppModel<'_> {
             false => &self.turn,
         }
     }
+
+    pub(super) fn context<W: Watch>(
+        &self,
+        options: &ContextOptions,
+        watch: Option<Arc<Mutex<W>>>,
+    ) -> Result<Context<'_>, EngineError> {
+        Context::new(self, options, watch).ok_or_else(|| {
+            let (n_ctx, reason) = (options.n_ctx, last_log_errors());
+            let advice = context_advice(&reason);
+            let what = format!(
+                "llama.cpp could not create a context of {n_ctx} tokens: {reason} ({advice})"
+            );
+            EngineError::model(&self.facts.path, what)
+        })
+    }
+}
+
+/// The advice to give if a context cannot be created: types of the KV cache that llama.cpp refuses, or
+/// else too little memory.
+fn context_advice(reason: &str) -> &'static str {
+    let mentions = |word: &str| reason.contains(word);
+    if mentions("V cache") && (mentions("flash_attn") || mentions("Flash Attention")) {
+        "llama.cpp quantizes cached values with flash attention only: use --flash-attn on or auto, or \
+         --cache-type-v f16"
+    } else if mentions("block size") {
+        "use another --cache-type-k or --cache-type-v: f16 always works"
+    } else {
+        "out of memory? lower --n-ctx, --parallel, --n-batch, --n-ubatch or --n-gpu-layers"
+    }
 }
 
 impl Tokens for LlamaCppModel<'_> {
@@ -65,10 +95,6 @@ impl Tokens for LlamaCppModel<'_> {
 impl Model for LlamaCppModel<'_> {
     type Decoder<'m>
         = LlamaCppDecoder<'m>
-    where
-        Self: 'm;
-    type Head<'m>
-        = LlamaCppHead<'m>
     where
         Self: 'm;
 
@@ -92,7 +118,7 @@ impl Model for LlamaCppModel<'_> {
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
         let tap = match options.states {
-            true => Some(Tap::new(self.found()?, self.facts.n_vocab as usize)),
+            true => Some(Tap::new(self.found()?)),
             false => None,
         };
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
@@ -105,9 +131,8 @@ impl Model for LlamaCppModel<'_> {
         })
     }
 
-    fn output_head(&self) -> Result<OutputHead, EngineError> {
-        let found = self.found()?;
-        let place = self.head_place()?;
+    fn states(&self, calls: Calls) -> Result<States, EngineError> {
+        let (found, place) = (self.found()?, self.head_place()?);
         let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
         let kind = kind.ok_or_else(|| {
             let id = found.type_id;
@@ -115,29 +140,29 @@ impl Model for LlamaCppModel<'_> {
                 "its head has ggml's type {id}, which kl does not know"
             ))
         })?;
-        Ok(OutputHead {
+        Ok(States {
             n_embd: found.n_embd,
-            tensor: HeadTensor {
+            state_type: Float::F32,
+            head: HeadTensor {
                 name: found.name.clone(),
                 type_name: kind.name.to_owned(),
                 type_id: found.type_id,
                 bytes: place.bytes,
                 sha256: String::new(),
             },
-            then: found.then.clone(),
+            then: found.then.iter().map(|&(step, _)| step).collect(),
+            calls,
+            check: HeadCheck::default(),
         })
     }
 
-    fn hashed_head(&self) -> Result<OutputHead, EngineError> {
-        let mut head = self.output_head()?;
-        let sha256 = self.head_sha256(self.head_place()?)?;
-        head.tensor.sha256 = sha256.to_owned();
-        Ok(head)
+    fn head_sha256(&self) -> Result<String, EngineError> {
+        self.hash_head().map(str::to_owned)
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
         let tensor = self.header.open(self.head_place()?)?;
-        let values = self.found()?.values.iter().flatten();
+        let values = self.found()?.then.iter().flat_map(|(_, values)| values);
         let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         Ok(Box::new(tensor.chain(Cursor::new(values))))
     }
@@ -147,9 +172,10 @@ impl Model for LlamaCppModel<'_> {
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-    ) -> Result<LlamaCppHead<'_>, EngineError> {
-        let shared = self.shared_head(states);
-        LlamaCppHead::new(states, section, threads, &self.head_placement(), shared)
+    ) -> Result<Box<dyn Head + '_>, EngineError> {
+        let (placement, shared) = (self.head_placement(), self.shared_head(states));
+        let head = HeadProduct::new(states, section, threads, &placement, shared)?;
+        Ok(Box::new(head))
     }
 
     /// On the CPU the system reclaims the model's memory: llama.cpp frees a large vocabulary piece

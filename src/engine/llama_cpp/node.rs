@@ -1,5 +1,6 @@
 //! A tensor of a graph that llama.cpp is computing, as its callback shows it.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -52,7 +53,7 @@ impl<'g> Node<'g> {
     /// The operation's name, for messages.
     pub(super) fn op_name(self) -> String {
         // SAFETY: the tensor is valid, and the name is one of ggml's constants.
-        let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_op_desc(self.tensor.as_ptr())) };
+        let name = unsafe { CStr::from_ptr(sys::ggml_op_desc(self.tensor.as_ptr())) };
         name.to_string_lossy().into_owned()
     }
 
@@ -82,19 +83,19 @@ impl<'g> Node<'g> {
         unsafe { Self::new(self.get().src[i]) }
     }
 
-    fn name_bytes(self) -> impl Iterator<Item = u8> + use<'g> {
-        let chars = self.get().name.iter();
-        chars.map(|&char| char as u8).take_while(|&byte| byte != 0)
+    /// The name that ggml has for it.
+    fn own_name(self) -> &'g CStr {
+        // SAFETY: a tensor's name is in the tensor, and ends with NUL.
+        unsafe { CStr::from_ptr(self.get().name.as_ptr()) }
     }
 
     pub(super) fn is_named(self, name: &str) -> bool {
-        self.name_bytes().eq(name.bytes())
+        self.own_name().to_bytes() == name.as_bytes()
     }
 
     /// The name; of a copy that was made for another device, that of the original.
     pub(super) fn name(self) -> String {
-        let bytes: Vec<u8> = self.name_bytes().collect();
-        let name = String::from_utf8_lossy(&bytes);
+        let name = self.own_name().to_string_lossy();
         original(&name).unwrap_or(&name).to_owned()
     }
 
@@ -122,8 +123,8 @@ impl<'g> Node<'g> {
         {
             return Err(format!("the tensor {} cannot be read", self.name()));
         }
-        let n = tensor.ne.iter().product::<i64>().max(0) as usize;
         let start = out.len();
+        let n = tensor.ne.iter().product::<i64>().max(0) as usize;
         out.resize(start + n, 0.0);
         let values = &mut out[start..];
         // SAFETY: the tensor has a buffer and n contiguous f32, as many as `values`.

@@ -15,7 +15,7 @@ const ROWS: &str = "result_output";
 const UNNAMED: &str = "node_";
 
 /// The output head, as one graph has shown it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Found {
     pub(super) n_embd: u32,
     /// The matrix: its name, ggml's type, and where it lies, if no copy of it was multiplied.
@@ -24,9 +24,8 @@ pub(super) struct Found {
     pub(super) weight: Option<ModelTensor>,
     /// The tensor of the hidden states, if its name finds it in any graph of the model.
     pub(super) states: Option<String>,
-    pub(super) then: Vec<HeadStep>,
-    /// The values of each step that has some.
-    pub(super) values: Vec<Vec<f32>>,
+    /// The steps that follow the product, each with its values.
+    pub(super) then: Vec<(HeadStep, Vec<f32>)>,
 }
 
 /// Watches a graph for its rows.
@@ -35,7 +34,7 @@ pub(super) struct Probe {
     /// The number of times that each name has occurred.
     names: HashMap<String, u32>,
     /// The head that was found, or the operation that `kl` cannot repeat.
-    pub(super) found: Option<Result<Found, String>>,
+    pub(super) found: Result<Found, String>,
 }
 
 impl Probe {
@@ -43,45 +42,41 @@ impl Probe {
         Self {
             n_vocab: n_vocab.into(),
             names: HashMap::new(),
-            found: None,
+            found: Err("its graph does not name its rows".to_owned()),
         }
     }
 
     /// Goes back from the rows to the product with the head.
     fn find(&self, rows: Node<'_>) -> Result<Found, String> {
         let mut then = Vec::new();
-        let mut values = Vec::new();
         let mut node = rows;
         let (weight, states) = loop {
-            let [first, second] = [0, 1].map(|i| node.input(i));
-            let unknown = || format!("kl does not know the operation {}", node.op_name());
-            let step = match (node.op(), first, second) {
-                (sys::GGML_OP_MUL_MAT, Some(weight), Some(states))
-                    if weight.shape()[1] == self.n_vocab =>
-                {
-                    break (weight, states);
+            let unknown = move || format!("kl does not know the operation {}", node.op_name());
+            let input = move |i| node.input(i).ok_or_else(unknown);
+            then.push(match node.op() {
+                sys::GGML_OP_MUL_MAT if input(0)?.shape()[1] == self.n_vocab => {
+                    break (input(0)?, input(1)?);
                 }
-                (sys::GGML_OP_SCALE, ..) => HeadStep::Scale {
-                    factor: node.f32_param(0),
-                    bias: node.f32_param(1),
-                },
-                (sys::GGML_OP_UNARY, ..) if node.param(0) == sys::GGML_UNARY_OP_TANH as i32 => {
-                    HeadStep::Tanh
+                sys::GGML_OP_SCALE => {
+                    let (factor, bias) = (node.f32_param(0), node.f32_param(1));
+                    (HeadStep::Scale { factor, bias }, Vec::new())
                 }
-                (op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL), _, Some(operand)) => {
-                    let n_values = self.read_values(operand, &mut values)?;
+                sys::GGML_OP_UNARY if node.param(0) == sys::GGML_UNARY_OP_TANH as i32 => {
+                    (HeadStep::Tanh, Vec::new())
+                }
+                op @ (sys::GGML_OP_ADD | sys::GGML_OP_MUL) => {
+                    let values = self.read_values(input(1)?)?;
+                    let n_values = values.len() as u32;
                     match op {
-                        sys::GGML_OP_ADD => HeadStep::Add { n_values },
-                        _ => HeadStep::Mul { n_values },
+                        sys::GGML_OP_ADD => (HeadStep::Add { n_values }, values),
+                        _ => (HeadStep::Mul { n_values }, values),
                     }
                 }
                 _ => return Err(unknown()),
-            };
-            then.push(step);
-            node = first.ok_or_else(unknown)?;
+            });
+            node = input(0)?;
         };
         then.reverse();
-        values.reverse();
         let [n_embd, n_vocab, 1, 1] = weight.shape() else {
             return Err(format!("its head {} is not a matrix", weight.name()));
         };
@@ -97,22 +92,18 @@ impl Probe {
             weight: weight.as_weight(),
             states: is_unique.then_some(name),
             then,
-            values,
         })
     }
 
     /// Reads what is added to all rows, or what they are multiplied with: weights of the model.
-    fn read_values(&self, operand: Node<'_>, values: &mut Vec<Vec<f32>>) -> Result<u32, String> {
-        let [n, 1, 1, 1] = operand.shape() else {
-            return Err(format!("kl cannot apply {} to all rows", operand.name()));
-        };
-        if operand.op() != sys::GGML_OP_NONE || (n != 1 && n != self.n_vocab) {
-            return Err(format!("kl cannot apply {} to all rows", operand.name()));
+    fn read_values(&self, operand: Node<'_>) -> Result<Vec<f32>, String> {
+        let mut values = Vec::new();
+        match operand.shape() {
+            [n, 1, 1, 1] if operand.op() == sys::GGML_OP_NONE && (n == 1 || n == self.n_vocab) => {
+                operand.read(&mut values).map(|()| values)
+            }
+            _ => Err(format!("kl cannot apply {} to all rows", operand.name())),
         }
-        let mut read = Vec::new();
-        operand.read(&mut read)?;
-        values.push(read);
-        Ok(n as u32)
     }
 }
 
@@ -123,7 +114,7 @@ impl Watch for Probe {
     }
 
     fn computed(&mut self, node: Node<'_>) -> bool {
-        self.found = Some(self.find(node));
+        self.found = self.find(node);
         true
     }
 }

@@ -1,5 +1,7 @@
 //! Takes hidden states out of the graphs of a context.
 
+use std::mem;
+
 use llama_cpp_sys_2 as sys;
 
 use super::context::Watch;
@@ -8,7 +10,6 @@ use super::probe::Found;
 
 /// Watches a context's graphs for the states that its head is multiplied with.
 pub(super) struct Tap {
-    n_vocab: i64,
     n_embd: usize,
     /// The head's name, by which its product is recognised.
     head: String,
@@ -16,17 +17,16 @@ pub(super) struct Tap {
     last: Option<String>,
     ends_early: bool,
     /// The states of the last decode call, n x n_embd.
-    pub(super) states: Vec<f32>,
+    states: Vec<f32>,
     /// The number of them that each physical batch brought, without those that brought none.
-    pub(super) groups: Vec<usize>,
-    /// Why a state could not be taken.
-    pub(super) fault: Option<String>,
+    groups: Vec<usize>,
+    /// Why a state could not be read.
+    fault: Option<String>,
 }
 
 impl Tap {
-    pub(super) fn new(found: &Found, n_vocab: usize) -> Self {
+    pub(super) fn new(found: &Found) -> Self {
         Self {
-            n_vocab: n_vocab as i64,
             n_embd: found.n_embd as usize,
             head: found.name.clone(),
             last: found.states.clone(),
@@ -46,12 +46,12 @@ impl Tap {
         self.fault = None;
     }
 
-    /// Checks that each physical batch of the last call has brought as many states as `groups` has:
-    /// a reader of the states will multiply just those together.
-    pub(super) fn check(&self, groups: &[usize]) -> Result<(), String> {
-        match &self.fault {
-            Some(fault) => Err(fault.clone()),
-            None if self.groups == groups => Ok(()),
+    /// Takes the states of the last call, of which each physical batch must have brought as many as
+    /// `groups` has: a reader of the states will multiply just those together.
+    pub(super) fn take(&mut self, groups: &[usize]) -> Result<Vec<f32>, String> {
+        match self.fault.take() {
+            Some(fault) => Err(fault),
+            None if self.groups == groups => Ok(mem::take(&mut self.states)),
             None => Err(format!(
                 "its graphs gave {} hidden states in {} physical batches, not {} in {}",
                 self.groups.iter().sum::<usize>(),
@@ -61,35 +61,16 @@ impl Tap {
             )),
         }
     }
-
-    fn is_head_product(&self, node: Node<'_>) -> bool {
-        node.op() == sys::GGML_OP_MUL_MAT
-            && node.shape()[0] == self.n_vocab
-            && node.input(0).is_some_and(|head| head.name() == self.head)
-    }
-
-    fn take(&mut self, states: Node<'_>) -> Result<(), String> {
-        let before = self.states.len();
-        states.read(&mut self.states)?;
-        let taken = self.states.len() - before;
-        if states.shape()[0] != self.n_embd as i64 {
-            return Err(format!(
-                "its hidden states {} have another width",
-                states.name()
-            ));
-        }
-        if taken > 0 {
-            self.groups.push(taken / self.n_embd);
-        }
-        Ok(())
-    }
 }
 
 impl Watch for Tap {
     fn wants(&mut self, node: Node<'_>) -> bool {
         match &self.last {
             Some(last) if self.ends_early => node.is_named(last),
-            _ => self.is_head_product(node),
+            _ => {
+                node.op() == sys::GGML_OP_MUL_MAT
+                    && node.input(0).is_some_and(|head| head.name() == self.head)
+            }
         }
     }
 
@@ -99,8 +80,13 @@ impl Watch for Tap {
             true => Some(node),
             false => node.input(1),
         };
-        if let Some(Err(fault)) = states.map(|states| self.take(states)) {
+        let before = self.states.len();
+        if let Some(Err(fault)) = states.map(|states| states.read(&mut self.states)) {
             self.fault = Some(fault);
+        }
+        match (self.states.len() - before) / self.n_embd {
+            0 => {}
+            taken => self.groups.push(taken),
         }
         !self.ends_early
     }
@@ -119,18 +105,18 @@ mod tests {
             weight: None,
             states: None,
             then: Vec::new(),
-            values: Vec::new(),
         };
-        let mut tap = Tap::new(&found, 5);
-        assert_eq!(tap.check(&[]), Ok(()));
+        let mut tap = Tap::new(&found);
+        assert_eq!(tap.take(&[]), Ok(Vec::new()));
         tap.groups = vec![7, 3];
-        assert_eq!(tap.check(&[7, 3]), Ok(()));
         for (groups, expected) in [(&[5, 5][..], "not 10 in 2"), (&[10], "not 10 in 1")] {
-            assert!(tap.check(groups).unwrap_err().ends_with(expected));
+            assert!(tap.take(groups).unwrap_err().ends_with(expected));
         }
+        tap.states = vec![1.0; 20];
+        assert_eq!(tap.take(&[7, 3]), Ok(vec![1.0; 20]));
         tap.fault = Some("unreadable".to_owned());
-        assert_eq!(tap.check(&[7, 3]), Err("unreadable".to_owned()));
+        assert_eq!(tap.take(&[7, 3]), Err("unreadable".to_owned()));
         tap.start(true);
-        assert_eq!(tap.check(&[]), Ok(()));
+        assert_eq!(tap.take(&[]), Ok(Vec::new()));
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kl_formats::{CheckRow, Float, HeadCheck, HeadTensor, Kind, States};
+use kl_formats::{Calls, CheckRow, Float, HeadCheck, HeadTensor, Kind, States};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -31,10 +31,6 @@ fn row(state: &[f32], n: usize, error: f32) -> impl Iterator<Item = f32> + use<>
 }
 
 impl Head for Counting {
-    fn n_vocab(&self) -> usize {
-        N_VOCAB
-    }
-
     fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
         self.n_products.fetch_add(1, Ordering::Relaxed);
         let n = states.len() / N_EMBD;
@@ -43,8 +39,8 @@ impl Head for Counting {
         Ok(&self.rows)
     }
 
-    fn device(&self) -> &str {
-        "FAKE1"
+    fn device(&self) -> String {
+        "FAKE1".to_owned()
     }
 
     fn is_shared(&self) -> bool {
@@ -71,9 +67,11 @@ fn states(n_batch: u32, n_ubatch: u32) -> States {
             sha256: kl_formats::hex(&Sha256::digest(head)),
         },
         then: Vec::new(),
-        n_batch,
-        n_ubatch,
-        equal_calls: false,
+        calls: Calls {
+            n_batch,
+            n_ubatch,
+            is_equal: false,
+        },
         check: HeadCheck {
             rows: vec![check(0, 8), check(0, 15), check(1, 9), check(0, 14)],
             ..HeadCheck::default()
@@ -128,7 +126,7 @@ fn with_head(folder: &Path, head: Counting) -> Result<ReferenceRows<'static>, Er
         let mut bytes = Vec::new();
         section.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes.len(), 4 * N_EMBD * N_VOCAB);
-        Ok(head)
+        Ok(Box::new(head))
     })
 }
 

@@ -8,13 +8,13 @@ use std::ffi::CString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kl_formats::{Calls, Float, HeadCheck, HeadStep, States, WindowSpec};
+use kl_formats::{Calls, HeadStep, States, WindowSpec};
 use llama_cpp_2::{LogOptions, send_logs_to_tracing};
 use llama_cpp_sys_2 as sys;
 use tempfile::TempDir;
 
 use super::*;
-use crate::engine::{ContextOptions, Decoder, Engine, Head, Model, OutputHead, Outputs};
+use crate::engine::{ContextOptions, Decoder, Engine, Head, Model};
 use crate::pipeline::LogitSource as _;
 
 /// Logical and physical batches: one token, less than a window, all of it, and several physical
@@ -69,19 +69,6 @@ fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
     }
 }
 
-fn states(head: &OutputHead, (n_batch, n_ubatch): (u32, u32)) -> States {
-    States {
-        n_embd: head.n_embd,
-        state_type: Float::F32,
-        head: head.tensor.clone(),
-        then: head.then.clone(),
-        n_batch,
-        n_ubatch,
-        equal_calls: false,
-        check: HeadCheck::default(),
-    }
-}
-
 /// The section of a file that holds a model's head.
 fn section(model: &impl Model) -> impl Read {
     model.read_head().unwrap()
@@ -111,22 +98,23 @@ fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec)
 /// Checks that each row that a head computes is the model's own, to the bit, and that the states are
 /// the same where the graph ends before the head.
 #[track_caller]
-fn check(model: &impl Model, head: &mut impl Head, batch: (u32, u32), window: &WindowSpec) {
+fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &WindowSpec) {
     let options = options(batch.0, batch.1);
     let n_vocab = model.facts().n_vocab as usize;
     let expected = plain_rows(model, &options, window);
     assert_eq!(expected.len(), window.n_rows as usize);
-    let head_of = model.output_head().unwrap();
-    let n_embd = head_of.n_embd as usize;
+    let states = model.states(options.calls).unwrap();
+    let n_embd = states.n_embd as usize;
     let mut decoder = model.decoder(&options).unwrap();
     let (mut all_states, mut groups, mut next) = (Vec::new(), Vec::new(), 0);
-    let sink = |outputs: &Outputs<'_>| {
-        let rows = outputs.rows.unwrap();
-        let mut left = outputs.states;
-        let mut of_call = rows.iter();
-        for &n in outputs.groups {
+    let mut start = Some(0);
+    while let Some(at) = start {
+        let outputs = decoder.step(window, at, true).unwrap();
+        let mut left = &outputs.states[..];
+        let mut of_call = outputs.rows.iter();
+        for &n in &outputs.groups {
             let (states, rest) = left.split_at(n * n_embd);
-            let computed = head.rows(states)?;
+            let computed = head.rows(states).unwrap();
             assert_eq!(computed.len(), n * n_vocab);
             for row in computed.chunks(n_vocab) {
                 assert_eq!(bits(row), bits(&expected[next]), "row {next}, {batch:?}");
@@ -136,49 +124,46 @@ fn check(model: &impl Model, head: &mut impl Head, batch: (u32, u32), window: &W
             left = rest;
         }
         assert!(left.is_empty() && of_call.next().is_none());
-        all_states.extend_from_slice(outputs.states);
-        groups.extend_from_slice(outputs.groups);
-        Ok::<_, EngineError>(())
-    };
-    decoder.decode_states(window, |_| true, sink).unwrap();
+        all_states.extend_from_slice(&outputs.states);
+        groups.extend_from_slice(&outputs.groups);
+        start = outputs.next;
+    }
     assert_eq!(next, expected.len());
 
-    let of_format = states(&head_of, batch)
-        .groups(&window.entry())
-        .map(|rows| rows.len());
+    let of_format = states.groups(&window.entry()).map(|rows| rows.len());
     assert_eq!(groups, of_format.collect::<Vec<_>>(), "{batch:?}");
 
-    let mut without_rows = Vec::new();
-    let sink = |outputs: &Outputs<'_>| {
-        assert!(outputs.rows.is_none());
-        without_rows.extend_from_slice(outputs.states);
-        Ok::<_, EngineError>(())
-    };
-    decoder.decode_states(window, |_| false, sink).unwrap();
+    let (mut without_rows, mut start) = (Vec::new(), Some(0));
+    while let Some(at) = start {
+        let outputs = decoder.step(window, at, false).unwrap();
+        assert!(outputs.rows.is_empty());
+        without_rows.extend_from_slice(&outputs.states);
+        start = outputs.next;
+    }
     assert_eq!(bits(&without_rows), bits(&all_states), "{batch:?}");
     // The same context gives whole rows after that.
-    let (_, rows) = decoder.step(window, 0).unwrap();
-    for (row, expected) in rows.iter().zip(&expected) {
+    let outputs = decoder.step(window, 0, true).unwrap();
+    for (row, expected) in outputs.rows.iter().zip(&expected) {
         assert_eq!(bits(row), bits(expected));
     }
 }
 
 /// Checks a model in all batches, with its own matrix and with a copy of it.
 #[track_caller]
-fn check_model(path: &Path, n_tokens: u32) -> OutputHead {
+fn check_model(path: &Path, n_tokens: u32) -> States {
     let model = load(path);
-    let head = model.hashed_head().unwrap();
+    let mut states = model.states(Calls::default()).unwrap();
+    states.head.sha256 = model.head_sha256().unwrap();
     for (i, batch) in BATCHES.into_iter().enumerate() {
         let window = window(&model, n_tokens, [1, 0, 9, 70][i % 4].min(n_tokens / 2));
-        let states = states(&head, batch);
         let mut shared = model.head(&states, &mut section(&model), THREADS).unwrap();
         assert!(shared.is_shared() && shared.device() == "CPU");
-        check(&model, &mut shared, batch, &window);
+        check(&model, &mut *shared, batch, &window);
         let mut own = ENGINE.head(&states, &mut section(&model), THREADS).unwrap();
         assert!(!own.is_shared());
-        check(&model, &mut own, batch, &window);
+        check(&model, &mut *own, batch, &window);
     }
-    head
+    states
 }
 
 #[test]
@@ -189,10 +174,13 @@ fn rows_of_states_are_the_models_own() {
         ("tiny-q4_K_M.gguf", "q6_K"),
         ("tiny-q2_K.gguf", "q6_K"),
     ] {
-        let head = check_model(&fixture(name), N_TOKENS);
-        assert_eq!(head.tensor.name, "token_embd.weight", "tied");
-        assert_eq!((&head.tensor.type_name[..], head.n_embd), (type_name, 256));
-        assert!(head.then.is_empty());
+        let states = check_model(&fixture(name), N_TOKENS);
+        assert_eq!(states.head.name, "token_embd.weight", "tied");
+        assert_eq!(
+            (&states.head.type_name[..], states.n_embd),
+            (type_name, 256)
+        );
+        assert!(states.then.is_empty());
     }
 }
 
@@ -208,8 +196,10 @@ fn a_context_that_shows_states_continues_a_text() {
         };
         let mut decoder = model.decoder(&options).unwrap();
         if shows_states {
-            let sink = |_: &Outputs<'_>| Ok::<_, EngineError>(());
-            decoder.decode_states(&window, |_| false, sink).unwrap();
+            let mut start = Some(0);
+            while let Some(at) = start {
+                start = decoder.step(&window, at, false).unwrap().next;
+            }
         }
         let mut window = window.clone();
         window.tokens.truncate(9);
@@ -257,8 +247,8 @@ fn heads_of_every_type_give_the_models_own_rows() {
         (sys::GGML_TYPE_IQ4_XS, "iq4_xs"),
     ] {
         let path = with_head_type(&folder, &fixture("tiny-f16.gguf"), kind);
-        let head = check_model(&path, 70);
-        assert_eq!(head.tensor.type_name, name);
+        let states = check_model(&path, 70);
+        assert_eq!(states.head.type_name, name);
     }
 }
 
@@ -277,8 +267,8 @@ fn what_follows_the_head_is_learned_from_the_graph() {
     ] {
         let n_tokens = if name == "gpt2" { 48 } else { N_TOKENS };
         let path = fixture(&format!("architectures/{name}.gguf"));
-        let head = check_model(&path, n_tokens);
-        let steps: Vec<&str> = head
+        let states = check_model(&path, n_tokens);
+        let steps: Vec<&str> = states
             .then
             .iter()
             .map(|step| match step {

@@ -5,7 +5,7 @@ mod refused;
 
 use std::io::Read;
 
-use super::super::head::PIECE_BYTES;
+use super::super::head_members::PIECE_BYTES;
 use super::*;
 use crate::{About, Error, Fault, Float, Kind, Rows, Shard, Target};
 
@@ -44,10 +44,8 @@ pub(super) fn read_states(path: &Path) -> Result<Found> {
     let check_rows = states.check_rows()?;
     let mut windows = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
-        let mut numbers = vec![7.0];
-        states.read_states(i, 0..entry.n_rows, &mut None, &mut numbers)?;
-        assert_eq!(numbers[0], 7.0, "states are appended");
-        let bits = numbers[1..].iter().map(|x| x.to_bits()).collect();
+        let numbers = states.read_states(i, 0..entry.n_rows, &mut None)?;
+        let bits = numbers.iter().map(|x| x.to_bits()).collect();
         windows.push((states.window(i)?, bits));
     }
     Ok(Found {
@@ -111,13 +109,9 @@ fn any_rows_of_a_window_can_be_read() {
     let mut last = None;
     for start in 0..=n_rows {
         for end in start..=n_rows {
-            let mut numbers = Vec::new();
-            let rows = start..end;
-            states
-                .read_states(0, rows, &mut last, &mut numbers)
-                .unwrap();
+            let numbers = states.read_states(0, start..end, &mut last);
             assert_eq!(
-                numbers,
+                numbers.unwrap(),
                 hidden.windows[0].rows[start as usize * 3..end as usize * 3]
             );
         }

@@ -8,7 +8,6 @@ use sha2::{Digest, Sha256};
 use super::NativeReader;
 use super::member::{self, HEAD_BYTES, Tag, plain_at};
 use crate::error::Result;
-use crate::source::Source;
 use crate::writing::Writer;
 use crate::{States, hex};
 
@@ -28,25 +27,22 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
 }
 
 /// The head's bytes, piece by piece.
-struct HeadStream<'r> {
-    source: &'r Source,
-    /// The pieces that are left: where each starts, and what it holds.
-    left: Box<dyn Iterator<Item = (u64, Tag)> + 'r>,
+struct HeadStream<I> {
+    left: I,
     plain: io::Cursor<Vec<u8>>,
 }
 
-impl Read for HeadStream<'_> {
+impl<I: Iterator<Item = Result<Vec<u8>>>> Read for HeadStream<I> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             let n = self.plain.read(out)?;
             if n > 0 || out.is_empty() {
                 return Ok(n);
             }
-            let Some((offset, tag)) = self.left.next() else {
+            let Some(piece) = self.left.next() else {
                 return Ok(0);
             };
-            let plain = plain_at(self.source, offset, tag);
-            self.plain = io::Cursor::new(plain.map_err(io::Error::other)?);
+            self.plain = io::Cursor::new(piece.map_err(io::Error::other)?);
         }
     }
 }
@@ -82,26 +78,22 @@ impl NativeReader {
             if self.index_offset > source.len {
                 return Err(cut());
             }
-            self.head.push(offset);
+            self.head.push((offset, tag));
         }
         Ok(())
     }
 
-    /// The head's members: where each starts, and what it holds.
-    pub(super) fn head_members(&self) -> impl Iterator<Item = (u64, Tag)> + '_ {
-        let states = self.header.states.iter();
-        let tags = states.flat_map(|states| members(states, self.header.n_vocab));
-        let offsets = self.head.iter().copied();
-        offsets.zip(tags.map(|(tag, _)| tag))
+    /// What the head's members hold, as far as `is_wanted`, in order. Each is checked.
+    fn head_plain(&self, is_wanted: fn(Tag) -> bool) -> impl Iterator<Item = Result<Vec<u8>>> + '_ {
+        let members = self.head.iter().filter(move |(_, tag)| is_wanted(*tag));
+        members.map(|&(offset, tag)| plain_at(&self.source, offset, tag))
     }
 
     /// The head of hidden states: the bytes of its tensor, then the values of the steps that follow,
     /// as f32. They are checked as they are read: an error of the stream is a [`crate::Error`].
     pub fn head(&self) -> Box<dyn Read + '_> {
-        let left = self.head_members().filter(|(_, tag)| tag.is_head_piece());
         Box::new(HeadStream {
-            source: &self.source,
-            left: Box::new(left),
+            left: self.head_plain(Tag::is_head_piece),
             plain: io::Cursor::default(),
         })
     }
@@ -111,12 +103,9 @@ impl NativeReader {
     /// # Errors
     /// [`crate::Fault::Corrupt`] with the position, [`crate::Fault::Io`].
     pub fn check_rows(&self) -> Result<Vec<Vec<f32>>> {
-        let members = self.head_members().filter(|(_, tag)| !tag.is_head_piece());
-        let rows = members.map(|(offset, tag)| {
-            let plain = plain_at(&self.source, offset, tag)?;
-            Ok(bytemuck::pod_collect_to_vec(&plain))
-        });
-        rows.collect()
+        let rows = self.head_plain(|tag| !tag.is_head_piece());
+        rows.map(|row| Ok(bytemuck::pod_collect_to_vec(&row?)))
+            .collect()
     }
 
     /// Reads the whole head of hidden states and checks it: every checksum, and the tensor's hash. A
@@ -129,19 +118,14 @@ impl NativeReader {
             return Ok(());
         };
         let mut hash = TensorHash::new(states);
-        for (offset, tag) in self.head_members() {
-            let plain = plain_at(&self.source, offset, tag)?;
-            if tag.is_head_piece() {
-                hash.update(&plain);
-            }
+        for piece in self.head_plain(Tag::is_head_piece) {
+            hash.update(&piece?);
         }
-        match hash.matches(states) {
-            true => Ok(()),
-            false => {
-                let start = self.head.first().copied().unwrap_or_default();
-                Err(self.name().corrupt(None, start, OTHER_HASH))
-            }
+        if !hash.matches(states) {
+            let start = self.head.first().map_or(0, |(offset, _)| *offset);
+            return Err(self.name().corrupt(None, start, OTHER_HASH));
         }
+        self.check_rows().map(drop)
     }
 }
 
@@ -183,7 +167,11 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if they are not what the header states, or not what comes next;
     /// [`crate::Fault::Io`], also where `head` cannot be read.
     pub fn write_head(&mut self, mut head: impl Read, check_rows: &[Vec<f32>]) -> Result<()> {
-        let (states, n_vocab) = self.due_head()?;
+        let n_vocab = self.format().n_vocab;
+        let states = match (self.start.states.clone(), self.is_head_due) {
+            (Some(states), true) => states,
+            _ => return Err(self.name().unwritable("a head where none comes next")),
+        };
         let n_rows = states.check.rows.len();
         if check_rows.len() != n_rows || check_rows.iter().any(|row| row.len() != n_vocab as usize)
         {
@@ -191,43 +179,33 @@ impl<W: Write> Writer<W> {
             return Err(self.name().unwritable(what));
         }
         let mut hash = TensorHash::new(&states);
-        let mut bytes = Vec::new();
+        let (mut bytes, mut plain) = (Vec::new(), Vec::new());
         let mut rows = check_rows.iter();
         for (tag, n) in members(&states, n_vocab) {
+            plain.clear();
             if tag.is_head_piece() {
-                let mut plain = Vec::with_capacity(n as usize); // at most PIECE_BYTES
                 let read = head.by_ref().take(n).read_to_end(&mut plain);
                 read.map_err(|cause| self.name().io("read the head for it", cause))?;
-                if plain.len() as u64 != n {
-                    return Err(self
-                        .name()
-                        .unwritable("a head shorter than its header states"));
-                }
                 hash.update(&plain);
-                member::build_in(&mut bytes, tag, &plain);
-            } else {
-                let row = rows.next().map(Vec::as_slice).unwrap_or_default();
-                member::build_in(&mut bytes, tag, bytemuck::cast_slice(row));
+            } else if let Some(row) = rows.next() {
+                plain.extend_from_slice(bytemuck::cast_slice(row));
             }
+            if plain.len() as u64 != n {
+                let what = "a head shorter than its header states";
+                return Err(self.name().unwritable(what));
+            }
+            member::build_in(&mut bytes, tag, &plain);
             self.put(&bytes)?;
         }
         let after = head.read(&mut [0]);
-        match after.map_err(|cause| self.name().io("read the head for it", cause))? {
+        let what = match after.map_err(|cause| self.name().io("read the head for it", cause))? {
             0 if hash.matches(&states) => {
-                self.end_head();
-                Ok(())
+                self.is_head_due = false;
+                return Ok(());
             }
-            0 => Err(self.name().unwritable(OTHER_HASH)),
-            _ => Err(self
-                .name()
-                .unwritable("a head longer than its header states")),
-        }
-    }
-
-    fn due_head(&self) -> Result<(States, u32)> {
-        match self.states() {
-            Some((states, true)) => Ok((states.clone(), self.format().n_vocab)),
-            _ => Err(self.name().unwritable("a head where none comes next")),
-        }
+            0 => OTHER_HASH,
+            _ => "a head longer than its header states",
+        };
+        Err(self.name().unwritable(what))
     }
 }

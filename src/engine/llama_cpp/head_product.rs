@@ -1,19 +1,19 @@
-//! The output head of stored hidden states: ggml multiplies them as llama.cpp does in its own graph.
+//! Rows of hidden states: ggml multiplies an output head with them as llama.cpp does in its own graph.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::PoisonError;
 
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
-use super::ggml::Scheduler;
-use super::ggml::{Arena, Matrix, Weight};
+use super::device::Device;
+use super::ggml::{Arena, Matrix, Scheduler, Weight};
 use super::node::ModelTensor;
 use super::placement::{Place, Placement};
 use super::rpc;
 use crate::engine::{DeviceKind, EngineError, Head, last_log_errors};
+use crate::locked;
 
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;
@@ -23,19 +23,17 @@ const PIECE_BYTES: usize = 16 << 20;
 const MAX_STEPS: usize = (Arena::MAX_TENSORS - 3) / 2;
 
 /// An output head, ready to compute rows.
-pub struct LlamaCppHead<'m> {
+pub(super) struct HeadProduct<'m> {
     n_embd: usize,
     n_vocab: usize,
     /// The matrix: a model's, or that of `own`.
     matrix: NonNull<sys::ggml_tensor>,
+    own: Option<Weight>,
     /// The steps that follow the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<Weight>)>,
-    device: String,
-    /// True if that is a server's.
-    is_remote: bool,
+    device: Device,
     graph: Option<Graph>,
     scheduler: Scheduler,
-    own: Option<Weight>,
     /// Rows that an accelerator has computed.
     rows: Vec<f32>,
     /// The model whose matrix it may be.
@@ -53,9 +51,9 @@ struct Graph {
 
 // SAFETY: nothing in it is bound to a thread, and all of it is used through one owner. A model's
 // matrix is only read.
-unsafe impl Send for LlamaCppHead<'_> {}
+unsafe impl Send for HeadProduct<'_> {}
 
-impl<'m> LlamaCppHead<'m> {
+impl<'m> HeadProduct<'m> {
     /// Prepares a head: its matrix is `shared`, or read from `section` into memory that `placement`
     /// chooses.
     pub(super) fn new(
@@ -78,8 +76,7 @@ impl<'m> LlamaCppHead<'m> {
                 // The values of its steps follow it, if there are any.
                 if states.then.iter().any(|step| step.n_values() > 0) {
                     let mut matrix = section.take(states.head.bytes);
-                    std::io::copy(&mut matrix, &mut std::io::sink())
-                        .map_err(EngineError::ReadHead)?;
+                    io::copy(&mut matrix, &mut io::sink()).map_err(EngineError::ReadHead)?;
                 }
                 (tensor, None)
             }
@@ -89,7 +86,12 @@ impl<'m> LlamaCppHead<'m> {
             }
         };
         let steps = states.then.iter();
-        let steps = steps.map(|&step| Ok((step, read_values(step, matrix, &place, section)?)));
+        let steps = steps.map(|&step| {
+            Ok((
+                step,
+                read_values(step, matrix.n_rows, place.device, section)?,
+            ))
+        });
         let scheduler = Scheduler::new(&placement.devices(), threads, !placement.no_op_offload)
             .ok_or_else(|| fault(format!("ggml does not start: {}", last_log_errors())))?;
         Ok(Self {
@@ -97,8 +99,7 @@ impl<'m> LlamaCppHead<'m> {
             n_vocab: matrix.n_rows as usize,
             matrix: tensor,
             steps: steps.collect::<Result<_, EngineError>>()?,
-            device: place.device.name(),
-            is_remote: place.device.kind() == DeviceKind::Remote,
+            device: place.device,
             graph: None,
             scheduler,
             own,
@@ -107,47 +108,29 @@ impl<'m> LlamaCppHead<'m> {
         })
     }
 
-    /// Builds the graph for `n` states, unless it is there already.
-    fn prepare(&mut self, n: usize) -> Result<&Graph, EngineError> {
-        if self.graph.as_ref().is_some_and(|graph| graph.n != n) {
-            self.graph = None;
-        }
-        let graph = match self.graph.take() {
-            Some(graph) => graph,
-            None => self.build(n)?,
-        };
-        Ok(self.graph.insert(graph))
-    }
-
+    /// Builds the graph for `n` states. The one before is not used after this.
     fn build(&self, n: usize) -> Result<Graph, EngineError> {
         let no_memory = || {
-            let (rows, reason) = (n, last_log_errors());
-            fault(format!(
-                "no memory for {rows} rows on {}: {reason}",
-                self.device
-            ))
+            let (device, reason) = (self.device(), last_log_errors());
+            fault(format!("no memory for {n} rows on {device}: {reason}"))
         };
         let arena = Arena::new().ok_or_else(no_memory)?;
         // SAFETY: the arena has room for the states, the product and a few steps. All tensors are
-        // valid, and their sizes fit: `matrix` and `read_values` have checked them. The graph that
-        // the scheduler held before is not used after this.
+        // valid, and their sizes fit: `matrix` and `read_values` have checked them.
         unsafe {
             let context = arena.as_ptr();
-            let states = arena.tensor(sys::GGML_TYPE_F32, self.n_embd as i64, n as i64);
+            let states = arena.tensor(Matrix::of_f32(self.n_embd as i64, n as i64));
             sys::ggml_set_input(states.as_ptr());
             let mut rows = sys::ggml_mul_mat(context, self.matrix.as_ptr(), states.as_ptr());
             for (step, values) in &self.steps {
+                let values = values.as_ref().map(|values| values.tensor.as_ptr());
                 rows = match (step, values) {
                     (HeadStep::Scale { factor, bias }, _) => {
                         sys::ggml_scale_bias(context, rows, *factor, *bias)
                     }
                     (HeadStep::Tanh, _) => sys::ggml_tanh(context, rows),
-                    (HeadStep::Add { .. }, Some(values)) => {
-                        sys::ggml_add(context, rows, values.tensor.as_ptr())
-                    }
-                    (HeadStep::Mul { .. }, Some(values)) => {
-                        sys::ggml_mul(context, rows, values.tensor.as_ptr())
-                    }
+                    (HeadStep::Add { .. }, Some(values)) => sys::ggml_add(context, rows, values),
+                    (HeadStep::Mul { .. }, Some(values)) => sys::ggml_mul(context, rows, values),
                     (_, None) => return Err(fault("a step has no values".to_owned())),
                 };
             }
@@ -169,40 +152,38 @@ impl<'m> LlamaCppHead<'m> {
     }
 }
 
-impl Head for LlamaCppHead<'_> {
-    fn n_vocab(&self) -> usize {
-        self.n_vocab
-    }
-
+impl Head for HeadProduct<'_> {
     fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError> {
-        if !states.len().is_multiple_of(self.n_embd) {
-            let (n, n_embd) = (states.len(), self.n_embd);
+        let (n_embd, n) = (self.n_embd, states.len() / self.n_embd);
+        if states.len() != n * n_embd {
+            let n = states.len();
             return Err(fault(format!(
                 "{n} numbers are not states of {n_embd} each"
             )));
         }
-        let n = states.len() / self.n_embd;
         if n == 0 {
             return Ok(&[]);
         }
         let n_logits = n * self.n_vocab;
-        let scheduler = self.scheduler.as_ptr();
-        let turn = || rpc::TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let _turn = self.is_remote.then(turn);
-        let graph = self.prepare(n)?;
-        let rows = graph.rows;
+        let turn = || locked(&rpc::TURN);
+        let _turn = (self.device.kind() == DeviceKind::Remote).then(turn);
+        let graph = match self.graph.take().filter(|graph| graph.n == n) {
+            Some(graph) => graph,
+            None => self.build(n)?,
+        };
         // SAFETY: the graph is allocated, and its first tensor has as many f32 as `states`.
         let status = unsafe {
             let data = states.as_ptr().cast();
             sys::ggml_backend_tensor_set(graph.states.as_ptr(), data, 0, size_of_val(states));
-            sys::ggml_backend_sched_graph_compute(scheduler, graph.graph.as_ptr())
+            sys::ggml_backend_sched_graph_compute(self.scheduler.as_ptr(), graph.graph.as_ptr())
         };
         if status != sys::GGML_STATUS_SUCCESS {
-            let (device, reason) = (&self.device, last_log_errors());
+            let (device, reason) = (self.device(), last_log_errors());
             return Err(fault(format!(
                 "{device} could not compute {n} rows: {reason}"
             )));
         }
+        let rows = self.graph.insert(graph).rows;
         // SAFETY: the rows are computed, n_logits f32 that lie one after the other. In the CPU's
         // memory they stay until the next graph, which borrows `self` mutably.
         unsafe {
@@ -217,8 +198,8 @@ impl Head for LlamaCppHead<'_> {
         Ok(&self.rows)
     }
 
-    fn device(&self) -> &str {
-        &self.device
+    fn device(&self) -> String {
+        self.device.name()
     }
 
     fn is_shared(&self) -> bool {
@@ -262,54 +243,34 @@ fn read_matrix(
         let (device, reason) = (place.device.name(), last_log_errors());
         fault(format!("no memory for it on {device}: {reason}"))
     })?;
-    let n_bytes = weight.bytes();
     let piece_bytes = match place.is_reordered {
-        true => n_bytes,
-        false => n_bytes.min(PIECE_BYTES),
+        true => usize::MAX,
+        false => PIECE_BYTES,
     };
-    let mut piece = Vec::new();
-    piece
-        .try_reserve_exact(piece_bytes)
-        .map_err(|error| fault(format!("no memory to read it: {error}")))?;
-    piece.resize(piece_bytes, 0);
-    let mut offset = 0;
-    while offset < n_bytes {
-        let piece = &mut piece[..piece_bytes.min(n_bytes - offset)];
-        section.read_exact(piece).map_err(EngineError::ReadHead)?;
-        weight.set(offset, piece);
-        offset += piece.len();
-    }
-    Ok(weight)
+    let filled = weight.fill(section, piece_bytes);
+    filled.map_err(EngineError::ReadHead).map(|()| weight)
 }
 
 /// Reads the values of a step, if it has some.
 fn read_values(
     step: HeadStep,
-    matrix: Matrix,
-    place: &Place,
+    n_vocab: i64,
+    device: Device,
     section: &mut dyn Read,
 ) -> Result<Option<Weight>, EngineError> {
-    let n_values = match step {
-        HeadStep::Scale { .. } | HeadStep::Tanh => return Ok(None),
-        HeadStep::Add { n_values } | HeadStep::Mul { n_values } => i64::from(n_values),
-    };
-    if n_values != 1 && n_values != matrix.n_rows {
-        return Err(fault(format!(
-            "a step has {n_values} values for {} entries",
-            matrix.n_rows
-        )));
+    let n_values = i64::from(step.n_values());
+    if n_values == 0 {
+        return Ok(None);
     }
-    let values = Matrix {
-        kind: sys::GGML_TYPE_F32,
-        n_embd: n_values,
-        n_rows: 1,
-    };
-    let memory = place.device.buffer_type();
-    let memory = memory.ok_or_else(|| fault(format!("{} has no memory", place.device.name())))?;
+    if n_values != 1 && n_values != n_vocab {
+        let what = format!("a step has {n_values} values for {n_vocab} entries");
+        return Err(fault(what));
+    }
+    let memory = device.buffer_type();
     let place = Place {
-        memory,
+        device,
+        memory: memory.ok_or_else(|| fault(format!("{} has no memory", device.name())))?,
         is_reordered: false,
-        ..*place
     };
-    read_matrix(values, &place, section).map(Some)
+    read_matrix(Matrix::of_f32(n_values, 1), &place, section).map(Some)
 }
