@@ -14,7 +14,7 @@ fn encodings(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(N_VOCAB as u64));
     for encoding in [Encoding::U16, Encoding::F32] {
         let mut words = words_of(encoding, &row);
-        let n_bytes = encoding.layout().unwrap().row_bytes(N_VOCAB).unwrap();
+        let n_bytes = encoding.layout().unwrap().row_bytes(N_VOCAB);
         let bytes: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut words)[..n_bytes];
         group.bench_function(BenchmarkId::new("encode", encoding), |bencher| {
             bencher.iter(|| encoding.layout().unwrap().encode(black_box(&row), bytes));

@@ -27,8 +27,9 @@ fn members(criterion: &mut Criterion) {
         for (kind, logits) in kinds() {
             let file = NamedTempFile::new().unwrap();
             let mut writer = writer(encoding, &file);
-            let (head, rows) = pieces(writer.window_format(), &logits);
-            group.throughput(Throughput::Bytes(rows.plain_bytes() as u64));
+            let format = writer.window_format();
+            group.throughput(Throughput::Bytes(format.piece_bytes() as u64));
+            let (head, rows) = pieces(format, &logits);
             group.bench_function(BenchmarkId::new(format!("write/{kind}"), encoding), |b| {
                 b.iter_batched(|| rows.clone(), Piece::compress, BatchSize::LargeInput);
             });

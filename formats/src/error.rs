@@ -111,7 +111,7 @@ impl Named {
         &self.0
     }
 
-    fn error(&self, fault: Fault) -> Error {
+    pub fn error(&self, fault: Fault) -> Error {
         let path = self.0.clone();
         Error { path, fault }
     }
@@ -120,12 +120,8 @@ impl Named {
         self.error(Fault::Io { what, cause })
     }
 
-    pub fn not_a_reference(&self, found: impl Into<Found>) -> Error {
-        self.error(Fault::NotAReference(found.into()))
-    }
-
-    pub fn not_a_sidecar(&self, found: Found) -> Error {
-        self.error(Fault::NotASidecar(found))
+    pub fn not_a_reference(&self, what: impl Into<String>) -> Error {
+        self.error(Fault::NotAReference(Found::Other(what.into())))
     }
 
     pub fn unsupported(&self, what: impl Into<String>) -> Error {

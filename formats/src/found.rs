@@ -161,18 +161,6 @@ impl fmt::Display for Found {
     }
 }
 
-impl From<&str> for Found {
-    fn from(what: &str) -> Self {
-        Self::Other(what.to_owned())
-    }
-}
-
-impl From<String> for Found {
-    fn from(what: String) -> Self {
-        Self::Other(what)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

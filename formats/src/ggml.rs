@@ -22,7 +22,14 @@ pub struct GgmlType {
 impl GgmlType {
     /// The type with this number; `None` for one that is not known here.
     pub fn of(id: u32) -> Option<Self> {
-        TYPES.into_iter().find(|kind| kind.id == id)
+        let found = TYPES.into_iter().find(|row| row.0 == id);
+        found.map(|(id, name, block, block_bytes, is_for_weights)| Self {
+            id,
+            name,
+            block,
+            block_bytes,
+            is_for_weights,
+        })
     }
 
     /// Bytes of `n` elements; `None` where they are not whole blocks, or too many.
@@ -34,59 +41,43 @@ impl GgmlType {
     }
 }
 
-const fn weights(id: u32, name: &'static str, block: u64, block_bytes: u64) -> GgmlType {
-    GgmlType {
-        id,
-        name,
-        block,
-        block_bytes,
-        is_for_weights: true,
-    }
-}
-
-const fn other(id: u32, name: &'static str, block: u64, block_bytes: u64) -> GgmlType {
-    GgmlType {
-        is_for_weights: false,
-        ..weights(id, name, block, block_bytes)
-    }
-}
-
-const TYPES: [GgmlType; 35] = [
-    weights(0, "f32", 1, 4),
-    weights(1, "f16", 1, 2),
-    weights(2, "q4_0", 32, 18),
-    weights(3, "q4_1", 32, 20),
-    weights(6, "q5_0", 32, 22),
-    weights(7, "q5_1", 32, 24),
-    weights(8, "q8_0", 32, 34),
-    other(9, "q8_1", 32, 36),
-    weights(10, "q2_K", 256, 84),
-    weights(11, "q3_K", 256, 110),
-    weights(12, "q4_K", 256, 144),
-    weights(13, "q5_K", 256, 176),
-    weights(14, "q6_K", 256, 210),
-    other(15, "q8_K", 256, 292),
-    weights(16, "iq2_xxs", 256, 66),
-    weights(17, "iq2_xs", 256, 74),
-    weights(18, "iq3_xxs", 256, 98),
-    weights(19, "iq1_s", 256, 50),
-    weights(20, "iq4_nl", 32, 18),
-    weights(21, "iq3_s", 256, 110),
-    weights(22, "iq2_s", 256, 82),
-    weights(23, "iq4_xs", 256, 136),
-    other(24, "i8", 1, 1),
-    other(25, "i16", 1, 2),
-    other(26, "i32", 1, 4),
-    other(27, "i64", 1, 8),
-    other(28, "f64", 1, 8),
-    weights(29, "iq1_m", 256, 56),
-    weights(30, "bf16", 1, 2),
-    weights(34, "tq1_0", 256, 54),
-    weights(35, "tq2_0", 256, 66),
-    weights(39, "mxfp4", 32, 17),
-    weights(40, "nvfp4", 64, 36),
-    weights(41, "q1_0", 128, 18),
-    weights(42, "q2_0", 64, 18),
+/// The fields of each type.
+const TYPES: [(u32, &str, u64, u64, bool); 35] = [
+    (0, "f32", 1, 4, true),
+    (1, "f16", 1, 2, true),
+    (2, "q4_0", 32, 18, true),
+    (3, "q4_1", 32, 20, true),
+    (6, "q5_0", 32, 22, true),
+    (7, "q5_1", 32, 24, true),
+    (8, "q8_0", 32, 34, true),
+    (9, "q8_1", 32, 36, false),
+    (10, "q2_K", 256, 84, true),
+    (11, "q3_K", 256, 110, true),
+    (12, "q4_K", 256, 144, true),
+    (13, "q5_K", 256, 176, true),
+    (14, "q6_K", 256, 210, true),
+    (15, "q8_K", 256, 292, false),
+    (16, "iq2_xxs", 256, 66, true),
+    (17, "iq2_xs", 256, 74, true),
+    (18, "iq3_xxs", 256, 98, true),
+    (19, "iq1_s", 256, 50, true),
+    (20, "iq4_nl", 32, 18, true),
+    (21, "iq3_s", 256, 110, true),
+    (22, "iq2_s", 256, 82, true),
+    (23, "iq4_xs", 256, 136, true),
+    (24, "i8", 1, 1, false),
+    (25, "i16", 1, 2, false),
+    (26, "i32", 1, 4, false),
+    (27, "i64", 1, 8, false),
+    (28, "f64", 1, 8, false),
+    (29, "iq1_m", 256, 56, true),
+    (30, "bf16", 1, 2, true),
+    (34, "tq1_0", 256, 54, true),
+    (35, "tq2_0", 256, 66, true),
+    (39, "mxfp4", 32, 17, true),
+    (40, "nvfp4", 64, 36, true),
+    (41, "q1_0", 128, 18, true),
+    (42, "q2_0", 64, 18, true),
 ];
 
 #[cfg(test)]
@@ -106,7 +97,7 @@ mod tests {
     fn numbers_and_names_are_unique() {
         for (i, a) in TYPES.iter().enumerate() {
             for b in &TYPES[i + 1..] {
-                assert!(a.id < b.id && a.name != b.name, "{a:?} {b:?}");
+                assert!(a.0 < b.0 && a.1 != b.1, "{a:?} {b:?}");
             }
         }
     }

@@ -47,29 +47,23 @@ impl Groups {
     /// numbered in the order of their first windows.
     pub fn of_each<'n>(names_of_windows: impl IntoIterator<Item = &'n str>) -> Self {
         let mut indices = HashMap::new();
-        let mut groups = Self {
-            names: Vec::new(),
-            runs: Vec::new(),
-            ends: Vec::new(),
-        };
+        let (mut names, mut runs): (_, Vec<(u32, u32)>) = (Vec::new(), Vec::new());
         for name in names_of_windows {
             let group = *indices.entry(name).or_insert_with(|| {
-                groups.names.push(name.to_owned());
-                groups.names.len() as u32 - 1
+                names.push(name.to_owned());
+                names.len() as u32 - 1
             });
-            match (groups.runs.last_mut(), groups.ends.last_mut()) {
-                (Some((last, n_windows)), Some(end)) if *last == group => {
-                    *n_windows += 1;
-                    *end += 1;
-                }
-                (_, end) => {
-                    let start = end.copied().unwrap_or(0);
-                    groups.runs.push((group, 1));
-                    groups.ends.push(start + 1);
-                }
+            match runs.last_mut() {
+                Some((last, n_windows)) if *last == group => *n_windows += 1,
+                _ => runs.push((group, 1)),
             }
         }
-        groups
+        let ends = runs.iter().scan(0, |end, (_, n_windows)| {
+            *end += n_windows;
+            Some(*end)
+        });
+        let ends = ends.collect();
+        Self { names, runs, ends }
     }
 
     /// The groups' names, in the order of their indices.

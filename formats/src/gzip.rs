@@ -12,16 +12,8 @@ pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Deflate, no flags, no time, no level, unknown system (RFC 1952, 2.3.1).
 const HEADER: [u8; 10] = [0x1f, 0x8b, 0x08, 0, 0, 0, 0, 0, 0, 0xff];
 
-/// `plain` as one member.
-pub(crate) fn gzip(plain: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    gzip_in(&mut bytes, plain);
-    bytes
-}
-
-/// [`gzip`] in the memory of `bytes`.
-pub(crate) fn gzip_in(bytes: &mut Vec<u8>, plain: &[u8]) {
-    bytes.clear();
+/// Appends `plain` as one member.
+pub(crate) fn gzip(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&HEADER);
     deflate(plain, bytes);
     bytes.extend_from_slice(&trailer(plain));
@@ -89,18 +81,10 @@ pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
 /// Appends `plain` compressed at level 1; returns `false` if that failed, or grew too much to be of
 /// use.
 pub(crate) fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
-    let start = out.len();
     let mut deflater = Compress::new(Compression::new(1), false);
-    out.reserve(plain.len() / 2 + 64);
-    loop {
-        let done = deflater.total_in() as usize;
-        let rest = plain.get(done..).unwrap_or_default();
-        match deflater.compress_vec(rest, out, FlushCompress::Finish) {
-            Ok(Status::StreamEnd) => return true,
-            Ok(_) if out.len() - start <= plain.len() + 64 => out.reserve(plain.len() / 4 + 64),
-            _ => return false,
-        }
-    }
+    out.reserve(plain.len() + 64);
+    let done = deflater.compress_vec(plain, out, FlushCompress::Finish);
+    matches!(done, Ok(Status::StreamEnd))
 }
 
 /// Appends `plain` as stored blocks (RFC 1951, 3.2.4).
@@ -124,32 +108,26 @@ pub(crate) fn stored_bytes(plain: u64) -> u64 {
 /// Moves the contents of the stored blocks from `start` on to the front of `buffer`. Returns
 /// `false`, and moves nothing, unless they are exactly those that [`store`] makes of `plain` bytes.
 pub(crate) fn unstore(buffer: &mut [u8], start: usize, plain: usize) -> bool {
-    let blocks = |mut left: usize| {
-        std::iter::from_fn(move || {
-            let length = left.min(STORED_BLOCK);
-            left -= length;
-            (length > 0).then_some((length, left == 0))
-        })
+    const HEAD: usize = 5;
+    let n_blocks = plain.div_ceil(STORED_BLOCK);
+    // Where the contents of a block start, and their length.
+    let block = |i: usize| {
+        let at = start + i * (HEAD + STORED_BLOCK) + HEAD;
+        (at, STORED_BLOCK.min(plain - i * STORED_BLOCK))
     };
-    let mut at = start;
-    for (length, is_last) in blocks(plain) {
+    let is_as_stored = (0..n_blocks).all(|i| {
+        let (at, length) = block(i);
         let [low, high] = (length as u16).to_le_bytes(); // at most STORED_BLOCK
-        let head = [u8::from(is_last), low, high, !low, !high];
-        if buffer.get(at..at + head.len()) != Some(&head) {
-            return false;
+        let head = [u8::from(i + 1 == n_blocks), low, high, !low, !high];
+        buffer.get(at - HEAD..at) == Some(&head) && at + length <= buffer.len()
+    });
+    if is_as_stored {
+        for i in 0..n_blocks {
+            let (at, length) = block(i);
+            buffer.copy_within(at..at + length, i * STORED_BLOCK);
         }
-        at += head.len() + length;
     }
-    if at > buffer.len() {
-        return false;
-    }
-    let (mut from, mut to) = (start, 0);
-    for (length, _) in blocks(plain) {
-        from += 5;
-        buffer.copy_within(from..from + length, to);
-        (from, to) = (from + length, to + length);
-    }
-    true
+    is_as_stored
 }
 
 /// Inflates `body` into the whole of `plain`; returns `false` unless it is one stream of exactly

@@ -105,13 +105,22 @@ fn invalid(error: &serde_json::Error) -> String {
     }
 }
 
-/// The part of a message that is read here; a template may use more.
+/// The parts of a message that are read here; a template may use more.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
-    role: Cow<'a, str>,
+    role: Option<&'a RawValue>,
     #[serde(borrow)]
-    content: &'a RawValue,
+    content: Option<&'a RawValue>,
+}
+
+/// A part of a message's content.
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
 }
 
 impl Messages {
@@ -136,30 +145,22 @@ impl Messages {
         })
     }
 
-    fn messages(&self) -> serde_json::Result<Vec<Message<'_>>> {
-        serde_json::from_str(self.json())
-    }
-
     /// The text of the user's last message; all of the JSON where there is none.
     fn label(&self) -> String {
-        let messages = self.messages().unwrap_or_default();
-        let last = messages.iter().rfind(|message| message.role == "user");
-        last.and_then(|last| text_of(last.content))
+        let messages: Vec<Message<'_>> = serde_json::from_str(self.json()).unwrap_or_default();
+        let is_users = |role: &RawValue| serde_json::from_str(role.get()).ok() == Some("user");
+        let last = messages
+            .iter()
+            .rfind(|message| message.role.is_some_and(is_users));
+        last.and_then(|last| text_of(last.content?))
             .unwrap_or_else(|| self.json().to_owned())
     }
 }
 
 /// Finds a fault in a message.
 fn message_fault(message: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Fields<'a> {
-        #[serde(borrow)]
-        role: Option<&'a RawValue>,
-        #[serde(borrow)]
-        content: Option<&'a RawValue>,
-    }
     let unlike = |what: &str| Some(format!("{what}; expected {MESSAGES}"));
-    let fields = match serde_json::from_str::<Fields<'_>>(message.get()) {
+    let fields = match serde_json::from_str::<Message<'_>>(message.get()) {
         Ok(fields) if message.get().starts_with('{') => fields,
         _ => return unlike("not an object with one role and one content"),
     };
@@ -186,19 +187,12 @@ fn message_fault(message: &RawValue) -> Option<String> {
 
 /// Finds a fault in a part of a content: only texts can be put into a template.
 fn part_fault(part: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Fields<'a> {
-        #[serde(rename = "type", borrow)]
-        kind: Option<Cow<'a, str>>,
-        #[serde(borrow)]
-        text: Option<&'a RawValue>,
-    }
     let unlike = |what: &str| {
         Some(format!(
             r#"{what}; expected {{"type": "text", "text": "..."}}"#
         ))
     };
-    match serde_json::from_str::<Fields<'_>>(part.get()) {
+    match serde_json::from_str::<Part<'_>>(part.get()) {
         Ok(fields) if part.get().starts_with('{') => match (fields.kind.as_deref(), fields.text) {
             (Some("text"), Some(text)) if text.get().starts_with('"') => None,
             (Some("text"), _) => unlike("has no text"),
@@ -213,16 +207,14 @@ fn part_fault(part: &RawValue) -> Option<String> {
 
 /// The text of a message's content: a string, or a list of parts of which some have a `text`.
 fn text_of(content: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Part<'a> {
-        #[serde(borrow, default)]
-        text: Cow<'a, str>,
-    }
     if let Ok(text) = serde_json::from_str(content.get()) {
         return Some(text);
     }
     let parts: Vec<Part<'_>> = serde_json::from_str(content.get()).ok()?;
-    Some(parts.iter().map(|part| &*part.text).collect())
+    let texts = parts.iter().filter_map(|part| part.text);
+    texts
+        .map(|text| serde_json::from_str::<String>(text.get()).ok())
+        .collect()
 }
 
 /// A prompt in JSON.

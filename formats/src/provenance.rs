@@ -226,14 +226,6 @@ pub struct BackendIdentity {
 }
 
 impl BackendIdentity {
-    /// A backend of which only llama.cpp's version is known.
-    pub fn version(llama_cpp: impl Into<String>) -> Self {
-        Self {
-            llama_cpp: Some(llama_cpp.into()),
-            ..Self::default()
-        }
-    }
-
     /// Returns the rule by which windows were split, as far as it is recorded.
     pub fn calls(&self) -> Option<Calls> {
         let n_batch = self.n_batch.filter(|&n| n > 0)?;

@@ -5,23 +5,18 @@ use py_literal::Value;
 /// The deepest nesting that is parsed; neither header nests more than a shape in its one dict.
 const MAX_DEPTH: usize = 3;
 
-/// Why a text is not parsed as a dict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotADict {
-    /// Its brackets nest too deep, or it holds a `\N` escape.
-    Unsafe,
-    /// It is another value, or not a literal at all.
-    Other,
-}
-
-/// The entries of a dict literal, in their order.
-pub(crate) fn dict(text: &str) -> Result<Vec<(Value, Value)>, NotADict> {
+/// The entries of a dict literal, in their order; `None` if it is another value, or not a literal at
+/// all.
+///
+/// # Errors
+/// A phrase, for a text that is not safe to parse.
+pub(crate) fn dict(text: &str) -> Result<Option<Vec<(Value, Value)>>, &'static str> {
     if !is_shallow(text) {
-        return Err(NotADict::Unsafe);
+        return Err("its brackets nest too deep, or it holds a \\N escape");
     }
     match text.trim().parse() {
-        Ok(Value::Dict(entries)) => Ok(entries),
-        _ => Err(NotADict::Other),
+        Ok(Value::Dict(entries)) => Ok(Some(entries)),
+        _ => Ok(None),
     }
 }
 

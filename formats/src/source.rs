@@ -15,10 +15,10 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens a reference.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Opens a regular file; `role` is what messages call it.
+    pub(crate) fn open(path: &Path, role: &str) -> Result<Self> {
         let name = Named::new(path);
-        let (file, len) = open(&name, "a reference")?;
+        let (file, len) = open(&name, role)?;
         Ok(Self { file, name, len })
     }
 

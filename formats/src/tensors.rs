@@ -217,15 +217,6 @@ impl TensorWindow {
         }
     }
 
-    fn entry(&self, window: u32) -> WindowEntry {
-        WindowEntry {
-            window,
-            n_tokens: self.tokens.len() as u32, // at most one more than rows
-            n_rows: self.matrix.n_rows,
-            first_scored: 0,
-        }
-    }
-
     /// Finds a fault in its token ids, if it has some.
     pub(crate) fn token_fault(&self) -> Option<String> {
         let Matrix {
@@ -263,10 +254,8 @@ pub(crate) fn describe<'w>(
     log_probabilities: bool,
 ) -> (About, Vec<WindowEntry>) {
     let first = windows.clone().next();
-    let entries: Vec<WindowEntry> = (0..)
-        .zip(windows)
-        .map(|(i, window)| window.entry(i))
-        .collect();
+    let specs = windows.enumerate().map(|(i, window)| window.spec(i));
+    let entries: Vec<WindowEntry> = specs.map(|spec| spec.entry()).collect();
     let n_ctx = entries.iter().map(|window| window.n_rows).max();
     let n_vocab = first.map_or(0, |first| first.matrix.n_vocab);
     let mut about = About {

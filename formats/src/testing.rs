@@ -121,7 +121,7 @@ pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usiz
     let mut pieces = vec![head];
     let row_len = format.row_len as usize;
     let layout = format.row_layout();
-    let row_bytes = layout.row_bytes(row_len).unwrap();
+    let row_bytes = layout.row_bytes(row_len);
     let mut rows = window.rows.chunks(row_len);
     while encoder.rows_left() > 0 {
         let (bytes, n) = encoder.reserve_rows(at_once, || None);
@@ -190,7 +190,7 @@ pub(crate) fn bits(block: &RowBlock) -> Vec<u32> {
 pub(crate) fn decoded_bits(encoding: Encoding, n_vocab: u32, rows: &[f32]) -> Vec<u32> {
     let n_vocab = n_vocab as usize;
     let layout = encoding.layout().unwrap();
-    let row_bytes = layout.row_bytes(n_vocab).unwrap();
+    let row_bytes = layout.row_bytes(n_vocab);
     let mut words = vec![0u32; row_bytes.div_ceil(4)];
     let mut out = vec![0.0; n_vocab];
     let decode = |row: &[f32]| {

@@ -221,7 +221,7 @@ fn sidecar(path: &Path) -> Result<()> {
     black_box(SidecarReader::open_cut_off(path).ok());
     let is_sidecar = is_sidecar(path);
     let whole = kl_formats::sidecar::verify(path);
-    let mut reader = SidecarReader::open(path)?;
+    let reader = SidecarReader::open(path)?;
     assert!(
         is_sidecar,
         "a file that does not start like a sidecar is opened"
@@ -234,7 +234,7 @@ fn sidecar(path: &Path) -> Result<()> {
     }
     let records = reader.read_all()?;
     assert_eq!(records.len() as u64, n_records);
-    assert_eq!(whole?.n_records, n_records);
+    assert!(whole? <= n_records);
     for record in records {
         black_box((record.is_excluded(), record.next_token()));
         black_box(texts.text(&[record.ref_top, record.eval_top]));
@@ -245,7 +245,7 @@ fn sidecar(path: &Path) -> Result<()> {
 fn reference(path: &Path) -> Result<()> {
     let kind = sniff(path)?;
     let mut reference = Reference::open(path)?;
-    assert_eq!(reference.kind(), kind);
+    assert_eq!(reference.about().kind, kind);
     let about = reference.about().clone();
     assert_eq!(reference.fingerprint()?.is_some(), !path.is_dir());
     let listed = reference.windows().map(<[WindowEntry]>::to_vec);

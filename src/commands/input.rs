@@ -112,11 +112,10 @@ pub fn describe<M: Model>(
     about.groups.clone_from(&input.groups);
     about.shard = input.shard;
     about.backend = Some(backend);
-    about.prompts = input.prompts.clone().map(|list| {
-        let mut prompts = Prompts::new(list);
-        prompts.chat_template.clone_from(&input.chat_template);
-        prompts.generated = input.generated;
-        prompts
+    about.prompts = input.prompts.clone().map(|list| Prompts {
+        list,
+        chat_template: input.chat_template.clone(),
+        generated: input.generated,
     });
     about
 }

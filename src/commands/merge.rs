@@ -163,7 +163,7 @@ fn join_references(
 
 /// Opens a part, which must be a file of kl's own.
 fn open_part(path: &Path) -> Result<NativeReader> {
-    let kind = Reference::open(path)?.kind();
+    let kind = Reference::open(path)?.about().kind;
     if kind != kl_formats::Kind::Kl {
         bail!(
             "{}: is a file of kind {kind}, which has no parts: leave it out",

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use kl_formats::{
-    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, rows_per_piece, sidecar,
+    Checks, ReadBlocks as _, ReadStream, Reference, RowLayout, Rows, SidecarReader, rows_per_piece,
+    sidecar,
 };
 use rayon::prelude::*;
 
@@ -52,11 +53,12 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
 /// # Errors
 /// The first fault, with its byte.
 pub fn verify_sidecar(path: &Path) -> Result<Verified> {
-    let report = sidecar::verify(path)?;
+    let n_windows = sidecar::verify(path)?;
+    let reader = SidecarReader::open(path)?;
     Ok(Verified {
-        n_windows: report.n_windows.into(),
-        n_rows: report.n_records,
-        file_bytes: report.file_bytes,
+        n_windows,
+        n_rows: reader.n_records(),
+        file_bytes: reader.file_bytes(),
         checks: Checks::Checksums,
     })
 }

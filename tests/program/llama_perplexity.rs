@@ -90,7 +90,7 @@ fn write_base(path: &Path, n_vocab: u32, windows: &[Window]) {
 }
 
 fn encoded(row: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; RowLayout::LlamaCpp.row_bytes(row.len()).unwrap()];
+    let mut bytes = vec![0; RowLayout::LlamaCpp.row_bytes(row.len())];
     RowLayout::LlamaCpp.encode(row, &mut bytes);
     bytes
 }

@@ -24,7 +24,7 @@ pub fn logits(n: usize) -> Vec<f32> {
 
 /// Whole rows in an encoding, in words, so that they can be viewed in place.
 pub fn words_of(encoding: Encoding, rows: &[f32]) -> Vec<u32> {
-    let row_bytes = encoding.layout().unwrap().row_bytes(N_VOCAB).unwrap();
+    let row_bytes = encoding.layout().unwrap().row_bytes(N_VOCAB);
     let n_bytes = row_bytes * (rows.len() / N_VOCAB);
     let mut words = vec![0u32; n_bytes.div_ceil(4)];
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);

@@ -8,7 +8,7 @@ use super::{MAGIC_LINE, MAX_HEADER_BYTES, backend};
 use crate::WindowSpec;
 use crate::error::{Named, Result};
 use crate::provenance::size_fault;
-use crate::python_literal::{self, NotADict};
+use crate::python_literal;
 use crate::reference::{About, Checks, Kind, Values};
 use crate::window::longest_window;
 
@@ -77,15 +77,11 @@ pub(super) fn n_ctx(about: &About, windows: &[WindowSpec]) -> u32 {
 pub(super) fn parse(line: &[u8], name: &Named) -> Result<About> {
     let unusable = |what: &str| name.header(what);
     let text = str::from_utf8(line).map_err(|_| unusable("it is not UTF-8"))?;
-    let entries = python_literal::dict(text).map_err(|why| {
-        unusable(match why {
-            NotADict::Unsafe => "its brackets nest too deep, or it holds a \\N escape",
-            NotADict::Other => "the second line is not a Python dict literal",
-        })
-    })?;
+    let entries = python_literal::dict(text)
+        .map_err(unusable)?
+        .ok_or_else(|| unusable("the second line is not a Python dict literal"))?;
     let mut about = About {
         n_ctx_is_padded: true,
-        numbers_are_of_the_text: false,
         checks: Checks::Gzip,
         ..About::new(Kind::KlPy, name.path(), 0, 0)
     };

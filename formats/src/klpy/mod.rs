@@ -30,8 +30,8 @@ use reader::KlPyReader;
 use std::path::Path;
 
 use crate::error::{Named, Result};
-use crate::gzip::{gzip, gzip_in};
-use crate::reference::{About, Kind, Reference};
+use crate::gzip::gzip;
+use crate::reference::{About, Reference};
 use crate::row::RowLayout;
 use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
 use crate::{BackendIdentity, WindowSpec};
@@ -57,7 +57,6 @@ pub(crate) fn backend() -> BackendIdentity {
 
 /// The writing side: windows as gzip members.
 const FORMAT: WriteFormat = WriteFormat {
-    kind: Kind::KlPy,
     window_fault: |window, n_ctx| {
         if window.first_scored != 0 {
             Some("kl.py's file has rows from a window's first token on")
@@ -72,15 +71,16 @@ const FORMAT: WriteFormat = WriteFormat {
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: false,
-    pack: Some(|bytes, _part, plain| gzip_in(bytes, plain)),
+    pack: Some(|bytes, _part, plain| gzip(bytes, plain)),
     end: |_windows, _offset| Ok(Vec::new()),
 };
 
 /// The start of a file of these windows.
 pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Result<Start> {
-    let lines = header::to_lines(about, windows, name)?;
+    let mut bytes = Vec::new();
+    gzip(&mut bytes, &header::to_lines(about, windows, name)?);
     Ok(Start {
-        bytes: gzip(&lines),
+        bytes,
         format: WindowFormat {
             name: name.clone(),
             format: &FORMAT,
@@ -90,7 +90,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
             row_len: about.n_vocab,
             rows_per_piece: rows_per_piece(RowLayout::F32, about.n_vocab),
         },
-        n_windows: Some(u32::try_from(windows.len()).unwrap_or(u32::MAX)),
+        n_windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
         n_rows: None,
         states: None,
     })

@@ -206,7 +206,6 @@ impl ReadStream for KlPyReader {
             return Ok(None);
         }
         let window = self.next.saturating_sub(1);
-        let start = self.offset;
         let n_vocab = self.about.n_vocab as usize;
         let shape = Shape {
             window,
@@ -215,15 +214,9 @@ impl ReadStream for KlPyReader {
             n_vocab,
             layout: RowLayout::F32,
         };
-        let too_large = "rows larger than memory";
-        let words = n_vocab.checked_mul(n_rows);
-        let words = words.ok_or_else(|| self.name.corrupt(Some(window), start, too_large))?;
-        let storage = self.words(window, words)?;
+        let storage = self.words(window, n_vocab.saturating_mul(n_rows))?;
         self.rows_left -= n_rows as u32; // at most rows_left
-        let block = RowBlock::over(shape, storage);
-        block
-            .map(Some)
-            .ok_or_else(|| self.name.corrupt(Some(window), start, too_large))
+        Ok(Some(RowBlock::over(shape, storage)))
     }
 
     fn reopen(&self) -> Result<Box<dyn ReadStream>> {
@@ -280,7 +273,12 @@ impl<R: BufRead> Read for Members<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gzip::gzip;
+
+    fn gzip(plain: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        crate::gzip::gzip(&mut bytes, plain);
+        bytes
+    }
 
     fn read(bytes: &[u8], buffer_bytes: usize) -> io::Result<Vec<u8>> {
         let mut plain = Vec::new();

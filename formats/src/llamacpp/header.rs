@@ -95,7 +95,7 @@ impl LlamaCppHeader {
     /// Bytes of a row. The counts have been checked, here and below: products of two of them are
     /// far from 2^64.
     pub(super) fn row_bytes(&self) -> u64 {
-        row_bytes(self.n_vocab as usize).unwrap_or(usize::MAX) as u64
+        row_bytes(self.n_vocab as usize) as u64
     }
 
     /// Bytes of a window's rows.

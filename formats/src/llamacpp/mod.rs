@@ -20,7 +20,7 @@ use std::path::Path;
 
 use crate::WindowSpec;
 use crate::error::{Named, Result};
-use crate::reference::{About, Kind, Reference};
+use crate::reference::{About, Reference};
 use crate::row::RowLayout;
 use crate::window::longest_window;
 use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
@@ -38,7 +38,6 @@ pub(crate) fn open(path: &Path) -> Result<Reference> {
 
 /// The writing side: rows as they are; a window's tokens are at the file's start.
 const FORMAT: WriteFormat = WriteFormat {
-    kind: Kind::LlamaCpp,
     window_fault: |window, n_ctx| {
         let header = LlamaCppHeader {
             n_ctx,
@@ -113,7 +112,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
             row_len: n_vocab,
             rows_per_piece: rows_per_piece(RowLayout::LlamaCpp, n_vocab),
         },
-        n_windows: Some(header.n_windows),
+        n_windows: header.n_windows,
         n_rows: Some(header.n_rows()),
         states: None,
     })

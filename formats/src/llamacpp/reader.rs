@@ -27,7 +27,7 @@ impl LlamaCppReader {
     /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
     /// [`crate::Fault::Header`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let source = Source::open(path)?;
+        let source = Source::open(path, "a reference")?;
         let name = &source.name;
         let is_floored = match source.array_at(0)? {
             Some(MAGIC) => true,
@@ -87,8 +87,7 @@ impl LlamaCppReader {
     /// [`super::encode_row`].
     ///
     /// # Errors
-    /// [`crate::Fault::TooLarge`] for more than memory holds, [`crate::Fault::Truncated`] if the file has shrunk,
-    /// [`crate::Fault::Io`].
+    /// [`crate::Fault::Truncated`] if the file has shrunk, [`crate::Fault::Io`].
     ///
     /// # Panics
     /// If there is no such window, or it does not have these rows.
@@ -117,13 +116,7 @@ impl LlamaCppReader {
                 false => RowLayout::Logits2,
             },
         };
-        let too_large = || {
-            self.source
-                .name
-                .too_large("a block of rows larger than memory")
-        };
-        let bytes = shape.bytes().ok_or_else(too_large)?;
-        let mut block = RowBlock::prepare(reuse, shape, bytes);
+        let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
         let offset = self.row_start(window, first_row);
         let (_, bytes) = block.buffers();
         self.source
@@ -188,13 +181,10 @@ impl LlamaCppReader {
             + u64::from(row) * self.header.row_bytes()
     }
 
-    #[expect(clippy::panic, reason = "the caller's index, as documented")]
     fn number(&self, i: usize) -> u32 {
         let n_windows = self.header.n_windows;
-        u32::try_from(i)
-            .ok()
-            .filter(|&window| window < n_windows)
-            .unwrap_or_else(|| panic!("window {i} of {n_windows}"))
+        assert!(i < n_windows as usize, "window {i} of {n_windows}");
+        i as u32
     }
 }
 

@@ -78,9 +78,8 @@ impl NativeReader {
         };
         let (offset, end) = self.extent(i, b as usize + 1);
         let corrupt = |what| self.source.name.corrupt(Some(entry.window), offset, what);
-        let too_large = || corrupt("a piece larger than memory");
         // Of rows that are not stored exactly.
-        let plain_bytes = shape.bytes().ok_or_else(too_large)? as u64 + crc_bytes;
+        let plain_bytes = shape.bytes() as u64 + crc_bytes;
         if end - offset == member::stored_bytes(plain_bytes) {
             let bytes = (end - offset) as usize; // as many as rows in memory, and some
             let mut block = RowBlock::prepare(reuse.take(), shape, bytes);
@@ -96,7 +95,7 @@ impl NativeReader {
             // Compressed to exactly that length, or damaged: the code below finds out.
             reuse = Some(block);
         }
-        let most_bytes = shape.most_bytes().ok_or_else(too_large)? as u64 + crc_bytes;
+        let most_bytes = shape.most_bytes() as u64 + crc_bytes;
         let (offset, head) = self.member(i, b as usize + 1, tag, crc_bytes..=most_bytes)?;
         let plain_bytes = head.plain_bytes as usize; // what deflate can make of the member, at most
         let mut block = RowBlock::prepare(reuse, shape, plain_bytes);

@@ -111,12 +111,11 @@ impl Header {
         }
     }
 
-    /// Returns the group of each window, if there are groups.
-    pub(crate) fn groups(&self) -> Option<Groups> {
-        self.checked_groups().ok().flatten()
-    }
-
-    fn checked_groups(&self) -> std::result::Result<Option<Groups>, String> {
+    /// The group of each window, if there are groups.
+    ///
+    /// # Errors
+    /// A phrase that states what is wrong with them.
+    pub(super) fn groups(&self) -> std::result::Result<Option<Groups>, String> {
         if self.groups.is_empty() && self.window_groups.is_empty() {
             return Ok(None);
         }
@@ -200,37 +199,27 @@ impl Header {
 
     /// Finds a fault in the sizes.
     pub(crate) fn fault(&self) -> Option<String> {
-        let piece_bytes = self
-            .layout()
-            .row_bytes(self.row_len() as usize)
-            .and_then(|bytes| (bytes as u64).checked_mul(u64::from(self.rows_per_piece)));
+        let row_bytes = self.layout().row_bytes(self.row_len() as usize) as u64;
+        let piece_bytes = row_bytes.saturating_mul(self.rows_per_piece.into());
+        let n_positions = u64::from(self.n_windows) * u64::from(self.n_ctx);
+        let n_prompts = self.prompts.as_ref().map(Vec::len);
         if let Some(fault) = size_fault(self.n_ctx, self.n_vocab) {
             Some(fault)
         } else if self.rows_per_piece == 0 {
             Some("rows_per_piece 0".into())
-        } else if self.rows_per_piece > 1 && piece_bytes.is_none_or(|n| n > MAX_PIECE_BYTES) {
-            Some(format!(
-                "rows_per_piece {}, more than 64 MiB a piece",
-                self.rows_per_piece
-            ))
-        } else if self.n_rows > u64::from(self.n_windows).saturating_mul(u64::from(self.n_ctx)) {
-            Some(format!(
-                "n_rows {}, more than the windows have positions",
-                self.n_rows
-            ))
-        } else if let Some(prompts) = &self.prompts
-            && prompts.len() < self.n_windows as usize
-        {
-            Some(format!(
-                "n_windows {}, more than the {} prompts",
-                self.n_windows,
-                prompts.len()
-            ))
-        } else if let Some(fault) = self.states_fault() {
-            Some(fault)
+        } else if self.rows_per_piece > 1 && piece_bytes > MAX_PIECE_BYTES {
+            let n = self.rows_per_piece;
+            Some(format!("rows_per_piece {n}, more than 64 MiB a piece"))
+        } else if self.n_rows > n_positions {
+            let n = self.n_rows;
+            Some(format!("n_rows {n}, more than the windows have positions"))
+        } else if let Some(of) = n_prompts.filter(|&of| of < self.n_windows as usize) {
+            let n = self.n_windows;
+            Some(format!("n_windows {n}, more than the {of} prompts"))
         } else {
-            let groups = self.checked_groups().err();
-            groups.or_else(|| self.shard_fault())
+            self.states_fault()
+                .or_else(|| self.groups().err())
+                .or_else(|| self.shard_fault())
         }
     }
 

@@ -97,13 +97,6 @@ pub(super) struct MemberHead {
     packed_crc: u32,
 }
 
-/// The end member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) index_offset: u64,
-    pub(super) file_bytes: u64,
-}
-
 /// Bytes of a member that stores `plain` bytes.
 pub(super) fn stored_bytes(plain: u64) -> u64 {
     gzip::stored_bytes(plain).saturating_add((HEAD_BYTES + TRAILER_BYTES) as u64)
@@ -131,12 +124,12 @@ pub(super) fn build_in(bytes: &mut Vec<u8>, tag: Tag, plain: &[u8]) {
     bytes[..HEAD_BYTES].copy_from_slice(&head);
 }
 
-/// The end member's bytes.
-pub(super) fn build_end(end: End) -> Vec<u8> {
+/// The bytes of the end member, of a file of `file_bytes` whose index starts at `index_offset`.
+pub(super) fn build_end(index_offset: u64, file_bytes: u64) -> Vec<u8> {
     let mut packed = gzip::EMPTY_BODY.to_vec();
     packed.extend_from_slice(&trailer(&[]));
     let lengths = [END_BYTES as u32, 0];
-    let offsets = [end.index_offset, end.file_bytes];
+    let offsets = [index_offset, file_bytes];
     let mut bytes = head(END_EXTRA, lengths, Tag::END, &offsets, &packed);
     bytes.extend_from_slice(&packed);
     bytes
@@ -172,18 +165,13 @@ pub(super) fn read_head(bytes: &[u8; HEAD_BYTES]) -> Option<MemberHead> {
     })
 }
 
-/// Reads the end member; `None` if it is not one, or damaged.
-pub(super) fn read_end(bytes: &[u8; END_BYTES]) -> Option<End> {
-    let mut fields = bytes
-        .strip_prefix(&GZIP)?
-        .strip_prefix(&END_EXTRA)?
-        .get(20..)?;
-    let end = End {
-        index_offset: fields.read_u64::<LittleEndian>().ok()?,
-        file_bytes: fields.read_u64::<LittleEndian>().ok()?,
-    };
+/// Where the index starts, by the end member of a file of `file_bytes`; `None` if it is not that, or
+/// damaged.
+pub(super) fn read_end(bytes: &[u8; END_BYTES], file_bytes: u64) -> Option<u64> {
+    let mut offsets = bytes.get(GZIP.len() + END_EXTRA.len() + 20..)?;
+    let index_offset = offsets.read_u64::<LittleEndian>().ok()?;
     // Each byte can have only one value.
-    (cfg!(fuzzing) || build_end(end) == bytes).then_some(end)
+    (cfg!(fuzzing) || build_end(index_offset, file_bytes) == bytes).then_some(index_offset)
 }
 
 impl MemberHead {

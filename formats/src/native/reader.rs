@@ -36,41 +36,35 @@ impl NativeReader {
         let (source, start) = (&reader.source, reader.index_offset);
         let end_offset = source.len.saturating_sub(END_BYTES as u64);
         let bytes = source.array_at::<END_BYTES>(end_offset.max(start))?;
-        let end = bytes.as_ref().and_then(member::read_end);
-        let Some(end) = end.filter(|end| end.file_bytes == source.len) else {
-            return Err(reader.diagnose());
+        let index_offset = bytes.and_then(|bytes| member::read_end(&bytes, source.len));
+        let Some(index_offset) = index_offset else {
+            return Err(reader.walk()?.error);
         };
         let corrupt = |offset, what: &str| source.name.corrupt(None, offset, what);
-        if end.index_offset < start || end.index_offset >= end_offset {
-            return Err(corrupt(
-                end_offset,
-                "the end member does not point to an index",
-            ));
+        if index_offset < start || index_offset >= end_offset {
+            let what = "the end member does not point to an index";
+            return Err(corrupt(end_offset, what));
         }
-        let index = member_at(source, end.index_offset, Tag::INDEX)?;
-        if end.index_offset + u64::from(index.member_bytes) != end_offset {
-            return Err(corrupt(
-                end.index_offset,
-                "the index does not reach to the end member",
-            ));
+        let index = member_at(source, index_offset, Tag::INDEX)?;
+        if index_offset + u64::from(index.member_bytes) != end_offset {
+            let what = "the index does not reach to the end member";
+            return Err(corrupt(index_offset, what));
         }
         if u64::from(index.plain_bytes) > index::max_plain_bytes(source.len) {
-            return Err(corrupt(
-                end.index_offset,
-                "the index is longer than the file has members",
-            ));
+            let what = "the index is longer than the file has members";
+            return Err(corrupt(index_offset, what));
         }
-        let plain = unpack_at(source, end.index_offset, &index)?;
-        reader.entries = index::decode(&plain, &reader.header, start, end.index_offset)
-            .map_err(|what| corrupt(end.index_offset, &what))?;
-        reader.index_offset = end.index_offset;
+        let plain = unpack_at(source, index_offset, &index)?;
+        reader.entries = index::decode(&plain, &reader.header, start, index_offset)
+            .map_err(|what| corrupt(index_offset, &what))?;
+        reader.index_offset = index_offset;
         Ok(reader)
     }
 
     /// Opens the file and reads its header, and finds the head of its hidden states. It has no
     /// windows yet; they start where it says that they end.
     pub(super) fn begin(path: &Path) -> Result<Self> {
-        let source = Source::open(path)?;
+        let source = Source::open(path, "a reference")?;
         let (header, index_offset) = open_header(&source)?;
         let mut reader = Self {
             source,
@@ -226,33 +220,28 @@ impl NativeReader {
     /// The open file as a reference, of rows or of hidden states.
     pub fn into_reference(self) -> Reference {
         let windows = self.windows().copied().collect();
-        let about = about(&self);
-        let rows = match self.header().states.clone() {
+        let header = &self.header;
+        let about = About {
+            provenance: header.provenance.clone(),
+            file_bytes: self.file_bytes(),
+            n_windows: Some(header.n_windows),
+            n_rows: Some(header.n_rows),
+            encoding: header.encoding.name(),
+            states: header.states.clone(),
+            values: header.values(),
+            groups: header.groups().ok().flatten(), // without a fault: see `Header::fault`
+            prompts: header.prompts.clone().map(|list| Prompts {
+                list,
+                chat_template: header.chat_template.clone(),
+                generated: header.generated,
+            }),
+            checks: Checks::Checksums,
+            ..About::new(Kind::Kl, self.path(), header.n_ctx, header.n_vocab)
+        };
+        let rows = match header.states.clone() {
             None => Rows::Blocks(Box::new(self)),
             Some(states) => Rows::States(Box::new(self), states),
         };
         Reference::new(about, Some(windows), rows)
-    }
-}
-
-/// Describes an open file.
-fn about(reader: &NativeReader) -> About {
-    let header = reader.header();
-    About {
-        provenance: header.provenance.clone(),
-        file_bytes: reader.file_bytes(),
-        n_windows: Some(header.n_windows),
-        n_rows: Some(header.n_rows),
-        encoding: header.encoding.name(),
-        states: header.states.clone(),
-        values: header.values(),
-        groups: header.groups(),
-        prompts: header.prompts.clone().map(|list| Prompts {
-            list,
-            chat_template: header.chat_template.clone(),
-            generated: header.generated,
-        }),
-        checks: Checks::Checksums,
-        ..About::new(Kind::Kl, reader.path(), header.n_ctx, header.n_vocab)
     }
 }

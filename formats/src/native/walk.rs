@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::NativeReader;
-use super::member::{self, END_BYTES, HEAD_BYTES, MemberHead, Tag, unpack_at};
+use super::member::{self, END_BYTES, HEAD_BYTES, Tag, unpack_at};
 use crate::window::PlacedWindow;
 use crate::{Error, Fault, WindowEntry};
 
@@ -17,129 +17,86 @@ pub fn count_windows(path: &Path) -> crate::Result<usize> {
 }
 
 /// The members that were seen before the first that is not whole.
-#[derive(Default)]
 pub(super) struct Walked {
     /// Whole windows, judging by the lengths of their members.
     pub(super) whole: Vec<PlacedWindow>,
     /// Where the last of those ends: an interrupted write resumes there.
     pub(super) whole_until: u64,
-    /// Where the walk stopped.
-    offset: u64,
-    /// The window that the walk stopped in.
-    within: Option<PlacedWindow>,
-    /// True if the index was seen.
-    index: bool,
-    /// True if the walk stopped because bytes were missing.
-    cut: bool,
-    /// The fault of the window's head that the walk stopped at.
-    damage: Option<Error>,
+    /// The fault that the walk stopped at.
+    pub(super) error: Error,
 }
 
 impl NativeReader {
     /// Walks members from the first window on, by the lengths they state, until one is not whole.
     ///
     /// # Errors
-    /// [`crate::Fault::Io`].
+    /// [`Fault::Io`].
     pub(super) fn walk(&self) -> crate::Result<Walked> {
-        let source = &self.source;
-        let mut walked = Walked {
-            offset: self.index_offset,
-            whole_until: self.index_offset,
-            ..Walked::default()
-        };
-        loop {
-            let left = source.len.saturating_sub(walked.offset);
-            if left < HEAD_BYTES as u64 || (walked.index && left < END_BYTES as u64) {
-                walked.cut = true;
-                return Ok(walked);
+        let (source, name) = (&self.source, self.name());
+        let mut offset = self.index_offset;
+        let (mut whole, mut whole_until) = (Vec::new(), offset);
+        let mut within: Option<PlacedWindow> = None;
+        let mut has_index = false;
+        let error = loop {
+            let window = within.as_ref().map(|placed| placed.window.window);
+            let cut = |window, n_whole, whole_until| {
+                let what = format!(
+                    "the file ends after {} bytes with {n_whole} of {} windows whole (the rest \
+                     should begin at byte {whole_until})",
+                    source.len, self.header.n_windows,
+                );
+                name.truncated(window, offset, what)
+            };
+            let left = source.len.saturating_sub(offset);
+            let least = if has_index { END_BYTES } else { HEAD_BYTES };
+            if left < least as u64 {
+                break cut(window, whole.len(), whole_until);
             }
-            let bytes = source.array_at::<HEAD_BYTES>(walked.offset)?;
+            let bytes = source.array_at::<HEAD_BYTES>(offset)?;
             let Some(head) = bytes.as_ref().and_then(member::read_head) else {
-                return Ok(walked);
+                let what = match has_index {
+                    true => "the end member is damaged, or bytes were appended to it",
+                    false => "no gzip member with an intact kl field starts here",
+                };
+                break name.corrupt(window, offset, what);
             };
+            let begun = head.tag.is_window().then_some(head.tag.window);
             if u64::from(head.member_bytes) > left {
-                if head.tag.is_window() {
-                    walked.enter(&head, [0; 3]);
-                }
-                walked.cut = true;
-                return Ok(walked);
+                break cut(begun.or(window), whole.len(), whole_until);
             }
-            match walked.count(self, head) {
-                Err(damage) if matches!(damage.fault, Fault::Corrupt { .. }) => {
-                    walked.damage = Some(damage);
-                    return Ok(walked);
-                }
-                counted => counted?,
+            if let Some(window) = begun {
+                let plain = match unpack_at(source, offset, &head) {
+                    Err(error) if matches!(error.fault, Fault::Corrupt { .. }) => break error,
+                    plain => plain?,
+                };
+                let (numbers, _) = plain.as_chunks::<4>();
+                let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
+                within = Some(PlacedWindow {
+                    window: WindowEntry {
+                        window,
+                        n_tokens: number(1),
+                        n_rows: number(2),
+                        first_scored: number(4),
+                    },
+                    offsets: vec![offset],
+                });
+            } else if let (true, Some(window)) = (head.tag.is_rows(), &mut within) {
+                window.offsets.push(offset);
             }
-        }
-    }
-
-    /// The error for a file whose last bytes are not its end.
-    pub(super) fn diagnose(&self) -> Error {
-        self.walk()
-            .map_or_else(|error| error, |walked| walked.explain(self))
-    }
-}
-
-impl Walked {
-    /// Counts a whole member.
-    fn count(&mut self, reader: &NativeReader, head: MemberHead) -> crate::Result<()> {
-        if head.tag.is_window() {
-            // Its counts state how many pieces follow.
-            let plain = unpack_at(&reader.source, self.offset, &head)?;
-            let (numbers, _) = plain.as_chunks::<4>();
-            let number = |i| numbers.get(i).map_or(0, |b| u32::from_le_bytes(*b));
-            self.enter(&head, [number(1), number(2), number(4)]);
-        } else if let (true, Some(window)) = (head.tag.is_rows(), &mut self.within) {
-            window.offsets.push(self.offset);
-        }
-        self.index |= head.tag == Tag::INDEX;
-        // Not past the file's end: the caller has looked.
-        self.offset += u64::from(head.member_bytes);
-        let n_pieces = |n_rows: u32| n_rows.div_ceil(reader.header.rows_per_piece);
-        let is_whole =
-            |placed: &mut PlacedWindow| placed.n_pieces() >= n_pieces(placed.window.n_rows);
-        if let Some(window) = self.within.take_if(is_whole) {
-            self.whole.push(window);
-            self.whole_until = self.offset;
-        }
-        Ok(())
-    }
-
-    /// A window begins, with these counts: tokens, rows, first scored position.
-    fn enter(&mut self, head: &MemberHead, [n_tokens, n_rows, first_scored]: [u32; 3]) {
-        self.within = Some(PlacedWindow {
-            window: WindowEntry {
-                window: head.tag.window,
-                n_tokens,
-                n_rows,
-                first_scored,
-            },
-            offsets: vec![self.offset],
-        });
-    }
-
-    fn explain(self, reader: &NativeReader) -> Error {
-        if let Some(damage) = self.damage {
-            return damage;
-        }
-        let name = reader.name();
-        let window = self.within.map(|placed| placed.window.window);
-        if !self.cut {
-            let what = match self.index {
-                true => "the end member is damaged, or bytes were appended to it",
-                false => "no gzip member with an intact kl field starts here",
-            };
-            return name.corrupt(window, self.offset, what);
-        }
-        let what = format!(
-            "the file ends after {} bytes with {} of {} windows whole (the rest should begin at \
-             byte {})",
-            reader.source.len,
-            self.whole.len(),
-            reader.header.n_windows,
-            self.whole_until
-        );
-        name.truncated(window, self.offset, what)
+            has_index |= head.tag == Tag::INDEX;
+            offset += u64::from(head.member_bytes);
+            let n_pieces = |n_rows: u32| n_rows.div_ceil(self.header.rows_per_piece);
+            let is_whole =
+                |placed: &mut PlacedWindow| placed.n_pieces() >= n_pieces(placed.window.n_rows);
+            if let Some(window) = within.take_if(is_whole) {
+                whole.push(window);
+                whole_until = offset;
+            }
+        };
+        Ok(Walked {
+            whole,
+            whole_until,
+            error,
+        })
     }
 }

@@ -6,13 +6,11 @@ use std::path::Path;
 
 use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM, member_at};
 use super::{Header, NativeReader, index};
+use crate::ReadBlocks as _;
 use crate::error::{Named, Result};
-use crate::reference::Kind;
 use crate::writing::{Part, Piece, Start, WindowFormat, WriteFormat, Writer};
-use crate::{HeadCheck, ReadBlocks as _, States};
 
 const FORMAT: WriteFormat = WriteFormat {
-    kind: Kind::Kl,
     window_fault: |window, n_ctx| {
         (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
     },
@@ -28,13 +26,7 @@ const FORMAT: WriteFormat = WriteFormat {
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
     has_checksum: true,
-    pack: Some(|bytes, part, plain| {
-        let tag = match part {
-            Part::Head(window) => Tag::window(window.window),
-            Part::Rows { window, piece } => Tag::rows(window, piece),
-        };
-        member::build_in(bytes, tag, plain);
-    }),
+    pack: Some(|bytes, part, plain| member::build_in(bytes, tag_of(part), plain)),
     end: |windows, offset| {
         let plain = index::encode(windows);
         if u32::try_from(plain.len()).is_err() {
@@ -42,10 +34,7 @@ const FORMAT: WriteFormat = WriteFormat {
         }
         let mut bytes = member::build(Tag::INDEX, &plain);
         let file_bytes = offset + (bytes.len() + member::END_BYTES) as u64;
-        bytes.extend(member::build_end(member::End {
-            index_offset: offset,
-            file_bytes,
-        }));
+        bytes.extend(member::build_end(offset, file_bytes));
         Ok(bytes)
     },
 };
@@ -86,40 +75,39 @@ pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
             row_len: header.row_len(),
             rows_per_piece: header.rows_per_piece,
         },
-        n_windows: Some(header.n_windows),
+        n_windows: header.n_windows,
         n_rows: Some(header.n_rows),
         states: header.states.clone(),
     })
 }
 
+/// The contents of the member that a part becomes.
+fn tag_of(part: Part) -> Tag {
+    match part {
+        Part::Head(window) => Tag::window(window.window),
+        Part::Rows { window, piece } => Tag::rows(window, piece),
+    }
+}
+
 impl<W: Write> Writer<W> {
-    /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. Both files
-    /// must have rows of the same length, encoding and number in a piece. Those of hidden states must
-    /// have the same head too, which the first window brings along.
+    /// Writes the `i`-th window of `from` as the next one: its members' bytes, unchanged. The headers
+    /// of both files must agree in how rows are stored, which the caller checks. Those of hidden states
+    /// must have the same head too, which the first window brings along.
     ///
     /// # Errors
     /// [`crate::Fault::Corrupt`] if a member's bytes do not match its checksum,
-    /// [`crate::Fault::Unwritable`] if the window is not the next one or belongs to a file of another
-    /// kind of rows, [`crate::Fault::Io`].
+    /// [`crate::Fault::Unwritable`] if the window is not the next one or has another head,
+    /// [`crate::Fault::Io`].
     pub fn copy_window(&mut self, from: &NativeReader, i: usize) -> Result<()> {
-        let entry = from.entry(i);
-        let window = entry.window;
-        let n_pieces = entry.n_pieces();
-        self.check_fits(from)?;
         if self.is_head_due {
             self.copy_head(from)?;
         }
         // Reads the window's head, which must agree with the index.
         from.window(i)?;
-        for m in 0..=n_pieces {
-            let (tag, part) = match m.checked_sub(1) {
-                None => (Tag::window(window.window), Part::Head(window)),
-                Some(piece) => {
-                    let window = window.window;
-                    (Tag::rows(window, piece), Part::Rows { window, piece })
-                }
-            };
-            let (offset, head) = from.member(i, m as usize, tag, 0..=u32::MAX.into())?;
+        let (entry, window) = (from.entry(i).window, from.number(i));
+        let pieces = (0..from.n_blocks(i)).map(|piece| Part::Rows { window, piece });
+        for (m, part) in std::iter::once(Part::Head(entry)).chain(pieces).enumerate() {
+            let (offset, head) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
             let bytes = from.whole_member(offset, &head);
             let bytes = bytes.map_err(|e| from.in_window(i, e))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
@@ -130,9 +118,8 @@ impl<W: Write> Writer<W> {
     /// Writes the head of `from` as it is: its members' bytes, unchanged.
     fn copy_head(&mut self, from: &NativeReader) -> Result<()> {
         if from.header().states != self.start.states {
-            return Err(from
-                .name()
-                .unwritable("another head than the header states"));
+            let what = "another head than the header states";
+            return Err(from.name().unwritable(what));
         }
         for &(offset, tag) in &from.head {
             let head = member_at(&from.source, offset, tag)?;
@@ -142,28 +129,6 @@ impl<W: Write> Writer<W> {
         self.is_head_due = false;
         Ok(())
     }
-
-    fn check_fits(&self, from: &NativeReader) -> Result<()> {
-        let (header, format) = (from.header(), self.format());
-        let is_alike = header.layout() == format.layout
-            && header.n_vocab == format.n_vocab
-            && header.rows_per_piece == format.rows_per_piece
-            && are_alike(header.states.as_ref(), self.start.states.as_ref());
-        match is_alike {
-            true => Ok(()),
-            false => Err(from.name().unwritable("windows of another layout")),
-        }
-    }
-}
-
-/// Returns true if rows are made of both alike. Their checks may differ: each is of its own
-/// machine.
-fn are_alike(one: Option<&States>, other: Option<&States>) -> bool {
-    let but_check = |states: &States| States {
-        check: HeadCheck::default(),
-        ..states.clone()
-    };
-    one.map(but_check) == other.map(but_check)
 }
 
 impl NativeReader {

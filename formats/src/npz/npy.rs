@@ -72,7 +72,7 @@ pub(super) fn read(array: &mut impl Read) -> io::Result<Header> {
 fn parse(dict: &[u8]) -> io::Result<(EntryType, Vec<u64>)> {
     let text = str::from_utf8(dict).ok();
     let entries = text
-        .and_then(|text| python_literal::dict(text).ok())
+        .and_then(|text| python_literal::dict(text).ok()?)
         .ok_or_else(|| unsupported("has a header that is not a Python dict"))?;
     let entry = |wanted: &str| {
         let is_wanted = |key: &Value| matches!(key, Value::String(key) if key == wanted);

@@ -101,8 +101,8 @@ impl NpzReader {
         let Some(meta) = meta else {
             return Ok(Meta::default());
         };
-        let json = self.array(meta, |array| match (array.entry, &array.shape[..]) {
-            (EntryType::Bytes, &[n]) if n <= MAX_META_BYTES => Ok(n),
+        let ((), json) = self.array(meta, |array| match (array.entry, &array.shape[..]) {
+            (EntryType::Bytes, &[n]) if n <= MAX_META_BYTES => Ok(((), n)),
             _ => Err("is not JSON as mlx-kld stores it, in bytes".to_owned()),
         })?;
         Meta::parse(&json).map_err(|what| self.name.unsupported(what))
@@ -166,36 +166,33 @@ impl NpzReader {
     }
 
     fn token_ids(&self, member: &Member, matrix: Matrix) -> Result<Vec<u32>> {
-        let mut integer = None;
-        let bytes = self.array(member, |array| {
+        let (integer, bytes) = self.array(member, |array| {
             let (EntryType::Integer(kind), Some(n)) = (array.entry, n_ids(&array.shape)) else {
                 return Err(
                     "token ids must be int32, int64, uint32 or uint64, of shape [tokens]"
                         .to_owned(),
                 );
             };
-            integer = Some(kind);
             match count_fault(n, matrix.n_rows) {
                 Some(fault) => Err(fault),
-                None => Ok(n * kind.bytes() as u64),
+                None => Ok((kind, n * kind.bytes() as u64)),
             }
         })?;
-        Ok(integer
-            .map(|integer| integer.decode(&bytes))
-            .unwrap_or_default())
+        Ok(integer.decode(&bytes))
     }
 
-    /// A whole array, if `size` accepts it and returns how many bytes it has.
-    fn array(
+    /// A whole array, if `size` accepts it: what that returns, and the bytes, as many as it states.
+    fn array<T>(
         &self,
         member: &Member,
-        size: impl FnOnce(&npy::Header) -> std::result::Result<u64, String>,
-    ) -> Result<Vec<u8>> {
+        size: impl FnOnce(&npy::Header) -> std::result::Result<(T, u64), String>,
+    ) -> Result<(T, Vec<u8>)> {
         let (header, mut stream) = self.open_array(member)?;
-        let n = size(&header)
+        let (of, n) = size(&header)
             .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
         let bytes = read_bytes(&mut stream, n).and_then(|bytes| stream.finish().map(|()| bytes));
-        bytes.map_err(|e| array_fault(&self.name, None, &stream, e))
+        let bytes = bytes.map_err(|e| array_fault(&self.name, None, &stream, e))?;
+        Ok((of, bytes))
     }
 
     /// An array's header, and what follows it.
@@ -272,11 +269,9 @@ impl OpenRows {
             n_vocab: matrix.n_vocab as usize,
             layout: RowLayout::F32,
         };
-        let too_large = || io::Error::new(io::ErrorKind::InvalidData, "rows larger than memory");
         let packed_bytes = n_rows as u64 * matrix.row_bytes() as u64;
         let packed = read_bytes(&mut self.stream, packed_bytes)?;
-        let bytes = shape.bytes().ok_or_else(too_large)?;
-        let mut block = RowBlock::prepare(None, shape, bytes);
+        let mut block = RowBlock::prepare(None, shape, shape.bytes());
         let (_, plain) = block.buffers();
         let logits = bytemuck::cast_slice_mut(plain);
         matrix.float.decode(&packed, logits);

@@ -103,17 +103,10 @@ fn zip_error(error: rawzip::Error) -> io::Error {
 
 /// The contents of a member, from the first byte on.
 pub(super) struct Stream {
-    plain: Plain,
+    plain: Box<dyn Read + Send>,
     crc: crc32fast::Hasher,
     n_bytes: u64,
     member: Member,
-}
-
-type Packed = BufReader<RangeReader<Arc<FileReader>>>;
-
-enum Plain {
-    Stored(Packed),
-    Deflated(DeflateDecoder<Packed>),
 }
 
 impl Stream {
@@ -122,8 +115,8 @@ impl Stream {
         let packed = BufReader::with_capacity(READ_BYTES, range);
         Self {
             plain: match member.is_deflated {
-                false => Plain::Stored(packed),
-                true => Plain::Deflated(DeflateDecoder::new(packed)),
+                false => Box::new(packed),
+                true => Box::new(DeflateDecoder::new(packed)),
             },
             crc: crc32fast::Hasher::new(),
             n_bytes: 0,
@@ -159,10 +152,7 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let n = match &mut self.plain {
-            Plain::Stored(stream) => stream.read(bytes),
-            Plain::Deflated(stream) => stream.read(bytes),
-        }?;
+        let n = self.plain.read(bytes)?;
         self.crc.update(bytes.get(..n).unwrap_or_default());
         self.n_bytes += n as u64;
         Ok(n)

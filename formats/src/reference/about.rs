@@ -42,8 +42,6 @@ pub struct About {
     pub prompts: Option<Prompts>,
     /// True if it holds token ids; `None` where every file of its kind does.
     pub holds_tokens: Option<bool>,
-    /// True if windows are numbered by their order in the text, not in the file.
-    pub numbers_are_of_the_text: bool,
     /// True if its tokens and settings suffice to run a model over the same windows.
     pub is_decodable: bool,
     /// The other entries of kl.py's header: key and value.
@@ -71,8 +69,7 @@ pub enum Values {
 
 /// Prompts and what was done with them. Window `i` is the `i`-th prompt's; there may be more
 /// prompts than windows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompts {
     /// The prompts, as they were given.
     pub list: Vec<Prompt>,
@@ -87,15 +84,6 @@ impl Prompts {
     pub fn labels(&self) -> Vec<String> {
         let labels = self.list.iter().map(|prompt| prompt.content.label());
         labels.collect()
-    }
-
-    /// Prompts without a chat template, after which nothing was generated.
-    pub fn new(list: Vec<Prompt>) -> Self {
-        Self {
-            list,
-            chat_template: None,
-            generated: None,
-        }
     }
 }
 
@@ -121,8 +109,8 @@ pub enum Checks {
 }
 
 impl About {
-    /// A reference of f32 logits about which nothing else is known. Its windows can be decoded, and
-    /// are numbered by their order in the text. Set the fields where this differs.
+    /// A reference of f32 logits about which nothing else is known. Its windows can be decoded.
+    /// Set the fields where this differs.
     pub fn new(kind: Kind, path: impl Into<PathBuf>, n_ctx: u32, n_vocab: u32) -> Self {
         Self {
             path: path.into(),
@@ -143,7 +131,6 @@ impl About {
             groups: None,
             prompts: None,
             holds_tokens: None,
-            numbers_are_of_the_text: true,
             is_decodable: true,
             others: Vec::new(),
             checks: Checks::Nothing,

@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 use super::Reference;
 use crate::error::{Named, Result};
 use crate::gzip::GZIP_MAGIC;
-use crate::{Found, NativeReader, klpy, llamacpp, native, npz, safetensors, source};
+use crate::{Fault, Found, NativeReader, klpy, llamacpp, native, npz, safetensors, source};
 
 /// A kind of reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,9 +30,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kinds that can be written.
-    pub const WRITTEN: [Kind; 3] = [Kind::Kl, Kind::KlPy, Kind::LlamaCpp];
-
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +73,8 @@ impl fmt::Display for Kind {
 pub fn sniff(path: &Path) -> Result<Kind> {
     let name = Named::new(path);
     let start = FirstBytes::read(&name)?;
-    Kind::of(&start).ok_or_else(|| name.not_a_reference(Found::of(&start)))
+    let found = || Fault::NotAReference(Found::of(&start));
+    Kind::of(&start).ok_or_else(|| name.error(found()))
 }
 
 impl Reference {
@@ -93,7 +91,7 @@ impl Reference {
             Some(Kind::LlamaCpp) => llamacpp::open(path),
             Some(Kind::Safetensors) => safetensors::open(path),
             Some(Kind::Npz) => npz::open(path),
-            Some(Kind::Model) | None => Err(name.not_a_reference(Found::of(&start))),
+            Some(Kind::Model) | None => Err(name.error(Fault::NotAReference(Found::of(&start)))),
         }
     }
 }

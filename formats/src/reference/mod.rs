@@ -55,11 +55,6 @@ impl Reference {
         &self.about.path
     }
 
-    /// Returns its kind.
-    pub fn kind(&self) -> Kind {
-        self.about.kind
-    }
-
     /// Its windows in the order of the file, without their tokens; `None` where the file has no
     /// list of them (kl.py).
     pub fn windows(&self) -> Option<&[WindowEntry]> {

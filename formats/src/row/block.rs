@@ -1,6 +1,6 @@
 //! Several rows of a file at once.
 
-use super::{Encoding, Form, Row, RowLayout};
+use super::{Form, Row, RowLayout};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
@@ -35,17 +35,16 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Bytes of the rows, if none is stored exactly; `None` where that overflows.
-    pub(crate) fn bytes(&self) -> Option<usize> {
-        self.layout
-            .row_bytes(self.n_vocab)?
-            .checked_mul(self.n_rows)
+    /// Bytes of the rows, if none is stored exactly.
+    pub(crate) fn bytes(&self) -> usize {
+        let row_bytes = self.layout.row_bytes(self.n_vocab);
+        row_bytes.saturating_mul(self.n_rows)
     }
 
-    /// Most bytes that the rows can have; `None` where that overflows.
-    pub(crate) fn most_bytes(&self) -> Option<usize> {
-        let most = self.layout.most_row_bytes(self.n_vocab)?;
-        most.checked_mul(self.n_rows)
+    /// Most bytes that the rows can have.
+    pub(crate) fn most_bytes(&self) -> usize {
+        let most = self.layout.most_row_bytes(self.n_vocab);
+        most.saturating_mul(self.n_rows)
     }
 }
 
@@ -60,10 +59,7 @@ impl RowBlock {
             n_vocab,
             layout: RowLayout::F32,
         };
-        Self {
-            storage: bytemuck::cast_slice(logits).to_vec(),
-            ..Self::empty(shape)
-        }
+        Self::over(shape, bytemuck::cast_slice(logits).to_vec())
     }
 
     /// A block with memory for `bytes`; reuses the memory of `reuse`. Where rows differ in length,
@@ -78,12 +74,12 @@ impl RowBlock {
         block
     }
 
-    /// A block over the bytes of rows of the same length; `None` if they are too few.
-    pub(crate) fn over(shape: Shape, storage: Vec<u32>) -> Option<Self> {
-        (storage.len().checked_mul(4)? >= shape.bytes()?).then(|| Self {
+    /// A block over f32 rows that were read: as many as the shape has.
+    pub(crate) fn over(shape: Shape, storage: Vec<u32>) -> Self {
+        Self {
             storage,
             ..Self::empty(shape)
-        })
+        }
     }
 
     fn empty(shape: Shape) -> Self {
@@ -93,8 +89,7 @@ impl RowBlock {
             n_rows: shape.n_rows,
             n_vocab: shape.n_vocab,
             layout: shape.layout,
-            // A row that overflows has no bytes to be read.
-            row_bytes: shape.layout.row_bytes(shape.n_vocab).unwrap_or(0),
+            row_bytes: shape.layout.row_bytes(shape.n_vocab),
             ends: Vec::new(),
             storage: Vec::new(),
             packed: Vec::new(),
@@ -111,7 +106,7 @@ impl RowBlock {
         ends.clear();
         let mut rest = self.bytes().get(..bytes).unwrap_or_default();
         while ends.len() < self.n_rows {
-            let length = Form::of(rest).and_then(|form| form.row_bytes(self.n_vocab));
+            let length = Form::of(rest).map(|form| form.row_bytes(self.n_vocab));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
                 break;
             };
@@ -162,14 +157,6 @@ impl RowBlock {
         self.n_vocab
     }
 
-    /// Returns the encoding of the rows; u16 also for the codes of llama.cpp's base file.
-    pub fn encoding(&self) -> Encoding {
-        match self.layout {
-            RowLayout::F32 => Encoding::F32,
-            _ => Encoding::U16,
-        }
-    }
-
     /// Row `i` of the block: row `first_row + i` of the window.
     ///
     /// # Panics
@@ -217,11 +204,11 @@ mod tests {
         let mut bytes = Vec::new();
         for row in &rows {
             let start = bytes.len();
-            bytes.resize(start + RowLayout::U16.row_bytes(5).unwrap(), 0);
+            bytes.resize(start + RowLayout::U16.row_bytes(5), 0);
             RowLayout::U16.encode(row, &mut bytes[start..]);
             if RowLayout::U16.form(&bytes[start..]) == Some(crate::row::Form::Exact) {
                 bytes.truncate(start);
-                RowLayout::append_exact(row, &mut bytes);
+                crate::row::append_exact(row, &mut bytes);
             }
         }
         bytes.extend([9; 4]);
@@ -248,12 +235,5 @@ mod tests {
         assert_eq!((block.n_rows(), block.window, block.first_row), (2, 2, 7));
         assert_eq!(block.row(1).get(1), 4.0);
         assert_eq!(RowBlock::from_f32(0, 0, 0, &[]).n_rows(), 0);
-    }
-
-    #[test]
-    fn impossible_sizes_are_refused() {
-        let shape = |n_rows| shape(n_rows, usize::MAX / 8, RowLayout::F32);
-        assert!(shape(9).bytes().is_none());
-        assert!(RowBlock::over(shape(1), Vec::new()).is_none());
     }
 }

@@ -32,13 +32,13 @@ pub enum RowLayout {
 
 impl RowLayout {
     /// Bytes of a row of `n_vocab` entries, unless it is stored exactly, or of a state of as many
-    /// numbers; `None` where that overflows.
-    pub fn row_bytes(self, n_vocab: usize) -> Option<usize> {
+    /// numbers; `usize::MAX` where that overflows.
+    pub fn row_bytes(self, n_vocab: usize) -> usize {
         match self {
-            RowLayout::F32 => n_vocab.checked_mul(4),
+            RowLayout::F32 => n_vocab.saturating_mul(4),
             RowLayout::U16 => Form::Linear.row_bytes(n_vocab),
             RowLayout::LlamaCpp | RowLayout::Logits2 => llama_cpp::row_bytes(n_vocab),
-            RowLayout::State(state_type) => n_vocab.checked_mul(state_type.bytes()),
+            RowLayout::State(state_type) => n_vocab.saturating_mul(state_type.bytes()),
         }
     }
 
@@ -51,7 +51,7 @@ impl RowLayout {
     #[expect(clippy::panic, reason = "the caller's layout, as documented")]
     pub fn encode(self, row: &[f32], out: &mut [u8]) {
         assert_eq!(
-            Some(out.len()),
+            out.len(),
             self.row_bytes(row.len()),
             "an encoded row is as long as its layout makes it"
         );
@@ -68,11 +68,12 @@ impl RowLayout {
     /// aligned to their elements, or a state.
     pub fn view(self, bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
         match self {
-            RowLayout::F32 if Some(bytes.len()) != self.row_bytes(n_vocab) => None,
+            RowLayout::F32 if bytes.len() != self.row_bytes(n_vocab) => None,
             RowLayout::F32 => bytemuck::try_cast_slice(bytes).ok().map(Row::F32),
             RowLayout::U16 => u16::view(bytes, n_vocab),
-            RowLayout::LlamaCpp => llama_cpp::view(bytes, n_vocab),
-            RowLayout::Logits2 => llama_cpp::view_logits2(bytes, n_vocab),
+            RowLayout::LlamaCpp | RowLayout::Logits2 => {
+                llama_cpp::view(bytes, n_vocab, self == RowLayout::Logits2)
+            }
             RowLayout::State(_) => None,
         }
     }
@@ -85,23 +86,18 @@ impl RowLayout {
         }
     }
 
-    /// Most bytes that a row can have; `None` where that overflows.
-    pub(crate) fn most_row_bytes(self, n_vocab: usize) -> Option<usize> {
-        let usual = self.row_bytes(n_vocab)?;
+    /// Most bytes that a row can have.
+    pub(crate) fn most_row_bytes(self, n_vocab: usize) -> usize {
+        let usual = self.row_bytes(n_vocab);
         match self {
-            RowLayout::U16 => Some(usual.max(Form::Exact.row_bytes(n_vocab)?)),
-            _ => Some(usual),
+            RowLayout::U16 => usual.max(Form::Exact.row_bytes(n_vocab)),
+            _ => usual,
         }
     }
 
     /// Returns true if all rows have the same length.
     pub(crate) fn is_fixed(self) -> bool {
         self != RowLayout::U16
-    }
-
-    /// Appends to `out` a row that [`RowLayout::encode`] has only marked.
-    pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
-        u16::append_exact(row, out);
     }
 }
 

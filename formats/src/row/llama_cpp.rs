@@ -1,7 +1,7 @@
 //! A row of llama.cpp's base file: scale and smallest log-probability, then a code for each entry.
 
 use super::Row;
-use super::u16::finite_range;
+use super::u16::{finite_range, padded_bytes};
 
 /// The largest distance of a logit below its row's largest; llama-perplexity raises lower ones to
 /// this floor.
@@ -13,50 +13,33 @@ const PREFIX_BYTES: usize = 8;
 /// The largest code.
 const MAX_CODE: f32 = u16::MAX as f32;
 
-/// Bytes of a row of `n_vocab` entries, which are padded to an even count; `None` where that
+/// Bytes of a row of `n_vocab` entries, which are padded to an even count; `usize::MAX` where that
 /// overflows.
-pub fn row_bytes(n_vocab: usize) -> Option<usize> {
-    n_vocab
-        .checked_next_multiple_of(2)?
-        .checked_mul(2)?
-        .checked_add(PREFIX_BYTES)
+pub fn row_bytes(n_vocab: usize) -> usize {
+    padded_bytes(n_vocab).saturating_add(PREFIX_BYTES)
 }
 
 /// The row that `bytes` hold; `None` if they are not exactly one row of `n_vocab` entries, or not
-/// aligned to their elements.
-pub(crate) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
-    let (scale, min_log_prob, codes) = parts(bytes, n_vocab)?;
-    Some(Row::U16 {
-        min: min_log_prob,
-        step: scale,
-        codes,
-    })
-}
-
-/// The row of a `_logits2` file: as [`view`], but code 0 is a probability of 0, and code 1 the
+/// aligned to their elements. In a `_logits2` file code 0 is a probability of 0, and code 1 the
 /// smallest log-probability.
-pub(crate) fn view_logits2(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
-    let (scale, min_log_prob, codes) = parts(bytes, n_vocab)?;
-    Some(Row::U16Masked {
-        masked: f32::NEG_INFINITY,
-        min: min_log_prob,
-        step: scale,
-        codes,
-    })
-}
-
-/// Scale, smallest log-probability and codes of a row.
-fn parts(bytes: &[u8], n_vocab: usize) -> Option<(f32, f32, &[u16])> {
-    if Some(bytes.len()) != row_bytes(n_vocab) {
+pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_logits2: bool) -> Option<Row<'_>> {
+    if bytes.len() != row_bytes(n_vocab) {
         return None;
     }
-    let (scale, rest) = bytes.split_first_chunk::<4>()?;
-    let (min_log_prob, codes) = rest.split_first_chunk::<4>()?;
-    Some((
-        f32::from_le_bytes(*scale),
-        f32::from_le_bytes(*min_log_prob),
-        bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?,
-    ))
+    let (prefix, codes) = bytes.split_at_checked(PREFIX_BYTES)?;
+    let &[step, min] = bytemuck::try_cast_slice(prefix).ok()? else {
+        return None;
+    };
+    let codes = bytemuck::try_cast_slice(codes.get(..n_vocab * 2)?).ok()?;
+    Some(match is_logits2 {
+        false => Row::U16 { min, step, codes },
+        true => Row::U16Masked {
+            masked: f32::NEG_INFINITY,
+            min,
+            step,
+            codes,
+        },
+    })
 }
 
 /// Writes the row of a base file for `row`, raw logits: what llama-perplexity writes for them, to
@@ -74,7 +57,7 @@ fn parts(bytes: &[u8], n_vocab: usize) -> Option<(f32, f32, &[u16])> {
 pub fn encode_row(row: &[f32], out: &mut [u8]) {
     assert!(!row.is_empty(), "a row has entries");
     assert_eq!(
-        Some(out.len()),
+        out.len(),
         row_bytes(row.len()),
         "an encoded row is as long as its vocabulary makes it"
     );

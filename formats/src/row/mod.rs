@@ -10,8 +10,8 @@ use std::ops::Range;
 pub use block::RowBlock;
 pub(crate) use block::Shape;
 pub use layout::{Encoding, RowLayout};
-pub(crate) use u16::Form;
 pub use u16::RowForms;
+pub(crate) use u16::{Form, append_exact};
 
 /// One row of logits, borrowed as it is stored; as long as the vocabulary. A row of llama.cpp's
 /// base file holds log-probabilities, which serve as logits.

@@ -77,15 +77,17 @@ impl Form {
     }
 
     /// Bytes of a row of this form.
-    pub(crate) fn row_bytes(self, n_vocab: usize) -> Option<usize> {
+    pub(crate) fn row_bytes(self, n_vocab: usize) -> usize {
         match self {
-            Form::Linear | Form::Masked => n_vocab
-                .checked_next_multiple_of(2)?
-                .checked_mul(2)?
-                .checked_add(PREFIX_BYTES),
-            Form::Exact => n_vocab.checked_mul(4)?.checked_add(FORM_BYTES),
+            Form::Linear | Form::Masked => PREFIX_BYTES.saturating_add(padded_bytes(n_vocab)),
+            Form::Exact => n_vocab.saturating_mul(4).saturating_add(FORM_BYTES),
         }
     }
+}
+
+/// Bytes of `n_vocab` codes, padded to an even count.
+pub(super) fn padded_bytes(n_vocab: usize) -> usize {
+    n_vocab.div_ceil(2).saturating_mul(4)
 }
 
 /// Writes a row of codes to `out`, which is as long as one. Of a row that must be exact it writes
@@ -115,8 +117,8 @@ pub(super) fn encode(row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Appends an exact row to `out`.
-pub(super) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
+/// Appends to `out` a row that [`encode`] has only marked.
+pub(crate) fn append_exact(row: &[f32], out: &mut Vec<u8>) {
     out.extend_from_slice(&(Form::Exact as u32).to_le_bytes());
     out.extend_from_slice(bytemuck::cast_slice(row));
 }
@@ -161,7 +163,7 @@ impl Masked {
 /// aligned to their elements.
 pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
     let form = Form::of(bytes)?;
-    if Some(bytes.len()) != form.row_bytes(n_vocab) {
+    if bytes.len() != form.row_bytes(n_vocab) {
         return None;
     }
     let (_, rest) = bytes.split_at_checked(FORM_BYTES)?;

@@ -10,27 +10,10 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use super::{IDS, MAX_HEADER_BYTES, ROWS};
 use crate::error::Result;
 use crate::source::Source;
-use crate::tensors::{Float, Integer, Matrix, count_fault, n_ids};
+use crate::tensors::{Float, Integer, Matrix, TensorWindow, count_fault, n_ids};
 
 /// Bytes of the length that a file begins with.
 const LENGTH_BYTES: u64 = 8;
-
-/// The contents of a window's file, and where they are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Contents {
-    pub(super) matrix: Matrix,
-    /// Where the rows start in the file.
-    pub(super) rows_start: u64,
-    pub(super) ids: Option<Ids>,
-}
-
-/// Token ids in a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ids {
-    pub(super) integer: Integer,
-    pub(super) n: usize,
-    pub(super) start: u64,
-}
 
 /// A tensor as the JSON has it.
 #[derive(Deserialize)]
@@ -43,13 +26,13 @@ struct Tensor {
 /// The JSON's entries in its order, each name once.
 struct Tensors(Vec<(String, Tensor)>);
 
-/// Reads the header of a file, and finds rows and ids.
+/// Reads the header of a file and its token ids. Returns the window, and where its rows start.
 ///
 /// # Errors
 /// [`crate::Fault::Truncated`] for a file that is shorter than its header states,
 /// [`crate::Fault::Header`], [`crate::Fault::Unsupported`] for tensors that are not what is looked
 /// for, [`crate::Fault::TooLarge`], [`crate::Fault::Io`].
-pub(super) fn read(source: &Source) -> Result<Contents> {
+pub(super) fn read(source: &Source) -> Result<(TensorWindow, u64)> {
     let name = &source.name;
     let cut = |what: &str| name.truncated(None, source.len, what);
     let Some(length) = source.array_at(0)? else {
@@ -81,16 +64,20 @@ pub(super) fn read(source: &Source) -> Result<Contents> {
         }
     }
     let (tensor, matrix) = rows(&tensors).map_err(|what| name.unsupported(what))?;
-    let mut ids = ids(&tensors, matrix.n_rows).map_err(|what| name.unsupported(what))?;
-    if let Some(ids) = &mut ids {
-        ids.start += data_start;
+    let ids = ids(&tensors, matrix.n_rows).map_err(|what| name.unsupported(what))?;
+    let tokens = Vec::new();
+    let mut window = TensorWindow { matrix, tokens };
+    if let Some((integer, [start, end])) = ids {
+        // The offsets are within the file, and those of as many ids as there are rows.
+        let mut bytes = vec![0; (end - start) as usize];
+        source.read_exact_at(&mut bytes, data_start + start)?;
+        window.tokens = integer.decode(&bytes);
+        if let Some(fault) = window.token_fault() {
+            return Err(name.corrupt(None, data_start + start, fault));
+        }
     }
     let [start, _] = tensor.data_offsets;
-    Ok(Contents {
-        matrix,
-        rows_start: data_start + start,
-        ids,
-    })
+    Ok((window, data_start + start))
 }
 
 impl Tensor {
@@ -142,8 +129,11 @@ fn rows(tensors: &[(String, Tensor)]) -> std::result::Result<(&Tensor, Matrix), 
     }
 }
 
-/// The tensor of token ids, if there is one; its offset counts from the end of the header.
-fn ids(tensors: &[(String, Tensor)], n_rows: u32) -> std::result::Result<Option<Ids>, String> {
+/// The type of the token ids and their offsets from the end of the header, if there are any.
+fn ids(
+    tensors: &[(String, Tensor)],
+    n_rows: u32,
+) -> std::result::Result<Option<(Integer, [u64; 2])>, String> {
     let Some((key, tensor)) = one_of(tensors, &IDS)? else {
         return Ok(None);
     };
@@ -156,11 +146,7 @@ fn ids(tensors: &[(String, Tensor)], n_rows: u32) -> std::result::Result<Option<
     };
     match count_fault(n, n_rows) {
         Some(fault) => Err(format!("tensor {key:?}: {fault}")),
-        None => Ok(Some(Ids {
-            integer,
-            n: n as usize, // 2^26 + 1 at most
-            start: tensor.data_offsets[0],
-        })),
+        None => Ok(Some((integer, tensor.data_offsets))),
     }
 }
 

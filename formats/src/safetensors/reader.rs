@@ -121,23 +121,11 @@ impl ReadBlocks for SafetensorsReader {
 
 impl WindowFile {
     fn open(path: PathBuf) -> Result<Self> {
-        let source = Source::open(&path)?;
-        let contents = header::read(&source)?;
-        let matrix = contents.matrix;
-        let tokens = Vec::new();
-        let mut window = TensorWindow { matrix, tokens };
-        if let Some(ids) = contents.ids {
-            // The header's offsets are within the file.
-            let mut bytes = vec![0; ids.n * ids.integer.bytes()];
-            source.read_exact_at(&mut bytes, ids.start)?;
-            window.tokens = ids.integer.decode(&bytes);
-            if let Some(fault) = window.token_fault() {
-                return Err(source.name.corrupt(None, ids.start, fault));
-            }
-        }
+        let source = Source::open(&path, "a reference")?;
+        let (window, rows_start) = header::read(&source)?;
         Ok(Self {
             file_bytes: source.len,
-            rows_start: contents.rows_start,
+            rows_start,
             window,
             path,
         })
@@ -151,7 +139,7 @@ impl WindowFile {
         n: u32,
         reuse: Option<RowBlock>,
     ) -> Result<RowBlock> {
-        let source = Source::open(&self.path)?;
+        let source = Source::open(&self.path, "a reference")?;
         if source.len != self.file_bytes {
             let what = "has changed while it was read: start again";
             return Err(source.name.unsupported(what));
@@ -164,9 +152,7 @@ impl WindowFile {
             n_vocab: matrix.n_vocab as usize,
             layout: RowLayout::F32,
         };
-        let too_large = || source.name.too_large("a block of rows larger than memory");
-        let bytes = shape.bytes().ok_or_else(too_large)?;
-        let mut block = RowBlock::prepare(reuse, shape, bytes);
+        let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
         let row_bytes = matrix.row_bytes();
         let start = self.rows_start + u64::from(first_row) * row_bytes as u64;
         let (packed, plain) = block.buffers();

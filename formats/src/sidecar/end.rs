@@ -125,15 +125,6 @@ pub(super) struct Trailer {
 }
 
 impl Trailer {
-    /// The trailer of a file of `n_records` records, and this section of texts.
-    pub fn new(n_records: u64, texts: &[u8]) -> Self {
-        Self {
-            n_records,
-            texts_bytes: texts.len() as u64,
-            texts_crc: crc32fast::hash(texts),
-        }
-    }
-
     /// The bytes of the trailer.
     pub fn to_bytes(self, header_crc: u32) -> Vec<u8> {
         let mut bytes = END_MARK.to_vec();

@@ -1,8 +1,6 @@
 //! The reading side.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::end::Trailer;
@@ -10,26 +8,30 @@ use super::{
     MAGIC_LINE, MAX_HEADER_BYTES, RECORD_BYTES, SidecarHeader, TRAILER_BYTES, TokenRecord,
     TokenTexts,
 };
-use crate::error::{Error, Named, Result};
+use crate::error::{Error, Result};
 use crate::gzip::checksum_matches;
-use crate::{Found, source};
+use crate::source::Source;
+use crate::{Fault, Found};
+
+/// Records that are read at once: 256 KiB.
+const RECORDS_AT_ONCE: u64 = (256 << 10) / RECORD_BYTES as u64;
 
 /// Reads a sidecar record by record: an iterator of `Result<TokenRecord>`.
 #[derive(Debug)]
 pub struct SidecarReader {
-    name: Named,
-    stream: BufReader<File>,
+    source: Source,
     header: SidecarHeader,
     header_crc: u32,
     /// Where the first record starts.
     start: u64,
-    /// Bytes of the file.
-    len: u64,
-    /// The trailer after the records, and their number; of a file that was cut off, more than it
-    /// can hold.
+    /// The trailer after the records, and their number; of a file that was cut off, the whole ones.
     trailer: Trailer,
     /// Records read.
     i: u64,
+    /// The bytes of the records that come next.
+    bytes: Vec<u8>,
+    /// The first of `bytes` that have not been read.
+    used: usize,
 }
 
 /// The whole records of a sidecar that was cut off.
@@ -43,10 +45,13 @@ pub struct CutOffSidecar {
 
 /// Returns true if the file starts like a sidecar. A file that cannot be read does not.
 pub fn is_sidecar(path: &Path) -> bool {
-    let mut magic = [0; MAGIC_LINE.len()];
-    source::open(&Named::new(path), "a sidecar")
-        .is_ok_and(|(mut file, _)| file.read_exact(&mut magic).is_ok())
-        && magic == MAGIC_LINE.as_bytes()
+    let source = Source::open(path, "a sidecar");
+    source.is_ok_and(|source| starts_like_one(&source).unwrap_or(false))
+}
+
+fn starts_like_one(source: &Source) -> Result<bool> {
+    let magic = source.array_at::<{ MAGIC_LINE.len() }>(0)?;
+    Ok(magic.is_some_and(|magic| magic == MAGIC_LINE.as_bytes()))
 }
 
 impl SidecarReader {
@@ -59,13 +64,13 @@ impl SidecarReader {
         let mut reader = Self::open_header(path)?;
         let most = reader.header.n_records;
         reader.trailer = reader.read_trailer()?;
-        let (n_records, len) = (reader.n_records(), reader.len);
+        let (n_records, len) = (reader.n_records(), reader.source.len);
         let end = n_records
             .checked_mul(RECORD_BYTES as u64)
             .and_then(|n| n.checked_add(reader.start))
             .and_then(|n| n.checked_add(reader.trailer.texts_bytes))
             .and_then(|n| n.checked_add(TRAILER_BYTES as u64));
-        let name = &reader.name;
+        let name = &reader.source.name;
         match end {
             Some(end) if end == len && most.is_none_or(|most| n_records <= most) => Ok(reader),
             Some(end) if end == len => {
@@ -81,30 +86,27 @@ impl SidecarReader {
     }
 
     /// Reads the trailer.
-    fn read_trailer(&mut self) -> Result<Trailer> {
-        let len = self.len;
-        let at = len.checked_sub(TRAILER_BYTES as u64);
+    fn read_trailer(&self) -> Result<Trailer> {
+        let at = self.source.len.checked_sub(TRAILER_BYTES as u64);
         let Some(at) = at.filter(|&at| at >= self.start) else {
             return Err(self.cut_off(""));
         };
-        let mut bytes = [0; TRAILER_BYTES];
-        let stream = &mut self.stream;
-        let read = stream
-            .seek(SeekFrom::Start(at))
-            .and_then(|_| stream.read_exact(&mut bytes))
-            .and_then(|()| stream.seek(SeekFrom::Start(self.start)));
-        read.map_err(|source| self.name.io("read", source))?;
-        match Trailer::read(&bytes, self.header_crc) {
-            Some(read) => read.map_err(|what| self.name.corrupt(None, at, what)),
+        let bytes = self.source.array_at(at)?;
+        match bytes.and_then(|bytes| Trailer::read(&bytes, self.header_crc)) {
+            Some(read) => read.map_err(|what| self.source.name.corrupt(None, at, what)),
             None => Err(self.cut_off("")),
         }
     }
 
+    /// Whole records that the file has room for.
+    fn n_whole(&self) -> u64 {
+        self.source.len.saturating_sub(self.start) / RECORD_BYTES as u64
+    }
+
     /// The error for a file that ends too early.
     fn cut_off(&self, of: &str) -> Error {
-        let whole = self.len.saturating_sub(self.start) / RECORD_BYTES as u64;
-        let what = format!("the file ends after {whole} whole records{of}");
-        self.name.truncated(None, self.len, what)
+        let what = format!("the file ends after {} whole records{of}", self.n_whole());
+        self.source.name.truncated(None, self.source.len, what)
     }
 
     /// Reads what a writer that was cut off has left: the records before the first that is missing
@@ -114,6 +116,7 @@ impl SidecarReader {
     /// Those of [`SidecarReader::open`] about a header.
     pub fn open_cut_off(path: &Path) -> Result<CutOffSidecar> {
         let mut reader = Self::open_header(path)?;
+        reader.trailer.n_records = reader.n_whole();
         let mut records = Vec::new();
         for record in &mut reader {
             match record {
@@ -130,65 +133,47 @@ impl SidecarReader {
 
     /// Reads the header. How many records follow is not known yet.
     fn open_header(path: &Path) -> Result<Self> {
-        let name = Named::new(path);
-        let (file, len) = source::open(&name, "a sidecar")?;
-        let mut stream = BufReader::with_capacity(256 << 10, file);
-        let io = |source| name.io("read", source);
-        let mut lines = Vec::new();
-        let limit = MAGIC_LINE.len() as u64;
-        (&mut stream)
-            .take(limit)
-            .read_to_end(&mut lines)
-            .map_err(io)?;
-        if lines != MAGIC_LINE.as_bytes() {
-            return Err(name.not_a_sidecar(Found::look(path)));
+        let source = Source::open(path, "a sidecar")?;
+        let (name, len) = (&source.name, source.len);
+        if !starts_like_one(&source)? {
+            return Err(name.error(Fault::NotASidecar(Found::look(path))));
         }
-        let limit = (MAX_HEADER_BYTES - MAGIC_LINE.len()) as u64;
-        (&mut stream)
-            .take(limit)
-            .read_until(b'\n', &mut lines)
-            .map_err(io)?;
-        let mut crc = [0; 4];
-        let ended = (lines.len() as u64)
-            .checked_add(4)
-            .is_none_or(|start| start > len);
-        if ended {
+        let mut bytes = vec![0; len.min(MAX_HEADER_BYTES as u64) as usize];
+        source.read_exact_at(&mut bytes, 0)?;
+        let rest = bytes.get(MAGIC_LINE.len()..).unwrap_or_default();
+        let json = rest.split_inclusive(|&byte| byte == b'\n').next();
+        let json = json.unwrap_or_default();
+        let n_bytes = MAGIC_LINE.len() + json.len();
+        let Some(stated) = source.array_at(n_bytes as u64)? else {
             return Err(name.truncated(None, len, "the file ends within its header"));
-        }
-        if lines.last() != Some(&b'\n') {
+        };
+        if json.last() != Some(&b'\n') {
             return Err(name.too_large("a header of more than 1 MiB"));
         }
-        stream.read_exact(&mut crc).map_err(io)?;
-        let header_crc = crc32fast::hash(&lines);
-        let start = lines.len() as u64 + 4;
-        if !checksum_matches(header_crc, u32::from_le_bytes(crc)) {
+        let header_crc = crc32fast::hash(bytes.get(..n_bytes).unwrap_or_default());
+        if !checksum_matches(header_crc, u32::from_le_bytes(stated)) {
             return Err(name.corrupt(None, 0, "the header's checksum does not match"));
         }
-        let json = lines.get(MAGIC_LINE.len()..).unwrap_or_default();
-        let header = SidecarHeader::from_json(json, &name)?;
         Ok(Self {
-            name,
-            stream,
-            header,
+            header: SidecarHeader::from_json(json, name)?,
             header_crc,
-            start,
-            len,
-            trailer: Trailer {
-                n_records: u64::MAX,
-                ..Trailer::default()
-            },
+            start: n_bytes as u64 + 4,
+            trailer: Trailer::default(),
             i: 0,
+            bytes: Vec::new(),
+            used: 0,
+            source,
         })
     }
 
     /// The file's path.
     pub fn path(&self) -> &Path {
-        self.name.path()
+        self.source.name.path()
     }
 
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
-        self.len
+        self.source.len
     }
 
     /// Records in the file.
@@ -214,62 +199,44 @@ impl SidecarReader {
     ///
     /// # Errors
     /// [`crate::Fault::Corrupt`], [`crate::Fault::Truncated`], [`crate::Fault::Io`].
-    pub fn texts(&mut self) -> Result<TokenTexts> {
+    pub fn texts(&self) -> Result<TokenTexts> {
         // Within the file: `open` has compared its length.
         let at = self.start + self.n_records() * RECORD_BYTES as u64;
-        let (next, n_bytes) = (self.offset(), self.trailer.texts_bytes);
-        let stream = &mut self.stream;
-        let mut section = Vec::new();
-        let read = stream
-            .seek(SeekFrom::Start(at))
-            .and_then(|_| stream.take(n_bytes).read_to_end(&mut section))
-            .and_then(|_| stream.seek(SeekFrom::Start(next)));
-        read.map_err(|source| self.name.io("read", source))?;
-        if (section.len() as u64) < n_bytes {
-            let what = "the file has become shorter";
-            return Err(self.name.truncated(None, at, what));
-        }
+        let mut section = vec![0; self.trailer.texts_bytes as usize];
+        self.source.read_exact_at(&mut section, at)?;
+        let corrupt = |what| self.source.name.corrupt(None, at, what);
         if !checksum_matches(crc32fast::hash(&section), self.trailer.texts_crc) {
-            let what = "the checksum of the tokens' texts does not match";
-            return Err(self.name.corrupt(None, at, what));
+            return Err(corrupt("the checksum of the tokens' texts does not match"));
         }
-        TokenTexts::from_bytes(&section).ok_or_else(|| {
-            let what = "the tokens' texts are out of order";
-            self.name.corrupt(None, at, what)
-        })
-    }
-
-    /// Where the next record starts. Every record before it was read.
-    fn offset(&self) -> u64 {
-        self.start + self.i * RECORD_BYTES as u64
+        TokenTexts::from_bytes(&section)
+            .ok_or_else(|| corrupt("the tokens' texts are out of order"))
     }
 
     fn read(&mut self) -> Result<TokenRecord> {
-        let offset = self.offset();
-        let mut bytes = [0; RECORD_BYTES];
-        self.stream
-            .read_exact(&mut bytes)
-            .map_err(|source| match source.kind() {
-                std::io::ErrorKind::UnexpectedEof => {
-                    self.name
-                        .truncated(None, offset, "the file has become shorter")
-                }
-                _ => self.name.io("read", source),
-            })?;
-        let record = TokenRecord::from_bytes(&bytes, self.i, self.header_crc).ok_or_else(|| {
+        let offset = self.start + self.i * RECORD_BYTES as u64;
+        if self.used == self.bytes.len() {
+            let n = RECORDS_AT_ONCE.min(self.n_records() - self.i) as usize;
+            self.bytes.resize(n * RECORD_BYTES, 0);
+            self.used = 0;
+            self.source.read_exact_at(&mut self.bytes, offset)?;
+        }
+        let bytes = self.bytes.get(self.used..).and_then(<[u8]>::first_chunk);
+        self.used += RECORD_BYTES;
+        let corrupt = |window, what| self.source.name.corrupt(window, offset, what);
+        let record =
+            bytes.and_then(|bytes| TokenRecord::from_bytes(bytes, self.i, self.header_crc));
+        let record = record.ok_or_else(|| {
             let what = format!("the checksum of record {} does not match", self.i);
-            self.name.corrupt(None, offset, what)
+            corrupt(None, what)
         })?;
         if record.group as usize >= self.header.n_groups() {
             let what = format!("record {} is of a group without a name", self.i);
-            return Err(self.name.corrupt(None, offset, what));
+            return Err(corrupt(None, what));
         }
         if let Some(fault) = record.impossible(&self.header) {
-            let what = format!(
-                "record {}, of position {}: {fault}",
-                self.i, record.position
-            );
-            return Err(self.name.corrupt(Some(record.window), offset, what));
+            let (i, position) = (self.i, record.position);
+            let what = format!("record {i}, of position {position}: {fault}");
+            return Err(corrupt(Some(record.window), what));
         }
         Ok(record)
     }
@@ -292,38 +259,21 @@ impl Iterator for SidecarReader {
     }
 }
 
-/// The contents of a whole sidecar, after every byte was checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VerifyReport {
-    /// Different windows among the records.
-    pub n_windows: u32,
-    /// Records.
-    pub n_records: u64,
-    /// Bytes of the file, each of which was read.
-    pub file_bytes: u64,
-}
-
 /// Reads the whole file and checks each byte: header, length, and every record's checksum,
-/// and the texts.
+/// and the texts. Returns how many different windows its records are of.
 ///
 /// # Errors
 /// The first fault, with its byte: those of [`SidecarReader::open`], of its texts and its records.
-pub fn verify(path: &Path) -> Result<VerifyReport> {
-    let mut reader = SidecarReader::open(path)?;
+pub fn verify(path: &Path) -> Result<u64> {
+    let reader = SidecarReader::open(path)?;
     reader.texts()?;
-    let mut report = VerifyReport {
-        file_bytes: reader.file_bytes(),
-        ..Default::default()
-    };
     // Records of a window follow each other: one look-up a window, not a record.
     let (mut windows, mut last) = (HashSet::new(), None);
-    for record in &mut reader {
+    for record in reader {
         let window = record?.window;
         if last.replace(window) != Some(window) {
             windows.insert(window);
         }
-        report.n_records += 1;
     }
-    report.n_windows = u32::try_from(windows.len()).unwrap_or(u32::MAX);
-    Ok(report)
+    Ok(windows.len() as u64)
 }

@@ -111,7 +111,11 @@ impl<W: Write> SidecarWriter<W> {
     pub fn finish(mut self, texts: &TokenTexts) -> Result<W> {
         let section = texts.to_bytes();
         self.put(&section)?;
-        let trailer = Trailer::new(self.n_records, &section);
+        let trailer = Trailer {
+            n_records: self.n_records,
+            texts_bytes: section.len() as u64,
+            texts_crc: crc32fast::hash(&section),
+        };
         self.put(&trailer.to_bytes(self.header_crc))?;
         self.flush()?;
         Ok(self.out)

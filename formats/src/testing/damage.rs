@@ -96,7 +96,7 @@ fn samples() -> Vec<Sample> {
         sample("0.safetensors", false, safetensors::tests::sample(&logits)),
         Sample {
             read: |path| {
-                let mut reader = SidecarReader::open(path)?;
+                let reader = SidecarReader::open(path)?;
                 let texts = format!("{:?}", reader.texts()?);
                 Ok(format!(
                     "{:?} {:?} {texts}",

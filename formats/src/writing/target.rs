@@ -96,7 +96,6 @@ impl fmt::Display for Target {
 /// follows the last.
 #[derive(Debug)]
 pub(crate) struct WriteFormat {
-    pub(crate) kind: Kind,
     /// The reason why the file cannot hold a window, if it cannot; the second argument is `n_ctx`.
     pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
     /// Plain bytes before a window's rows; the second argument is `n_vocab`.
@@ -162,7 +161,7 @@ fn of_members(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 
     };
     let n_rows = n_rows(windows);
     let n_tokens: u64 = windows.iter().map(|spec| spec.tokens.len() as u64).sum();
-    let row_bytes = layout.row_bytes(row_len as usize).unwrap_or(usize::MAX) as u64;
+    let row_bytes = layout.row_bytes(row_len as usize) as u64;
     let row_data = n_rows.saturating_mul(row_bytes);
     let pieces = n_rows / u64::from(rows_per_piece(layout, row_len));
     let members = pieces + 2 * windows.len() as u64;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::target::WriteFormat;
 use crate::error::{Named, Result};
-use crate::row::{Form, RowForms, RowLayout};
+use crate::row::{Form, RowForms, RowLayout, append_exact};
 use crate::{WindowEntry, WindowSpec};
 
 /// Plain bytes that a piece of rows aims at.
@@ -13,8 +13,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Rows of `row_len` numbers in a piece: about 1 MiB before compression, and at least one. Rows that
 /// are stored exactly make a piece longer.
 pub fn rows_per_piece(layout: RowLayout, row_len: u32) -> u32 {
-    let row_bytes = layout.row_bytes(row_len as usize).unwrap_or(usize::MAX);
-    let rows = PIECE_BYTES / row_bytes.max(1);
+    let rows = PIECE_BYTES / layout.row_bytes(row_len as usize).max(1);
     u32::try_from(rows).unwrap_or(u32::MAX).max(1)
 }
 
@@ -25,7 +24,7 @@ pub struct Piece {
     /// The bytes of the file; empty before it is compressed.
     packed: Vec<u8>,
     pub(super) part: Part,
-    pub(super) format: &'static WriteFormat,
+    format: &'static WriteFormat,
 }
 
 /// The part of its window that a piece is.
@@ -54,19 +53,6 @@ impl Piece {
         let mut packed = self.packed;
         packed.clear();
         (self.plain, packed)
-    }
-
-    /// The index of the window that this is a part of.
-    pub fn window(&self) -> u32 {
-        match self.part {
-            Part::Head(window) => window.window,
-            Part::Rows { window, .. } => window,
-        }
-    }
-
-    /// Its bytes before compression.
-    pub fn plain_bytes(&self) -> usize {
-        self.plain.len()
     }
 
     /// Compresses it, or stores it where compressing does not pay, unless that has been done.
@@ -116,10 +102,9 @@ impl WindowFormat {
             .saturating_mul(self.rows_per_piece as usize)
     }
 
-    /// Bytes of a row. No overflow: the file's start has been checked.
+    /// Bytes of a row that is not stored exactly.
     fn row_bytes(&self) -> usize {
-        let bytes = self.layout.row_bytes(self.row_len as usize);
-        bytes.unwrap_or(usize::MAX)
+        self.layout.row_bytes(self.row_len as usize)
     }
 
     /// Begins a window: its first piece, and an encoder of its rows.
@@ -294,7 +279,7 @@ impl WindowEncoder {
         self.plain.truncate(start);
         for (i, encoded) in marked.chunks_exact(self.row_bytes).enumerate() {
             match layout.form(encoded) {
-                Some(Form::Exact) => RowLayout::append_exact(row(i), &mut self.plain),
+                Some(Form::Exact) => append_exact(row(i), &mut self.plain),
                 _ => self.plain.extend_from_slice(encoded),
             }
         }

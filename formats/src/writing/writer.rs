@@ -6,7 +6,7 @@ use std::io::Write;
 use super::window_encoder::{Part, Piece, WindowFormat};
 use crate::error::{Named, Result};
 use crate::window::PlacedWindow;
-use crate::{Error, RowForms, States, WindowSpec};
+use crate::{RowForms, States, WindowSpec};
 
 /// The start of a file that is to be written.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ pub(crate) struct Start {
     pub(crate) bytes: Vec<u8>,
     /// The way windows become pieces.
     pub(crate) format: WindowFormat,
-    /// Windows that the file is to have; `None` where its header does not state it.
-    pub(crate) n_windows: Option<u32>,
+    /// Windows that the file is to have.
+    pub(crate) n_windows: u32,
     /// Rows that the file is to have; `None` where its header does not state it.
     pub(crate) n_rows: Option<u64>,
     /// The hidden states that its windows will hold, whose head comes before them.
@@ -98,7 +98,10 @@ impl<W: Write> Writer<W> {
             let row = row.as_ref();
             let (bytes, n) = encoder.reserve_rows(1, || memory.take());
             if n == 0 || row.len() != row_len {
-                return Err(self.unfit(window, row.len()));
+                let (window, n_rows) = (window.window, window.n_rows);
+                let what =
+                    format!("window {window}: rows that are not {n_rows} of {row_len} entries");
+                return Err(self.name().unwritable(what));
             }
             layout.encode(row, bytes);
             if let Some(piece) = encoder.commit(|_| row) {
@@ -112,11 +115,9 @@ impl<W: Write> Writer<W> {
     /// a piece of rows, whose memory can be reused.
     ///
     /// # Errors
-    /// [`crate::Fault::Unwritable`] if it is not the next one, or of another kind of file; [`crate::Fault::Io`].
+    /// [`crate::Fault::Unwritable`] if it is not the next one, [`crate::Fault::Io`]. It must come from
+    /// [`Writer::window_format`] of this file.
     pub fn append(&mut self, piece: Piece) -> Result<Option<Piece>> {
-        if piece.format.kind != self.format().format.kind {
-            return Err(self.name().unwritable("a piece of another kind of file"));
-        }
         self.check_head()?;
         self.place(piece.part)
             .map_err(|what| self.name().unwritable(what))?;
@@ -134,7 +135,8 @@ impl<W: Write> Writer<W> {
             Part::Head(window) => {
                 self.check_last_window()?;
                 let (number, n_written) = (window.window, self.windows.len() as u64);
-                if let Some(n) = self.start.n_windows.filter(|&n| n_written >= u64::from(n)) {
+                let n = self.start.n_windows;
+                if n_written >= u64::from(n) {
                     return Err(format!("window {number} is one more than the header's {n}"));
                 }
                 if !self.seen.insert(number) {
@@ -188,7 +190,7 @@ impl<W: Write> Writer<W> {
             let rows = self.windows.iter().map(|placed| placed.window.n_rows);
             let n_rows = rows.map(u64::from).sum::<u64>();
             let n_windows = self.windows.len() as u64;
-            let windows = self.start.n_windows.map_or(n_windows, u64::from);
+            let windows = u64::from(self.start.n_windows);
             let rows = self.start.n_rows.unwrap_or(n_rows);
             if (n_windows, n_rows) != (windows, rows) {
                 return Err(format!(
@@ -225,15 +227,5 @@ impl<W: Write> Writer<W> {
             .map_err(|source| self.name().io("write", source))?;
         self.offset += bytes.len() as u64;
         Ok(())
-    }
-
-    /// The error for a row that does not fit into a window.
-    fn unfit(&self, window: &WindowSpec, entries: usize) -> Error {
-        let WindowSpec { window, n_rows, .. } = window;
-        let row_len = self.format().row_len;
-        self.name().unwritable(match entries == row_len as usize {
-            true => format!("window {window}: more rows were given than its {n_rows}"),
-            false => format!("window {window}: a row has {entries} entries, not {row_len}"),
-        })
     }
 }

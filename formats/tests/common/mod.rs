@@ -35,8 +35,13 @@ pub fn text() -> TextIdentity {
 }
 
 /// llama.cpp on a CPU.
+#[allow(
+    clippy::field_reassign_with_default,
+    reason = "other crates cannot write the struct as a literal"
+)]
 pub fn backend() -> BackendIdentity {
-    let mut backend = BackendIdentity::version("b1");
+    let mut backend = BackendIdentity::default();
+    backend.llama_cpp = Some("b1".to_owned());
     backend.devices = Some(vec!["CPU".to_owned()]);
     backend.n_gpu_layers = Some(0);
     backend.n_batch = Some(512);

@@ -116,7 +116,10 @@ fn prompts() -> Vec<Prompt> {
 fn native(encoding: Encoding, n_vocab: u32, prompts: Option<Vec<Prompt>>) -> Vec<u8> {
     let mut about = about(Kind::Kl, 3, n_vocab);
     about.groups = (prompts.is_some()).then(|| Groups::of_each(["a", "b", "a"]));
-    about.prompts = prompts.map(Prompts::new);
+    about.prompts = prompts.map(|list| Prompts {
+        list,
+        ..Prompts::default()
+    });
     let mut header = Header::new(&about, encoding, &windows());
     header.rows_per_piece = 2;
     let writer = Writer::native(Vec::new(), Path::new(""), &header).unwrap();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Display;
 
 use anyhow::{Error, Result, anyhow, bail};
-use kl_formats::{Reference, Rows, WindowSpec};
+use kl_formats::{Kind, Reference, Rows, WindowSpec};
 
 use crate::commands::observer::Watch;
 use crate::pipeline::choose_windows;
@@ -66,7 +66,8 @@ pub fn pair(
         watch.warn(Warning::TokensUnchecked);
     }
     // Windows are numbered by their order in the text, not in the file.
-    let is_numbered = |side: Side<'_>| side.file.about().numbers_are_of_the_text;
+    // Those of kl.py are numbered by their order in the file.
+    let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
     let mut finder = Finder::new(reference, other, by_tokens);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
     for (index, window) in reference.windows.iter().enumerate() {

@@ -175,7 +175,7 @@ impl StoredEvaluation {
             }
             each(&window)?;
         }
-        let texts = readers.iter_mut().map(SidecarReader::texts);
+        let texts = readers.iter().map(SidecarReader::texts);
         let mut texts = texts.collect::<kl_formats::Result<Vec<_>>>()?;
         Ok(match texts.len() {
             1 => texts.remove(0),

@@ -75,7 +75,7 @@ fn a_record_holds_its_windows_group_and_whether_its_token_is_special() {
 fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
     let folder = Folder::new();
     folder.write("ref");
-    let mut sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
+    let sidecar = folder.sidecar(&mut folder.evaluate_settings(&["q4"]), "q4.kls");
     let texts = sidecar.texts().unwrap();
     let records = sidecar.read_all().unwrap();
     let mut tokens: Vec<u32> = records
@@ -95,7 +95,7 @@ fn a_sidecar_holds_the_text_of_every_token_that_occurs() {
         &(),
     )
     .unwrap();
-    let mut rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
+    let rows = SidecarReader::open(&folder.path("rows.kls")).unwrap();
     assert_eq!(rows.texts().unwrap(), TokenTexts::default());
 }
 

@@ -47,7 +47,11 @@ fn any_rows() -> impl Strategy<Value = Vec<Rows>> {
 
 /// The records of a sidecar with these.
 fn written(records: &[TokenRecord], n_vocab: u32, by_llama_cpp: bool) -> kl_formats::Result<usize> {
-    let backend = by_llama_cpp.then(|| BackendIdentity::version("b1"));
+    let backend = by_llama_cpp.then(|| {
+        let mut backend = BackendIdentity::default();
+        backend.llama_cpp = Some("b1".to_owned());
+        backend
+    });
     let mut header = SidecarHeader::new(ReferenceSummary::default(), 1, n_vocab, None);
     header.reference.backend.clone_from(&backend);
     header.backend = backend;

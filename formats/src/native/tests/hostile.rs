@@ -1,6 +1,6 @@
 //! Files whose checksums are right and whose contents are not.
 
-use super::super::member::{self, End, HEAD_BYTES, Tag};
+use super::super::member::{self, HEAD_BYTES, Tag};
 use super::*;
 use crate::{Error, Fault};
 
@@ -10,10 +10,7 @@ fn assemble(members: &[Vec<u8>], index: &[u8]) -> Vec<u8> {
     let index_offset = bytes.len() as u64;
     bytes.extend(member::build(Tag::INDEX, index));
     let file_bytes = (bytes.len() + member::END_BYTES) as u64;
-    bytes.extend(member::build_end(End {
-        index_offset,
-        file_bytes,
-    }));
+    bytes.extend(member::build_end(index_offset, file_bytes));
     bytes
 }
 

@@ -19,10 +19,7 @@ fn a_window_beyond_4_gib_is_read_where_it_is() {
     let index = member::build(Tag::INDEX, &index::encode(&entries));
     let (index_offset, index_bytes) = (end + GAP, index.len() as u64);
     let file_bytes = index_offset + index_bytes + member::END_BYTES as u64;
-    let end_member = member::build_end(End {
-        index_offset,
-        file_bytes,
-    });
+    let end_member = member::build_end(index_offset, file_bytes);
     let (first_part, second_part) = bytes[..end as usize].split_at(second as usize);
     let far = Scratch::new();
     sparse(

@@ -61,10 +61,7 @@ fn with_index(mut bytes: Vec<u8>, index: &[u8]) -> Vec<u8> {
     let index_offset = bytes.len() as u64;
     bytes.extend(member::build(Tag::INDEX, index));
     let file_bytes = (bytes.len() + member::END_BYTES) as u64;
-    bytes.extend(member::build_end(End {
-        index_offset,
-        file_bytes,
-    }));
+    bytes.extend(member::build_end(index_offset, file_bytes));
     bytes
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::member::{self, End, Tag};
+use super::member::{self, Tag};
 use super::*;
 use crate::reference::ReadBlocks;
 use crate::testing::*;
@@ -188,10 +188,7 @@ fn a_member_spelled_out() {
     assert_eq!(bytes[44..50], [1, 1, 0, 0xfe, 0xff, 9]); // stored
     assert_eq!(bytes[50..54], crc32fast::hash(&[9]).to_le_bytes());
     assert_eq!(bytes[54..], [1, 0, 0, 0]);
-    let end = member::build_end(End {
-        index_offset: 5,
-        file_bytes: 6,
-    });
+    let end = member::build_end(5, 6);
     assert_eq!(end.len(), member::END_BYTES);
     assert_eq!(
         end[36..52],

@@ -62,10 +62,18 @@ fn texts() -> TokenTexts {
 /// The bytes of a file's end: the texts and the trailer.
 const END_BYTES: usize = 23 + TRAILER_BYTES;
 
+fn trailer(n_records: u64, section: &[u8]) -> end::Trailer {
+    end::Trailer {
+        n_records,
+        texts_bytes: section.len() as u64,
+        texts_crc: crc32fast::hash(section),
+    }
+}
+
 /// The bytes of [`texts`] and of a trailer for this number of records.
 fn end(n_records: u64, header_crc: u32) -> Vec<u8> {
     let section = texts().to_bytes();
-    let trailer = Trailer::new(n_records, &section);
+    let trailer = trailer(n_records, &section);
     [section, trailer.to_bytes(header_crc)].concat()
 }
 
@@ -84,7 +92,7 @@ pub(crate) fn sample() -> Vec<u8> {
 }
 
 fn read(path: &Path) -> Result<(SidecarHeader, Vec<TokenRecord>)> {
-    let mut reader = SidecarReader::open(path)?;
+    let reader = SidecarReader::open(path)?;
     assert_eq!(reader.texts()?, texts());
     Ok((reader.header().clone(), reader.read_all()?))
 }
@@ -175,14 +183,9 @@ fn flags_exclude_a_record_and_a_token_may_be_missing() {
 }
 
 #[test]
-fn a_whole_file_is_counted() {
+fn the_windows_of_a_whole_file_are_counted() {
     let bytes = write(&[record(1), record(1), record(0), record(1)]);
-    let expected = VerifyReport {
-        n_windows: 2,
-        n_records: 4,
-        file_bytes: bytes.len() as u64,
-    };
-    assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), expected);
+    assert_eq!(verify(Scratch::new().file(&bytes)).unwrap(), 2);
 }
 
 /// The first part of a file, with any JSON line and a right checksum, which is returned too.

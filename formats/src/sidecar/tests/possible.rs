@@ -1,7 +1,6 @@
 //! Values that no pair of rows gives, under checksums that match.
 
 use super::*;
-use crate::BackendIdentity;
 
 /// A record like those that scoring makes, of a vocabulary of 5.
 fn good() -> TokenRecord {
@@ -136,7 +135,7 @@ fn only_rows_of_a_base_file_leave_probabilities_unknown() {
     };
     assert!(read_record(header(2), unknown).is_ok());
     let mut by_llama_cpp = header(2);
-    by_llama_cpp.reference.backend = Some(BackendIdentity::version("b1"));
+    by_llama_cpp.reference.backend = Some(crate::common::backend());
     let error = read_record(by_llama_cpp, unknown).unwrap_err().to_string();
     assert!(error.contains("ref_nll is NaN; it can be 0"), "{error}");
 
@@ -146,6 +145,6 @@ fn only_rows_of_a_base_file_leave_probabilities_unknown() {
     };
     assert!(read_record(header(2), unknown).is_ok());
     let mut by_llama_cpp = header(2);
-    by_llama_cpp.backend = Some(BackendIdentity::version("b1"));
+    by_llama_cpp.backend = Some(crate::common::backend());
     assert!(read_record(by_llama_cpp, unknown).is_err());
 }

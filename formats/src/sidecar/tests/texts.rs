@@ -10,7 +10,7 @@ fn with_texts(section: &[u8], stated_bytes: u64) -> Vec<u8> {
     bytes.extend(section);
     let trailer = Trailer {
         texts_bytes: stated_bytes,
-        ..Trailer::new(1, section)
+        ..trailer(1, section)
     };
     bytes.extend(trailer.to_bytes(crc));
     bytes
@@ -31,7 +31,7 @@ fn hostile_texts_are_refused() {
     let second_again = [&good[..], &good[10..16]].concat();
     for section in [&good[..9], &good[..12], &second_again] {
         let path = scratch.file(&with_texts(section, section.len() as u64));
-        let mut reader = SidecarReader::open(path).unwrap();
+        let reader = SidecarReader::open(path).unwrap();
         let error = reader.texts().unwrap_err();
         assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
         check_message(&error, path);
