@@ -92,7 +92,7 @@
 //! another; of hidden states, after the head ([`Writer::write_head`]):
 //!
 //! ```
-//! # use kl_formats::{About, Target, WindowSpec, Writer, native};
+//! # use kl_formats::{About, Kind, Target, WindowSpec, Writer};
 //! # let file = tempfile::NamedTempFile::new()?;
 //! # let path = file.path();
 //! let windows = [WindowSpec { window: 0, tokens: vec![0, 1], first_scored: 0, n_rows: 2 }];
