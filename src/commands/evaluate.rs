@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kl_formats::{
-    About, Fault, Found, Reference, ReferenceSummary, Shard, SidecarHeader, States, sniff,
-};
+use kl_formats::{About, Fault, Found, Reference, ReferenceSummary, SidecarHeader, States, sniff};
 
 use super::calls::{Decoding, Split, check_parallel};
 use super::context::{
@@ -165,25 +163,19 @@ fn header(
     summary: ReferenceSummary,
 ) -> Result<SidecarHeader> {
     let max_rows = settings.run.max_rows;
-    let n_rows = to_share(reference, max_rows).map(|(_, n_rows)| n_rows);
+    let to_share = to_share(reference, max_rows);
+    let n_rows = to_share.map(|(_, n_rows)| n_rows);
     let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
-    header.shard = shard(settings, reference)?;
     header.until = settings.until.map(RelativeWidth::get);
-    Ok(header)
-}
-
-/// Finds the part of the reference's windows to evaluate; `None`: all.
-fn shard(settings: &EvaluateSettings, reference: &Reference) -> Result<Option<Shard>> {
-    let Some(part) = settings.results.part else {
-        return Ok(None);
-    };
-    let Some((n_windows, n_rows)) = to_share(reference, settings.run.max_rows) else {
-        bail!(
+    header.shard = match (settings.results.part, to_share) {
+        (None, _) => None,
+        (Some(part), Some((n_windows, n_rows))) => Some(part.of(n_windows, n_rows)?),
+        (Some(_), None) => bail!(
             "--shard: {} can only be read from its start: make a file of kl's own with kl convert first, and use that",
             reference.path().display()
-        );
+        ),
     };
-    part.of(n_windows, n_rows).map(Some)
+    Ok(header)
 }
 
 /// Refuses a reference that no model can be run against, or whose windows have another size than

@@ -21,7 +21,7 @@ use crate::report::number::{count, count_of};
 pub fn read<'s>(source: &'s Source, watch: &Watch<'_>) -> Result<RawInput<'s>> {
     let mut warnings = Vec::new();
     let raw = RawInput::read(source, &mut warnings)?;
-    warnings.into_iter().for_each(|warning| watch.warn(warning));
+    watch.warn_all(warnings);
     watch.check()?;
     Ok(raw)
 }
@@ -53,11 +53,13 @@ pub fn prepare<M: Model>(
         match (step, &phase) {
             (
                 GenerationStep::Begin {
-                    n_prompts,
+                    n_prompts: n,
                     n_tokens,
                 },
                 _,
-            ) => phase = Some(watch.begin("generating", Some(n_prompts), Some(n_tokens))),
+            ) => {
+                phase = Some(watch.begin("generating", Some(n), Some(n_tokens)));
+            }
             (GenerationStep::Done, Some(phase)) => phase.window(None),
             (GenerationStep::Token, Some(phase)) => phase.rows(1),
             _ => {}
@@ -134,34 +136,33 @@ pub fn in_words(
         (true, true) => ", each with a BOS for its first token",
         (true, false) => ", each with a BOS",
     };
-    let Some(prompts) = &input.prompts else {
-        let stride = input.stride;
-        let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
-        let n_ctx = input.n_ctx;
-        return [
-            ("text", format!("{source}, {n_tokens}")),
+    let (name, what, shape) = match &input.prompts {
+        None => {
+            let stride = input.stride;
+            let stride = stride.map_or(String::new(), |stride| format!(", one every {stride}"));
             (
-                "windows",
-                format!("{n_windows} of {n_ctx} tokens{stride}{bos}, {n_rows}"),
-            ),
-        ];
+                "text",
+                String::new(),
+                format!("of {} tokens{stride}", input.n_ctx),
+            )
+        }
+        Some(prompts) => {
+            let template = match input.chat_template {
+                Some(_) => "in a chat template",
+                None => "as they are",
+            };
+            let longest = count(longest_window(&input.plan.windows).into());
+            let generated = input.generated;
+            let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
+            (
+                "prompts",
+                format!(", {} {template}", count(prompts.len() as u64)),
+                format!("of at most {longest} tokens{generated}"),
+            )
+        }
     };
-    let n_prompts = count(prompts.len() as u64);
-    let template = match input.chat_template {
-        Some(_) => "in a chat template",
-        None => "as they are",
-    };
-    let longest = count(longest_window(&input.plan.windows).into());
-    let generated = input.generated;
-    let generated = generated.map_or(String::new(), |n| format!(", {n} of them generated"));
     [
-        (
-            "prompts",
-            format!("{source}, {n_prompts} {template}, {n_tokens}"),
-        ),
-        (
-            "windows",
-            format!("{n_windows} of at most {longest} tokens{generated}{bos}, {n_rows}"),
-        ),
+        (name, format!("{source}{what}, {n_tokens}")),
+        ("windows", format!("{n_windows} {shape}{bos}, {n_rows}")),
     ]
 }

@@ -130,9 +130,7 @@ fn join_references(
         opened.push(Opened::new(path, header, &whole, n_rows));
     }
     let parts = in_order(opened)?;
-    for warning in warnings(&parts) {
-        watch.warn(warning);
-    }
+    watch.warn_all(warnings(&parts));
     let Some(first) = parts.first() else {
         bail!("no parts were given");
     };
@@ -181,9 +179,7 @@ fn join_sidecars(
     watch: &Watch<'_>,
 ) -> Result<u64> {
     let evaluation = StoredEvaluation::of_parts(parts)?;
-    for warning in &evaluation.warnings {
-        watch.warn(warning.clone());
-    }
+    watch.warn_all(evaluation.warnings.clone());
     let n_records = evaluation.n_records;
     let phase = watch.begin("merging", None, Some(n_records));
     let mut writer = SidecarWriter::create(out, path, &evaluation.header)?;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Error;
 
-use crate::pipeline::{self, Step};
+use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
 
@@ -119,6 +119,18 @@ impl<'o> Watch<'o> {
         // The observer may take its time, or ask for the warnings.
         drop(warnings);
         self.event(&Event::Warning(&warning));
+    }
+
+    /// Reports warnings in turn, as [`Watch::warn`] does.
+    pub fn warn_all(&self, warnings: impl IntoIterator<Item = Warning>) {
+        warnings.into_iter().for_each(|warning| self.warn(warning));
+    }
+
+    /// Warns of what slowed a run down. `is_writing`: true if it wrote a reference.
+    pub fn warn_of_times(&self, timing: &Timing, is_writing: bool) {
+        self.warn_all((timing.refused > 0).then_some(Warning::FewerContexts));
+        let device = timing.device.as_ref();
+        self.warn_all(device.and_then(|device| Warning::of_device(device, is_writing)));
     }
 
     /// Tells which model of the run is evaluated from now on, by its index; `None`: none is.

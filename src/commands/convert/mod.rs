@@ -45,9 +45,7 @@ pub fn convert<E: Engine>(
             "the text's own first token of each window: the BOS replaces it",
         ));
     }
-    for loss in losses {
-        watch.warn(Warning::ConversionLoss(loss));
-    }
+    watch.warn_all(losses.into_iter().map(Warning::ConversionLoss));
     let windows = &windows;
     let head =
         |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
@@ -67,9 +65,7 @@ pub fn convert<E: Engine>(
     let source = Sources::ready(FileRows::new(&rows, HashMap::new()));
     let written = write_reference(source, windows, writer, |step| phase.step(step))?;
     drop(phase);
-    if let Some(warning) = Warning::of_forms(written.forms) {
-        watch.warn(warning);
-    }
+    watch.warn_all(Warning::of_forms(written.forms));
     Ok(NewFile {
         path: settings.output.display().to_string(),
         was_whole: false,
@@ -86,40 +82,33 @@ fn windows(
     settings: &ConvertSettings,
     watch: &Watch<'_>,
 ) -> Result<Vec<WindowSpec>> {
-    if !reference.about().hides_bos {
-        if settings.bos.is_some() {
-            bail!(
-                "--bos is for llama.cpp's base files, which {} is not: leave it out",
-                settings.input.display()
-            );
-        }
-        return read_windows(reference, watch);
+    let hides_bos = reference.about().hides_bos;
+    if settings.bos.is_some() && !hides_bos {
+        bail!(
+            "--bos is for llama.cpp's base files, which {} is not: leave it out",
+            settings.input.display()
+        );
     }
     let windows = read_windows(reference, watch)?;
+    let first = windows.first().and_then(|window| window.tokens.first());
     match settings.bos {
         // If all start with the same token, it is the BOS, or there is only one window.
-        None if begin_alike(&windows) => {}
-        None => {
-            let first = windows.first().and_then(|window| window.tokens.first());
-            bail!(
-                "{}: does not record whether its model replaces each window's first token by a BOS: \
-                 use --bos with that token's id (its text starts with token {}, which is the BOS if \
-                 there is one), or --bos none",
-                settings.input.display(),
-                first.copied().unwrap_or_default()
-            )
-        }
+        None if hides_bos && !begin_alike(&windows) => bail!(
+            "{}: does not record whether its model replaces each window's first token by a BOS: \
+             use --bos with that token's id (its text starts with token {}, which is the BOS if \
+             there is one), or --bos none",
+            settings.input.display(),
+            first.copied().unwrap_or_default()
+        ),
         Some(Bos::Token(bos)) => {
-            let first = windows.first().and_then(|window| window.tokens.first());
             if let Some(&first) = first.filter(|&&first| first != bos) {
                 watch.warn(Warning::OtherBos { bos, first });
             }
             reference.set_bos(Some(bos));
-            return read_windows(reference, watch);
+            read_windows(reference, watch)
         }
-        Some(Bos::None) => {}
+        None | Some(Bos::None) => Ok(windows),
     }
-    Ok(windows)
 }
 
 /// Describes the new file. An old one that does not name its writer records little: the rest

@@ -71,28 +71,23 @@ impl Measures {
         if !self.on_its_own_rows {
             return LlamaPerplexity::of_records(records);
         }
-        let as_stored = records.iter().zip(measured).map(|(record, measured)| {
-            let score = measured.llama_perplexity;
-            score.map_or(*record, |LlamaPerplexityScore { kld, ref_nll }| {
-                TokenRecord {
-                    kld,
-                    ref_nll,
-                    ..*record
-                }
-            })
+        let measured = records.iter().zip(measured);
+        let as_stored = measured.map(|(record, measured)| match measured.llama_perplexity {
+            Some(LlamaPerplexityScore { kld, ref_nll }) => TokenRecord {
+                kld,
+                ref_nll,
+                ..*record
+            },
+            None => *record,
         });
         LlamaPerplexity::of_records(&as_stored.collect::<Vec<_>>())
     }
 
     /// The distances in logit space of each record, if they are wanted.
     pub fn logit_metrics(self, measured: &[Measured]) -> Option<Vec<LogitMetrics>> {
-        if !self.logits {
-            return None;
-        }
-        let metrics = measured
-            .iter()
-            .map(|measured| measured.logits.unwrap_or(LogitMetrics::EXCLUDED));
-        Some(metrics.collect())
+        let metrics = measured.iter().map(|measured| measured.logits);
+        let metrics = metrics.map(|metrics| metrics.unwrap_or(LogitMetrics::EXCLUDED));
+        self.logits.then(|| metrics.collect())
     }
 
     /// The summary of the distances in logit space, if they are wanted.
@@ -104,19 +99,12 @@ impl Measures {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Option<LogitSummary> {
-        if !self.logits {
-            return None;
-        }
-        let counted = records.iter().zip(measured);
-        let counted = counted.filter(|(record, _)| is_counted(record));
-        let metrics = counted.map(|(_, of)| of.logits.unwrap_or(LogitMetrics::EXCLUDED));
-        Some(LogitSummary::of(
-            columns,
-            &metrics.collect::<Vec<_>>(),
-            self.only_log_probabilities,
-            confidence,
-            rule,
-        ))
+        let metrics = records.iter().zip(self.logit_metrics(measured)?);
+        let counted = metrics.filter(|(record, _)| is_counted(record));
+        let metrics: Vec<LogitMetrics> = counted.map(|(_, of)| of).collect();
+        let only_log_probabilities = self.only_log_probabilities;
+        let summary = LogitSummary::of(columns, &metrics, only_log_probabilities, confidence, rule);
+        Some(summary)
     }
 }
 

@@ -236,14 +236,7 @@ impl Evaluation<'_> {
         });
         match timing {
             Ok(timing) => {
-                if timing.refused > 0 {
-                    self.watch.warn(Warning::FewerContexts);
-                }
-                if let Some(device) = &timing.device
-                    && let Some(waited) = Warning::of_device(device, false)
-                {
-                    self.watch.warn(waited);
-                }
+                self.watch.warn_of_times(&timing, false);
                 outcome.timing = Some(timing);
             }
             Err(Error::Interrupted) if !log.records.is_empty() => outcome.is_interrupted = true,

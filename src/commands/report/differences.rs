@@ -2,17 +2,17 @@
 //! memory.
 
 use std::iter::repeat_n;
-use std::thread;
 
 use anyhow::Result;
+use rayon::prelude::*;
 
 use super::Comparer;
 use super::row::Row;
 use crate::commands::observer::Watch;
 use crate::stats::{ClusterRule, Confidence, PairedDifference, Run};
 
-/// Threads that work on rows, each of which holds one.
-pub const N_THREADS: usize = 2;
+/// Rows that are worked on at once, each of which is in memory.
+pub const N_AT_ONCE: usize = 2;
 
 /// Two rows on the same tokens.
 #[derive(Clone, Copy, Debug)]
@@ -62,19 +62,17 @@ impl Comparer {
         };
         let new = pairs.iter().copied();
         let new: Vec<_> = new.filter(|&(a, b)| a != b && !is_known((a, b))).collect();
-        for pairs in new.chunks(N_THREADS) {
+        for pairs in new.chunks(N_AT_ONCE) {
             watch.check()?;
             let mut wanted: Vec<usize> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
             wanted.push(best);
             self.forget_klds_except(&wanted);
             let rows = self.rows.values_mut();
-            let missing =
-                rows.filter(|row| wanted.contains(&row.model.index) && row.klds.is_none());
-            let read: Result<()> = in_parallel(missing.collect(), Row::read_klds)
-                .into_iter()
+            let missing: Vec<&mut Row> = rows
+                .filter(|row| wanted.contains(&row.model.index) && row.klds.is_none())
                 .collect();
-            read?;
-            let found = in_parallel(pairs.to_vec(), |(a, b)| {
+            missing.into_par_iter().try_for_each(Row::read_klds)?;
+            let found = pairs.par_iter().map(|&(a, b)| {
                 let rows = self.rows.get(&a).zip(self.rows.get(&b));
                 let paired = rows.and_then(|(a, b)| {
                     let (klds_a, klds_b) = (a.klds.as_deref()?, b.klds.as_deref()?);
@@ -82,6 +80,7 @@ impl Comparer {
                 });
                 ((a, b), paired)
             });
+            let found: Vec<_> = found.collect();
             self.differences.extend(found);
         }
         Ok(())
@@ -95,20 +94,6 @@ impl Comparer {
             }
         }
     }
-}
-
-/// Works on a few items, each on a thread of its own.
-pub fn in_parallel<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let work = &work;
-    thread::scope(|scope| {
-        let items = items.into_iter();
-        let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        results.collect()
-    })
 }
 
 /// The difference over the tokens that both rows count. `runs` are the windows of all tokens.

@@ -10,6 +10,7 @@ mod row;
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, bail};
+use rayon::prelude::*;
 
 use super::observer::one_line;
 use super::observer::{Observer, Watch};
@@ -22,7 +23,7 @@ use crate::report::comparison::{
 use crate::report::{Versions, Warning, doubts_of_models};
 use crate::stats::{ClusterRule, Confidence};
 use comparable::not_comparable;
-use differences::{N_THREADS, Paired, in_parallel};
+use differences::{N_AT_ONCE, Paired};
 pub use files::is_listed;
 pub use row::{Row, Scored, result_of};
 
@@ -137,8 +138,9 @@ impl Comparer {
         let mut waiting: Vec<(usize, StoredEvaluation)> = stored.into_iter().enumerate().collect();
         waiting.sort_by_key(|(_, stored)| stored.model_bytes());
         while !waiting.is_empty() {
-            let batch = waiting.split_off(waiting.len().saturating_sub(N_THREADS));
-            for (index, measured) in in_parallel(batch.into_iter().rev().collect(), measure) {
+            let batch = waiting.split_off(waiting.len().saturating_sub(N_AT_ONCE));
+            let measured: Vec<_> = batch.into_par_iter().rev().map(measure).collect();
+            for (index, measured) in measured {
                 match measured {
                     Ok(row) => self.push(index, row, watch),
                     Err(why) => {

@@ -236,22 +236,13 @@ fn write_missing<M: Model + Sync>(
         Err(error) if can_resume => bail!("{error}{}", resume::keep(output, windows.len())),
         Err(error) => return Err(error.into()),
     };
-    if timing.refused > 0 {
-        watch.warn(Warning::FewerContexts);
-    }
-    if let Some(device) = &timing.device
-        && let Some(waited) = Warning::of_device(device, true)
-    {
-        watch.warn(waited);
-    }
+    watch.warn_of_times(&timing, true);
     let new_file = NewFile {
         file_bytes: output.commit_direct(file)?,
         n_rows: n_rows(missing),
         ..NewFile::default()
     };
-    if let Some(warning) = Warning::of_forms(forms) {
-        watch.warn(warning);
-    }
+    watch.warn_all(Warning::of_forms(forms));
     let check_time = hidden
         .as_ref()
         .map_or(Duration::ZERO, |hidden| hidden.check_time);
