@@ -236,15 +236,16 @@ fn say_new(file: &NewFile, of: &str, speed: &str, quiet: bool) {
 }
 
 fn show_written(written: &Written, quiet: bool) {
+    let timing = &written.timing;
     let mut parts = vec![
-        ("decode", written.decode_s),
-        ("encode", written.encode_s),
-        ("write", written.write_s),
+        ("decode", timing.decode),
+        ("encode", timing.score),
+        ("write", timing.write),
     ];
-    parts.extend(written.checked.map(|_| ("check", written.check_s)));
+    parts.extend(written.checked.map(|_| ("check", written.check_time)));
     let parts = parts.iter();
-    let parts = parts.map(|(name, seconds)| format!("{name} {}", duration(*seconds)));
-    let device = written.device.map(|device| percent(device.busy_share));
+    let parts = parts.map(|(name, time)| format!("{name} {}", duration(time.as_secs_f64())));
+    let device = timing.device.as_ref().map(|device| percent(device.busy_share));
     let device = device.map(|share| format!("device busy {share}"));
     let parts = Vec::from_iter(parts.chain(device)).join(", ");
     let wall_s = written.file.wall_s;
@@ -254,7 +255,8 @@ fn show_written(written: &Written, quiet: bool) {
     if quiet || written.file.was_whole {
         return;
     }
-    if let Some(waited_s) = notable_core_wait(written.core_wait_s, wall_s) {
+    let core_wait_s = timing.core_wait.map(|waited| waited.as_secs_f64());
+    if let Some(waited_s) = notable_core_wait(core_wait_s, wall_s) {
         let waited = duration(waited_s);
         say!("the cores were busy with other work: this run waited {waited} for one");
     }

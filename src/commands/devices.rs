@@ -82,41 +82,27 @@ pub fn load<'e, E: Engine>(
     room: impl FnOnce() -> Room,
     watch: &Watch<'_>,
 ) -> Result<E::Model<'e>, EngineError> {
-    let model = load_where_it_fits(engine, path, run, room, watch)?;
-    if run.model.use_mlock && lock_has_failed() {
-        watch.warn(Warning::NotLocked);
-    }
-    Ok(model)
-}
-
-fn load_where_it_fits<'e, E: Engine>(
-    engine: &'e E,
-    path: &Path,
-    run: &RunSettings,
-    room: impl FnOnce() -> Room,
-    watch: &Watch<'_>,
-) -> Result<E::Model<'e>, EngineError> {
-    if run.model.n_gpu_layers != GpuLayers::Auto {
-        return engine.load(path, &run.model);
-    }
+    let is_fitted = run.model.n_gpu_layers == GpuLayers::Auto;
     let options = ModelOptions {
-        room: Some(Box::new(room())),
+        room: is_fitted.then(|| Box::new(room())),
         ..run.model.clone()
     };
     let model = engine.load(path, &options)?;
-    if !engine.can_offload()? {
-        return Ok(model);
+    if is_fitted && engine.can_offload()? {
+        let fitted = &model.facts().options;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut text = format!(
+            "{name}: {} of {} fit on the devices",
+            fitted.n_gpu_layers,
+            model.facts().n_layers
+        );
+        if fitted.placement() != options.placement() {
+            text = format!("{text}: {}", fitted.placement().join(" "));
+        }
+        watch.event(&Event::Plan("layers", &text));
     }
-    let fitted = &model.facts().options;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut text = format!(
-        "{name}: {} of {} fit on the devices",
-        fitted.n_gpu_layers,
-        model.facts().n_layers
-    );
-    if fitted.placement() != options.placement() {
-        text = format!("{text}: {}", fitted.placement().join(" "));
+    if run.model.use_mlock && lock_has_failed() {
+        watch.warn(Warning::NotLocked);
     }
-    watch.event(&Event::Plan("layers", &text));
     Ok(model)
 }

@@ -20,7 +20,7 @@ use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
 use super::reference::{check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap};
-use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource, RelativeWidth};
+use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{DeviceClock, Sources, to_share};
 use crate::report::{ReferenceInfo, Report, Warning};
@@ -166,7 +166,7 @@ fn header(
     let to_share = to_share(reference, max_rows);
     let n_rows = to_share.map(|(_, n_rows)| n_rows);
     let mut header = header_against(reference.about(), summary, n_rows.or(max_rows));
-    header.until = settings.until.map(RelativeWidth::get);
+    header.until = settings.until;
     header.shard = match (settings.results.part, to_share) {
         (None, _) => None,
         (Some(part), Some((n_windows, n_rows))) => Some(part.of(n_windows, n_rows)?),

@@ -4,8 +4,7 @@
 //! rules stated here.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf, is_separator};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -48,8 +47,9 @@ pub struct EvaluateSettings {
     pub skipped: Vec<(PathBuf, String)>,
     pub reference: ReferenceSource,
     pub vocabulary: Vocabulary,
-    /// The width of the mean KLD's interval at which to stop; `None`: all windows are evaluated.
-    pub until: Option<RelativeWidth>,
+    /// Half the width of the mean KLD's interval over the mean at which to stop, from 0.001 to 0.5;
+    /// `None`: all windows are evaluated.
+    pub until: Option<f64>,
     pub results: ResultSettings,
     pub run: RunSettings,
 }
@@ -157,8 +157,8 @@ pub struct MergeSettings {
 #[derive(Debug)]
 pub struct ResultSettings {
     pub confidence: Confidence,
-    /// The user's name for the evaluation, of which there is only one then.
-    pub label: Option<Label>,
+    /// The user's name for the evaluation, of which there is only one then; a file can have it.
+    pub label: Option<String>,
     /// The names of evaluations whose files have the same name, by their paths.
     pub labels_of_namesakes: BTreeMap<PathBuf, String>,
     /// Statistics in addition to kl's own.
@@ -200,8 +200,10 @@ impl ResultSettings {
     /// name.
     #[must_use]
     pub fn label_of(&self, model: &Path) -> Option<String> {
-        let given = self.label.as_ref().map(ToString::to_string);
-        given.or_else(|| self.labels_of_namesakes.get(model).cloned())
+        let given = self.label.as_ref();
+        given
+            .or_else(|| self.labels_of_namesakes.get(model))
+            .cloned()
     }
 
     /// The path of the sidecar of `model`, or of the file that is compared.
@@ -218,38 +220,6 @@ impl ResultSettings {
                 let (reference, part) = (stem(reference), part.unwrap_or_default());
                 Some(format!("{evaluated}@{reference}{part}.kls").into())
             }
-        }
-    }
-}
-
-/// The user's name for an evaluation: one that a file can have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Label(String);
-
-impl Label {
-    /// The longest label, in bytes: most file systems end a file's name at 255.
-    const MAX_BYTES: usize = 200;
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for Label {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_unsafe = |c: char| is_separator(c) || c.is_control();
-        if text.trim().is_empty() {
-            Err("a label names a file: it cannot be empty".into())
-        } else if text.starts_with('.') || text.contains(is_unsafe) {
-            Err("a label names a file: use no / or control character, and no dot in front".into())
-        } else if text.len() > Self::MAX_BYTES {
-            Err(format!("a label has at most {} bytes", Self::MAX_BYTES))
-        } else {
-            Ok(Self(text.to_owned()))
         }
     }
 }
@@ -277,34 +247,6 @@ pub enum Vocabulary {
     Common,
     /// All but the padding at the end of the evaluated model's vocabulary.
     Tokenizer,
-}
-
-/// Half the width of the mean's interval over the mean, from 0.1 % to 50 %.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RelativeWidth(f64);
-
-impl RelativeWidth {
-    /// As a fraction.
-    #[must_use]
-    pub fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl FromStr for RelativeWidth {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |text: &str| text.trim_end().parse::<f64>().ok();
-        let share = match text.strip_suffix('%') {
-            Some(percent) => number(percent).map(|percent| percent / 100.0),
-            None => number(text),
-        };
-        let in_range = share.filter(|share| (0.001..=0.5).contains(share));
-        in_range
-            .map(Self)
-            .ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
-    }
 }
 
 /// Where the per-token file goes.

@@ -355,7 +355,7 @@ fn until_settings(folder: &Folder) -> EvaluateSettings {
     text.windowing.n_ctx = 9;
     write(&settings, &FakeEngine::default(), &()).unwrap();
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.until = Some("3%".parse().unwrap());
+    settings.until = Some(0.03);
     settings
 }
 
@@ -384,7 +384,7 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     assert_eq!(folder.bytes("two.kls"), folder.bytes("one.kls"));
 
     // A width that is never reached.
-    settings.until = Some("0.001".parse().unwrap());
+    settings.until = Some(0.001);
     settings.results.sidecar = Sidecar::None;
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let until = report.models[0].until.unwrap();

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::value_parser;
 use kl_formats::{Encoding, Kind, MAX_N_CTX};
 
-use super::values::{device, encoding, file, input, input_or_stdin, model, n_tokens, written_kind};
+use super::values::{
+    device, encoding, file, input, input_or_stdin, model, n_tokens, relative_width, written_kind,
+};
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, REFERENCE, ResultArgs};
-use crate::commands::settings::{RelativeWidth, Vocabulary};
+use crate::commands::settings::Vocabulary;
 use crate::engine::GpuLayers;
 use crate::input::{Part, ScoreFrom};
 
@@ -219,6 +221,6 @@ pub struct EvaluateArgs {
     ///
     /// Windows come in a seeded random order, at least 30 clusters of them. Each model stops where
     /// its own interval is narrow enough.
-    #[arg(long, value_name = "REL")]
-    pub until: Option<RelativeWidth>,
+    #[arg(long, value_name = "REL", value_parser = relative_width)]
+    pub until: Option<f64>,
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::value_parser;
 
 use super::RESULTS;
-use super::values::file;
-use crate::commands::settings::{Label, Stats};
+use super::values::{file, label};
+use crate::commands::settings::Stats;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 
@@ -69,8 +69,8 @@ pub struct ResultArgs {
     ///
     /// The per-token file gets it too: LABEL@REFERENCE.kls. So one model evaluated in two ways, as
     /// with another -ctk, is two rows.
-    #[arg(long, value_name = "LABEL")]
-    pub label: Option<Label>,
+    #[arg(long, value_name = "LABEL", value_parser = label)]
+    pub label: Option<String>,
 
     /// Per-token file to write [default: named after both sides, in the current folder]
     ///

@@ -1,6 +1,6 @@
 //! Parsers for values of flags that clap cannot parse by itself.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -133,6 +133,33 @@ pub fn row_encoding(text: &str) -> Result<Encoding, &'static str> {
         }
         encoding => encoding.map_err(|_| "expected u16 or f32"),
     }
+}
+
+/// Parses the user's name for an evaluation: one that a file can have.
+pub fn label(text: &str) -> Result<String, String> {
+    /// Most file systems end a file's name at 255 bytes.
+    const MAX_BYTES: usize = 200;
+    let is_unsafe = |c: char| is_separator(c) || c.is_control();
+    if text.trim().is_empty() {
+        Err("a label names a file: it cannot be empty".into())
+    } else if text.starts_with('.') || text.contains(is_unsafe) {
+        Err("a label names a file: use no / or control character, and no dot in front".into())
+    } else if text.len() > MAX_BYTES {
+        Err(format!("a label has at most {MAX_BYTES} bytes"))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+/// Parses a share of the mean from 0.1 % to 50 %, as a fraction.
+pub fn relative_width(text: &str) -> Result<f64, &'static str> {
+    let number = |text: &str| text.trim_end().parse::<f64>().ok();
+    let share = match text.strip_suffix('%') {
+        Some(percent) => number(percent).map(|percent| percent / 100.0),
+        None => number(text),
+    };
+    let in_range = share.filter(|share| (0.001..=0.5).contains(share));
+    in_range.ok_or("expected a share of the mean from 0.1% to 50%, as 5% or 0.05")
 }
 
 /// Parses the address of a server.

@@ -47,13 +47,6 @@ impl Finished {
         SidecarReader::open(&self.path)?.read_all()
     }
 
-    /// Returns true if it holds the same evaluation under the same label, by the same version of
-    /// `kl`: then nothing is left to do.
-    pub fn is_as_written_by(&self, header: &SidecarHeader) -> bool {
-        let is_same_name = self.header.label == header.label;
-        is_same_name && self.header.writer == header.writer && self.check(header).is_ok()
-    }
-
     /// Refuses another model, and rows that are read from a file where these were computed, or the
     /// other way round.
     pub fn check_model(&self, model: &ModelIdentity, is_stored: bool) -> Result<()> {

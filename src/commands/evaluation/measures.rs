@@ -44,11 +44,6 @@ impl Measures {
         self.on_its_own_rows || self.logits
     }
 
-    /// Returns true if llama-perplexity's statistics are wanted.
-    pub fn wants_llama_perplexity(self) -> bool {
-        self.llama_perplexity
-    }
-
     /// Measures a pair of rows.
     pub fn of(self, pair: &RowPair<'_>) -> Measured {
         Measured {

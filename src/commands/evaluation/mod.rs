@@ -20,7 +20,7 @@ use super::context::writer;
 use super::observer::Watch;
 use super::parts::StoredEvaluation;
 use super::report::{Row, Scored, result_of};
-use super::settings::ResultSettings;
+use super::settings::{ResultSettings, Stats};
 use crate::engine::Tokens;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
 use crate::report::{
@@ -70,6 +70,7 @@ pub fn header_against(
 }
 
 /// The results of the rows besides their records.
+#[derive(Default)]
 struct Outcome {
     /// One per record, if any were wanted.
     measured: Vec<Measured>,
@@ -190,10 +191,8 @@ impl Evaluation<'_> {
     ) -> Result<Outcome, Error> {
         let (measures, groups) = (self.measures, self.reference.groups.as_ref());
         let mut outcome = Outcome {
-            measured: Vec::new(),
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
-            timing: None,
-            is_interrupted: false,
+            ..Outcome::default()
         };
         if log.is_whole || until.as_ref().is_some_and(|until| until.is_reached()) {
             return Ok(outcome);
@@ -268,7 +267,8 @@ impl Evaluation<'_> {
             None => TokenTexts::default().text(tokens),
         };
         let llama_perplexity = self.measures.llama_perplexity(records, measured);
-        if self.measures.wants_llama_perplexity() && llama_perplexity.is_none() {
+        let is_wanted = self.settings.stats.contains(&Stats::LlamaPerplexity);
+        if is_wanted && llama_perplexity.is_none() {
             self.watch.warn(Warning::NoLlamaPerplexity);
         }
         let summary = &result.summary;

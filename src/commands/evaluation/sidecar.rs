@@ -92,7 +92,8 @@ impl SidecarFile {
         }
     }
 
-    /// Reads the records of an earlier run of the same evaluation; `None` without `--resume`.
+    /// Reads the records of an earlier run of the same evaluation, as a finished one was found to be;
+    /// `None` without `--resume`.
     ///
     /// # Errors
     /// If a sidecar that was cut off belongs to another evaluation.
@@ -101,10 +102,13 @@ impl SidecarFile {
         header: &SidecarHeader,
         until: Option<Until>,
     ) -> Result<Option<Earlier>> {
+        // Under the same label, by the same version of `kl`, nothing is left to do.
         let finished = self
             .finished
             .as_ref()
-            .filter(|finished| self.resume && finished.is_as_written_by(header));
+            .filter(|Finished { header: there, .. }| {
+                self.resume && there.label == header.label && there.writer == header.writer
+            });
         // A damaged one is replaced.
         let records = finished.and_then(|finished| finished.read_all().ok());
         // Only the stream shows whether its sidecar holds all that this run wants, unless the records

@@ -141,14 +141,6 @@ impl StoredEvaluation {
         })
     }
 
-    /// The size of the model as reports show it; 0 if unknown.
-    #[must_use]
-    pub fn model_bytes(&self) -> u64 {
-        let model = self.header.model.as_ref();
-        let bytes = model.and_then(|model| model.file_bytes.or(model.size_bytes));
-        bytes.unwrap_or(0)
-    }
-
     /// Reads the records of each window, in the order in which one run would have written them: the
     /// parts take turns. Returns the texts of the tokens that occur, if the files hold them.
     ///

@@ -84,6 +84,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
 }
 
 /// Rows and their differences, which are kept as rows are added.
+#[derive(Default)]
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
@@ -102,9 +103,7 @@ impl Comparer {
         Self {
             confidence,
             rule,
-            rows: BTreeMap::new(),
-            last: None,
-            differences: HashMap::new(),
+            ..Self::default()
         }
     }
 
@@ -136,7 +135,8 @@ impl Comparer {
         };
         let mut unreadable = BTreeMap::new();
         let mut waiting: Vec<(usize, StoredEvaluation)> = stored.into_iter().enumerate().collect();
-        waiting.sort_by_key(|(_, stored)| stored.model_bytes());
+        let model_bytes = |stored: &StoredEvaluation| stored.header.model.as_ref()?.shown_bytes();
+        waiting.sort_by_key(|(_, stored)| model_bytes(stored).unwrap_or(0));
         while !waiting.is_empty() {
             let batch = waiting.split_off(waiting.len().saturating_sub(N_AT_ONCE));
             let measured: Vec<_> = batch.into_par_iter().rev().map(measure).collect();

@@ -24,13 +24,13 @@ fn check(device: DeviceTime) {
 #[test]
 fn a_write_tells_how_busy_its_device_was_and_writes_the_same_file() {
     let folder = Folder::new();
-    assert!(folder.write("cpu").device.is_none());
+    assert!(folder.write("cpu").timing.device.is_none());
     for contexts in [Some(1), None] {
         let mut settings = folder.write_settings("device");
         settings.run.contexts = contexts;
         settings.existing = Existing::Replace;
         let written = write(&settings, &on_device(), &()).unwrap();
-        check(written.device.unwrap());
+        check(written.timing.device.unwrap());
         assert_eq!(folder.bytes("device"), folder.bytes("cpu"));
     }
 }

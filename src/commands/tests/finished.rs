@@ -59,7 +59,7 @@ fn another_measurement_is_refused_and_named() {
             "holds all parts, not part 1 of 3:",
         ),
         (
-            &|settings| settings.until = Some("5%".parse().unwrap()),
+            &|settings| settings.until = Some(0.05),
             "holds all tokens, not tokens --until 5%:",
         ),
         (
@@ -118,7 +118,7 @@ fn the_same_measurement_replaces_its_own_file() {
             n_ctx: None,
         };
         settings.run.threads = 2;
-        settings.results.label = Some("label".parse().unwrap());
+        settings.results.label = Some("label".to_owned());
     };
     evaluated(&folder, again).unwrap();
     assert_eq!(folder.records("s.kls"), records);

@@ -104,7 +104,7 @@ fn every_evaluation_gives_the_records_that_stored_rows_give() {
         |settings| settings.run.contexts = Some(2),
         |settings| settings.run.max_rows = Some(100),
         |settings| settings.results.part = Some("1/3".parse().unwrap()),
-        |settings| settings.until = Some("20%".parse().unwrap()),
+        |settings| settings.until = Some(0.2),
     ];
     for (i, change) in changes.into_iter().enumerate() {
         assert_eq!(

@@ -129,7 +129,7 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
     let folder = Folder::new();
     folder.write("ref");
     let mut settings = folder.evaluate_settings(&["q4"]);
-    settings.results.label = Some("small".parse().unwrap());
+    settings.results.label = Some("small".to_owned());
     let sidecar = folder.sidecar(&mut settings, "q4.kls");
     assert_eq!(sidecar.header().label.as_deref(), Some("small"));
     let whole = folder.bytes("q4.kls");
@@ -144,7 +144,7 @@ fn an_evaluation_is_resumed_under_its_own_label_only() {
         let error = &report.failed[0].error;
         assert!(error.contains("label: \"small\" there"), "{error}");
     }
-    settings.results.label = Some("small".parse().unwrap());
+    settings.results.label = Some("small".to_owned());
     let report = evaluate(&settings, &engine, &()).unwrap();
     assert!(report.models[0].n_resumed > 0);
     assert!(folder.bytes("q4.kls") == whole, "the same bytes");

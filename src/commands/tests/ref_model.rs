@@ -158,7 +158,7 @@ fn every_choice_of_windows_gives_the_numbers_of_a_file() {
     folder.in_both_ways(&["q4"], text, two, |_| {});
     let report = folder.in_both_ways(&["q4"], text, |_| {}, |run| run.max_rows = Some(100));
     assert_eq!(report.models[0].summary.n_tokens, 100);
-    let until = |settings: &mut EvaluateSettings| settings.until = Some("3%".parse().unwrap());
+    let until = |settings: &mut EvaluateSettings| settings.until = Some(0.03);
     let report = folder.in_both_ways(&["q4"], text, until, |_| {});
     assert!(report.models[0].until.unwrap().reached);
     for part in ["0/3", "2/3"] {

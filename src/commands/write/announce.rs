@@ -1,6 +1,6 @@
 //! The lines that a person reads before a reference is written: model, input, windows, sizes, file.
 
-use kl_formats::{Encoding, Shard, States, Target};
+use kl_formats::{Encoding, States, Target};
 
 use crate::commands::input::in_words;
 use crate::commands::observer::{Event, Watch};
@@ -35,17 +35,11 @@ pub fn input<M: Model>(
         say(watch, "chat", text);
     }
     if let Some(shard) = input.shard {
-        say(watch, "part", &part_of(shard));
+        let parts = count_of(shard.count.into(), "part");
+        let windows = count_of(shard.n_windows.into(), "window");
+        let text = format!("{} (from 0) of {parts} of {windows}", shard.index);
+        say(watch, "part", &text);
     }
-}
-
-/// Describes the part of the windows that is written.
-fn part_of(shard: Shard) -> String {
-    let (index, parts) = (shard.index, count_of(shard.count.into(), "part"));
-    format!(
-        "{index} (from 0) of {parts} of {}",
-        count_of(shard.n_windows.into(), "window")
-    )
 }
 
 /// Lists the size of the file in each encoding; nothing where there is no choice.

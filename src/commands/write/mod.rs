@@ -22,7 +22,7 @@ use super::resume;
 use super::settings::WriteSettings;
 use crate::engine::{ContextOptions, Engine, Model, Room};
 use crate::input::Selection;
-use crate::pipeline::{self, DeviceTime, Error, Sources, write_reference};
+use crate::pipeline::{self, Error, Sources, Timing, write_reference};
 use crate::report::Warning;
 use crate::score::RowError;
 use choice::{Choice, advice};
@@ -37,17 +37,10 @@ pub struct Written {
     /// Where hidden states are stored: how the rows that were computed from them again compare with
     /// the model's own.
     pub checked: Option<RowError>,
-    /// Seconds, by where they went.
-    pub decode_s: f64,
-    pub encode_s: f64,
-    pub write_s: f64,
-    /// Seconds of them for which it waited for a core; `None` where the system does not measure that.
-    pub core_wait_s: Option<f64>,
-    /// Seconds of the trial of hidden states, and of computing rows again.
-    pub check_s: f64,
-    /// The busy time of the accelerator that computed all layers; `None` without one, and where
-    /// hidden states are written.
-    pub device: Option<DeviceTime>,
+    /// Where the time went.
+    pub timing: Timing,
+    /// The time of the trial of hidden states, and of computing rows again.
+    pub check_time: Duration,
 }
 
 /// Writes a reference.
@@ -243,12 +236,8 @@ fn write_missing<M: Model + Sync>(
         ..NewFile::default()
     };
     watch.warn_all(Warning::of_forms(forms));
-    let check_time = hidden
-        .as_ref()
-        .map_or(Duration::ZERO, |hidden| hidden.check_time);
-    let check_s = hidden
-        .as_ref()
-        .map_or(0.0, |_| (trial_time + check_time).as_secs_f64());
+    let hidden = hidden.as_ref();
+    let check_time = hidden.map_or(Duration::ZERO, |hidden| hidden.check_time);
     Ok(Written {
         file: new_file,
         n_tokens: missing
@@ -256,11 +245,10 @@ fn write_missing<M: Model + Sync>(
             .map(|window| window.tokens.len() as u64)
             .sum(),
         checked: hidden.map(|hidden| hidden.checked),
-        check_s,
-        decode_s: timing.decode.saturating_sub(check_time).as_secs_f64(),
-        encode_s: timing.score.as_secs_f64(),
-        write_s: timing.write.as_secs_f64(),
-        core_wait_s: timing.core_wait.map(|waited| waited.as_secs_f64()),
-        device: timing.device,
+        check_time: trial_time + check_time,
+        timing: Timing {
+            decode: timing.decode.saturating_sub(check_time),
+            ..timing
+        },
     })
 }
