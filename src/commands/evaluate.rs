@@ -19,7 +19,9 @@ use super::evaluation::{
 use super::observer::{Observer, Watch};
 use super::other_model::check_models;
 use super::ref_model::{self, RefModel};
-use super::reference::{check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap};
+use super::reference::{
+    Entries, check_vocabulary, open_again, open_rows, refuse_folder, warn_of_overlap,
+};
 use super::settings::{EvaluateSettings, ReferenceModel, ReferenceSource};
 use crate::engine::{Engine, Model, Room};
 use crate::pipeline::{DeviceClock, Sources, to_share};
@@ -225,13 +227,9 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             info,
             &settings.models,
             &settings.results,
-            |path| self.look_ahead(path).map(drop),
+            |path| look_ahead(settings, self.engine, path, Some(&self.header)).map(drop),
             |path, is_last| self.evaluate_one(path, is_last),
         )
-    }
-
-    fn look_ahead(&self, path: &Path) -> Result<Option<SidecarFile>> {
-        look_ahead(self.settings, self.engine, path, Some(&self.header))
     }
 
     /// Runs a model over the reference. `is_last` states whether the process ends after this model.
@@ -243,7 +241,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             ..
         } = self;
         let run = &settings.run;
-        let sidecar = self.look_ahead(path)?;
+        let sidecar = look_ahead(settings, self.engine, path, Some(&self.header))?;
         // Opened for each model: a stream can only be read from its start.
         let mut reference = match ref_model {
             Some(model) => model.windows(),
@@ -258,8 +256,13 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         };
         let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
         let facts = model.facts();
-        let vocabulary = settings.vocabulary;
-        let n_compared = check_vocabulary(reference.about(), &model, vocabulary, watch)?;
+        let entries = Entries {
+            path: &facts.path,
+            n_vocab: facts.n_vocab,
+            tokenizer: facts.tokenizer.as_ref(),
+            n_used: Some(facts.n_used_vocab),
+        };
+        let n_compared = check_vocabulary(reference.about(), &entries, settings.vocabulary, watch)?;
         let longest = reference.longest_window();
         if let Some(longest) = longest {
             check_windows(longest, &model, watch)?;
@@ -328,11 +331,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             settings: &settings.results,
             watch,
             header,
-            measures: Measures::new(
-                &settings.results.stats,
-                about.values,
-                about.holds_log_probabilities(),
-            ),
+            measures: Measures::new(&settings.results.stats, &about, None),
             tokens: Some(&model),
             not_available: Vec::new(),
             started,

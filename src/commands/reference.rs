@@ -9,7 +9,7 @@ use kl_formats::{About, Reference, ReferenceSummary, States, TokenizerIdentity, 
 
 use super::observer::{Event, Watch};
 use super::settings::Vocabulary;
-use crate::engine::{EngineError, Head, Model};
+use crate::engine::{EngineError, Head};
 use crate::pipeline::{self, ReferenceRows};
 use crate::report::Warning;
 
@@ -103,34 +103,42 @@ pub fn open_rows<'h>(
     Ok(rows)
 }
 
-/// Returns how many entries of the reference's rows are compared with a model's.
+/// The entries of the rows that are compared with a reference's.
+pub struct Entries<'e> {
+    /// The model or the file that they are of.
+    pub path: &'e Path,
+    pub n_vocab: u32,
+    pub tokenizer: Option<&'e TokenizerIdentity>,
+    /// Of a model, the number of entries that its tokenizer uses.
+    pub n_used: Option<u32>,
+}
+
+/// Returns how many entries of the reference's rows are compared with these.
 ///
 /// # Errors
 /// If the entries of the two rows do not mean the same tokens.
 pub fn check_vocabulary(
     reference: &About,
-    model: &impl Model,
+    entries: &Entries<'_>,
     vocabulary: Vocabulary,
     watch: &Watch<'_>,
 ) -> Result<u32> {
-    let facts = model.facts();
-    let (there, here) = (reference.n_vocab, facts.n_vocab);
-    let (path, reference_path) = (facts.path.display(), reference.path.display());
-    let compared = match vocabulary {
-        Vocabulary::Same => there,
-        Vocabulary::Common => there.min(here),
-        Vocabulary::Tokenizer => facts.n_used_vocab,
-    };
-    if vocabulary == Vocabulary::Same && there != here {
-        bail!(
+    let (there, here) = (reference.n_vocab, entries.n_vocab);
+    let (path, reference_path) = (entries.path.display(), reference.path.display());
+    let compared = match (vocabulary, entries.n_used) {
+        (Vocabulary::Common, _) => there.min(here),
+        (Vocabulary::Tokenizer, Some(n_used)) if n_used > there => bail!(
+            "{path}: its tokenizer uses {n_used} entries, but {reference_path} has rows of {there}: use --vocab common to compare what both have"
+        ),
+        (Vocabulary::Tokenizer, Some(n_used)) => n_used,
+        _ if there == here => there,
+        (_, Some(_)) => bail!(
             "{path}: has a vocabulary of {here}, but {reference_path} has rows of {there}: they belong to different models; if the longer one only adds entries at its end, use --vocab common or --vocab tokenizer"
-        );
-    }
-    if compared > there {
-        bail!(
-            "{path}: its tokenizer uses {compared} entries, but {reference_path} has rows of {there}: use --vocab common to compare what both have"
-        );
-    }
+        ),
+        (_, None) => bail!(
+            "{path}: has rows of {here}, but {there} of {reference_path}: they belong to different models; if the longer one only adds entries at its end, use --vocab common"
+        ),
+    };
     if there != here {
         watch.warn(Warning::VocabularyCut {
             compared,
@@ -139,60 +147,18 @@ pub fn check_vocabulary(
         });
         return Ok(compared);
     }
-    if reference.tokenizer.is_none() || facts.tokenizer.is_none() {
-        watch.warn(Warning::TokenizerUnknown);
-    }
-    check_tokenizers(reference, &facts.path, facts.tokenizer.as_ref())?;
-    Ok(compared)
-}
-
-/// Returns how many entries of the rows of two files are compared.
-///
-/// # Errors
-/// If the entries of their rows do not mean the same tokens.
-pub fn check_vocabularies(
-    reference: &About,
-    other: &About,
-    vocabulary: Vocabulary,
-    watch: &Watch<'_>,
-) -> Result<u32> {
-    let (there, here) = (reference.n_vocab, other.n_vocab);
-    if there == here {
-        check_tokenizers(reference, &other.path, other.tokenizer.as_ref())?;
-        return Ok(there);
-    }
-    if vocabulary != Vocabulary::Common {
-        bail!(
-            "{}: has rows of {here}, but {} of {there}: they belong to different models; if the longer one only adds entries at its end, use --vocab common",
-            other.path.display(),
-            reference.path.display()
-        );
-    }
-    let compared = there.min(here);
-    watch.warn(Warning::VocabularyCut {
-        compared,
-        there,
-        here,
-    });
-    Ok(compared)
-}
-
-/// Refuses a file and a reference that record different tokenizers.
-fn check_tokenizers(
-    reference: &About,
-    path: &Path,
-    tokenizer: Option<&TokenizerIdentity>,
-) -> Result<()> {
-    match (&reference.tokenizer, tokenizer) {
+    match (&reference.tokenizer, entries.tokenizer) {
         (Some(there), Some(here)) if there != here => bail!(
-            "{}: its tokenizer ({}) differs from that of {} ({}): the same token ids mean different tokens; use files of the same model",
-            path.display(),
+            "{path}: its tokenizer ({}) differs from that of {reference_path} ({}): the same token ids mean different tokens; use files of the same model",
             name(here),
-            reference.path.display(),
             name(there)
         ),
-        _ => Ok(()),
+        (None, _) | (_, None) if entries.n_used.is_some() => {
+            watch.warn(Warning::TokenizerUnknown);
+        }
+        _ => {}
     }
+    Ok(compared)
 }
 
 /// Names a tokenizer by its kind, its size and the start of its hash.

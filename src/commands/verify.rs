@@ -78,13 +78,8 @@ fn verify_windows(
             let read = verify(index).map_err(anyhow::Error::from);
             read.and_then(|()| step(n_rows)).err()
         });
-    match fault {
-        Some(fault) => Err(fault),
-        None => {
-            let n_rows = rows_per_window.iter().copied().map(u64::from).sum();
-            Ok((rows_per_window.len() as u64, n_rows))
-        }
-    }
+    let n_rows = rows_per_window.iter().copied().map(u64::from).sum();
+    fault.map_or(Ok((rows_per_window.len() as u64, n_rows)), Err)
 }
 
 /// Reads one window after another, and returns how many windows and rows it read.

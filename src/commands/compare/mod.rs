@@ -17,7 +17,9 @@ use super::evaluation::{
     Evaluated, Evaluation, Measures, SidecarFile, evaluate_each, header_against,
 };
 use super::observer::{Observer, Watch};
-use super::reference::{check_vocabularies, open_again, open_rows, read_windows, warn_of_overlap};
+use super::reference::{
+    Entries, check_vocabulary, open_again, open_rows, read_windows, warn_of_overlap,
+};
 use super::settings::CompareSettings;
 use crate::engine::Engine;
 use crate::pipeline::{FileRows, Sources};
@@ -77,8 +79,13 @@ fn compare_one<E: Engine + Sync>(
     let reference = open_again(&settings.reference, &header.reference)?;
     let other = Reference::open(path)?;
     let (about, other_about) = (reference.about().clone(), other.about().clone());
-    let vocabulary = settings.vocabulary;
-    let n_compared = check_vocabularies(&about, &other_about, vocabulary, watch)?;
+    let entries = Entries {
+        path: &other_about.path,
+        n_vocab: other_about.n_vocab,
+        tokenizer: other_about.tokenizer.as_ref(),
+        n_used: None,
+    };
+    let n_compared = check_vocabulary(&about, &entries, settings.vocabulary, watch)?;
     header.model = Some(identity(&other_about));
     header.n_vocab_compared = Some(n_compared);
     header.backend.clone_from(&other_about.backend);
@@ -107,11 +114,7 @@ fn compare_one<E: Engine + Sync>(
         settings: &settings.results,
         watch,
         header,
-        measures: Measures::new(
-            &settings.results.stats,
-            about.values,
-            about.holds_log_probabilities() || other_about.holds_log_probabilities(),
-        ),
+        measures: Measures::new(&settings.results.stats, &about, Some(&other_about)),
         tokens: None,
         not_available: match has_tokens {
             true => Vec::new(),

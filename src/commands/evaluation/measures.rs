@@ -1,6 +1,6 @@
 //! The measures at each position besides its record, where the user asks for them.
 
-use kl_formats::{TokenRecord, Values};
+use kl_formats::{About, TokenRecord, Values};
 
 use crate::commands::settings::Stats;
 use crate::score::{LlamaPerplexityScore, LogitMetrics, RowPair, logit_metrics};
@@ -28,14 +28,16 @@ pub struct Measured {
 }
 
 impl Measures {
-    /// `only_log_probabilities`: true if either file's rows are log-probabilities.
-    pub fn new(stats: &[Stats], reference: Values, only_log_probabilities: bool) -> Self {
+    /// `evaluated` describes the file whose rows are evaluated, if no model computes them.
+    pub fn new(stats: &[Stats], reference: &About, evaluated: Option<&About>) -> Self {
         let llama_perplexity = stats.contains(&Stats::LlamaPerplexity);
         Self {
             llama_perplexity,
-            on_its_own_rows: llama_perplexity && reference == Values::FlooredLogProbabilities,
+            on_its_own_rows: llama_perplexity
+                && reference.values == Values::FlooredLogProbabilities,
             logits: stats.contains(&Stats::Logits),
-            only_log_probabilities,
+            only_log_probabilities: reference.holds_log_probabilities()
+                || evaluated.is_some_and(About::holds_log_probabilities),
         }
     }
 
@@ -105,12 +107,17 @@ impl Measures {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use kl_formats::native;
+
     use super::*;
     use crate::stats::oracle::records;
 
     #[test]
     fn distances_are_of_the_tokens_that_the_statistics_count() {
-        let measures = Measures::new(&[Stats::Logits], Values::Logits, false);
+        let reference = About::new(native::KIND, Path::new("ref"), 1, 1);
+        let measures = Measures::new(&[Stats::Logits], &reference, None);
         let measured = |x: f64| Measured {
             llama_perplexity: None,
             logits: Some(LogitMetrics {
