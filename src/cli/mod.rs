@@ -245,7 +245,10 @@ fn show_written(written: &Written, quiet: bool) {
     parts.extend(written.checked.map(|_| ("check", written.check_time)));
     let parts = parts.iter();
     let parts = parts.map(|(name, time)| format!("{name} {}", duration(time.as_secs_f64())));
-    let device = timing.device.as_ref().map(|device| percent(device.busy_share));
+    let device = timing
+        .device
+        .as_ref()
+        .map(|device| percent(device.busy_share));
     let device = device.map(|share| format!("device busy {share}"));
     let parts = Vec::from_iter(parts.chain(device)).join(", ");
     let wall_s = written.file.wall_s;

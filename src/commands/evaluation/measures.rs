@@ -107,16 +107,14 @@ impl Measures {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use kl_formats::native;
+    use kl_formats::Kind;
 
     use super::*;
     use crate::stats::oracle::records;
 
     #[test]
     fn distances_are_of_the_tokens_that_the_statistics_count() {
-        let reference = About::new(native::KIND, Path::new("ref"), 1, 1);
+        let reference = About::new(Kind::Kl, "ref", 1, 1);
         let measures = Measures::new(&[Stats::Logits], &reference, None);
         let measured = |x: f64| Measured {
             llama_perplexity: None,
