@@ -1,0 +1,203 @@
+//! The contents of a file, as `kl info` shows them: the fields of [`Info`] are the keys of its JSON.
+
+mod text;
+
+use std::collections::BTreeMap;
+
+use kl_formats::{
+    BackendIdentity, Checks, Groups, ModelIdentity, Provenance, ReferenceSummary, Shard, States,
+    TextIdentity, TokenizerIdentity,
+};
+use serde::Serialize;
+
+use super::{PromptsInfo, Versions, Warning};
+
+pub use text::{info_text, verified_text};
+
+/// The contents of a file: null where it does not record them.
+#[derive(Serialize, Debug, Default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Info {
+    /// The program that wrote the document, and the version of its keys.
+    #[serde(flatten)]
+    pub versions: Versions,
+    /// The file's path, as given.
+    pub path: String,
+    /// `kl`, `kl.py`, `llama.cpp`, `safetensors`, `npz`, `sidecar`, or `model`.
+    pub kind: String,
+    /// Of a sidecar: what the user calls the evaluation; absent without a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// The program that wrote it.
+    pub writer: Option<String>,
+    /// Bytes of the file; of a folder or a split model, of all its files.
+    pub file_bytes: u64,
+    /// The model whose rows it holds; of a sidecar, the evaluated model; of a model, itself.
+    pub model: Option<ModelIdentity>,
+    /// The path of the model, as it was given.
+    pub model_path: Option<String>,
+    /// The model's tokenizer.
+    pub tokenizer: Option<TokenizerIdentity>,
+    /// The text that the windows are cut from.
+    pub text: Option<TextIdentity>,
+    /// The path of the text, as it was given.
+    pub text_path: Option<String>,
+    /// Of a sidecar: what the model was evaluated against.
+    pub reference: Option<ReferenceSummary>,
+    /// Tokens in a window, at most; rows, where the file may hold no tokens. Of a model, the
+    /// context that it was trained for, 0 where its file does not record that.
+    pub n_ctx: u32,
+    /// Entries of a row; of a model, of its vocabulary.
+    pub n_vocab: u32,
+    /// Of a sidecar: the entries of each row that were compared.
+    pub n_vocab_compared: Option<u32>,
+    /// True if each window starts with an inserted BOS; of a model, whether its file asks for that.
+    pub add_bos: Option<bool>,
+    /// The first scored position of a full window.
+    pub first_scored: Option<u32>,
+    /// Windows in the file.
+    pub n_windows: Option<u32>,
+    /// Scored rows; of a sidecar, records.
+    pub n_rows: Option<u64>,
+    /// Of a sidecar: half the width of the mean's interval over the mean, at which the evaluation
+    /// was to stop; null if it was to go on to its end.
+    pub until: Option<f64>,
+    /// The storage of a row: `f32`, `u16`, `f16`, `bf16` or `f64` for each entry; `hidden` or
+    /// `hidden16` where it is computed from a hidden state; null for a sidecar.
+    pub encoding: Option<String>,
+    /// The hidden states that it holds in place of rows, as its header describes them; absent where
+    /// it holds rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub states: Option<States>,
+    /// True if the rows are log-probabilities; null for a sidecar.
+    pub log_probabilities: Option<bool>,
+    /// True if it holds token ids; null where the kind always does.
+    pub holds_tokens: Option<bool>,
+    /// The part of a reference or of an evaluation that it holds, and the counts of the whole; null
+    /// for a whole one.
+    pub shard: Option<Shard>,
+    /// Of a model: what else its file records; absent for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gguf: Option<GgufInfo>,
+    /// The seed of the windows' order; null: the text's order, or unknown.
+    pub seed: Option<u64>,
+    /// Tokens from the start of a window to the start of the next, where windows overlap.
+    pub stride: Option<u32>,
+    /// The groups that the windows are of; absent without groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupInfo>,
+    /// The prompts; null where the windows are not prompts.
+    pub prompts: Option<PromptsInfo>,
+    /// The set-up that computed the rows.
+    pub backend: Option<BackendIdentity>,
+    /// Other entries of kl.py's header, by their names.
+    pub others: BTreeMap<String, String>,
+    /// The contents that were read and found whole; null unless `--verify` was given.
+    pub verified: Option<Verified>,
+    /// Warnings to read before you trust the file.
+    pub warnings: Vec<Warning>,
+}
+
+impl Info {
+    /// The part of a description that is the provenance of the file's rows.
+    #[must_use]
+    pub fn of(provenance: Provenance) -> Self {
+        Self {
+            writer: provenance.writer,
+            model: provenance.model,
+            model_path: provenance.model_path,
+            tokenizer: provenance.tokenizer,
+            text: provenance.text,
+            text_path: provenance.text_path,
+            n_ctx: provenance.n_ctx,
+            n_vocab: provenance.n_vocab,
+            add_bos: provenance.add_bos,
+            first_scored: provenance.first_scored,
+            shard: provenance.shard,
+            seed: provenance.seed,
+            stride: provenance.stride,
+            backend: provenance.backend,
+            ..Self::default()
+        }
+    }
+}
+
+/// The record of a model in its own file.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GgufInfo {
+    /// `general.type`: `model`, or what it is instead, such as `adapter` or `mmproj`.
+    pub kind: Option<String>,
+    /// The files that it is split into.
+    pub n_files: u16,
+    /// Its quantization (`general.file_type`), by llama-quantize's name, such as `Q4_K_M`.
+    pub file_type: Option<String>,
+    /// Bits per weight: eight times the tensors' bytes over the parameters.
+    pub bpw: Option<f64>,
+    /// Its tensors by their type, those with the most parameters first.
+    pub types: Vec<TensorTypeInfo>,
+    /// The rule by which the tokenizer splits a text before it merges pieces
+    /// (`tokenizer.ggml.pre`).
+    pub pre_tokenizer: Option<String>,
+    /// The id of the token that begins a text; null where the file leaves it to llama.cpp.
+    pub bos: Option<u32>,
+    /// The id of the token that ends a text; null where the file leaves it to llama.cpp.
+    pub eos: Option<u32>,
+    /// Bytes of its chat template; null without one.
+    pub chat_template_bytes: Option<u64>,
+}
+
+/// The tensors of one type.
+#[derive(Serialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TensorTypeInfo {
+    /// ggml's name of the type, such as `q6_K`.
+    pub name: String,
+    /// Their number.
+    pub n_tensors: u64,
+    /// Their parameters.
+    pub n_params: u64,
+    /// Their bytes; null for a type that is unknown to this version.
+    pub bytes: Option<u64>,
+}
+
+/// One group of windows.
+#[derive(Serialize, Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GroupInfo {
+    /// Its name.
+    pub name: String,
+    /// Windows of it that the text was cut into, all of which the file holds unless it is a sample;
+    /// null for a sidecar.
+    pub n_windows: Option<u32>,
+}
+
+impl GroupInfo {
+    /// Collects the groups of a reference.
+    #[must_use]
+    pub fn of_each(groups: &Groups) -> Vec<Self> {
+        let named = groups.names().iter().zip(0..);
+        let info = named.map(|(name, group)| {
+            let runs = groups.window_groups().iter().filter(|run| run.0 == group);
+            Self {
+                name: name.clone(),
+                n_windows: Some(runs.map(|run| run.1).sum()),
+            }
+        });
+        info.collect()
+    }
+}
+
+/// The contents that `--verify` read, and found to be undamaged.
+#[derive(Serialize, Debug, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Verified {
+    /// Windows read; of a sidecar, those that its records belong to.
+    pub n_windows: u64,
+    /// Rows read; of a sidecar, records.
+    pub n_rows: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// The checks that this format allows.
+    pub checks: Checks,
+}
