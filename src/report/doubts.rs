@@ -1,4 +1,4 @@
-//! The doubts that numbers give reason for: the warnings of a result, and of several beside each other.
+//! Doubts: the warnings that the numbers of a result give reason for, or of several side by side.
 
 use super::comparison::ComparedModel;
 use super::number::printable;
@@ -9,22 +9,22 @@ use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Perplexity, Summary};
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
 
-/// The mean KLD in nats, and the share of equal top tokens, from which `kl` doubts that one model is
-/// a quant of the other. They are chosen, not measured: a quant that is worse is of no use either.
+/// The mean KLD in nats from which, and the share of equal top tokens below which, `kl` doubts that
+/// one model is a quant of the other. They are chosen, not measured: a worse quant is of no use either.
 const FAR_KLD: f64 = 1.0;
 const FAR_AGREEMENT: f64 = 0.5;
 
-/// The probability that entries of a base file could have, unknown, from which `kl` says so: far
+/// `kl` warns if the entries that a base file does not record may have this probability together: far
 /// more than its 16 bits cost a KLD.
 const NOTABLE_UNKNOWN: f64 = 0.001;
 
-/// The warnings that a result deserves. `of_prompts` is true if windows are prompts, `is_part` if
-/// others hold the rest of them.
+/// The warnings that a result deserves. `of_prompts` is true if windows are prompts, `is_part` if the
+/// windows are those of one part (`--shard`).
 #[must_use]
 pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
     let summary = &model.summary;
     let path = || model.model.path.clone();
-    let mut doubts = left_out(summary);
+    let mut doubts = left_out_tokens(summary);
     if is_doubtfully_identical(model) {
         doubts.push(Warning::IdenticalRows { path: path() });
     }
@@ -53,7 +53,7 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
     doubts
 }
 
-/// The warnings that models of a comparison deserve; what is the same for all is said once.
+/// The warnings that models of a comparison deserve; those that all models share are given once.
 #[must_use]
 pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
     let mut doubts = Vec::new();
@@ -70,9 +70,9 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
             doubts.push(Warning::IdenticalRows { path: label });
         }
     }
-    // What all leave out is said once.
+    // The tokens that all leave out: any complete model has only these.
     if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
-        doubts.extend(left_out(&model.summary));
+        doubts.extend(left_out_tokens(&model.summary));
     }
     let clusters = models.iter().map(|model| model.summary.clusters);
     if let Some(fewest) = clusters.min_by_key(|clusters| clusters.n) {
@@ -96,8 +96,8 @@ fn is_doubtfully_identical(model: &ModelResult) -> bool {
     is_0 && !model.is_reference_model
 }
 
-/// The tokens that all statistics leave out, or those of the KLD.
-fn left_out(summary: &Summary) -> Vec<Warning> {
+/// The warnings about the tokens that every statistic leaves out, and those with an infinite KLD.
+fn left_out_tokens(summary: &Summary) -> Vec<Warning> {
     let (excluded, infinite) = (summary.n_excluded, summary.n_infinite());
     let excluded = (excluded > 0).then_some(Warning::ExcludedTokens(excluded));
     let infinite = (infinite > 0).then_some(Warning::InfiniteKld(infinite));

@@ -7,21 +7,16 @@ use strum::IntoStaticStr;
 use thiserror::Error;
 
 use super::number::{count_of, kld, left_out, part, percent};
+use crate::pipeline::DeviceTime;
 use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
-/// Some flags, as the subject of a sentence with the verb `have`.
-fn have(flags: &[String]) -> String {
-    let verb = if flags.len() == 1 { "has" } else { "have" };
-    format!("{} {verb}", flags.join(", "))
-}
-
-/// Something the user should know before trusting the numbers. In JSON: `kind` and `message`.
+/// Something that you should know before you trust the numbers. In JSON: `kind` and `message`.
 #[derive(Debug, Clone, PartialEq, Error, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum Warning {
-    /// Layers should be offloaded, but there is no device.
+    /// Flags ask for a device, but there is none.
     #[error(
         "{} no effect: this kl was built without an accelerator backend, or finds no device (kl --list-devices shows what it finds, docs/GPU.md how to build one)",
         have(flags)
@@ -30,12 +25,12 @@ pub enum Warning {
         /// The flags without effect, each with its value.
         flags: Vec<String>,
     },
-    /// ggml does without instructions that the CPU has.
+    /// ggml does not use instructions that the CPU has.
     #[error(
         "ggml was compiled without AVX2, which this CPU has: decoding on it takes many times as long; build kl again with RUSTFLAGS=-Ctarget-cpu=native CFLAGS=-U__AMX_INT8__ CXXFLAGS=-U__AMX_INT8__ in the environment"
     )]
     SlowBuild,
-    /// More threads are to decode than can run at once.
+    /// Decoding was given more threads than can run at once.
     #[error(
         "--threads {threads}: this process may run only {available} at once, and at each step of the model all wait for those that are not running: it is slower than --threads {available}; lower it"
     )]
@@ -144,7 +139,7 @@ pub enum Warning {
         "{} left out of every statistic: a row holds NaN or +infinity, or no finite logit (--json locates them)", left_out([(*.0, ""), (0, "")])
     )]
     ExcludedTokens(u64),
-    /// The model excludes what the reference does not.
+    /// The model gives a probability of 0 where the reference does not.
     #[error(
         "the KLD of {} is infinite, because the model gives a probability of 0 where the reference does not: the mean and the quantiles leave out such tokens", count_of(*.0, "token")
     )]
@@ -169,7 +164,7 @@ pub enum Warning {
         "the reference's base file does not record the probability of its least probable entries, which together could have up to {} on average: statistics are over the others", percent(*.0)
     )]
     UnknownProbability(f64),
-    /// A base file does not know the probability of some actual tokens.
+    /// A base file does not record the probability of some actual tokens.
     #[error(
         "perplexity and the change in the actual token's probability leave out {}, the least probable ones, which the base file does not know: both perplexities are too low, and llama-perplexity's differ", count_of(*.0, "token")
     )]
@@ -243,7 +238,7 @@ pub enum Warning {
     )]
     UnusedWindows { unused: usize, of: usize },
     /// There are too few clusters for their intervals.
-    #[error("{}", few_clusters(.labels, *.n, .unit))]
+    #[error("{}", few_clusters_message(.labels, *.n, .unit))]
     #[strum(serialize = "few_windows")]
     FewClusters {
         /// The models that it is about, where there are several.
@@ -260,11 +255,39 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// The warning that a file whose rows are stored so deserves, if any.
+    /// The warning for a file whose rows are stored in these forms, if it deserves one.
     #[must_use]
     pub fn of_forms(forms: RowForms) -> Option<Self> {
         let (exact, of) = (forms.exact, forms.total());
         (exact > 0).then_some(Self::ExactRows { exact, of })
+    }
+
+    /// The warning for a run that left its device waiting, if it did so for long. `writes` is true if
+    /// the run writes a reference, false if it evaluates a model.
+    #[must_use]
+    pub fn of_device(time: &DeviceTime, writes: bool) -> Option<Self> {
+        /// Runs that keep a device for less than this many seconds are too short to judge.
+        const MIN_S: f64 = 5.0;
+        /// The share of its time that a device may wait before `kl` warns.
+        const MAX_WAITED: f64 = 0.1;
+        let waited = time.waited_cpu_s + time.waited_file_s;
+        let busy_share = time.busy_share;
+        let has_waited = time.busy_s + waited >= MIN_S && busy_share < 1.0 - MAX_WAITED;
+        let wait = match (writes, time.waited_file_s > time.waited_cpu_s) {
+            (false, false) => {
+                "for the CPU to score rows: use more cores, or two contexts (--contexts 2)"
+            }
+            (false, true) => {
+                "for the reference to be read: keep it on a faster disk, or write it with --encoding hidden"
+            }
+            (true, false) => {
+                "for the CPU to encode rows: use more cores, or two contexts (--contexts 2)"
+            }
+            (true, true) => {
+                "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
+            }
+        };
+        has_waited.then_some(Self::DeviceWaited { busy_share, wait })
     }
 
     /// Returns true if the message names the model that it is about.
@@ -276,8 +299,8 @@ impl Warning {
         )
     }
 
-    /// Set if it is about the reference, so that the first model's is enough: the others would repeat
-    /// it with other digits.
+    /// Returns true if it is about the reference, so that the first model's is enough: those of other
+    /// models would repeat it with other digits.
     #[must_use]
     pub fn is_about_reference(&self) -> bool {
         matches!(
@@ -293,7 +316,13 @@ impl Warning {
     }
 }
 
-/// The text that a reference model finds improbable, and why that may be.
+/// Some flags, as the subject of a sentence with the verb `have`.
+fn have(flags: &[String]) -> String {
+    let verb = if flags.len() == 1 { "has" } else { "have" };
+    format!("{} {verb}", flags.join(", "))
+}
+
+/// The text that a reference model finds improbable, and a possible reason.
 fn unfit(of_prompts: bool) -> &'static str {
     match of_prompts {
         true => "these prompts (are they in its own chat template?)",
@@ -301,7 +330,7 @@ fn unfit(of_prompts: bool) -> &'static str {
     }
 }
 
-fn few_clusters(labels: &[String], n: u64, unit: &str) -> String {
+fn few_clusters_message(labels: &[String], n: u64, unit: &str) -> String {
     let of = match labels {
         [] => String::new(),
         labels => format!(" of {}", labels.join(", ")),

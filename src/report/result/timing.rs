@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::pipeline::{DeviceTime, Timing};
-use crate::report::warning::Warning;
 
 /// Where the decoding thread's time went, in seconds; the parts but `core_wait_s` and `device` add up to
 /// about `wall_s`.
@@ -31,41 +30,11 @@ pub struct TimingInfo {
     pub device: Option<DeviceTime>,
 }
 
-impl Warning {
-    /// The warning that a run which left its device waiting deserves, if any: a run that writes a
-    /// reference, or one that evaluates a model.
-    #[must_use]
-    pub fn of_device(time: &DeviceTime, writes: bool) -> Option<Self> {
-        /// Runs that keep a device for less than this many seconds are too short to judge.
-        const MIN_S: f64 = 5.0;
-        /// The share of its time that a device may wait without a word.
-        const MAX_WAITED: f64 = 0.1;
-        let waited = time.waited_cpu_s + time.waited_file_s;
-        let busy_share = time.busy_share;
-        let has_waited = time.busy_s + waited >= MIN_S && busy_share < 1.0 - MAX_WAITED;
-        let wait = match (writes, time.waited_file_s > time.waited_cpu_s) {
-            (false, false) => {
-                "for the CPU to score rows: use more cores, or two contexts (--contexts 2)"
-            }
-            (false, true) => {
-                "for the reference to be read: keep it on a faster disk, or write it with --encoding hidden"
-            }
-            (true, false) => {
-                "for the CPU to encode rows: use more cores, or two contexts (--contexts 2)"
-            }
-            (true, true) => {
-                "for the reference to be written: use a faster disk, or a smaller --encoding (u16, hidden)"
-            }
-        };
-        has_waited.then_some(Self::DeviceWaited { busy_share, wait })
-    }
-}
-
-/// The part of a run's time in which it may wait for a core without a word.
+/// The share of a run's time that it may wait for a core before `kl` says so.
 const MAX_CORE_WAIT: f64 = 0.1;
 
-/// The time that a run of `wall_s` seconds waited for a core because other programs had them, if
-/// that is notable.
+/// The time that a run of `wall_s` seconds waited for a core because all were busy with other work,
+/// if that is notable.
 #[must_use]
 pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
     core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)
