@@ -1,4 +1,4 @@
-//! The formats of numbers for people, all in one place.
+//! The formats of numbers for people, all in one place, and of text from files beside them.
 
 use indicatif::{HumanBytes, HumanCount};
 use kl_formats::Shard;
@@ -25,12 +25,10 @@ pub fn or_undefined<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Stri
     value.map_or_else(|| UNDEFINED.to_owned(), show)
 }
 
-/// A number, if it is one.
-fn if_finite(value: f64, show: impl FnOnce(f64) -> String) -> String {
-    match value.is_finite() {
-        true => show(value),
-        false => UNDEFINED.to_owned(),
-    }
+/// `Some(value)` if it is finite.
+#[must_use]
+pub fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
 }
 
 /// A number to `digits` significant digits, without an exponent where it reads well.
@@ -57,15 +55,14 @@ pub fn significant(value: f64, digits: usize) -> String {
 /// A number with a fixed number of decimals.
 #[must_use]
 pub fn fixed(value: f64, decimals: usize) -> String {
-    if_finite(value, |value| format!("{value:.decimals$}"))
+    or_undefined(finite(value), |value| format!("{value:.decimals$}"))
 }
 
-/// An interval by its ends, `[0.0016, 0.0019]`, or by the one that it has, `≥ 0.0016`; empty
-/// without any.
+/// An interval by its ends, `[0.0016, 0.0019]`, or by the only one that it has, `≥ 0.0016`; empty if
+/// it has none.
 #[must_use]
 pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> String {
-    let finite = |end: Option<f64>| end.filter(|end| end.is_finite());
-    match (finite(lo), finite(hi)) {
+    match (lo.and_then(finite), hi.and_then(finite)) {
         (Some(lo), Some(hi)) => format!("[{}, {}]", show(lo), show(hi)),
         (Some(lo), None) => format!("≥ {}", show(lo)),
         (None, Some(hi)) => format!("≤ {}", show(hi)),
@@ -76,7 +73,7 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
 /// A share as a percentage with two decimals: `98.76 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
-    if_finite(share, |share| format!("{:.2} %", 100.0 * share))
+    or_undefined(finite(share), |share| format!("{:.2} %", 100.0 * share))
 }
 
 /// A share as a percentage with one decimal: `98.8 %`.
@@ -88,7 +85,7 @@ pub fn percent_1(share: f64) -> String {
 /// A change of a share as a percentage with three decimals and its sign: `-0.022 %`.
 #[must_use]
 pub fn signed_percent(change: f64) -> String {
-    if_finite(change, |change| format!("{:+.3} %", 100.0 * change))
+    or_undefined(finite(change), |change| format!("{:+.3} %", 100.0 * change))
 }
 
 /// A share in percent without trailing zeros and without the sign: `99.9` for 0.999.
@@ -161,7 +158,8 @@ pub fn count_of(n: u64, thing: &str) -> String {
     format!("{} {thing}{plural}", count(n))
 }
 
-/// Tokens that are left out, for each reason how many, as the subject of a sentence with its verb.
+/// The numbers of tokens left out, each with its reason, as the subject of a sentence, and its verb:
+/// `2 tokens without a finite row are`.
 #[must_use]
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
     let given = reasons.iter().filter(|(n, _)| *n > 0);

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CompactFormatter, Formatter};
 
-use super::front::Step;
+use super::pareto::Step;
 use crate::report::comparison::{ComparedModel, Comparison};
-use crate::report::number::SizeUnit;
+use crate::report::number::{SizeUnit, finite};
 use crate::stats::{Bin, Point};
 
 /// The number of models that are in colour at once: as many as there are colours.
@@ -49,7 +49,8 @@ struct ChartModel<'c> {
     groups: &'c [Bin],
 }
 
-/// The scale of the differences: linear up to `constant`, logarithmic beyond.
+/// The scale of the forest plot, which shows each model's difference to the best: linear up to
+/// `constant`, logarithmic beyond.
 #[derive(Serialize, Debug)]
 struct ForestScale {
     constant: f64,
@@ -163,7 +164,7 @@ impl ForestScale {
     }
 }
 
-/// All quants if there are enough colours, the noise floor if there is none. Otherwise the best,
+/// All quants if there are enough colours; the noise floor if there are no quants. Otherwise the best,
 /// models from all of the Pareto front, and then those with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
@@ -182,10 +183,6 @@ fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     }
     // In the order of the table.
     labels.filter(|label| chosen.contains(label)).collect()
-}
-
-fn finite(x: f64) -> Option<f64> {
-    x.is_finite().then_some(x)
 }
 
 /// The end of an interval, if a logarithmic scale has it.

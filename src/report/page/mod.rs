@@ -5,8 +5,8 @@
 //! `scripts/vendor-vega.sh` fetched them.
 
 mod chart_data;
-mod front;
-mod set_up;
+mod pareto;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +40,7 @@ const MISSING: &str = "–";
 /// If a value cannot be written as JSON, or the template fails.
 pub fn html(comparison: &Comparison) -> Result<String, Error> {
     let (unit, reference) = (comparison.size_unit(), &comparison.reference);
-    let steps = front::steps(comparison, unit);
+    let steps = pareto::steps(comparison, unit);
     let data = ChartData::of(comparison, &steps, unit);
     let models = &comparison.models;
     let original = reference.model_name().or(reference.file_name.as_deref());
@@ -63,8 +63,8 @@ pub fn html(comparison: &Comparison) -> Result<String, Error> {
         smallest => comparison.smallest_near_best().map(label),
         steps => Value::from(Serde(&steps)),
         unit => Value::from(Serde(unit)),
-        computed_with => set_up::of_reference(comparison),
-        set_up => set_up::columns(comparison),
+        computed_with => settings::of_reference(comparison),
+        settings => settings::columns(comparison),
         not_compared => Value::from(Serde(comparison.not_compared_by_reason())),
         css => Value::from_safe_string(CSS.to_owned()),
         data => Value::from_safe_string(data.json().map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?),
@@ -93,13 +93,13 @@ fn add_filters(environment: &mut Environment) {
         ("p_value", p_value),
     ];
     for (name, shown) in numbers {
-        environment.add_filter(name, move |x: Option<f64>| finite(x, shown));
+        environment.add_filter(name, move |x: Option<f64>| show_finite(x, shown));
     }
     environment.add_filter("fixed", |x: Option<f64>, decimals: usize| {
-        finite(x, |x| number::fixed(x, decimals))
+        show_finite(x, |x| number::fixed(x, decimals))
     });
     environment.add_filter("sort_key", |x: Option<f64>| {
-        let x = x.filter(|x| x.is_finite());
+        let x = x.and_then(number::finite);
         x.map(|x| x.to_string()).unwrap_or_default()
     });
     environment.add_filter("bytes", |x: Option<u64>| show(x, number::bytes));
@@ -114,9 +114,9 @@ fn show<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| MISSING.to_owned(), show)
 }
 
-/// A number that is not finite is as good as missing.
-fn finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
-    show(value.filter(|value| value.is_finite()), shown)
+/// Shows a number; one that is not finite is as good as missing.
+fn show_finite(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {
+    show(value.and_then(number::finite), shown)
 }
 
 fn p_value(p: f64) -> String {

@@ -1,8 +1,9 @@
-//! What a report lists: the values of every token, those with the largest KLDs, and prompts.
+//! The lists of a report: the values of every token, the tokens with the largest KLDs, and prompts.
 
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
+use crate::report::number::finite;
 use crate::stats::PromptStats;
 
 /// One column per value, with one entry per scored token, in the order of the sidecar.
@@ -45,7 +46,6 @@ impl TokenColumns {
     #[must_use]
     pub fn of(records: &[TokenRecord], text: impl Fn(&[u32]) -> String) -> Self {
         let mut columns = Self::default();
-        let finite = |x: f64| x.is_finite().then_some(x);
         for record in records {
             let scored = |x: u32| (!record.is_excluded()).then_some(x);
             let token = record.next_token();
@@ -67,7 +67,7 @@ impl TokenColumns {
     }
 }
 
-/// A token with a large KLD.
+/// A token with a large KLD, in the JSON of an evaluation.
 #[derive(Serialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DivergentToken {
@@ -137,7 +137,8 @@ impl DivergentToken {
     }
 }
 
-/// A token with a large KLD. Texts are null where the sidecar does not hold them.
+/// A token with a large KLD, in the JSON of `kl report`. Texts are null where the sidecar does not
+/// hold them.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorstToken {

@@ -1,4 +1,4 @@
-//! The set-up of every model and of the reference, as text.
+//! The page's table of models and settings, and the settings of the reference.
 
 use kl_formats::BackendIdentity;
 

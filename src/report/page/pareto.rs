@@ -1,9 +1,9 @@
-//! What more space buys: the Pareto front, step by step.
+//! The Pareto front, step by step: the gain that each step in size buys.
 
 use serde::Serialize;
 
 use crate::report::comparison::Comparison;
-use crate::report::number::SizeUnit;
+use crate::report::number::{SizeUnit, finite};
 
 /// A model of the Pareto front, beside the next smaller one.
 #[derive(Serialize, Debug)]
@@ -46,7 +46,6 @@ pub(super) fn steps(comparison: &Comparison, unit: SizeUnit) -> Vec<Step<'_>> {
         let (smaller, larger) = (&steps[i - 1], &steps[i]);
         let bytes = larger.size.saturating_sub(smaller.size);
         // Two may tie, and a KLD may be 0.
-        let finite = |x: f64| x.is_finite().then_some(x);
         steps[i].gain = Some(Gain {
             bytes,
             factor: finite(smaller.kld / larger.kld),
