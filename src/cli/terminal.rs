@@ -6,7 +6,7 @@ use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
-use crate::report::{ModelReport, info_text, one_line, text_report};
+use crate::report::{ModelReport, info_text, model_line, text_report};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
 pub struct Terminal<'s> {
@@ -80,7 +80,7 @@ impl Observer for Terminal<'_> {
                 // An interrupted one is not in the table that follows: its report has its numbers.
                 match self.brief && model.interrupted.is_none() {
                     true if self.quiet => {}
-                    true => say!("{}", one_line(model, (index, of), reference.unit())),
+                    true => say!("{}", model_line(model, (index, of), reference.unit())),
                     false => locked(&self.results).show(&text_report(model, reference)),
                 }
                 show_conditions(model, self.quiet || self.brief);

@@ -1,4 +1,4 @@
-//! Conditions on a model's numbers, for scripts that have to decide: `kld.mean > 0.01`.
+//! Conditions under which a model fails, for scripts: `--fail-if 'kld.mean > 0.01'`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,19 +9,19 @@ use super::named_numbers::{known_names, named_numbers};
 use super::number::left_out;
 use super::result::ModelReport;
 
-/// A comparison of one of a model's numbers with a bound. A model for which it holds fails.
+/// One of a model's numbers, an operator and a bound. A model for which the condition holds fails.
 #[derive(Clone, Debug)]
 pub struct Condition {
     expression: String,
     name: String,
-    holds: Comparison,
+    holds: Operator,
     bound: f64,
 }
 
-type Comparison = fn(&f64, &f64) -> bool;
+type Operator = fn(&f64, &f64) -> bool;
 
 /// The operators; of two that start alike, the longer comes first.
-const COMPARISONS: [(&str, Comparison); 6] = [
+const OPERATORS: [(&str, Operator); 6] = [
     (">=", f64::ge),
     ("<=", f64::le),
     ("==", f64::eq),
@@ -31,16 +31,16 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 ];
 
 impl FromStr for Condition {
-    /// Why an expression is not a condition.
+    /// The reason that an expression is not a condition.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected =
             "expected a name, one of > >= < <= == != and a number, as in 'kld.mean > 0.01'";
         let index = text.find(['<', '>', '=', '!']).ok_or(expected)?;
-        let (name, comparison) = text.split_at(index);
-        let mut known = COMPARISONS.iter();
-        let parts = known.find_map(|(sign, holds)| Some((holds, comparison.strip_prefix(sign)?)));
+        let (name, rest) = text.split_at(index);
+        let mut known = OPERATORS.iter();
+        let parts = known.find_map(|(sign, holds)| Some((holds, rest.strip_prefix(sign)?)));
         let (holds, bound) = parts.ok_or(expected)?;
         let (name, bound) = (name.trim(), bound.trim());
         let known = known_names();
@@ -69,7 +69,7 @@ fn similar(name: &str, mut known: Vec<String>) -> Vec<String> {
 }
 
 impl Condition {
-    /// The first key of its number's path: the section of the report that the number is in.
+    /// The section of the report that its number is in: the first key of the number's name.
     #[must_use]
     pub fn section(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
@@ -85,9 +85,9 @@ impl Condition {
 /// Checks `conditions` against the numbers of `report`.
 ///
 /// A condition on a missing number fails: one on perplexity, for instance, where no token has a
-/// next one. Unless `allow_excluded`, every condition fails where tokens are left out or have an
-/// infinite KLD, and one on a number that leaves out infinite values of its own: a model that gives
-/// NaN where it is worst would pass.
+/// next one. Unless `allow_excluded` is set, every condition fails if tokens are left out or have an
+/// infinite KLD, and so does one on a number that leaves out infinite values of its own. Otherwise a
+/// model that gives NaN where it is worst would pass.
 #[must_use]
 pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: bool) -> Vec<Verdict> {
     if conditions.is_empty() {

@@ -21,7 +21,8 @@ pub fn hanging(start: &str, indent: usize, text: &str) -> String {
     laid_out(start, indent, " ", text.split_whitespace())
 }
 
-/// Pieces as [`hanging`] lays out words, with `joint` between two on one line.
+/// Text in lines of at most 80 columns, as [`hanging`] lays it out, but broken only between `pieces`:
+/// `joint` stands between two of them on one line.
 pub fn laid_out<'p>(
     start: &str,
     indent: usize,
@@ -51,8 +52,8 @@ pub fn laid_out<'p>(
     text
 }
 
-/// Rows of cells below their titles, which may have two lines. Columns from `right` on are aligned
-/// to the right, and `gap` spaces are between two.
+/// Rows of cells below their titles, which may have two lines. Columns from index `right` on are
+/// aligned to the right, and there are `gap` spaces between two columns.
 pub fn columns(
     titles: impl Into<Row>,
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -137,9 +138,9 @@ impl Sheet {
         }
     }
 
-    /// The maximum of a divergence and where it is; `before`: the text of the token after it.
-    pub fn maximum(&mut self, max: f64, at: &TokenLocation, before: Option<&str>) {
-        let before = before.map(|text| format!(", before {text:?}"));
+    /// The maximum of a divergence and where it is; `next` is the text of the token that follows.
+    pub fn maximum(&mut self, max: f64, at: &TokenLocation, next: Option<&str>) {
+        let before = next.map(|text| format!(", before {text:?}"));
         let at = self.position(at.window, at.position) + &before.unwrap_or_default();
         self.value("maximum", &kld(max), &at);
     }

@@ -1,16 +1,18 @@
-//! Turns the numbers of an evaluation into text, tables and JSON.
+//! Turns numbers into text, tables, JSON and a page. Nothing here prints.
 //!
-//! Nothing here prints. [`Report`] and all that it holds serialize to the JSON: their fields are
-//! its keys.
+//! Each JSON document is one struct, whose fields are its keys: [`Report`] is that of an evaluation,
+//! [`comparison::Comparison`] that of `kl report`, [`comparison::InDepth`] that of `kl report
+//! --pair`, and [`Info`] that of `kl info`. A model of the first two is a [`ModelResult`] and more.
+//! All other outputs show the values of these structs.
 
 pub mod comparison;
 mod condition;
 mod doubts;
 mod info;
 pub mod layout;
+mod model_line;
 mod named_numbers;
 pub mod number;
-mod one_line;
 pub mod page;
 mod result;
 pub mod set_up;
@@ -22,12 +24,12 @@ mod warning;
 pub use condition::{Condition, Reason, Verdict, judge};
 pub use doubts::{doubts_of_model, doubts_of_models};
 pub use info::{GgufInfo, GroupInfo, Info, TensorTypeInfo, Verified, info_text, verified_text};
-pub use one_line::one_line;
+pub use model_line::model_line;
 pub use result::{
     DivergentToken, Failure, HeadInfo, Interrupted, ModelInfo, ModelReport, ModelResult,
     NotAvailable, PromptReport, PromptsInfo, ReferenceInfo, Report, StatesInfo, TimingInfo,
     TokenColumns, TopToken, Versions, WorstText, WorstToken, WorstTop, json_text,
-    notable_core_wait, unit, without_part,
+    notable_core_wait, without_part,
 };
 pub use text::text_report;
 pub use warning::Warning;

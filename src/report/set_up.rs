@@ -1,11 +1,11 @@
-//! The parts of a set-up, as tables, warnings, labels and the page show them.
+//! The settings of a set-up, as tables, warnings, labels and the page show them.
 
 use kl_formats::BackendIdentity;
 
-/// A part of a set-up as text; `None` where it is not recorded.
+/// A setting as text; `None` where it is not recorded.
 pub type SettingValue = fn(&BackendIdentity) -> Option<String>;
 
-/// The parts, each by its name.
+/// The settings, each by its name.
 pub const SETTINGS: [(&str, SettingValue); 9] = [
     ("K cache", |s| s.type_k.clone()),
     ("V cache", |s| s.type_v.clone()),
@@ -18,7 +18,7 @@ pub const SETTINGS: [(&str, SettingValue); 9] = [
     ("llama.cpp", |s| s.llama_cpp.clone()),
 ];
 
-/// The columns of a table of what differs, where parts that belong together share one.
+/// The columns of a table of what differs, where settings that belong together share one.
 const COLUMNS: [(&str, SettingValue); 7] = [
     ("KV cache", kv_types),
     ("devices", |s| setting(s, "devices")),
@@ -29,7 +29,7 @@ const COLUMNS: [(&str, SettingValue); 7] = [
     ("llama.cpp", |s| setting(s, "llama.cpp")),
 ];
 
-/// The settings that can distinguish evaluations of one name, the most telling first.
+/// The settings that can distinguish evaluations of the same name, the most telling first.
 pub const DISTINCTIONS: [SettingValue; 4] = [
     |s| match (&s.type_k, kv_types(s)?) {
         (Some(k), types) if *k == types => Some(format!("KV {k}")),
@@ -45,7 +45,7 @@ pub const DISTINCTIONS: [SettingValue; 4] = [
 pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValue)> {
     let mut columns = COLUMNS.to_vec();
     columns.retain(|(_, of)| {
-        // What is not known may be the same.
+        // A setting that is not recorded may be the same.
         let known = set_ups.iter().filter_map(|set_up| of(set_up));
         let mut known = known.filter(|cell| !cell.is_empty());
         let first = known.next();
@@ -54,7 +54,7 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
     columns
 }
 
-/// The part of this name in [`SETTINGS`].
+/// The setting of this name in [`SETTINGS`].
 #[must_use]
 pub fn setting(set_up: &BackendIdentity, name: &str) -> Option<String> {
     let named = SETTINGS.iter().find(|(own, _)| *own == name);
@@ -83,7 +83,7 @@ fn batch(set_up: &BackendIdentity) -> Option<String> {
     })
 }
 
-/// The batch, with the way that windows were put into calls.
+/// The batch, and how windows were divided among decode calls.
 fn whole_batch(set_up: &BackendIdentity) -> Option<String> {
     let batch = match set_up.equal_calls {
         Some(true) => format!("{} in equal calls", set_up.n_batch?),

@@ -6,7 +6,7 @@ use crate::report::layout::columns;
 use crate::report::number::{or_undefined, percent_1, short_kld};
 use crate::stats::{Bin, Breakdown};
 
-// What the tables sort tokens by.
+// The ways in which the tables divide the tokens.
 pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
 pub const BY_POSITION: &str = "by position in the window";
 pub const BY_GROUP: &str = "by group";
@@ -15,7 +15,7 @@ pub const BY_KIND: &str = "by the kind of the next token";
 /// The bins of one table.
 type Bins = fn(&Breakdown) -> &[Bin];
 
-/// The tables: what tokens are sorted by, and their bins.
+/// The tables: the way in which each divides the tokens, and its bins.
 const TABLES: [(&str, Bins); 4] = [
     (BY_CONFIDENCE, |of| &of.by_confidence),
     (BY_POSITION, |of| &of.by_position),
@@ -29,8 +29,8 @@ const MEAN_OF_GROUPS: &str = "mean of the groups";
 /// The titles of columns but the first, and rows: the text of the first column, and the other cells.
 pub type Cells = (Vec<String>, Vec<(String, Vec<String>)>);
 
-/// The breakdowns that have bins: what tokens are sorted by, and a table with a row for each bin,
-/// which shows its share of the tokens and the mean KLD of each model.
+/// The breakdowns that have bins: the way in which each divides the tokens, and a table with a row for
+/// each bin, which shows its share of the tokens and the mean KLD of each model.
 pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
     let tables = TABLES.iter().filter_map(|(by, bins)| {
         let mut with_bins = models.iter().filter(|of| !bins(&of.breakdown).is_empty());
@@ -59,7 +59,7 @@ pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
     tables.collect()
 }
 
-/// One of these titles, where a window is called `unit`.
+/// The title for such a way, with `unit` as the word for a window.
 pub fn title(by: &str, unit: &str) -> String {
     by.replace("window", unit)
 }

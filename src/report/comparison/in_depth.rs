@@ -1,4 +1,4 @@
-//! Two models in depth. The fields of [`InDepth`] are the keys of the JSON of `kl report --pair`.
+//! Two models in depth, for `kl report --pair`: the fields of [`InDepth`] are the keys of its JSON.
 
 use serde::Serialize;
 
@@ -90,14 +90,15 @@ impl InDepth {
     /// The comparison as text for a terminal of 80 columns.
     #[must_use]
     pub fn text(&self) -> String {
-        /// Wide enough for most quants.
+        /// The width of a model's name, enough for most quants, and that of the column of names.
         const NAME_WIDTH: usize = 24;
+        const COLUMN_WIDTH: usize = 22;
         let names = Names::of(&[&self.a.label, &self.b.label]);
         let name = |model: &InDepthModel| names.short(&model.label, NAME_WIDTH);
         let (a, b) = (name(&self.a), name(&self.b));
         let level = short_percent(self.confidence.level());
         let against = printable(self.reference.shown_name());
-        let mut out = Sheet::new(true, 22, self.reference.unit());
+        let mut out = Sheet::new(true, COLUMN_WIDTH, self.reference.unit());
         out.text = hanging("", 2, &format!("{a} and {b} against {against}"));
         out.line("tokens", &count(self.paired.n_tokens));
         if self.paired.n_left_out > 0 {
@@ -127,7 +128,7 @@ impl InDepth {
                 out.text.push_str(&token_text(token, &a, &b, out.unit));
             }
         }
-        out.text + "\n" + &wrapped(&self.verdict(&a, &b))
+        out.text + "\n" + &wrapped(&self.conclusion(&a, &b))
     }
 
     /// Shows how often each of the two is nearer to the reference, and has its top token.
@@ -171,7 +172,7 @@ impl InDepth {
     }
 
     /// Says which of the two is nearer to the reference.
-    fn verdict(&self, a: &str, b: &str) -> String {
+    fn conclusion(&self, a: &str, b: &str) -> String {
         let (nearer, farther) = match self.paired.difference.value <= 0.0 {
             true => (a, b),
             false => (b, a),

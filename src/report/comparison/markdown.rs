@@ -61,8 +61,8 @@ impl Comparison {
         out.push_str(
             "\n≈: cannot be told from the best. P: on the Pareto front of size and mean KLD.\n",
         );
-        if let Some(verdict) = self.verdict(printable) {
-            let _ = writeln!(out, "\n{}", escaped(&verdict));
+        if let Some(conclusion) = self.conclusion(printable) {
+            let _ = writeln!(out, "\n{}", escaped(&conclusion));
         }
         out
     }

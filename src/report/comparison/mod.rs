@@ -22,7 +22,7 @@ use crate::stats::Confidence;
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
 pub use model::{ComparedModel, ComparedPair, DifferenceToBest, PairKind};
-pub(super) use names::Names;
+pub(super) use names::{MIN_NAME, Names};
 
 /// Evaluations of several models on the same tokens, compared.
 #[derive(Serialize, Debug, Clone)]
@@ -86,7 +86,7 @@ pub struct NotCompared {
 }
 
 impl Comparison {
-    /// The models' names, as short as they can be told apart.
+    /// The models' names without what all begin with.
     fn names(&self) -> Names {
         let labels = self.models.iter().map(|model| model.label.as_str());
         Names::of(&Vec::from_iter(labels))

@@ -4,9 +4,9 @@ use crate::report::layout::WIDTH;
 use crate::report::number::printable;
 
 /// The narrowest that names are cut to.
-const MIN_NAME: usize = 8;
+pub const MIN_NAME: usize = 8;
 
-/// Names as short as they can be told apart: labels without the part that all begin with.
+/// Short names that still distinguish the models: labels without what all begin with.
 pub struct Names {
     /// The prefix that the names leave out; empty if they are the labels.
     pub prefix: String,
@@ -36,8 +36,8 @@ impl Names {
         }
     }
 
-    /// The name for a label, at most `width` characters wide. Its middle is left out if need be; or
-    /// its start, where another name would then look the same.
+    /// The name for a label, at most `width` characters wide. Its middle is left out if it is too long,
+    /// or its start if another name would then look the same.
     pub fn short(&self, label: &str, width: usize) -> String {
         let name = name(label, &self.prefix);
         let short = cut(&name, width);
@@ -58,8 +58,8 @@ impl Names {
         cut(&name, width.saturating_sub(number.len())) + &number
     }
 
-    /// The text that `draw` makes with a function that shortens names: with the longest that fit a
-    /// terminal.
+    /// Calls `draw` with a function that shortens names, and returns its text: the one with the longest
+    /// names that fit a terminal.
     pub fn fitted(&self, draw: impl Fn(&dyn Fn(&str) -> String) -> String) -> String {
         let mut width = self.width();
         loop {

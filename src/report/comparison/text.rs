@@ -20,14 +20,14 @@ const NAME_IN_SENTENCE: usize = 60;
 const NAMED: usize = 4;
 
 /// The marks of a row, which the lines below the table explain.
-const ALIKE: &str = "≈";
+const NEAR_BEST: &str = "≈";
 const PARETO: &str = "P";
 const NOISE: &str = "-";
 const INCOMPLETE: &str = "!";
 
 impl Comparison {
-    /// The report of the only model, as its evaluation printed it, but for what no sidecar holds.
-    /// `None` for several models.
+    /// The report of the model if there is only one: as its evaluation printed it, without what no
+    /// sidecar holds. `None` for several models.
     #[must_use]
     pub fn only_report(&self, shows_breakdown: bool) -> Option<String> {
         let [model] = self.models.as_slice() else {
@@ -53,9 +53,9 @@ impl Comparison {
         text.push_str(&self.models_text(&names));
         text.push_str(&self.legend());
         let name = |label: &str| names.short(label, NAME_IN_SENTENCE);
-        if let Some(verdict) = self.verdict(name) {
+        if let Some(conclusion) = self.conclusion(name) {
             text.push('\n');
-            text.push_str(&wrapped(&verdict));
+            text.push_str(&wrapped(&conclusion));
         }
         let is_unpaired = |warning: &&Warning| matches!(warning, Warning::Unpaired(_));
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
@@ -152,9 +152,9 @@ impl Comparison {
         let marked = |mark: &str| self.models.iter().any(|model| marks(model).contains(mark));
         let mut text = String::new();
         let mut line = |mark: &str, what: &str| text.push_str(&format!("{mark} {what}\n"));
-        let alike = "cannot be told from the best, by Holm's test on the same tokens";
+        let near_best = "cannot be told from the best, by Holm's test on the same tokens";
         let pareto = "on the Pareto front: no other is as small and as near";
-        for (mark, what) in [(ALIKE, alike), (PARETO, pareto)] {
+        for (mark, what) in [(NEAR_BEST, near_best), (PARETO, pareto)] {
             if marked(mark) {
                 line(mark, what);
             }
@@ -268,7 +268,7 @@ impl Comparison {
 
     /// Says which model is the best, and whether that is real; `None` for fewer than two
     /// candidates. `name` makes a name of a label.
-    pub(super) fn verdict(&self, name: impl Fn(&str) -> String) -> Option<String> {
+    pub(super) fn conclusion(&self, name: impl Fn(&str) -> String) -> Option<String> {
         let best = self.best()?;
         let name = |model: &ComparedModel| name(&model.label);
         let is_other = |model: &&ComparedModel| model.is_candidate() && model.label != best.label;
@@ -280,23 +280,23 @@ impl Comparison {
                 "{leads}; whether that is more than chance, only paired differences can show."
             ));
         }
-        let alike: Vec<String> = self.near_best().map(name).collect();
+        let near: Vec<String> = self.near_best().map(name).collect();
         let level = short_percent(self.confidence.level());
-        if alike.is_empty() {
+        if near.is_empty() {
             return Some(format!(
                 "{leads}, and every other model is farther from the reference, at {level} %."
             ));
         }
-        let n_alike = alike.len();
+        let n_near = near.len();
         let mut text = format!(
             "{leads}; {} cannot be told from it on this text.",
-            list(alike)
+            list(near)
         );
         let smallest = self.smallest_near_best();
         let smallest = smallest.and_then(|model| Some((model, model.model.shown_bytes()?)));
         if let Some((smallest, size)) = smallest {
             let size = bytes(size);
-            text.push_str(&match n_alike {
+            text.push_str(&match n_near {
                 1 => format!(" It is smaller: {size}."),
                 _ => format!(" The smallest of these is {}: {size}.", name(smallest)),
             });
@@ -329,9 +329,9 @@ fn list(mut names: Vec<String>) -> String {
 
 /// The marks of a model.
 pub fn marks(model: &ComparedModel) -> String {
-    let is_alike = model.indistinguishable_from_best && model.difference_to_best.is_some();
+    let is_near = model.indistinguishable_from_best && model.difference_to_best.is_some();
     let mark = |is: bool, mark: &'static str| if is { mark } else { " " };
-    format!("{}{}", mark(is_alike, ALIKE), mark(model.pareto, PARETO))
+    format!("{}{}", mark(is_near, NEAR_BEST), mark(model.pareto, PARETO))
 }
 
 /// A difference of KLDs, with its sign.
@@ -423,7 +423,7 @@ mod tests {
     }
 
     fn said(comparison: &Comparison) -> Option<String> {
-        comparison.verdict(str::to_owned)
+        comparison.conclusion(str::to_owned)
     }
 
     #[test]

@@ -77,8 +77,7 @@ impl ModelInfo {
     }
 }
 
-/// The result of one model: what its records and its names give. Every report, table, page and file
-/// shows it.
+/// A model, and the numbers that its records give. Every report, table, page and file shows them.
 #[derive(Serialize, Debug, Default, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelResult {

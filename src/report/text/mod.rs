@@ -1,4 +1,4 @@
-//! One model's report, as printed.
+//! The text report of one model.
 
 mod llama_perplexity;
 mod prompts;
@@ -206,16 +206,16 @@ fn windows(n: u64, reference: &ReferenceInfo) -> String {
     format!("{} of at most {n_ctx}{generated}", count_of(n, "prompt"))
 }
 
-/// Describes what the intervals allow for.
+/// Describes the intervals' level, and the clusters that they are computed from.
 fn intervals(summary: &Summary, reference: &ReferenceInfo) -> String {
-    let (clusters, what) = (&summary.clusters, reference.unit());
+    let (clusters, unit) = (&summary.clusters, reference.unit());
     if clusters.n < 2 {
-        return format!("none: too few {what}s");
+        return format!("none: too few {unit}s");
     }
     let level = short_percent(summary.confidence.level());
     let by = match clusters.kind {
-        ClusterKind::Window => format!("by {what}"),
-        ClusterKind::Block => format!("by {} {what}s in a row", clusters.windows_per_block),
+        ClusterKind::Window => format!("by {unit}"),
+        ClusterKind::Block => format!("by {} {unit}s in a row", clusters.windows_per_block),
     };
     let n = count_of(clusters.n, "cluster");
     format!("at {level} %, {by} ({n})")

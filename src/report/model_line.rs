@@ -1,30 +1,29 @@
-//! One model of several, in one line of a terminal.
+//! The line that a terminal shows for each model where there are several.
 
-use super::comparison::Names;
+use super::comparison::{MIN_NAME, Names};
 use super::layout::WIDTH;
 use super::number::{count_of, duration, ends, short_kld};
 use super::result::ModelReport;
 
-/// The narrowest that a name is cut to: for an interval beside it, and at all.
+/// The narrowest that a name is cut to where an interval stands beside it.
 const MIN_BESIDE_INTERVAL: usize = 20;
-const MIN_NAME: usize = 8;
 
 /// The line of the `index`-th of `of` models, counted from 0: its mean KLD with the interval, the
-/// 99 % quantile where there is room, and how long it took. `unit` is what its windows are called.
+/// 99 % quantile where there is room, and how long it took. `unit` is the word for a window.
 #[must_use]
-pub fn one_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
-    let place = format!("[{}/{of}] ", index + 1);
+pub fn model_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
+    let counter = format!("[{}/{of}] ", index + 1);
     let texts = texts(model, unit);
     let names = Names::whole(&[&model.label]);
     let room =
-        |text: &String| WIDTH.saturating_sub(place.chars().count() + text.chars().count() + 2);
+        |text: &String| WIDTH.saturating_sub(counter.chars().count() + text.chars().count() + 2);
     let width = names.width();
     let widths = [width, width.min(MIN_BESIDE_INTERVAL), MIN_NAME];
     let mut with_width = texts.iter().zip(widths);
     let fitting = with_width.find(|(text, width)| room(text) >= *width);
     let text = fitting.map_or(&texts[2], |(text, _)| text);
     let name = names.short(&model.label, room(text).max(MIN_NAME));
-    format!("{place}{name}  {text}")
+    format!("{counter}{name}  {text}")
 }
 
 /// The texts beside the name, the longest first.
@@ -40,7 +39,7 @@ fn texts(model: &ModelReport, unit: &str) -> [String; 3] {
         Some(timing) => duration(timing.wall_s),
         None => "done before".to_owned(),
     };
-    // Each model stops for itself.
+    // With --until, each model stops after a number of windows of its own.
     let took = match &model.until {
         Some(until) if until.reached => {
             format!("{}  {took}", count_of(model.summary.n_windows, unit))
@@ -82,7 +81,7 @@ mod tests {
                 result,
                 ..ModelReport::default()
             };
-            let line = one_line(&model, (2, 10), "window");
+            let line = model_line(&model, (2, 10), "window");
             assert!(line.chars().count() <= WIDTH, "{line}");
             line
         };
