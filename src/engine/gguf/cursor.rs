@@ -2,10 +2,9 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use kl_formats::hex;
 use sha2::{Digest, Sha256};
 
 use super::error::{ModelError, Result};
@@ -34,7 +33,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
 /// Reads a GGUF in order, and hashes the bytes that it reads.
 pub(super) struct Cursor {
     stream: BufReader<File>,
-    /// Of all bytes read so far.
+    /// The hash of all bytes read so far.
     pub(super) hash: Sha256,
     pub(super) path: PathBuf,
     /// Bytes read so far.
@@ -60,7 +59,7 @@ impl Cursor {
         self.len.saturating_sub(self.offset)
     }
 
-    /// The error for a file that is no GGUF, or none that can be read.
+    /// The error for a file that is not a GGUF, or not one that `kl` reads.
     pub(super) fn fault(&self, what: impl Into<String>) -> ModelError {
         ModelError::new(&self.path, what)
     }
@@ -92,6 +91,7 @@ impl Cursor {
         Err(self.truncated(self.offset, &what))
     }
 
+    /// Reads as many bytes as `bytes` holds.
     pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.need(bytes.len() as u64, "the header")?;
         self.stream
@@ -158,69 +158,5 @@ impl Cursor {
             n -= step as u64;
         }
         Ok(())
-    }
-}
-
-/// The number of samples that are hashed: hashing the whole file would take minutes.
-const SAMPLES: u64 = 64;
-
-/// Bytes of each sample.
-const SAMPLE_BYTES: u64 = 4096;
-
-/// SHA-256 (hex) of 64 samples of 4 KiB, evenly spaced from the file's first byte to its last; of
-/// the whole file, if it is not longer than that.
-///
-/// # Errors
-/// A file that cannot be read.
-pub(super) fn sample_sha256(path: &Path, file_bytes: u64) -> Result<String> {
-    let (mut file, _) = open(path)?;
-    let mut hash = Sha256::new();
-    let mut sample = |from: u64, bytes: u64| {
-        let mut sample = Vec::new();
-        file.seek(SeekFrom::Start(from))?;
-        (&mut file).take(bytes).read_to_end(&mut sample)?;
-        hash.update(&sample);
-        Ok::<_, std::io::Error>(())
-    };
-    let read = match file_bytes.checked_sub(SAMPLE_BYTES) {
-        Some(last) if file_bytes > SAMPLES * SAMPLE_BYTES => {
-            // No overflow: no file has 2^58 bytes.
-            let from = |i| last.saturating_mul(i) / (SAMPLES - 1);
-            (0..SAMPLES).try_for_each(|i| sample(from(i), SAMPLE_BYTES))
-        }
-        _ => sample(0, file_bytes),
-    };
-    read.map_err(|cause| ModelError::io(path, "read", &cause))?;
-    Ok(hex(&hash.finalize()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changed_weights_change_the_hash() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model");
-        let hash = |bytes: &[u8]| {
-            std::fs::write(&path, bytes).unwrap();
-            sample_sha256(&path, bytes.len() as u64).unwrap()
-        };
-        let mut bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
-        let before = hash(&bytes);
-        for weight in bytes.iter_mut().skip(1_000_000).take(500_000) {
-            *weight ^= 1;
-        }
-        assert_ne!(hash(&bytes), before);
-        // The last byte counts too, and each of a short file.
-        let last = bytes.len() - 1;
-        let before = hash(&bytes);
-        bytes[last] ^= 1;
-        assert_ne!(hash(&bytes), before);
-        let short = &mut bytes[..200_000];
-        let before = hash(short);
-        short[123_456] ^= 1;
-        assert_ne!(hash(short), before);
-        assert_eq!(hash(&[]), hex(&Sha256::digest([])));
     }
 }

@@ -1,11 +1,11 @@
-//! The fault of a model's file, and of files that are none.
+//! The error for a model's file, and for files that are not models.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Found, Kind};
 
-/// Why a model, or its file, cannot be used: one line that states what, where and what to do.
+/// Why a model, or its file, cannot be used: one line that states what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub struct ModelError {
@@ -16,7 +16,7 @@ pub struct ModelError {
 }
 
 impl ModelError {
-    /// The fault of the model in this file.
+    /// The error for the model in this file.
     pub fn new(path: &Path, what: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),
@@ -24,7 +24,7 @@ impl ModelError {
         }
     }
 
-    /// The system's refusal to open or read the file, with its own words.
+    /// The error for a file that the system refuses to open or read, with the system's own words.
     pub(super) fn io(path: &Path, verb: &str, cause: &io::Error) -> Self {
         Self::new(path, format!("cannot {verb}: {cause}"))
     }
@@ -33,7 +33,7 @@ impl ModelError {
 /// A result of reading a model's header.
 pub(super) type Result<T> = std::result::Result<T, ModelError>;
 
-/// Names what a file holds, and says what to do. The file's first bytes are not those of a GGUF.
+/// Names what a file holds whose first bytes are not those of a GGUF, and what to do.
 pub(super) fn instead_of_gguf(path: &Path) -> String {
     let found = Found::look(path);
     let what = match found {

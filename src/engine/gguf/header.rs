@@ -5,8 +5,9 @@ use std::path::Path;
 use kl_formats::{GgmlType, TokenizerIdentity, hex};
 use sha2::{Digest, Sha256};
 
-use super::cursor::{Cursor, sample_sha256};
+use super::cursor::Cursor;
 use super::error::{Result, instead_of_gguf};
+use super::samples::sample_sha256;
 use super::{Gguf, Tensor, Value};
 
 /// The file's first bytes.
@@ -128,8 +129,9 @@ fn number(cursor: &mut Cursor, kind: u32) -> Result<Option<i128>> {
     let unsigned = u64::from_le_bytes(bytes);
     let above = 64 - 8 * n_bytes as u32;
     Ok(match kind {
+        // f32 and f64.
         6 | 12 => None,
-        // Of 8, 16, 32 and 64 bits.
+        // Signed, of 8, 16, 32 and 64 bits.
         1 | 3 | 5 | 11 => Some(((unsigned << above) as i64 >> above).into()),
         _ => Some(unsigned.into()),
     })
@@ -239,7 +241,7 @@ fn tensors(cursor: &mut Cursor, n: u64, alignment: Option<i128>) -> Result<Vec<T
     Ok(tensors)
 }
 
-/// Reads an info; its offset is from the start of all data.
+/// Reads an info; its offset counts from the start of all tensors' data.
 fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     let name = cursor.name(MAX_NAME_BYTES)?;
     let fault = |cursor: &Cursor, what: &str| cursor.corrupt(format!("tensor {name:?} {what}"));
@@ -258,7 +260,7 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
     // deepseek4's table from tokens to experts is the one weight of integers.
     let is_weight = name.ends_with(".weight") && !name.contains("tid2eid");
     if is_weight && kind.is_some_and(|kind| !kind.is_for_weights) {
-        // ggml calls a kernel that is not there.
+        // ggml would call a kernel that does not exist.
         let what = "is a weight of a type that llama.cpp cannot multiply";
         return Err(fault(cursor, what));
     }
@@ -268,7 +270,7 @@ fn tensor(cursor: &mut Cursor) -> Result<Tensor> {
             return Err(fault(cursor, &what));
         }
         (Some(kind), Some(elements)) => kind.bytes(elements),
-        // Types that are unknown here are left to llama.cpp: at least one byte.
+        // Types that are unknown here are left to llama.cpp: such data has at least one byte.
         (None, Some(elements)) => Some(elements.min(1)),
         (_, None) => None,
     };

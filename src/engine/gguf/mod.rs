@@ -1,4 +1,4 @@
-//! A model's header, read without llama.cpp: a bounded look that ends in a clear error where
+//! Reads a model's header without llama.cpp, in bounded memory, and returns a clear error where
 //! llama.cpp would abort, or load for minutes before it fails.
 //!
 //! The layout is that of ggml's `docs/gguf.md`: magic, version, counts, key-value pairs, tensor
@@ -24,6 +24,7 @@
 mod cursor;
 mod error;
 mod header;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +47,7 @@ pub struct Gguf {
     pub file_bytes: u64,
     /// The tokenizer, if the file has a tokenizer model and a list of tokens.
     pub tokenizer: Option<TokenizerIdentity>,
-    /// Tokens at the vocabulary's end that are marked unused: they pad it to a round size.
+    /// The number of tokens at the vocabulary's end that are marked unused: they pad it to a round size.
     pub n_padding: u32,
     /// The tensors of all files.
     pub tensors: Vec<Tensor>,
@@ -56,17 +57,17 @@ pub struct Gguf {
     /// SHA-256 (hex) of 64 samples of 4 KiB spread over the file, which tells apart models with the
     /// same header; of a split model, of the parts' own hashes (hex), one after the other.
     pub sample_sha256: String,
-    /// Numbers and strings of the first file by their keys.
+    /// The first file's values by their keys, without lists and fractions.
     pairs: HashMap<String, Value>,
 }
 
-/// A value of a key that is not a list.
+/// A key's value, unless that is a list or a number with a fraction.
 #[derive(Debug)]
 enum Value {
     /// An integer, or a bool as 0 or 1.
     Number(i128),
     Text(String),
-    /// A string that was not kept, by its bytes.
+    /// The length in bytes of a string that is too long to keep.
     Long(u64),
 }
 
@@ -86,8 +87,8 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
-/// Reads a model's header, and checks that its tensors lie within the file; of the first part of a
-/// split one, those of all parts.
+/// Reads a model's header, and checks that its tensors lie within the file. Given the first part of a
+/// split model, it reads the headers of all parts.
 ///
 /// # Errors
 /// A file that cannot be read, or is not a whole GGUF of a version that is known; a part that is not the
@@ -129,8 +130,8 @@ pub fn read(path: &Path) -> Result<Gguf> {
     Ok(model)
 }
 
-/// The path of a part, counted from 1, beside the first one: `llama_split_path` in llama.cpp's
-/// `llama.cpp`.
+/// The path of a part, counted from 1, in the folder of the first one: `llama_split_path` in
+/// llama.cpp's `llama.cpp`.
 fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
     let name = first.file_name().and_then(|name| name.to_str());
     let prefix = name.and_then(|name| name.strip_suffix(&format!("-00001-of-{count:05}.gguf")));
@@ -144,7 +145,7 @@ fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
 }
 
 impl Gguf {
-    /// The model, as far as its header shows it.
+    /// Identifies the model, as far as its header does.
     #[must_use]
     pub fn identity(&self) -> ModelIdentity {
         let path = self.files.first().map_or(Path::new(""), PathBuf::as_path);
@@ -164,7 +165,7 @@ impl Gguf {
         self.text("general.architecture")
     }
 
-    /// The string of a key, unless it is longer than any name.
+    /// The string of a key, unless it was too long to keep.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.pairs.get(key)? {
@@ -173,7 +174,7 @@ impl Gguf {
         }
     }
 
-    /// Bytes of the string of a key.
+    /// The length in bytes of a key's string.
     #[must_use]
     pub fn text_bytes(&self, key: &str) -> Option<u64> {
         match self.pairs.get(key)? {
@@ -192,17 +193,17 @@ impl Gguf {
         }
     }
 
-    /// The same of `<architecture>.<what>`.
+    /// The [`number`](Self::number) of the key `<architecture>.<name>`.
     #[must_use]
-    pub fn own_number(&self, what: &str) -> Option<i128> {
-        self.number(&format!("{}.{what}", self.architecture()?))
+    pub fn own_number(&self, name: &str) -> Option<i128> {
+        self.number(&format!("{}.{name}", self.architecture()?))
     }
 
-    /// `general.file_type` (`llama_ftype` in `llama.h`) by the name of llama-quantize; a number where
-    /// it is not known here.
+    /// `general.file_type` (`llama_ftype` in `llama.h`), by llama-quantize's name if that is known here,
+    /// else as a number.
     #[must_use]
     pub fn file_type(&self) -> Option<String> {
-        /// Added where the type was not recorded but guessed (`LLAMA_FTYPE_GUESSED`).
+        /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
         let number = self.number("general.file_type")?;
         let mut known = FILE_TYPES.into_iter();
@@ -210,7 +211,7 @@ impl Gguf {
         Some(known.map_or_else(|| number.to_string(), |(_, name)| name.to_owned()))
     }
 
-    /// `tokenizer.ggml.pre`, which says how a text is split before its pieces are merged.
+    /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
     #[must_use]
     pub fn pre_tokenizer(&self) -> Option<&str> {
         let name = self.text("tokenizer.ggml.pre");
@@ -258,7 +259,7 @@ impl Gguf {
 }
 
 impl Tensor {
-    /// Elements.
+    /// The number of its elements.
     #[must_use]
     pub fn n_params(&self) -> u64 {
         // The header's reader has refused a product past 2^64.
@@ -266,7 +267,7 @@ impl Tensor {
     }
 }
 
-/// The kinds of quantized files.
+/// The kinds of quantized files: `llama_ftype` and llama-quantize's name.
 const FILE_TYPES: [(i128, &str); 35] = [
     (0, "F32"),
     (1, "F16"),
