@@ -59,7 +59,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         n_ctx,
         calls,
         threads: num_cpus::get_physical() as u32,
-        states: how.is_some(),
+        shows_states: how.is_some(),
         ..ContextOptions::default()
     })?;
     let tokens = model.tokenize(&text, false)?;
@@ -75,7 +75,7 @@ fn run(args: &[String]) -> Result<u64, Box<dyn std::error::Error>> {
         let wants_rows = how.is_none_or(|how| how == "states+logits");
         let mut start = Some(0);
         while let Some(at) = start {
-            let outputs = decoder.step(window, at, wants_rows)?;
+            let outputs = decoder.decode_call(window, at, wants_rows)?;
             rows += outputs.groups.iter().sum::<usize>() as u64;
             start = outputs.next;
         }

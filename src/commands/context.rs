@@ -60,7 +60,7 @@ pub fn context_options(
         flash_attn: run.flash_attn.or(precedent.flash_attn).unwrap_or_default(),
         type_k: run.type_k,
         type_v: run.type_v,
-        states: false,
+        shows_states: false,
     }
 }
 

@@ -8,7 +8,7 @@ use super::cpu;
 use super::observer::{Event, Watch};
 use super::settings::RunSettings;
 use crate::engine::{
-    Device, Engine, EngineError, GpuLayers, Model, ModelOptions, Room, lock_has_failed,
+    Device, Engine, EngineError, GpuLayers, Model, ModelOptions, Room, mlock_has_failed,
 };
 use crate::report::Warning;
 
@@ -101,7 +101,7 @@ pub fn load<'e, E: Engine>(
         }
         watch.event(&Event::Plan("layers", &text));
     }
-    if run.model.use_mlock && lock_has_failed() {
+    if run.model.use_mlock && mlock_has_failed() {
         watch.warn(Warning::NotLocked);
     }
     Ok(model)

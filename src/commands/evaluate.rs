@@ -252,7 +252,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         let room = || Room {
             context: largest_context(run, Some(reference.about().n_ctx), precedent),
             n_contexts: run.n_contexts(true),
-            beside: None,
+            second_model: None,
         };
         let model: E::Model<'e> = load(self.engine, path, run, room, watch)?;
         let facts = model.facts();
@@ -300,7 +300,7 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
         reference.set_bos(facts.bos());
         let device = DeviceClock::default();
         let head =
-            |states: &States, section: &mut dyn Read| model.head(states, section, run.threads);
+            |states: &States, section: &mut dyn Read| model.load_head(states, section, run.threads);
         let mut rows = open_rows(reference, head, watch)?;
         let ref_is_offloaded = ref_model.is_some_and(|of| of.model.facts().is_offloaded);
         let computes_reference = match &rows.here {

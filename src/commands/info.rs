@@ -73,7 +73,7 @@ fn of_model(path: &Path) -> Result<Info> {
     Ok(Info {
         kind: "model".to_owned(),
         file_bytes: header.file_bytes,
-        n_ctx: number(header.own_number("context_length")).unwrap_or(0),
+        n_ctx: number(header.architecture_number("context_length")).unwrap_or(0),
         n_vocab: tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.n_tokens),
         add_bos: token("add_bos_token").map(|n| n != 0),
         gguf: Some(GgufInfo {

@@ -13,7 +13,7 @@ use super::devices;
 use super::input;
 use super::observer::{Event, Watch};
 use super::settings::{EvaluateSettings, ReferenceModel};
-use crate::engine::{Beside, ContextOptions, Engine, EngineError, GpuLayers, Model, Room};
+use crate::engine::{ContextOptions, Engine, EngineError, GpuLayers, Model, Room, SecondModel};
 use crate::input::Selection;
 use crate::report::number::{bytes, count};
 
@@ -84,7 +84,7 @@ fn room(settings: &ReferenceModel, evaluation: &EvaluateSettings, engine: &impl 
     Room {
         context: context(&settings.run),
         n_contexts: evaluation.run.n_contexts(true),
-        beside: largest.filter(|_| is_beside).map(|path| Beside {
+        second_model: largest.filter(|_| is_beside).map(|path| SecondModel {
             path: path.clone(),
             n_gpu_layers: evaluated.model.n_gpu_layers,
             context: context(evaluated),

@@ -15,12 +15,12 @@ pub struct Device {
     /// Bytes of its memory.
     pub memory_total: u64,
     /// The instructions that its backend was compiled to use, such as `AVX2`; empty if the backend
-    /// does not say.
+    /// does not list them.
     pub features: Vec<String>,
 }
 
 impl Device {
-    /// Returns true if its backend was compiled to use something, such as `AVX2`.
+    /// Returns true if its backend was compiled to use this instruction set, such as `AVX2`.
     #[must_use]
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature == name)
@@ -49,8 +49,8 @@ impl DeviceKind {
     }
 }
 
-/// The name and what it is, as headers record them: `CUDA0 (NVIDIA H200)`. Of a server's device no
-/// address: it would be published with the file, and be another when the run is resumed.
+/// The name and the description, as headers record them: `CUDA0 (NVIDIA H200)`. A server's address is
+/// left out: it would be published with the file, and may change before the run is resumed.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {

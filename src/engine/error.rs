@@ -13,7 +13,7 @@ pub enum EngineError {
     Model(#[from] ModelError),
     /// Rows of the model cannot be computed from its hidden states.
     #[error("{path}: hidden states cannot stand for its logits: {what}: use --encoding u16", path = .path.display())]
-    Head {
+    NoStates {
         /// The model's file.
         path: PathBuf,
         /// The operation that `kl` cannot repeat, and the architecture that has it.
@@ -25,8 +25,8 @@ pub enum EngineError {
     /// The head of stored hidden states cannot be read.
     #[error("the head of its hidden states cannot be read: {0}")]
     ReadHead(io::Error),
-    /// A device, a server, a flag or a text cannot be used, with whatever model: what is wrong, and
-    /// what to do.
+    /// A device, a server, a flag or a text cannot be used with any model: what is wrong, and what to
+    /// do.
     #[error("{0}")]
     Setup(String),
 }

@@ -1,20 +1,21 @@
-//! The machine's memory, as far as the system tells.
+//! The machine's memory, as Linux reports it.
 
 use std::fs;
 
-/// Bytes of memory that a program could take now without swapping; `None` on others than Linux.
+/// Bytes of memory that a program could take now without swapping; `None` on other systems than
+/// Linux.
 #[must_use]
 pub fn available() -> Option<u64> {
     read("MemAvailable:")
 }
 
-/// Bytes of all memory; `None` on others than Linux.
+/// Bytes of all memory; `None` on other systems than Linux.
 #[must_use]
 pub fn total() -> Option<u64> {
     read("MemTotal:")
 }
 
-/// Bytes of swap space; `None` on others than Linux.
+/// Bytes of swap space; `None` on other systems than Linux.
 #[must_use]
 pub fn swap() -> Option<u64> {
     read("SwapTotal:")

@@ -1,40 +1,38 @@
 //! The only place that names llama.cpp: load a model, tokenize, decode, hand out rows of logits.
 //! It knows nothing of KL.
 //!
-//! The rest of the program sees three small traits: an [`Engine`] loads a [`Model`], which states
-//! its [`ModelFacts`], and a [`Decoder`] of that model gives rows of logits. [`LlamaCpp`] is the real
-//! engine; in tests `FakeEngine` needs no model, so that every command runs without one.
+//! The rest of the program sees a few traits: an [`Engine`] loads a [`Model`], which states its
+//! [`ModelFacts`] and names its [`Tokens`], and a [`Decoder`] of that model gives rows of logits, or the
+//! hidden states that they are computed from. A [`Head`] computes rows from hidden states that a
+//! reference has stored. [`LlamaCpp`] is the real engine; in tests `FakeEngine` needs no model, so that
+//! every command runs without one.
 
-mod abort;
+mod call;
 mod device;
 mod error;
 #[cfg(test)]
 mod fake;
 pub mod gguf;
 mod llama_cpp;
-mod log;
 pub mod memory;
 mod model_options;
 mod options;
 
-pub use abort::on_abort;
-use abort::while_loading;
+use call::{Call, top_token};
 pub use device::{Device, DeviceKind};
 pub use error::EngineError;
 #[cfg(test)]
-pub use fake::{Fake, FakeDecoder, FakeEngine, FakeModel, FakeStates};
-pub use llama_cpp::rpc::{connected as servers, on_wait};
-pub use llama_cpp::{LlamaCpp, LlamaCppDecoder, LlamaCppModel};
-use log::last_log_errors;
-pub use log::{follow_log, lock_has_failed};
+pub use fake::{FakeDecoder, FakeEngine, FakeModel, FakeStates};
+pub use llama_cpp::{
+    LlamaCpp, LlamaCppDecoder, LlamaCppModel, follow_log, mlock_has_failed, on_abort, on_wait,
+    servers,
+};
 pub use model_options::{
-    Beside, GpuLayers, ModelOptions, Room, SplitMode, TensorOverride, TensorSplit,
+    GpuLayers, ModelOptions, Room, SecondModel, SplitMode, TensorOverride, TensorSplit,
 };
 pub use options::{CacheType, ContextOptions, FlashAttention, default_batch, default_calls};
 
-use std::cmp::Ordering;
 use std::io::Read;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kl_formats::{Calls, ModelIdentity, States, TokenTexts, TokenizerIdentity, WindowSpec};
@@ -53,10 +51,10 @@ pub trait Engine {
     fn version(&self) -> String;
 
     /// Connects to servers of ggml's RPC backend, each `HOST:PORT`, and adds their devices, in this
-    /// order: `RPC0`, `RPC1`. To be called before the first model is loaded.
+    /// order: `RPC0`, `RPC1`. Call it before the first model is loaded.
     ///
     /// # Errors
-    /// An address that is none, or a server that does not answer or is of another version.
+    /// An address that is not `HOST:PORT`, or a server that does not answer or is of another version.
     fn add_servers(&self, endpoints: &[String]) -> Result<(), EngineError>;
 
     /// The names of the backends that were compiled in or loaded.
@@ -79,8 +77,8 @@ pub trait Engine {
         Ok(self.devices()?.iter().any(|device| device.kind.is_gpu()))
     }
 
-    /// Checks, without loading it, that a file is a whole causal language model, and returns which
-    /// one: of a split model, all its files are the model's.
+    /// Checks, without loading it, that a file is a whole causal language model, and identifies it.
+    /// A split model is given by its first file; the others are checked too.
     ///
     /// # Errors
     /// What is wrong with the file.
@@ -92,13 +90,13 @@ pub trait Engine {
     /// What [`inspect`](Self::inspect) finds, or why the engine refuses the model.
     fn load(&self, path: &Path, options: &ModelOptions) -> Result<Self::Model<'_>, EngineError>;
 
-    /// Prepares the head of stored states on the CPU. `section` gives its matrix, then the values of
-    /// its steps.
+    /// Loads the head of stored states to the CPU. `section` gives its matrix, then the values of its
+    /// steps.
     ///
     /// # Errors
     /// A section that cannot be read or does not hold what `states` describes, a type that the
     /// engine does not know, or not enough memory.
-    fn head(
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,
@@ -106,7 +104,7 @@ pub trait Engine {
     ) -> Result<Box<dyn Head + '_>, EngineError>;
 }
 
-/// The tokens of a vocabulary, one by one.
+/// A vocabulary: the text of each token, and of several.
 pub trait Tokens {
     /// The bytes of a token's text, of a special token its name; `None` outside the vocabulary.
     fn token_bytes(&self, token: u32) -> Option<Vec<u8>>;
@@ -132,7 +130,7 @@ pub struct ModelFacts {
     pub path: PathBuf,
     /// The name, sizes and hashes that identify this model in files and reports.
     pub identity: ModelIdentity,
-    /// Tells its vocabulary apart from others of the same size; `None` if unknown.
+    /// Distinguishes its vocabulary from others of the same size; `None` if unknown.
     pub tokenizer: Option<TokenizerIdentity>,
     /// True if its file leaves open how a text is split before its pieces are merged into tokens.
     pub lacks_pre_tokenizer: bool,
@@ -142,14 +140,14 @@ pub struct ModelFacts {
     pub n_used_vocab: u32,
     /// The context length that the model was trained on, if its file records it.
     pub n_ctx_train: Option<u32>,
-    /// Positions of which the model has learned a vector; `None` if it computes them.
+    /// The number of positions that the model has learned a vector for; `None` if it computes them.
     pub n_positions: Option<u64>,
     /// False for a purely recurrent model, which has no KV cache.
     pub has_attention: bool,
     /// True if a call can decode several windows, each as a sequence of its own: not where a layer
     /// is recurrent.
     pub can_decode_together: bool,
-    /// The vocabulary's BOS.
+    /// The vocabulary's BOS, if it has one.
     pub bos_token: Option<u32>,
     /// True if the model wants windows to start with its BOS.
     pub add_bos: bool,
@@ -193,7 +191,7 @@ impl ModelFacts {
 
 /// A loaded model: facts, a tokenizer, and decoders that run it.
 pub trait Model: Tokens {
-    /// A decoder that runs this model: one of its contexts.
+    /// A context of this model.
     type Decoder<'m>: Decoder + Send
     where
         Self: 'm;
@@ -214,42 +212,42 @@ pub trait Model: Tokens {
     /// Not enough memory, or options that do not go together.
     fn decoder(&self, options: &ContextOptions) -> Result<Self::Decoder<'_>, EngineError>;
 
-    /// Describes the hidden states of a context that decodes in `calls`, as f32 numbers and
-    /// unchecked, and what makes rows of them, which decoding one token shows. The hash of the head
-    /// is [`head_sha256`](Self::head_sha256), and empty here.
+    /// Describes the hidden states of a context that decodes in `calls`, and the head and the steps
+    /// that compute rows from them: the graph of one decoded token shows these. The states are f32, the
+    /// check is empty, and so is the head's hash, which [`head_sha256`](Self::head_sha256) computes.
     ///
     /// # Errors
-    /// Why it cannot be decoded, or what follows the head that `kl` cannot repeat.
-    fn states(&self, calls: Calls) -> Result<States, EngineError>;
+    /// Why the token cannot be decoded, or an operation after the head that `kl` cannot repeat.
+    fn describe_states(&self, calls: Calls) -> Result<States, EngineError>;
 
-    /// The SHA-256 (hex) of the head's matrix, all of which is read for it, once.
+    /// The SHA-256 (hex) of the head's matrix as it stands in the model's file. The first call reads
+    /// all of it.
     ///
     /// # Errors
-    /// Those of [`states`](Self::states), or a file that cannot be read.
+    /// Those of [`describe_states`](Self::describe_states), or a file that cannot be read.
     fn head_sha256(&self) -> Result<String, EngineError>;
 
-    /// Reads the head's matrix as it stands in the model's file, then the values of the steps that
-    /// follow the product, f32.
+    /// Opens the section of a reference that holds the head: the matrix as it stands in the model's
+    /// file, then the values of the steps that follow the product, f32.
     ///
     /// # Errors
-    /// Those of [`states`](Self::states), or a file that cannot be opened.
+    /// Those of [`describe_states`](Self::describe_states), or a file that cannot be opened.
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError>;
 
-    /// Prepares the head of stored states on the device that computes this model's own. `section`
-    /// gives its matrix, then the values of its steps; where the matrix is this model's own too, the
-    /// model's is used.
+    /// Loads the head of stored states to the device that computes this model's own. `section` gives
+    /// its matrix, then the values of its steps. If this model has the same matrix, its own is used.
     ///
     /// # Errors
-    /// Those of [`Engine::head`].
-    fn head(
+    /// Those of [`Engine::load_head`].
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
 
-    /// Drops the last model of a program, which may skip work that the system does faster when the
-    /// process ends.
+    /// Drops the last model before the process ends. It may leave freeing memory to the system, which
+    /// is faster at it.
     fn drop_last(self)
     where
         Self: Sized,
@@ -257,42 +255,41 @@ pub trait Model: Tokens {
     }
 }
 
-/// A model's context: decodes windows, and can continue a text.
+/// A context of a model: decodes windows, and can continue a text.
 pub trait Decoder {
     /// Entries in a row.
     fn n_vocab(&self) -> usize;
 
-    /// Runs one decode call: the tokens of a window from position `start` on, after those before
-    /// it, which have been decoded by the call before; `start` 0 empties the context first. A context
-    /// that shows hidden states ([`ContextOptions::states`]) does not compute rows that are not
-    /// wanted, where that can be avoided.
+    /// Runs the decode call of a window that starts at position `start`: 0, which empties the context
+    /// first, or [`Outputs::next`] of the call before. If rows are not wanted, a context that shows
+    /// hidden states ([`ContextOptions::shows_states`]) leaves them out, where the model's graph allows
+    /// it.
     ///
     /// # Errors
-    /// Why the model cannot decode, or shows no states.
-    fn step(
+    /// Why the model cannot decode, or its states cannot be shown.
+    fn decode_call(
         &mut self,
         window: &WindowSpec,
         start: usize,
         wants_rows: bool,
     ) -> Result<Outputs<'_>, EngineError>;
 
-    /// Returns the number of these windows, from the first on, that one call decodes: as many whole
-    /// ones as it holds.
+    /// Returns the number of these windows, from the first on, that one decode call holds as a whole.
     fn n_together(&self, windows: &[&WindowSpec]) -> usize;
 
-    /// Runs that many whole windows in one decode call, each as a sequence of its own, and returns the
-    /// rows of their scored positions, one window's after the other's.
+    /// Runs these windows in one decode call, each as a sequence of its own, and returns the rows of
+    /// their scored positions, one window's after the other's. There must not be more windows than
+    /// [`n_together`](Self::n_together) returns.
     ///
     /// # Errors
     /// Why the model cannot decode.
     fn decode_together(&mut self, windows: &[&WindowSpec]) -> Result<Vec<&[f32]>, EngineError>;
 
-    /// Appends `n` tokens to those of `window`, which holds at least one: each is the most probable next
-    /// token, the first of equals. EOS ends nothing. `on_token` is called after each token.
+    /// Appends `n` tokens to those of `window`, which holds at least one: each is the top token, the
+    /// first of equals. It does not stop at EOS. `on_token` is called after each token.
     ///
     /// # Errors
-    /// Why the model cannot decode, a row without a most probable token, or what `on_token`
-    /// returned.
+    /// Why the model cannot decode, a row without a top token, or what `on_token` returned.
     fn extend<E: From<EngineError>>(
         &mut self,
         window: &mut WindowSpec,
@@ -312,104 +309,35 @@ pub struct Outputs<'a> {
     pub rows: Vec<&'a [f32]>,
     /// The hidden states, n x n_embd, of a context that shows them.
     pub states: Vec<f32>,
-    /// The number of positions in each physical batch, without batches that hold none: the model
-    /// computed the rows of each by one product.
+    /// The number of scored positions in each physical batch, without batches that hold none. The
+    /// model computed the rows of each by one product.
     pub groups: Vec<usize>,
 }
 
-/// The output head of a model, ready to compute rows of logits from hidden states: one product, then
-/// the steps that follow it in some architectures.
+/// The output head of a model, ready to compute rows of logits from hidden states: a matrix that they
+/// are multiplied with, and the steps that follow in some architectures.
 pub trait Head: Send {
-    /// The rows of `states`, n x n_embd: n x n_vocab logits, valid until the next call. Kernels sum
-    /// in another order for another n: to the bit, rows are the model's where n is the number of
-    /// states that its own physical batch had.
+    /// Computes the rows of `states`, n x n_embd: n x n_vocab logits, valid until the next call.
+    /// Kernels sum in another order for another n, so rows equal the model's to the bit only if n is
+    /// the number of scored positions in its own physical batch ([`Outputs::groups`]).
     ///
     /// # Errors
-    /// A number of states that is not whole, or why the device cannot compute them.
+    /// A number of states that is not whole, or why the device cannot compute the rows.
     fn rows(&mut self, states: &[f32]) -> Result<&[f32], EngineError>;
 
     /// Where the rows are computed: `CPU`, `CUDA0`.
     fn device(&self) -> String;
 
-    /// Returns true if it uses the matrix of a loaded model, and so has no memory of its own for
-    /// one.
+    /// Returns true if it uses the matrix of a loaded model, and has no copy of its own.
     fn is_shared(&self) -> bool;
-}
-
-/// A decode call of a window.
-struct Call {
-    positions: Range<usize>,
-    /// The first scored position of the window.
-    scored_start: usize,
-    /// Where the next call starts; `None` after the last scored position: nothing after that can
-    /// change a row.
-    next: Option<usize>,
-}
-
-impl Call {
-    /// The call of a window that starts at `start`.
-    fn of(window: &WindowSpec, calls: Calls, start: usize) -> Self {
-        let scored_start = window.first_scored as usize;
-        let scored_end = scored_start + window.n_rows as usize;
-        let end = match start < scored_end {
-            true => calls.call(window.n_decoded(), start as u64).end as usize,
-            false => start,
-        };
-        Self {
-            positions: start..end,
-            scored_start,
-            next: (end < scored_end).then_some(end),
-        }
-    }
-
-    /// Counts the scored positions in each physical batch, without batches that hold none.
-    fn groups(&self, window: &WindowSpec, calls: Calls) -> Vec<usize> {
-        let start = self.positions.start.max(self.scored_start) as u64;
-        let end = self.positions.end as u64;
-        let n_scored =
-            |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
-        let batches = calls.batches(window.n_decoded()).map(n_scored);
-        batches.filter(|&n| n > 0).map(|n| n as usize).collect()
-    }
-}
-
-/// The entry with the largest logit, the first of equals; `None` where a row holds a NaN or has no
-/// finite maximum.
-fn top_token(row: &[f32]) -> Option<u32> {
-    if row.iter().any(|logit| logit.is_nan()) {
-        return None;
-    }
-    // The last of equals from the end is the first.
-    let entries = row.iter().enumerate().rev();
-    let (entry, most) =
-        entries.max_by(|(_, a), (_, b)| a.partial_cmp(b).unwrap_or(Ordering::Equal))?;
-    most.is_finite().then_some(entry as u32)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::top_token;
-
     #[test]
     fn the_version_is_the_locked_one() {
         let (name, version) = super::LLAMA_CPP_VERSION.split_once(' ').unwrap();
         let entry = format!("name = \"{name}\"\nversion = \"{version}\"");
         assert!(include_str!("../../Cargo.lock").contains(&entry));
-    }
-
-    #[test]
-    fn the_top_token_is_the_first_of_equals() {
-        let infinity = f32::INFINITY;
-        for (row, best) in [
-            (&[1.0, 3.0, 3.0, 2.0][..], Some(1)),
-            (&[-infinity, -5.0], Some(1)),
-            (&[-infinity, -infinity], None),
-            (&[1.0, infinity], None),
-            (&[1.0, f32::NAN], None),
-            (&[f32::NAN, 1.0], None),
-            (&[], None),
-        ] {
-            assert_eq!(top_token(row), best, "{row:?}");
-        }
     }
 }

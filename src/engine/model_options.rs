@@ -13,7 +13,7 @@ use super::ContextOptions;
 pub struct ModelOptions {
     /// Layers to offload.
     pub n_gpu_layers: GpuLayers,
-    /// The room that must stay beside the model's weights for [`GpuLayers::Auto`]; else unused.
+    /// The room that must stay besides the model's weights: only [`GpuLayers::Auto`] uses it.
     pub room: Option<Box<Room>>,
     /// The mode in which layers are split between several devices.
     pub split_mode: Option<SplitMode>,
@@ -55,15 +55,14 @@ impl ModelOptions {
         all
     }
 
-    /// Returns true if all weights lie where an accelerator computes, of a model with `n_layers`
-    /// layers.
+    /// Returns true if all weights of a model with `n_layers` layers are certain to lie where an
+    /// accelerator computes: any override may move some to the CPU.
     pub(super) fn offloads_all(&self, n_layers: u32) -> bool {
         let has_all = matches!(self.n_gpu_layers, GpuLayers::Count(n) if n >= n_layers);
         has_all && self.tensor_overrides.is_empty() && self.n_cpu_moe == 0
     }
 
-    /// The flags that move weights or work between the devices from where llama.cpp would have them,
-    /// each with its value. `-ngl` and `-dev` are not among them.
+    /// The flags that move weights or work from where llama.cpp would put them, each with its value. `-ngl` and `-dev` are not among them.
     #[must_use]
     pub fn placement(&self) -> Vec<String> {
         let overrides = self.tensor_overrides.iter().map(ToString::to_string);
@@ -98,7 +97,7 @@ pub enum GpuLayers {
     Count(u32),
     /// All.
     All,
-    /// As many as fit in the free memory of the devices, and of one layer what fits.
+    /// As many as fit in the free memory of the devices, and the part that fits of one more layer.
     Auto,
 }
 
@@ -116,7 +115,7 @@ impl FromStr for GpuLayers {
             // llama.cpp's -1 has meant all for years; since it has `auto`, it means that.
             "all" | "-1" => Ok(Self::All),
             "auto" => Ok(Self::Auto),
-            // llama.cpp holds it as a signed 32-bit number.
+            // llama.cpp's number is a signed one of 32 bits.
             number => match number.parse::<i32>().map(u32::try_from) {
                 Ok(Ok(n)) => Ok(Self::Count(n)),
                 _ => Err("expected a number up to 2147483647, all or auto"),
@@ -135,8 +134,8 @@ impl fmt::Display for GpuLayers {
     }
 }
 
-/// The contexts and the model that are to fit in the memory of the devices beside a model's
-/// weights.
+/// The room that must stay in the memory of the devices besides a model's weights: for its contexts,
+/// and for a second model.
 #[derive(Debug, Clone)]
 pub struct Room {
     /// The model's contexts.
@@ -144,12 +143,12 @@ pub struct Room {
     /// The number of contexts that there will be.
     pub n_contexts: u32,
     /// A model that will be loaded later, with as many contexts.
-    pub beside: Option<Beside>,
+    pub second_model: Option<SecondModel>,
 }
 
-/// A model that will lie on the same devices as another.
+/// A model that will be loaded to the same devices as another.
 #[derive(Debug, Clone)]
-pub struct Beside {
+pub struct SecondModel {
     /// Its file.
     pub path: PathBuf,
     /// The number of its layers that will be offloaded; [`GpuLayers::Auto`] counts as all.

@@ -12,10 +12,10 @@ use kl_formats::{Calls, GgmlType};
 pub struct ContextOptions {
     /// Tokens in a window.
     pub n_ctx: u32,
-    /// The rule by which a window is split into decode calls. A call's tokens are also the most rows of
-    /// logits in memory.
+    /// The rule by which a window is split into decode calls. Memory holds the rows of one call at
+    /// most.
     pub calls: Calls,
-    /// Most windows that a call decodes, each as a sequence of its own; 0 is 1.
+    /// Most windows that a call decodes, each as a sequence of its own; 0 means 1.
     pub n_seq: u32,
     /// Decode threads.
     pub threads: u32,
@@ -25,8 +25,8 @@ pub struct ContextOptions {
     pub type_k: CacheType,
     /// Type of the V cache.
     pub type_v: CacheType,
-    /// True if the context shows hidden states, for [`super::Decoder::step`].
-    pub states: bool,
+    /// True if the context shows hidden states, for [`super::Decoder::decode_call`].
+    pub shows_states: bool,
 }
 
 /// Most bytes for llama.cpp's output buffer: 128 rows of 128k entries.
@@ -41,7 +41,7 @@ pub fn default_batch(n_vocab: u32) -> u32 {
     rows.min(MAX_DEFAULT_BATCH) as u32
 }
 
-/// The default where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
+/// The default rule where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
 /// [`default_batch`] tokens.
 #[must_use]
 pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
@@ -62,16 +62,6 @@ pub enum FlashAttention {
     #[default]
     #[value(alias = "-1")]
     Auto,
-}
-
-impl FlashAttention {
-    pub(super) fn policy(self) -> llama_cpp_sys_2::llama_flash_attn_type {
-        match self {
-            Self::Auto => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            Self::On => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            Self::Off => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        }
-    }
 }
 
 /// A type of the K or V cache, by ggml's number.

@@ -126,7 +126,7 @@ impl<'r, 'h> Computed<'r, 'h> {
         let context = self.context.as_mut().ok_or(Error::WorkerLost)?;
         while let Some(start) = self.start {
             let call = begin();
-            let outputs = context.step(spec, start, true)?;
+            let outputs = context.decode_call(spec, start, true)?;
             drop(call);
             let before = self.end;
             (self.start, self.end) = (outputs.next, before + outputs.rows.len());

@@ -65,7 +65,7 @@ impl<D: Decoder> LogitSource for D {
     ) -> Result<(), Error> {
         let mut start = Some(0);
         while let Some(at) = start {
-            let outputs = self.step(window, at, true)?;
+            let outputs = self.decode_call(window, at, true)?;
             sink(&outputs.rows)?;
             start = outputs.next;
         }

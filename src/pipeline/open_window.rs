@@ -243,7 +243,8 @@ mod tests {
         let rows = Rows::Blocks(Box::new(Together::default()));
         let reference = Reference::new(about, Some(entries), rows);
         let engine = FakeEngine::default();
-        let head = |states: &_, section: &mut dyn std::io::Read| engine.head(states, section, 1);
+        let head =
+            |states: &_, section: &mut dyn std::io::Read| engine.load_head(states, section, 1);
         let rows = ReferenceRows::open(reference, head).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
         let of_row = |i: usize, row: Row<'_>| (i, row.get(0));

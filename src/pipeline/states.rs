@@ -81,7 +81,7 @@ impl<'m> StateSource<'m> {
             let (window, mut position) = (spec.window, spec.first_scored);
             let (mut of_window, mut start) = (Vec::new(), Some(0));
             while let Some(at) = start {
-                let outputs = self.decoder.step(spec, at, true)?;
+                let outputs = self.decoder.decode_call(spec, at, true)?;
                 for (state_type, compared) in &mut left {
                     for row in self.check.compare(&outputs, *state_type)? {
                         *compared += row;
@@ -144,7 +144,7 @@ impl LogitSource for &mut StateSource<'_> {
         let to_check = call_to_check(window, self.states.calls);
         let (mut start, mut position) = (Some(0), window.first_scored as usize);
         while let Some(at) = start {
-            let outputs = self.decoder.step(window, at, at == to_check)?;
+            let outputs = self.decoder.decode_call(window, at, at == to_check)?;
             if at == to_check {
                 let started = Instant::now();
                 let rows = self.check.compare_some(&outputs, self.states.state_type)?;
@@ -337,7 +337,7 @@ mod tests {
                 is_equal: false,
             },
             threads: 1,
-            states: true,
+            shows_states: true,
             ..ContextOptions::default()
         };
         let windowing = Windowing {
@@ -348,7 +348,7 @@ mod tests {
         };
         let tokens: Vec<u32> = (0..135).map(|i| 1 + i % 100).collect();
         let windows = Plan::cut(&tokens, &windowing, Some(0)).windows;
-        let mut states = model.states(options.calls).unwrap();
+        let mut states = model.describe_states(options.calls).unwrap();
         states.head.sha256 = model.head_sha256().unwrap();
         states.state_type = Float::F16;
         let mut about = About::new(Kind::Kl, "", 16, 128);
@@ -358,7 +358,7 @@ mod tests {
         let section = || model.read_head().unwrap();
         writer.write_head(section(), &[]).unwrap();
         let failing = Box::new(Failing {
-            head: model.head(&states, &mut section(), 1).unwrap(),
+            head: model.load_head(&states, &mut section(), 1).unwrap(),
             after,
             error,
             rows: Vec::new(),
@@ -367,7 +367,7 @@ mod tests {
         let mut source = StateSource::new(decoder, failing, states, tolerance);
         let (mut known, mut start) = (Vec::new(), Some(0));
         while let Some(at) = start {
-            let outputs = source.decoder.step(&windows[0], at, false).unwrap();
+            let outputs = source.decoder.decode_call(&windows[0], at, false).unwrap();
             assert!(outputs.rows.is_empty());
             known.extend(outputs.states);
             start = outputs.next;

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kl_formats::{
-    About, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer,
+    About, Calls, Encoding, Header, Kind, Reference, Row, Target, TokenRecord, WindowSpec, Writer,
 };
 
 use super::*;
-use crate::engine::{Engine, Fake, FakeEngine};
+use crate::engine::{ContextOptions, Engine, FakeDecoder, FakeEngine};
 use crate::input::{Plan, ScoreFrom, Windowing};
 use crate::score::{RowPair, score};
 
@@ -35,12 +35,25 @@ fn plan(score: ScoreFrom) -> Plan {
     Plan::cut(&tokens, &windowing, Some(1))
 }
 
-fn fake(seed: u64, n_batch: usize) -> Fake {
-    Fake {
-        n_vocab: N_VOCAB,
-        n_batch,
-        seed,
-    }
+fn fake(seed: u64, n_batch: usize) -> FakeDecoder {
+    fake_with(N_VOCAB, seed, n_batch)
+}
+
+fn fake_with(n_vocab: usize, seed: u64, n_batch: usize) -> FakeDecoder {
+    let engine = FakeEngine {
+        n_vocab: n_vocab as u32,
+        ..FakeEngine::default()
+    };
+    let n_batch = n_batch as u32;
+    let options = ContextOptions {
+        calls: Calls {
+            n_batch,
+            n_ubatch: n_batch,
+            is_equal: false,
+        },
+        ..ContextOptions::default()
+    };
+    FakeDecoder::new(seed, &options, &engine, Path::new("fake"))
 }
 
 fn about(kind: Kind, plan: &Plan) -> About {
@@ -77,7 +90,10 @@ fn write_klpy(path: &Path, plan: &Plan) {
 fn open(path: &Path) -> ReferenceRows<'static> {
     let engine: &'static FakeEngine = Box::leak(Box::default());
     let reference = Reference::open(path).unwrap();
-    ReferenceRows::open(reference, |states, section| engine.head(states, section, 1)).unwrap()
+    ReferenceRows::open(reference, |states, section| {
+        engine.load_head(states, section, 1)
+    })
+    .unwrap()
 }
 
 fn read(path: &Path, seed: u64, n_batch: usize, max_rows: Option<u64>) -> Vec<TokenRecord> {
@@ -294,12 +310,7 @@ fn a_token_outside_the_vocabulary_is_located() {
     let path = folder.path().join("r");
     write_native(&path, &plan(ScoreFrom::All), Encoding::F32, 4, 4);
     let blocks = open(&path);
-    let small = Fake {
-        n_vocab: 5,
-        n_batch: 4,
-        seed: 1,
-    };
-    let make = || Ok(small.clone());
+    let make = || Ok(fake_with(5, 1, 4));
     let error = evaluate(sources(1, make), &blocks, NOTHING_MORE, |_| Ok(())).unwrap_err();
     assert!(
         error.to_string().starts_with("window 0, position 2"),

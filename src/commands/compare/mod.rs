@@ -103,8 +103,9 @@ fn compare_one<E: Engine + Sync>(
         watch,
     )?;
     drop(other);
-    let head =
-        |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
+    let head = |states: &States, section: &mut dyn Read| {
+        engine.load_head(states, section, settings.threads)
+    };
     let rows = open_rows(reference, head, watch)?;
     let has_tokens = pairs.iter().any(|pair| !pair.window.tokens.is_empty());
 

@@ -47,8 +47,9 @@ pub fn convert<E: Engine>(
     }
     watch.warn_all(losses.into_iter().map(Warning::ConversionLoss));
     let windows = &windows;
-    let head =
-        |states: &States, section: &mut dyn Read| engine.head(states, section, settings.threads);
+    let head = |states: &States, section: &mut dyn Read| {
+        engine.load_head(states, section, settings.threads)
+    };
     let rows = open_rows(reference, head, watch)?;
     let size = target.projected_bytes(&about, windows);
     check_free_space(output.path(), &settings.output, size)?;

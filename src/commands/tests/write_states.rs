@@ -58,7 +58,7 @@ impl Folder {
 
 fn of_states(reader: &NativeReader, states: &States, window: usize) -> Vec<Vec<u32>> {
     let engine = FakeEngine::default();
-    let mut head = engine.head(states, &mut reader.head(), 1).unwrap();
+    let mut head = engine.load_head(states, &mut reader.head(), 1).unwrap();
     let n_vocab = reader.header().n_vocab as usize;
     let entry = reader.window(window).unwrap().entry();
     let groups = states.groups(&entry);

@@ -72,7 +72,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// Describes this model's states as a header records them, but for the hash of its head and what
     /// the trial finds.
     fn states(&self) -> Result<States, EngineError> {
-        let mut states = self.model.states(self.state_options.calls)?;
+        let mut states = self.model.describe_states(self.state_options.calls)?;
         states.check.rows = trial::check_positions(&self.input.plan);
         Ok(states)
     }
@@ -170,7 +170,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
         let states = match self.states() {
             Ok(states) => states,
             // Its advice is what this does.
-            Err(EngineError::Head { what, .. }) => {
+            Err(EngineError::NoStates { what, .. }) => {
                 let why = format!("hidden states cannot stand for its logits: {what}");
                 return Ok(Err(why));
             }
@@ -228,7 +228,7 @@ impl<'m, M: Model + Sync> Choice<'m, '_, M> {
     /// Not enough memory, or a head that cannot be prepared.
     pub fn source(&self, states: States, encoding: Encoding) -> Result<StateSource<'m>> {
         let (mut section, threads) = (self.model.read_head()?, self.options.threads);
-        let head = self.model.head(&states, &mut *section, threads)?;
+        let head = self.model.load_head(&states, &mut *section, threads)?;
         let decoder = self.model.decoder(&self.state_options)?;
         let tolerance = trial::tolerance(encoding);
         Ok(StateSource::new(decoder, head, states, tolerance))

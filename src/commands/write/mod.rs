@@ -72,7 +72,7 @@ pub fn write<E: Engine>(
     let room = || Room {
         context: largest_context(&settings.run, settings.input.n_ctx(), precedent),
         n_contexts: settings.run.n_contexts(true),
-        beside: None,
+        second_model: None,
     };
     let model = devices::load(engine, &settings.model, &settings.run, room, watch)?;
     let in_chunks = settings.target == Target::LlamaCpp;
@@ -103,7 +103,7 @@ pub fn write<E: Engine>(
         input: &input,
         options,
         state_options: ContextOptions {
-            states: true,
+            shows_states: true,
             // Which states were multiplied together is known of each window by itself.
             ..context(decoding.one_by_one())
         },

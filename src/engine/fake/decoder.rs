@@ -8,66 +8,6 @@ use super::head::state_numbers;
 use super::row::{mix, row};
 use super::{FakeEngine, FakeStates};
 use crate::engine::{Call, ContextOptions, Decoder, EngineError, Outputs, top_token};
-use crate::pipeline::{Error, LogitSource};
-
-/// A source whose rows depend only on its seed and the tokens up to them, as a causal model's rows
-/// depend on its weights and those tokens.
-#[derive(Debug, Clone)]
-pub struct Fake {
-    /// Entries in a row.
-    pub n_vocab: usize,
-    /// Rows in a decode call.
-    pub n_batch: usize,
-    /// Stands for the weights: sources with the same seed are the same model.
-    pub seed: u64,
-}
-
-impl Fake {
-    /// The hash of all tokens, after one more.
-    fn after(state: u64, token: u32) -> u64 {
-        mix(state ^ u64::from(token))
-    }
-
-    /// The hash of all tokens up to each scored position of a call.
-    fn hashes(&self, window: &WindowSpec, call: &Call) -> Vec<u64> {
-        let mut state = self.seed;
-        let mut hashes = Vec::new();
-        for (position, &token) in window.tokens.iter().enumerate().take(call.positions.end) {
-            state = Self::after(state, token);
-            if position >= call.positions.start.max(call.scored_start) {
-                hashes.push(state);
-            }
-        }
-        hashes
-    }
-}
-
-impl LogitSource for Fake {
-    fn n_vocab(&self) -> usize {
-        self.n_vocab
-    }
-
-    fn decode(
-        &mut self,
-        window: &WindowSpec,
-        mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let n_batch = self.n_batch as u32;
-        let calls = Calls {
-            n_batch,
-            n_ubatch: n_batch,
-            is_equal: false,
-        };
-        let mut start = Some(0);
-        while let Some(at) = start {
-            let call = Call::of(window, calls, at);
-            let rows = rows_of(self.n_vocab, &self.hashes(window, &call));
-            sink(&slices(&rows))?;
-            start = call.next;
-        }
-        Ok(())
-    }
-}
 
 fn rows_of(n_vocab: usize, hashes: &[u64]) -> Vec<Vec<f32>> {
     let of_hash = |&hash: &u64| row(n_vocab, hash);
@@ -78,10 +18,18 @@ fn slices(rows: &[Vec<f32>]) -> Vec<&[f32]> {
     rows.iter().map(Vec::as_slice).collect()
 }
 
-/// A context of a [`super::FakeModel`].
-#[derive(Debug)]
+/// The hash of all tokens, after one more.
+fn after(state: u64, token: u32) -> u64 {
+    mix(state ^ u64::from(token))
+}
+
+/// A context of a [`super::FakeModel`]. Its rows depend only on the model's seed and the tokens up to
+/// them, as a causal model's rows depend on its weights and those tokens.
+#[derive(Debug, Clone)]
 pub struct FakeDecoder {
-    source: Fake,
+    n_vocab: usize,
+    /// Stands for the weights: contexts with the same seed are of the same model.
+    seed: u64,
     calls: Calls,
     /// Most windows of a call.
     n_seq: usize,
@@ -94,22 +42,32 @@ pub struct FakeDecoder {
 }
 
 impl FakeDecoder {
-    pub(super) fn new(
-        source: Fake,
-        options: &ContextOptions,
-        engine: &FakeEngine,
-        path: &Path,
-    ) -> Self {
+    /// A context of the model with this seed, which `engine` loaded from `path`.
+    pub fn new(seed: u64, options: &ContextOptions, engine: &FakeEngine, path: &Path) -> Self {
         Self {
-            source,
+            n_vocab: engine.n_vocab as usize,
+            seed,
             calls: options.calls,
             n_seq: options.n_seq.max(1) as usize,
-            shows_states: options.states,
+            shows_states: options.shows_states,
             states: engine.states,
             path: path.to_owned(),
             fails_at: engine.fails_at,
             rows: Vec::new(),
         }
+    }
+
+    /// The hash of all tokens up to each scored position of a call.
+    fn hashes(&self, window: &WindowSpec, call: &Call) -> Vec<u64> {
+        let mut state = self.seed;
+        let mut hashes = Vec::new();
+        for (position, &token) in window.tokens.iter().enumerate().take(call.positions.end) {
+            state = after(state, token);
+            if position >= call.positions.start.max(call.scored_start) {
+                hashes.push(state);
+            }
+        }
+        hashes
     }
 
     fn failed(&self, window: u32, position: usize, reason: &str) -> EngineError {
@@ -127,7 +85,7 @@ impl FakeDecoder {
 
 impl Decoder for FakeDecoder {
     fn n_vocab(&self) -> usize {
-        self.source.n_vocab
+        self.n_vocab
     }
 
     fn n_together(&self, windows: &[&WindowSpec]) -> usize {
@@ -139,7 +97,7 @@ impl Decoder for FakeDecoder {
         for window in windows {
             let mut start = Some(0);
             while let Some(at) = start {
-                start = self.step(window, at, true)?.next;
+                start = self.decode_call(window, at, true)?.next;
                 rows.append(&mut self.rows);
             }
         }
@@ -147,16 +105,16 @@ impl Decoder for FakeDecoder {
         Ok(slices(&self.rows))
     }
 
-    fn step(
+    fn decode_call(
         &mut self,
         window: &WindowSpec,
         start: usize,
         wants_rows: bool,
     ) -> Result<Outputs<'_>, EngineError> {
         let call = self.call(window, start)?;
-        let hashes = self.source.hashes(window, &call);
+        let hashes = self.hashes(window, &call);
         self.rows = match wants_rows {
-            true => rows_of(self.source.n_vocab, &hashes),
+            true => rows_of(self.n_vocab, &hashes),
             false => Vec::new(),
         };
         let shown = hashes.iter().filter(|_| self.shows_states);
@@ -179,12 +137,12 @@ impl Decoder for FakeDecoder {
         let tokens = &mut window.tokens;
         let mut state = tokens
             .iter()
-            .fold(self.source.seed, |state, &token| Fake::after(state, token));
+            .fold(self.seed, |state, &token| after(state, token));
         for _ in 0..n {
-            let row = row(self.source.n_vocab, state);
+            let row = row(self.n_vocab, state);
             let next = top_token(&row).unwrap_or_default();
             tokens.push(next);
-            state = Fake::after(state, next);
+            state = after(state, next);
             on_token()?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Rows computed from hidden states that are no more than the hash of all tokens.
+//! Computes rows from hidden states that are only the hash of all tokens.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,27 +12,27 @@ use crate::engine::{EngineError, Head};
 /// Numbers of a state: the bytes of a hash.
 pub(super) const N_EMBD: usize = 8;
 
-/// The number that [`FakeStates::Single`] adds to each number: half precision drops it from those
+/// The fraction that [`FakeStates::Single`] adds to each number: half precision loses it in numbers
 /// above 2.
 const FRACTION: f32 = 1.0 / 1024.0;
 
-/// The quality of the rows that can be computed from the hidden states of a fake model.
+/// The exactness of the rows that can be computed from the hidden states of a fake model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum FakeStates {
-    /// To the bit, from states in half precision too.
+    /// The model's own to the bit, from states in half precision too.
     #[default]
     Half,
-    /// To the bit from states in f32 alone.
+    /// The model's own to the bit, from states in f32 only.
     Single {
-        /// By how much a logit moves, at most, where its state was rounded.
+        /// The most that a logit moves if its state was rounded.
         error: f32,
     },
-    /// Not even from states in f32.
+    /// Never the model's own to the bit.
     Never {
-        /// By how much a logit moves, at most.
+        /// The most that a logit moves.
         error: f32,
     },
-    /// The steps that follow the head cannot be repeated.
+    /// None: an unknown operation follows the head.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ impl FakeStates {
         calls: Calls,
     ) -> Result<States, EngineError> {
         if self == Self::Unknown {
-            return Err(EngineError::Head {
+            return Err(EngineError::NoStates {
                 path: path.to_owned(),
                 what: "the operation FAKE follows the output head of fake models".to_owned(),
             });
@@ -92,12 +92,12 @@ pub(super) struct FakeHead {
 }
 
 impl FakeHead {
-    /// Reads a head; `model` is the head of the model that it is for.
+    /// Loads the head of stored states; `own` is the matrix of the loaded model, if there is one.
     pub(super) fn load(
         engine: &FakeEngine,
         states: &States,
         section: &mut dyn Read,
-        model: Option<&[u8]>,
+        own: Option<&[u8]>,
     ) -> Result<Box<dyn Head>, EngineError> {
         let fault = |what: &str| EngineError::StoredHead(what.to_owned());
         if states.n_embd as usize != N_EMBD || states.head.type_id != 0 {
@@ -113,7 +113,7 @@ impl FakeHead {
         Ok(Box::new(Self {
             n_vocab: head.len() / row_bytes,
             states: engine.states,
-            is_shared: model == Some(&head[..]),
+            is_shared: own == Some(&head[..]),
             rows: Vec::new(),
         }))
     }

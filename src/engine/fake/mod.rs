@@ -3,10 +3,9 @@
 mod decoder;
 mod head;
 mod row;
-#[cfg(test)]
 mod tests;
 
-pub use decoder::{Fake, FakeDecoder};
+pub use decoder::FakeDecoder;
 use head::FakeHead;
 pub use head::FakeStates;
 
@@ -131,7 +130,7 @@ impl Engine for FakeEngine {
         })
     }
 
-    fn head(
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,
@@ -181,20 +180,11 @@ impl Model for FakeModel {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<FakeDecoder, EngineError> {
-        let rows = Fake {
-            n_vocab: self.engine.n_vocab as usize,
-            n_batch: options.calls.n_batch as usize,
-            seed: self.seed,
-        };
-        Ok(FakeDecoder::new(
-            rows,
-            options,
-            &self.engine,
-            &self.facts.path,
-        ))
+        let path = &self.facts.path;
+        Ok(FakeDecoder::new(self.seed, options, &self.engine, path))
     }
 
-    fn states(&self, calls: Calls) -> Result<States, EngineError> {
+    fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {
         let states = self.engine.states;
         states.describe(&self.facts.path, &self.head_bytes(), calls)
     }
@@ -207,7 +197,7 @@ impl Model for FakeModel {
         Ok(Box::new(Cursor::new(self.head_bytes())))
     }
 
-    fn head(
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,

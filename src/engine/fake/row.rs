@@ -6,7 +6,7 @@ pub(super) fn row(n_vocab: usize, hash: u64) -> Vec<f32> {
     (0..n_vocab).map(entry).collect()
 }
 
-/// Spreads what distinguishes numbers over their bits.
+/// Hashes a number: the hashes of close numbers have nothing in common.
 pub(super) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     value ^ (value >> 29)

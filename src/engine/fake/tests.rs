@@ -30,7 +30,7 @@ fn window() -> WindowSpec {
     }
 }
 
-/// By how much rows computed from states of this type differ from the model's own, at most.
+/// The most by which rows computed from states of this type differ from the model's own.
 fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), kind);
@@ -40,21 +40,21 @@ fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
             n_ubatch: 3,
             is_equal: false,
         },
-        states: true,
+        shows_states: true,
         ..ContextOptions::default()
     };
     let states = States {
         state_type,
-        ..model.states(options.calls).unwrap()
+        ..model.describe_states(options.calls).unwrap()
     };
     let mut section = model.read_head().unwrap();
-    let mut computing = model.head(&states, &mut section, 1).unwrap();
+    let mut computing = model.load_head(&states, &mut section, 1).unwrap();
     assert!(computing.is_shared());
     let (mut largest, mut groups) = (0.0f32, Vec::new());
     let mut decoder = model.decoder(&options).unwrap();
     let mut start = Some(0);
     while let Some(at) = start {
-        let outputs = decoder.step(&window(), at, true).unwrap();
+        let outputs = decoder.decode_call(&window(), at, true).unwrap();
         let mut bytes = vec![0; outputs.states.len() * state_type.bytes()];
         state_type.encode(&outputs.states, &mut bytes);
         let mut stored = vec![0.0; outputs.states.len()];
@@ -88,7 +88,10 @@ fn rows_of_states_are_as_near_as_was_chosen() {
 fn states_that_cannot_be_had_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let unknown = model(folder.path(), FakeStates::Unknown);
-    let error = unknown.states(Calls::default()).unwrap_err().to_string();
+    let error = unknown
+        .describe_states(Calls::default())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("FAKE") && error.contains("--encoding u16"),
         "{error}"
@@ -99,12 +102,18 @@ fn states_that_cannot_be_had_are_an_error() {
 fn another_models_head_is_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), FakeStates::Half);
-    let mut states = model.states(Calls::default()).unwrap();
+    let mut states = model.describe_states(Calls::default()).unwrap();
     states.head.bytes = 64;
-    let mut other = model.head(&states, &mut Cursor::new([0; 64]), 1).unwrap();
+    let mut other = model
+        .load_head(&states, &mut Cursor::new([0; 64]), 1)
+        .unwrap();
     let n_embd = states.n_embd as usize;
     assert!(!other.is_shared() && other.rows(&vec![0.0; n_embd]).unwrap().len() == 2);
-    assert!(model.head(&states, &mut Cursor::new([0; 63]), 1).is_err());
+    assert!(
+        model
+            .load_head(&states, &mut Cursor::new([0; 63]), 1)
+            .is_err()
+    );
 }
 
 #[test]
@@ -127,7 +136,7 @@ fn calls_are_those_of_the_batch() {
         })
         .unwrap();
     assert_eq!(n_rows, [0, 4, 5, 5, 3]);
-    let outputs = decoder.step(&window(), 20, true).unwrap();
+    let outputs = decoder.decode_call(&window(), 20, true).unwrap();
     assert_eq!((outputs.next, outputs.rows.len()), (None, 3));
 }
 

@@ -195,7 +195,7 @@ impl Gguf {
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.
     #[must_use]
-    pub fn own_number(&self, name: &str) -> Option<i128> {
+    pub fn architecture_number(&self, name: &str) -> Option<i128> {
         self.number(&format!("{}.{name}", self.architecture()?))
     }
 

@@ -126,9 +126,9 @@ fn a_header_is_summarised() {
     assert_eq!(summary.file_bytes, bytes.len() as u64);
     assert_eq!(summary.architecture(), Some("llama"));
     assert_eq!(summary.identity().name.as_deref(), Some("Tiny"));
-    assert_eq!(summary.own_number("attention.causal"), Some(0));
-    assert_eq!(summary.own_number("pooling_type"), Some(2));
-    assert_eq!(summary.own_number("scale"), Some(-3));
+    assert_eq!(summary.architecture_number("attention.causal"), Some(0));
+    assert_eq!(summary.architecture_number("pooling_type"), Some(2));
+    assert_eq!(summary.architecture_number("scale"), Some(-3));
     assert_eq!(summary.number("general.name"), None);
     assert_eq!(summary.text_bytes("tokenizer.chat_template"), Some(7));
     let tokenizer = summary.tokenizer.unwrap();

@@ -42,10 +42,11 @@ mod libraries {
 
     use llama_cpp_sys_2 as sys;
 
-    use crate::engine::llama_cpp::device::Device;
-    use crate::engine::{DeviceKind, last_log_errors};
+    use crate::engine::DeviceKind;
+    use crate::engine::llama_cpp::device::GgmlDevice;
+    use crate::engine::llama_cpp::log::last_log_errors;
 
-    /// Where libraries lie if a package has put the program into `bin`.
+    /// The folder of the libraries if a package has put the program into `bin`.
     const LIBRARY_FOLDER: &str = "../lib/kl";
 
     /// The start of the names of all of ggml's libraries.
@@ -60,7 +61,7 @@ mod libraries {
         let folders = folders()?;
         for folder in &folders {
             load_all(folder)?;
-            if Device::of_kind(DeviceKind::Cpu).next().is_some() {
+            if GgmlDevice::of_kind(DeviceKind::Cpu).next().is_some() {
                 return Ok(());
             }
         }
@@ -95,12 +96,12 @@ mod libraries {
             // SAFETY: as above.
             unsafe { sys::ggml_backend_load(path.as_ptr()) };
         }
-        // They are not the reason of a later error.
+        // These errors are not the reason for a later one.
         let _ = last_log_errors();
         Ok(())
     }
 
-    /// The folder's libraries whose backends have not been loaded, but for the variants of the CPU's.
+    /// The folder's libraries whose backends have not been loaded, except the CPU's variants.
     fn left_out(folder: &Path) -> Vec<PathBuf> {
         let files = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut libraries: Vec<PathBuf> = files.map(|file| file.path()).collect();

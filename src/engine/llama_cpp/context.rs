@@ -1,4 +1,4 @@
-//! A context of llama.cpp, which shows the tensors that it computes to whoever watches it.
+//! A context of llama.cpp. Somebody may watch the tensors that it computes.
 //!
 //! llama-cpp-2 cannot set the callback for that, so contexts are created with llama-cpp-sys-2.
 
@@ -14,17 +14,16 @@ use llama_cpp_sys_2 as sys;
 
 use super::LlamaCppModel;
 use super::node::Node;
-use crate::engine::{ContextOptions, ModelOptions};
+use crate::engine::{ContextOptions, FlashAttention, ModelOptions};
 use crate::locked;
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {
-    /// Returns true if this tensor is to be shown to [`computed`](Self::computed), which costs a
-    /// little.
+    /// Returns true if [`computed`](Self::computed) should see this tensor, which costs a little time.
     fn wants(&mut self, node: Node<'_>) -> bool;
 
-    /// Looks at a tensor that was computed. Returns whether the rest of the graph, as far as the
-    /// same device computes it, is to be computed too.
+    /// Looks at a tensor that was computed. Returns whether to compute the rest of the graph, as far as
+    /// the same device computes it.
     fn computed(&mut self, node: Node<'_>) -> bool;
 }
 
@@ -98,7 +97,7 @@ impl<'m> Context<'m> {
         options: &ContextOptions,
         watch: Option<Arc<Mutex<W>>>,
     ) -> Option<Self> {
-        let mut params = params(options, &model.facts.options);
+        let mut params = context_params(options, &model.facts.options);
         if let Some(watch) = &watch {
             params.cb_eval = Some(show::<W>);
             params.cb_eval_user_data = Arc::as_ptr(watch).cast_mut().cast();
@@ -181,18 +180,18 @@ impl Drop for Context<'_> {
     }
 }
 
-/// llama.cpp's parameters of a context.
-pub(super) fn params(
+/// llama.cpp's parameters of a context of a model that was loaded with `model`.
+pub(super) fn context_params(
     options: &ContextOptions,
-    placement: &ModelOptions,
+    model: &ModelOptions,
 ) -> sys::llama_context_params {
     // SAFETY: returns plain values.
     let mut params = unsafe { sys::llama_context_default_params() };
     let (calls, n_seq) = (options.calls, options.n_seq.max(1));
     params.n_ctx = options.n_ctx.saturating_mul(n_seq);
     params.n_seq_max = n_seq;
-    // With one cache for all sequences, llama.cpp computes the tokens of a call in their order: a
-    // window's stay together. It would deal them out among the sequences otherwise, a few each.
+    // With one cache for all sequences, llama.cpp computes the tokens of a call in their order, so a
+    // window's stay together. Otherwise it would take a few of each sequence in turn.
     params.kv_unified = n_seq > 1;
     params.n_batch = calls.most(params.n_ctx);
     params.n_ubatch = match calls.is_equal {
@@ -201,11 +200,15 @@ pub(super) fn params(
     };
     params.n_threads = options.threads as i32;
     params.n_threads_batch = options.threads as i32;
-    params.flash_attn_type = options.flash_attn.policy();
+    params.flash_attn_type = match options.flash_attn {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    };
     params.type_k = options.type_k.0 as sys::ggml_type;
     params.type_v = options.type_v.0 as sys::ggml_type;
-    params.offload_kqv = !placement.no_kv_offload;
-    params.op_offload = !placement.no_op_offload;
+    params.offload_kqv = !model.no_kv_offload;
+    params.op_offload = !model.no_op_offload;
     params.no_perf = true;
     params
 }

@@ -1,4 +1,4 @@
-//! Decodes windows with a context, a batch at a time.
+//! Decodes windows with a context, one decode call at a time.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -7,8 +7,9 @@ use kl_formats::{Calls, WindowSpec};
 
 use super::LlamaCppModel;
 use super::context::{Batch, Context};
+use super::log::last_log_errors;
 use super::tap::Tap;
-use crate::engine::{Call, Decoder, EngineError, Outputs, last_log_errors, top_token};
+use crate::engine::{Call, Decoder, EngineError, Outputs, top_token};
 use crate::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
@@ -23,9 +24,9 @@ pub struct LlamaCppDecoder<'m> {
 }
 
 impl LlamaCppDecoder<'_> {
-    /// Decodes the tokens of a call, after those before them, and returns the rows of its scored
-    /// positions. In a context that shows hidden states, they hold anything unless `wants_rows`.
-    fn decode_call(
+    /// Decodes the tokens of a call, and returns the rows of its scored positions. Without `wants_rows`,
+    /// the rows of a context that shows hidden states hold no logits.
+    fn rows_of_call(
         &mut self,
         window: &WindowSpec,
         call: &Call,
@@ -35,7 +36,7 @@ impl LlamaCppDecoder<'_> {
             locked(tap).start(wants_rows);
         }
         let Range { start, end } = call.positions;
-        // A stream's windows are known only now.
+        // The windows of a stream can be checked only here.
         self.model.facts.check_window(end as u64)?;
         if start == 0 {
             self.context.clear();
@@ -95,7 +96,7 @@ impl Decoder for LlamaCppDecoder<'_> {
         self.compute(batch, first, 0)
     }
 
-    fn step(
+    fn decode_call(
         &mut self,
         window: &WindowSpec,
         start: usize,
@@ -104,12 +105,12 @@ impl Decoder for LlamaCppDecoder<'_> {
         let call = Call::of(window, self.calls, start);
         let groups = call.groups(window, self.calls);
         let (tap, path) = (self.tap.clone(), &self.model.facts.path);
-        let mut rows = self.decode_call(window, &call, wants_rows)?;
+        let mut rows = self.rows_of_call(window, &call, wants_rows)?;
         let mut states = Vec::new();
         if let Some(tap) = tap {
             states = locked(&tap)
                 .take(&groups)
-                .map_err(|what| EngineError::Head {
+                .map_err(|what| EngineError::NoStates {
                     path: path.clone(),
                     what,
                 })?;
@@ -143,7 +144,7 @@ impl Decoder for LlamaCppDecoder<'_> {
                     scored_start: last,
                     next: None,
                 };
-                let rows = self.decode_call(window, &call, true)?;
+                let rows = self.rows_of_call(window, &call, true)?;
                 next = rows.last().and_then(|row| top_token(row));
                 decoded = end;
             }

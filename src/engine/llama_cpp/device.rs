@@ -10,20 +10,20 @@ use crate::engine::{DeviceKind, memory};
 /// The name of the RPC backend in ggml's registry.
 pub(super) const RPC_BACKEND: &CStr = c"RPC";
 
-/// A device that ggml computes on.
+/// ggml's handle of a device; [`Device`](crate::engine::Device) describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Device(NonNull<sys::ggml_backend_device>);
+pub(super) struct GgmlDevice(NonNull<sys::ggml_backend_device>);
 
 // SAFETY: devices live as long as the process, and any thread may ask what they are.
-unsafe impl Send for Device {}
+unsafe impl Send for GgmlDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for GgmlDevice {}
 
-/// A kind of memory, of a device.
+/// ggml's handle of a kind of memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferType(NonNull<sys::ggml_backend_buffer_type>);
 
-/// A copy of a text of ggml's.
+/// A copy of one of ggml's texts.
 ///
 /// # Safety
 /// It points to a text that ends with a NUL byte.
@@ -43,6 +43,11 @@ pub(super) fn backends() -> Vec<String> {
     }
 }
 
+/// The names of devices.
+pub(super) fn names(devices: &[GgmlDevice]) -> Vec<String> {
+    devices.iter().map(|device| device.name()).collect()
+}
+
 /// A function that a backend offers beyond the common ones; null if the backend is absent.
 pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: both names end with NUL, and a registry lives as long as the process.
@@ -55,7 +60,7 @@ pub(super) fn function_of(backend: &CStr, name: &CStr) -> *mut c_void {
     }
 }
 
-impl Device {
+impl GgmlDevice {
     /// All devices of the backends that were compiled in or loaded.
     pub(super) fn all() -> Vec<Self> {
         // SAFETY: the registry lives as long as the process, and so do its devices.
@@ -78,14 +83,14 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_name(self.0.as_ptr())) }
     }
 
-    /// Describes the device, and the memory that it has now.
+    /// Describes the device, with the memory that is free now.
     pub(super) fn describe(self) -> crate::engine::Device {
         // SAFETY: the device is valid, and so is its description.
         let description = unsafe { text(sys::ggml_backend_dev_description(self.0.as_ptr())) };
         let (mut free, mut total) = (0, 0);
         // SAFETY: the device is valid, and both numbers are ours.
         unsafe { sys::ggml_backend_dev_memory(self.0.as_ptr(), &mut free, &mut total) };
-        // ggml takes all of it for free.
+        // ggml reports all of the CPU's memory as free.
         if let (DeviceKind::Cpu, Some(available)) = (self.kind(), memory::available()) {
             free = usize::try_from(available).map_or(free, |available| available.min(total));
         }
@@ -125,7 +130,7 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// Returns an id that tells the hardware apart, where several backends have it as a device.
+    /// Returns an id of the hardware, the same in each backend that has it as a device.
     pub(super) fn hardware_id(self) -> Option<String> {
         // SAFETY: the properties are plain values and pointers, which may be null, and the device is
         // valid, and so are its texts.
@@ -147,7 +152,7 @@ impl Device {
         }
     }
 
-    /// What it is: a server's device is remote, whatever computes there.
+    /// The device's kind: a server's device is remote, whatever computes there.
     pub(super) fn kind(self) -> DeviceKind {
         match self.type_() {
             _ if self.backend() == RPC_BACKEND => DeviceKind::Remote,
@@ -163,7 +168,7 @@ impl Device {
         unsafe { sys::ggml_backend_dev_type(self.0.as_ptr()) }
     }
 
-    /// Returns true if several devices make it up.
+    /// Returns true if it is made up of several devices.
     pub(super) fn is_made_up(self) -> bool {
         self.type_() == sys::GGML_BACKEND_DEVICE_TYPE_META
     }
@@ -188,8 +193,9 @@ impl Device {
         }
     }
 
-    /// Memory in which the CPU keeps weights in another order, for faster kernels; none if ggml was
-    /// compiled with AMX, whose kernels end the process (docs/DESIGN.md) and come first in this list.
+    /// The kinds of memory in which the CPU keeps weights in another order, for faster kernels; none if
+    /// ggml was compiled with AMX, whose kernels come first in its list and end the process
+    /// (docs/DESIGN.md).
     pub(super) fn extra_buffer_types(self) -> Vec<BufferType> {
         let function = self.function(c"ggml_backend_dev_get_extra_bufts");
         // SAFETY: a function of this name has this type. It returns null, or a list that ends with
@@ -215,7 +221,7 @@ impl Device {
 }
 
 impl BufferType {
-    /// ggml's pointer to a kind of memory, which lives as long as the process.
+    /// Wraps ggml's pointer, whose target lives as long as the process; `None` for null.
     pub(super) fn new(pointer: sys::ggml_backend_buffer_type_t) -> Option<Self> {
         NonNull::new(pointer).map(Self)
     }
@@ -242,9 +248,9 @@ impl BufferType {
     }
 
     /// The device whose memory it is; `None` where ggml does not know.
-    pub(super) fn device(self) -> Option<Device> {
+    pub(super) fn device(self) -> Option<GgmlDevice> {
         // SAFETY: the type is valid.
         let device = unsafe { sys::ggml_backend_buft_get_device(self.0.as_ptr()) };
-        NonNull::new(device).map(Device)
+        NonNull::new(device).map(GgmlDevice)
     }
 }

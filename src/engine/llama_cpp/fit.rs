@@ -7,10 +7,9 @@ use std::sync::Mutex;
 use llama_cpp_sys_2 as sys;
 
 use super::context;
-use super::params::{END, Params};
-use crate::engine::{
-    Beside, EngineError, GpuLayers, ModelOptions, Room, SplitMode, last_log_errors,
-};
+use super::log::last_log_errors;
+use super::model_params::{END_OF_OVERRIDES, ModelParams};
+use crate::engine::{EngineError, GpuLayers, ModelOptions, Room, SecondModel, SplitMode};
 use crate::locked;
 
 /// The memory that is to stay free on each device: llama.cpp's default.
@@ -25,8 +24,8 @@ pub(super) struct Extra {
     pub(super) shares_model: bool,
 }
 
-/// Chooses how many layers are offloaded and where they lie, so that the model, its contexts and what
-/// is to lie beside it (`room`) leave a margin on each device. llama.cpp loads the model several times
+/// Chooses how many layers are offloaded and where they lie, so that the model and what needs memory
+/// besides it (`room`) leave a margin on each device. llama.cpp loads the model several times
 /// for this, without its weights.
 ///
 /// # Errors
@@ -34,7 +33,7 @@ pub(super) struct Extra {
 pub(super) fn fit(
     path: &Path,
     file: &CStr,
-    params: &mut Params,
+    params: &mut ModelParams,
     options: &ModelOptions,
     room: &Room,
 ) -> Result<(), EngineError> {
@@ -53,39 +52,39 @@ pub(super) fn fit(
             "llama.cpp fits no model that -sm row or tensor splits",
         ));
     }
-    let mut own = context::params(&room.context, options);
-    let mut others_model = params.raw;
-    let (others_file, mut others) = match &room.beside {
-        Some(Beside {
+    let mut own = context::context_params(&room.context, options);
+    let mut second_model = params.raw;
+    let (second_file, mut second_context) = match &room.second_model {
+        Some(SecondModel {
             path,
             n_gpu_layers,
             context,
         }) => {
             if let GpuLayers::Count(n) = *n_gpu_layers {
-                others_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+                second_model.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
             }
             let file = path.to_str().and_then(|path| CString::new(path).ok());
-            (file, context::params(context, options))
+            (file, context::context_params(context, options))
         }
         None => (None, own),
     };
     let mut extra = Extra {
-        path_model: others_file.as_deref().unwrap_or(file).as_ptr(),
-        mparams: &raw mut others_model,
-        cparams: &raw mut others,
+        path_model: second_file.as_deref().unwrap_or(file).as_ptr(),
+        mparams: &raw mut second_model,
+        cparams: &raw mut second_context,
         // Of the second context of this model, only what it adds is counted.
-        shares_model: others_file.is_none(),
+        shares_model: second_file.is_none(),
     };
-    let wants_extra = others_file.is_some() || room.n_contexts > 1;
-    // Second contexts beside a second model are in the margin.
-    let n_margins = match others_file {
+    let wants_extra = second_file.is_some() || room.n_contexts > 1;
+    // llama.cpp takes one extra: if that is the second model, the margin covers second contexts.
+    let n_margins = match second_file {
         Some(_) => room.n_contexts.max(1) as usize,
         None => 1,
     };
     // SAFETY: plain values.
     let max_overrides = unsafe { sys::llama_max_tensor_buft_overrides() };
     let mut margins = vec![MARGIN_BYTES * n_margins; params.tensor_split.len()];
-    let mut overrides = vec![END; max_overrides];
+    let mut overrides = vec![END_OF_OVERRIDES; max_overrides];
     // SAFETY: all pointers are valid during the call: the lists of the model's parameters lie in
     // `params`, which outlives it. Proportions and margins have an element for each device, and the
     // list of overrides is as long as llama.cpp wants it. What it writes into that are patterns that

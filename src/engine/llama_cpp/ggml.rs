@@ -1,14 +1,14 @@
-//! ggml's own objects that compute rows of hidden states: matrices in the memory of a device, arenas that
-//! describe them, and what spreads a graph over devices; freed when they are dropped.
+//! ggml's objects that compute rows from hidden states, freed when they are dropped: matrices in the
+//! memory of a device, arenas of descriptions, and the scheduler that spreads a graph over devices.
 
 use std::io::{self, Read};
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::device::{BufferType, Device};
+use super::device::{BufferType, GgmlDevice};
 
-/// A matrix's type and size: n_vocab rows of n_embd elements.
+/// A matrix's type and size: `n_rows` rows of `n_embd` elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
     pub(super) kind: sys::ggml_type,
@@ -27,7 +27,7 @@ impl Matrix {
     }
 
     /// Returns true if a device can multiply a matrix like this, in this memory, with many states.
-    pub(super) fn can_be_multiplied_by(self, device: Device, memory: BufferType) -> bool {
+    pub(super) fn can_be_multiplied_by(self, device: GgmlDevice, memory: BufferType) -> bool {
         /// The number of states that llama.cpp asks for when it chooses a weight's memory.
         const N_STATES: i64 = 512;
         let Some(arena) = Arena::new() else {
@@ -52,7 +52,7 @@ impl Matrix {
 pub(super) struct Arena(NonNull<sys::ggml_context>);
 
 impl Arena {
-    /// Tensors that fit, and most that a graph may have, those of other arenas among them.
+    /// Most tensors of an arena, and most of a graph, those of other arenas among them.
     pub(super) const MAX_TENSORS: usize = 64;
 
     pub(super) fn new() -> Option<Self> {
@@ -72,6 +72,8 @@ impl Arena {
         self.0.as_ptr()
     }
 
+    /// Describes a matrix in this arena.
+    ///
     /// # Safety
     /// The arena has room for another tensor.
     pub(super) unsafe fn tensor(&self, matrix: Matrix) -> NonNull<sys::ggml_tensor> {
@@ -151,7 +153,7 @@ impl Drop for Weight {
     }
 }
 
-/// Devices that are ready to compute, the CPU last, and what spreads a graph over them.
+/// Spreads a graph over devices that are ready to compute, the CPU last.
 pub(super) struct Scheduler {
     inner: NonNull<sys::ggml_backend_sched>,
     _backends: Vec<Backend>,
@@ -160,7 +162,7 @@ pub(super) struct Scheduler {
 impl Scheduler {
     /// Starts the devices, of which the last must be the CPU; `None` if one does not start. With
     /// `op_offload`, GPUs may compute large batches where the weights lie in the CPU's memory.
-    pub(super) fn new(devices: &[Device], threads: u32, op_offload: bool) -> Option<Self> {
+    pub(super) fn new(devices: &[GgmlDevice], threads: u32, op_offload: bool) -> Option<Self> {
         let backends = devices
             .iter()
             .map(|&device| Backend::start(device, threads));
@@ -200,7 +202,7 @@ impl Drop for Scheduler {
 struct Backend(NonNull<sys::ggml_backend>);
 
 impl Backend {
-    fn start(device: Device, threads: u32) -> Option<Self> {
+    fn start(device: GgmlDevice, threads: u32) -> Option<Self> {
         // SAFETY: the device is valid, and a function of this name has this type.
         unsafe {
             let backend = sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null());

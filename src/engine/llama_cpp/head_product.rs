@@ -1,4 +1,5 @@
-//! Rows of hidden states: ggml multiplies an output head with them as llama.cpp does in its own graph.
+//! Computes rows from hidden states: ggml multiplies an output head with them as llama.cpp does in its
+//! own graph.
 
 use std::io::{self, Read};
 use std::marker::PhantomData;
@@ -7,12 +8,13 @@ use std::ptr::NonNull;
 use kl_formats::{GgmlType, HeadStep, States};
 use llama_cpp_sys_2 as sys;
 
-use super::device::Device;
+use super::device::GgmlDevice;
 use super::ggml::{Arena, Matrix, Scheduler, Weight};
+use super::head_placement::{HeadPlacement, Place};
+use super::log::last_log_errors;
 use super::node::ModelTensor;
-use super::placement::{Place, Placement};
 use super::rpc;
-use crate::engine::{DeviceKind, EngineError, Head, last_log_errors};
+use crate::engine::{DeviceKind, EngineError, Head};
 use crate::locked;
 
 /// Bytes of the matrix that are read at once.
@@ -31,16 +33,16 @@ pub(super) struct HeadProduct<'m> {
     own: Option<Weight>,
     /// The steps that follow the product, with the values of each step that has some.
     steps: Vec<(HeadStep, Option<Weight>)>,
-    device: Device,
+    device: GgmlDevice,
     graph: Option<Graph>,
     scheduler: Scheduler,
     /// Rows that an accelerator has computed.
     rows: Vec<f32>,
-    /// The model whose matrix it may be.
+    /// The model whose matrix may be used.
     model: PhantomData<&'m ModelTensor>,
 }
 
-/// The graph for a number of states, whose data lies in the scheduler's memory.
+/// A graph that computes rows from `n` states. Its data lies in the scheduler's memory.
 struct Graph {
     n: usize,
     states: NonNull<sys::ggml_tensor>,
@@ -54,13 +56,13 @@ struct Graph {
 unsafe impl Send for HeadProduct<'_> {}
 
 impl<'m> HeadProduct<'m> {
-    /// Prepares a head: its matrix is `shared`, or read from `section` into memory that `placement`
+    /// Loads a head: its matrix is `shared`, or read from `section` into memory that `placement`
     /// chooses.
     pub(super) fn new(
         states: &States,
         section: &mut dyn Read,
         threads: u32,
-        placement: &Placement,
+        placement: &HeadPlacement,
         shared: Option<&'m ModelTensor>,
     ) -> Result<Self, EngineError> {
         let matrix = matrix(states)?;
@@ -108,7 +110,7 @@ impl<'m> HeadProduct<'m> {
         })
     }
 
-    /// Builds the graph for `n` states. The one before is not used after this.
+    /// Builds the graph for `n` states. The previous graph must not be used after this.
     fn build(&self, n: usize) -> Result<Graph, EngineError> {
         let no_memory = || {
             let (device, reason) = (self.device(), last_log_errors());
@@ -211,7 +213,7 @@ fn fault(what: String) -> EngineError {
     EngineError::StoredHead(what)
 }
 
-/// The matrix that `states` describe, whose sizes are checked.
+/// Checks the sizes that `states` state, and returns the matrix's.
 fn matrix(states: &States) -> Result<Matrix, EngineError> {
     let head = &states.head;
     let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
@@ -255,7 +257,7 @@ fn read_matrix(
 fn read_values(
     step: HeadStep,
     n_vocab: i64,
-    device: Device,
+    device: GgmlDevice,
     section: &mut dyn Read,
 ) -> Result<Option<Weight>, EngineError> {
     let n_values = i64::from(step.n_values());

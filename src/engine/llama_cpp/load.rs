@@ -1,4 +1,4 @@
-//! Loads a model to where its options want its weights.
+//! Loads a model, with its weights where its options place them.
 //!
 //! llama-cpp-2 cannot place weights, so models are loaded with llama-cpp-sys-2.
 
@@ -13,14 +13,15 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use super::device::Device;
+use super::abort::while_loading;
+use super::device::{GgmlDevice, names};
 use super::fit::fit;
-use super::params::{Params, names};
+use super::log::last_log_errors;
+use super::model_params::ModelParams;
 use super::{LlamaCpp, LlamaCppModel, inspect};
 use crate::engine::gguf::Gguf;
 use crate::engine::{
     DeviceKind, EngineError, GpuLayers, ModelFacts, ModelOptions, SplitMode, TensorOverride,
-    last_log_errors, while_loading,
 };
 
 impl<'b> LlamaCppModel<'b> {
@@ -45,7 +46,7 @@ impl<'b> LlamaCppModel<'b> {
             EngineError::model(path, what)
         })?;
         let mut gpus = devices(options)?;
-        let mut params = Params::new(options, &gpus)?;
+        let mut params = ModelParams::new(options, &gpus)?;
         if let (GpuLayers::Auto, Some(room), false) =
             (options.n_gpu_layers, &options.room, gpus.is_empty())
         {
@@ -83,10 +84,10 @@ impl<'b> LlamaCppModel<'b> {
         }
 
         let mut options = params.resolved(options, n_layers, gpus.len());
-        if !matches!(header.own_number("expert_count"), Some(1..)) {
+        if !matches!(header.architecture_number("expert_count"), Some(1..)) {
             options.n_cpu_moe = 0;
         }
-        // It concerns only weights in the CPU's memory.
+        // The flag concerns only weights in the CPU's memory.
         if options.offloads_all(n_layers) {
             options.no_op_offload = false;
         }
@@ -103,14 +104,14 @@ impl<'b> LlamaCppModel<'b> {
             gpus,
             turn: Mutex::default(),
             contexts: Mutex::default(),
-            found: OnceLock::new(),
+            found_head: OnceLock::new(),
             head_sha256: OnceLock::new(),
         })
     }
 }
 
-/// States what a model is. Its sizes are llama.cpp's: bytes and parameters of the tensors, from which
-/// it computes its BPW.
+/// Gathers the facts about a loaded model. Its sizes are llama.cpp's: bytes and parameters of the
+/// tensors, from which llama.cpp computes its BPW.
 fn facts(
     path: &Path,
     header: &Gguf,
@@ -152,16 +153,17 @@ fn facts(
     }
 }
 
-/// The devices for a model, which llama.cpp is always told: those that the user names, in that order;
-/// else those that it would choose itself (`llama_prepare_model_devices` in its `llama.cpp`). That
-/// is RPC servers, then other GPUs, each once however many backends have it; without such, the
-/// GPUs in the CPU that the first backend with some has.
-fn devices(options: &ModelOptions) -> Result<Vec<Device>, EngineError> {
+/// The devices for a model, of which llama.cpp always gets a list: those that the user names, in that
+/// order, or else those that llama.cpp would choose itself (`llama_prepare_model_devices` in its
+/// `llama.cpp`). These are RPC servers, then GPUs with memory of their own, each once however many
+/// backends have it. Without any such GPU, the integrated GPUs of the first backend that has some follow
+/// the servers.
+fn devices(options: &ModelOptions) -> Result<Vec<GgmlDevice>, EngineError> {
     if options.devices == ["none"] {
         return Ok(Vec::new());
     }
     if !options.devices.is_empty() {
-        let mut all = Device::all();
+        let mut all = GgmlDevice::all();
         all.retain(|device| device.kind() != DeviceKind::Cpu);
         let named = |name: &String| {
             let found = all.iter().find(|device| device.name() == *name).copied();
@@ -172,13 +174,13 @@ fn devices(options: &ModelOptions) -> Result<Vec<Device>, EngineError> {
         };
         return options.devices.iter().map(named).collect();
     }
-    let mut chosen: Vec<Device> = Device::of_kind(DeviceKind::Remote).collect();
+    let mut chosen: Vec<GgmlDevice> = GgmlDevice::of_kind(DeviceKind::Remote).collect();
     let n_servers = chosen.len();
     let mut ids = HashSet::new();
-    let own = Device::of_kind(DeviceKind::Gpu);
+    let own = GgmlDevice::of_kind(DeviceKind::Gpu);
     chosen.extend(own.filter(|gpu| gpu.hardware_id().is_none_or(|id| ids.insert(id))));
     if chosen.len() == n_servers {
-        let mut integrated = Device::of_kind(DeviceKind::IntegratedGpu).peekable();
+        let mut integrated = GgmlDevice::of_kind(DeviceKind::IntegratedGpu).peekable();
         let first = integrated.peek().map(|gpu| gpu.backend());
         chosen.extend(integrated.filter(|gpu| Some(gpu.backend()) == first));
     }
@@ -200,7 +202,7 @@ fn load_advice(reason: &str) -> &'static str {
     }
 }
 
-/// The names to use instead of one that no device has.
+/// Lists the names to use instead of one that no device has.
 fn available_devices(known: &[String]) -> String {
     match known {
         [] => "only 'none', the CPU alone, is available: this kl was built without an accelerator \

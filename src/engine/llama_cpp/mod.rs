@@ -1,26 +1,42 @@
 //! The engine's traits, implemented with llama.cpp.
+//!
+//! `load` places and loads a [`LlamaCppModel`] (`model`), with `model_params` and `fit`. `context` wraps
+//! llama.cpp's contexts, and `decoder` decodes windows with them.
+//!
+//! Hidden states: `probe` finds the output head in the graph of one token (`model_head`), and `tap`
+//! takes states out of the graphs of a window; both see a graph's tensors as `node` shows them.
+//! `head_product` computes rows from stored states with objects of `ggml`, where `head_placement` puts
+//! them.
+//!
+//! `backends` and `rpc` start what computes, `device` describes it, and `log` and `abort` receive the
+//! messages of llama.cpp and ggml.
 
+mod abort;
 mod backends;
 mod context;
 mod decoder;
 mod device;
 mod fit;
 mod ggml;
+mod head_placement;
 mod head_product;
 mod load;
+mod log;
 mod model;
 mod model_head;
+mod model_params;
 mod node;
-mod params;
-mod placement;
 mod probe;
-pub(super) mod rpc;
+mod rpc;
 mod tap;
 #[cfg(test)]
 mod tests;
 
+pub use abort::on_abort;
 pub use decoder::LlamaCppDecoder;
+pub use log::{follow_log, mlock_has_failed};
 pub use model::LlamaCppModel;
+pub use rpc::{on_wait, servers};
 
 use std::io::Read;
 use std::path::Path;
@@ -31,8 +47,9 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 
 use super::gguf::{self, Gguf};
 use super::{Device, Engine, EngineError, Head, LLAMA_CPP_VERSION, ModelOptions};
+use device::GgmlDevice;
+use head_placement::HeadPlacement;
 use head_product::HeadProduct;
-use placement::Placement;
 
 /// llama.cpp as an [`Engine`]. Its backends start when they are first needed.
 #[derive(Default)]
@@ -74,8 +91,8 @@ impl Engine for LlamaCpp {
 
     fn devices(&self) -> Result<Vec<Device>, EngineError> {
         self.backend()?;
-        let devices = device::Device::all().into_iter();
-        Ok(devices.map(device::Device::describe).collect())
+        let devices = GgmlDevice::all().into_iter();
+        Ok(devices.map(GgmlDevice::describe).collect())
     }
 
     fn inspect(&self, path: &Path) -> Result<ModelIdentity, EngineError> {
@@ -87,14 +104,14 @@ impl Engine for LlamaCpp {
         LlamaCppModel::load(self, path, options)
     }
 
-    fn head(
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError> {
         self.backend()?;
-        let head = HeadProduct::new(states, section, threads, &Placement::default(), None)?;
+        let head = HeadProduct::new(states, section, threads, &HeadPlacement::default(), None)?;
         Ok(Box::new(head))
     }
 }
@@ -112,8 +129,8 @@ fn inspect(path: &Path) -> Result<Gguf, EngineError> {
     }
 }
 
-/// Architectures that see later tokens, or have no head, without a key in the file that says so: text
-/// diffusion and embedding models of llama.cpp's `src/models`.
+/// Architectures that see later tokens, or have no head, without a key in the file that states it:
+/// text diffusion and embedding models of llama.cpp's `src/models`.
 const NOT_CAUSAL: [&str; 6] = [
     "dream",
     "llada",
@@ -123,8 +140,8 @@ const NOT_CAUSAL: [&str; 6] = [
     "llama-embed",
 ];
 
-/// Says what a GGUF holds in place of a causal language model, and what to do. llama.cpp would decode
-/// some of these without an error, and name a tensor that is missing in the others.
+/// Names what a GGUF holds instead of a causal language model, and what to do. llama.cpp would decode
+/// some of these without an error, and report a missing tensor for the others.
 fn unsuitable(header: &Gguf) -> Option<String> {
     let architecture = header.architecture().unwrap_or_default();
     let part_of_a_model = |part| {
@@ -145,11 +162,11 @@ fn unsuitable(header: &Gguf) -> Option<String> {
         }
         _ => {}
     }
-    let pooling = header.own_number("pooling_type");
+    let pooling = header.architecture_number("pooling_type");
     let tokenizer = header.tokenizer.as_ref().map(|tokenizer| &*tokenizer.model);
     let what = if matches!(architecture, "t5" | "t5encoder") {
         format!("an encoder-decoder or encoder-only model ({architecture})")
-    } else if header.own_number("attention.causal") == Some(0)
+    } else if header.architecture_number("attention.causal") == Some(0)
         || architecture.contains("bert")
         || NOT_CAUSAL.contains(&architecture)
     {

@@ -3,37 +3,37 @@
 use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States};
+use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, hex};
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
+use sha2::{Digest, Sha256};
 
 use super::context::{Context, Contexts, Watch};
-use super::device::Device;
+use super::device::GgmlDevice;
 use super::head_product::HeadProduct;
-use super::probe::Found;
+use super::log::last_log_errors;
+use super::probe::FoundHead;
 use super::rpc;
 use super::tap::Tap;
 use super::{LlamaCpp, LlamaCppDecoder};
 use crate::engine::gguf::Gguf;
-use crate::engine::{
-    ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens, last_log_errors,
-};
+use crate::engine::{ContextOptions, DeviceKind, EngineError, Head, Model, ModelFacts, Tokens};
 
 /// A model that llama.cpp has loaded.
 pub struct LlamaCppModel<'b> {
-    /// Its backends outlive the model.
+    /// The backends, which outlive the model.
     pub(super) _engine: &'b LlamaCpp,
     pub(super) inner: LlamaModel,
     pub(super) facts: ModelFacts,
     pub(super) header: Gguf,
     /// The devices that may compute parts of it.
-    pub(super) gpus: Vec<Device>,
+    pub(super) gpus: Vec<GgmlDevice>,
     /// Locked while one of the contexts decodes.
     pub(super) turn: Mutex<()>,
     pub(super) contexts: Mutex<Contexts>,
-    /// Its output head, once it was looked for.
-    pub(super) found: OnceLock<Found>,
+    /// The model's output head, once it was looked for.
+    pub(super) found_head: OnceLock<FoundHead>,
     /// SHA-256 of the head's matrix, once it was needed.
     pub(super) head_sha256: OnceLock<String>,
 }
@@ -117,8 +117,8 @@ impl Model for LlamaCppModel<'_> {
     }
 
     fn decoder(&self, options: &ContextOptions) -> Result<LlamaCppDecoder<'_>, EngineError> {
-        let tap = match options.states {
-            true => Some(Tap::new(self.found()?)),
+        let tap = match options.shows_states {
+            true => Some(Tap::new(self.found_head()?)),
             false => None,
         };
         let tap = tap.map(|tap| Arc::new(Mutex::new(tap)));
@@ -131,43 +131,61 @@ impl Model for LlamaCppModel<'_> {
         })
     }
 
-    fn states(&self, calls: Calls) -> Result<States, EngineError> {
-        let (found, place) = (self.found()?, self.head_place()?);
-        let kind = GgmlType::of(found.type_id).filter(|kind| kind.is_for_weights);
+    fn describe_states(&self, calls: Calls) -> Result<States, EngineError> {
+        let (head, tensor) = (self.found_head()?, self.head_tensor()?);
+        let kind = GgmlType::of(head.type_id).filter(|kind| kind.is_for_weights);
         let kind = kind.ok_or_else(|| {
-            let id = found.type_id;
+            let id = head.type_id;
             self.no_states(&format!(
                 "its head has ggml's type {id}, which kl does not know"
             ))
         })?;
         Ok(States {
-            n_embd: found.n_embd,
+            n_embd: head.n_embd,
             state_type: Float::F32,
             head: HeadTensor {
-                name: found.name.clone(),
+                name: head.name.clone(),
                 type_name: kind.name.to_owned(),
-                type_id: found.type_id,
-                bytes: place.bytes,
+                type_id: head.type_id,
+                bytes: tensor.bytes,
                 sha256: String::new(),
             },
-            then: found.then.iter().map(|&(step, _)| step).collect(),
+            then: head.then.iter().map(|&(step, _)| step).collect(),
             calls,
             check: HeadCheck::default(),
         })
     }
 
     fn head_sha256(&self) -> Result<String, EngineError> {
-        self.hash_head().map(str::to_owned)
+        if let Some(sha256) = self.head_sha256.get() {
+            return Ok(sha256.clone());
+        }
+        let mut tensor = self.header.open(self.head_tensor()?)?;
+        let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
+        loop {
+            let n = tensor.read(&mut piece).map_err(|error| {
+                EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
+            })?;
+            if n == 0 {
+                let sha256 = || hex(&hash.finalize());
+                return Ok(self.head_sha256.get_or_init(sha256).clone());
+            }
+            hash.update(&piece[..n]);
+        }
     }
 
     fn read_head(&self) -> Result<Box<dyn Read>, EngineError> {
-        let tensor = self.header.open(self.head_place()?)?;
-        let values = self.found()?.then.iter().flat_map(|(_, values)| values);
+        let tensor = self.header.open(self.head_tensor()?)?;
+        let values = self
+            .found_head()?
+            .then
+            .iter()
+            .flat_map(|(_, values)| values);
         let values: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
         Ok(Box::new(tensor.chain(Cursor::new(values))))
     }
 
-    fn head(
+    fn load_head(
         &self,
         states: &States,
         section: &mut dyn Read,

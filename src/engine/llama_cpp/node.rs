@@ -83,7 +83,7 @@ impl<'g> Node<'g> {
         unsafe { Self::new(self.get().src[i]) }
     }
 
-    /// The name that ggml has for it.
+    /// The name as ggml has it, of a copy too.
     fn own_name(self) -> &'g CStr {
         // SAFETY: a tensor's name is in the tensor, and ends with NUL.
         unsafe { CStr::from_ptr(self.get().name.as_ptr()) }
@@ -99,8 +99,8 @@ impl<'g> Node<'g> {
         original(&name).unwrap_or(&name).to_owned()
     }
 
-    /// The same tensor as one of a model's weights; `None` where it is a copy of one, computed, or
-    /// given to the graph.
+    /// The tensor, if it is one of a model's weights and not a copy of one, computed, or given to the
+    /// graph.
     pub(super) fn as_weight(self) -> Option<ModelTensor> {
         let buffer = NonNull::new(self.get().buffer)?;
         // SAFETY: a tensor's buffer is valid as long as the tensor.

@@ -1,4 +1,4 @@
-//! Finds out, from the graph of one decoded token, what makes rows of hidden states.
+//! Finds the output head, and the steps that follow it, in the graph of one decoded token.
 
 use std::collections::HashMap;
 
@@ -16,25 +16,27 @@ const UNNAMED: &str = "node_";
 
 /// The output head, as one graph has shown it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundHead {
     pub(super) n_embd: u32,
-    /// The matrix: its name, ggml's type, and where it lies, if no copy of it was multiplied.
+    /// The matrix's name.
     pub(super) name: String,
+    /// ggml's number of its type.
     pub(super) type_id: u32,
+    /// The matrix; `None` if the graph multiplied a copy of it.
     pub(super) weight: Option<ModelTensor>,
-    /// The tensor of the hidden states, if its name finds it in any graph of the model.
-    pub(super) states: Option<String>,
+    /// The name of the tensor of hidden states, if that finds it in every graph of the model.
+    pub(super) states_name: Option<String>,
     /// The steps that follow the product, each with its values.
     pub(super) then: Vec<(HeadStep, Vec<f32>)>,
 }
 
-/// Watches a graph for its rows.
+/// Watches a graph for its rows, and goes back from them to the head.
 pub(super) struct Probe {
     n_vocab: i64,
     /// The number of times that each name has occurred.
     names: HashMap<String, u32>,
     /// The head that was found, or the operation that `kl` cannot repeat.
-    pub(super) found: Result<Found, String>,
+    pub(super) found: Result<FoundHead, String>,
 }
 
 impl Probe {
@@ -47,7 +49,7 @@ impl Probe {
     }
 
     /// Goes back from the rows to the product with the head.
-    fn find(&self, rows: Node<'_>) -> Result<Found, String> {
+    fn find(&self, rows: Node<'_>) -> Result<FoundHead, String> {
         let mut then = Vec::new();
         let mut node = rows;
         let (weight, states) = loop {
@@ -85,17 +87,17 @@ impl Probe {
         }
         let name = states.name();
         let is_unique = self.names.get(&name) == Some(&1) && !name.starts_with(UNNAMED);
-        Ok(Found {
+        Ok(FoundHead {
             n_embd: n_embd as u32,
             name: weight.name(),
             type_id: weight.type_id(),
             weight: weight.as_weight(),
-            states: is_unique.then_some(name),
+            states_name: is_unique.then_some(name),
             then,
         })
     }
 
-    /// Reads what is added to all rows, or what they are multiplied with: weights of the model.
+    /// Reads the weights that are added to all rows, or that these are multiplied with.
     fn read_values(&self, operand: Node<'_>) -> Result<Vec<f32>, String> {
         let mut values = Vec::new();
         match operand.shape() {

@@ -17,7 +17,7 @@ use crate::locked;
 /// The time that a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time that a server may take before the user is told what is waited for.
+/// The time that a server may take before the user is told that `kl` waits for it.
 const NOTICE: Duration = Duration::from_secs(2);
 
 /// The function that tells the user, given the server's address.
@@ -27,7 +27,7 @@ static ON_WAIT: OnceLock<fn(&str)> = OnceLock::new();
 /// `ggml-rpc.h`): a server of another major version, or of a newer minor one, is refused.
 const PROTOCOL: [u8; 2] = [7, 0];
 
-/// Adds a server by its address.
+/// The type of `ggml_backend_rpc_add_server`.
 type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
 
 /// The servers whose devices are registered.
@@ -44,7 +44,7 @@ pub fn on_wait(handler: fn(&str)) {
     let _ = ON_WAIT.set(handler);
 }
 
-/// Tells the user what is waited for, if what it returns lives for long.
+/// Tells the user which server `kl` waits for, unless the result is dropped within [`NOTICE`].
 fn notice(endpoint: &str) -> Sender<()> {
     let (waits, ends) = mpsc::channel();
     let endpoint = endpoint.to_owned();
@@ -57,8 +57,8 @@ fn notice(endpoint: &str) -> Sender<()> {
     waits
 }
 
-/// Connects to a server, `HOST:PORT`, and registers its devices, after those of earlier servers. One
-/// that is connected already is left as it is.
+/// Connects to a server, `HOST:PORT`, and registers its devices after those of earlier servers. Does
+/// nothing if it is connected already.
 ///
 /// # Errors
 /// What is wrong with the address, or with what answers there.
@@ -68,7 +68,7 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
         return Ok(());
     }
     let _notice = notice(endpoint);
-    // It would not answer: it serves one connection at a time, and ggml holds that one.
+    // The server would not answer: it serves one connection at a time, and ggml holds that one.
     if let Some(known) = same_server(endpoint) {
         return Err(fails(format!(
             "is the same server as {known}: name it once"
@@ -102,19 +102,19 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
 
 /// The addresses of the servers that are connected.
 #[must_use]
-pub fn connected() -> Vec<String> {
+pub fn servers() -> Vec<String> {
     locked(&SERVERS).clone()
 }
 
 /// The servers that no longer accept a connection, or all if each of them does.
-pub(in crate::engine) fn suspects() -> Vec<String> {
-    let all = connected();
+pub(super) fn suspects() -> Vec<String> {
+    let all = servers();
     let mut gone = all.clone();
     gone.retain(|endpoint| connect(endpoint).is_err());
     if gone.is_empty() { all } else { gone }
 }
 
-/// The server, under another name, that is connected already.
+/// The connected server that this address is another name of.
 fn same_server(endpoint: &str) -> Option<String> {
     let addresses = resolve(endpoint).ok()?;
     let is_same = |known: &&String| {
@@ -124,7 +124,7 @@ fn same_server(endpoint: &str) -> Option<String> {
     locked(&SERVERS).iter().find(is_same).cloned()
 }
 
-/// Checks that a server answers that ggml can use: ggml itself would end the process.
+/// Checks that the server that answers is one that ggml can use: ggml itself would end the process.
 fn check(endpoint: &str) -> Result<(), String> {
     let stream = connect(endpoint)?;
     match hello(&stream) {

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{ContextOptions, Model};
+use crate::engine::Model;
 
 /// A device that counts the calls that have begun.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Device {
 /// A source whose calls the device computes.
 struct OnDevice<'d> {
     device: &'d Device,
-    source: Fake,
+    source: FakeDecoder,
     kept_until: usize,
 }
 
@@ -53,7 +53,7 @@ impl OnDevice<'_> {
 
 impl LogitSource for OnDevice<'_> {
     fn n_vocab(&self) -> usize {
-        self.source.n_vocab
+        self.source.n_vocab()
     }
 
     fn decode(

@@ -68,7 +68,7 @@ fn a_large_head_is_the_product() {
     let weights = numbers(1, N_EMBD * n_vocab);
     let mut section = Cursor::new(bytes(&weights));
     let mut head = ENGINE
-        .head(&states(n_vocab, vec![]), &mut section, 1)
+        .load_head(&states(n_vocab, vec![]), &mut section, 1)
         .unwrap();
     assert_eq!(head.device(), "CPU");
     for n in [3, 1, 2, 0] {
@@ -95,7 +95,7 @@ fn steps_follow_the_product() {
     let states_of = states(n_vocab, then);
     let load = |threads| {
         let mut section = Cursor::new(&section);
-        ENGINE.head(&states_of, &mut section, threads).unwrap()
+        ENGINE.load_head(&states_of, &mut section, threads).unwrap()
     };
     let states = numbers(7, N_EMBD * 5);
     let mut expected = products(&weights, &states);
@@ -117,7 +117,7 @@ fn what_does_not_fit_is_an_error() {
     let section = bytes(&numbers(1, N_EMBD * 40));
     let message = |states: &States, section: &[u8]| {
         let mut section = Cursor::new(section);
-        match ENGINE.head(states, &mut section, 1) {
+        match ENGINE.load_head(states, &mut section, 1) {
             Ok(_) => panic!("was accepted"),
             Err(error) => error.to_string(),
         }
@@ -141,7 +141,9 @@ fn what_does_not_fit_is_an_error() {
     assert!(message(&states(40, then), &section).contains("failed to fill"));
     let then = vec![HeadStep::Tanh; 33];
     assert!(message(&states(40, then), &section).contains("33 steps"));
-    let mut head = ENGINE.head(&good, &mut Cursor::new(&section), 1).unwrap();
+    let mut head = ENGINE
+        .load_head(&good, &mut Cursor::new(&section), 1)
+        .unwrap();
     let error = head.rows(&[0.0; N_EMBD + 1]).unwrap_err();
     assert!(matches!(error, EngineError::StoredHead(_)));
 }

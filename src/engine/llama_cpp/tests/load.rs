@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::GpuLayers;
 use crate::engine::llama_cpp::fit::Extra;
-use crate::engine::llama_cpp::params::{END, Params};
+use crate::engine::llama_cpp::model_params::{END_OF_OVERRIDES, ModelParams};
 
 fn refused(options: &ModelOptions) -> String {
     hush();
@@ -58,7 +58,7 @@ fn rows_do_not_depend_on_how_the_file_is_read() {
 fn amx_is_kept_out() {
     hush();
     ENGINE.devices().unwrap();
-    for device in device::Device::all() {
+    for device in device::GgmlDevice::all() {
         let mut memories = device.extra_buffer_types().into_iter();
         assert!(memories.all(|memory| memory.name() != "AMX"));
     }
@@ -118,18 +118,18 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
             threads: 1,
             ..ContextOptions::default()
         };
-        context::params(&options, &ModelOptions::default())
+        context::context_params(&options, &ModelOptions::default())
     };
-    let mut params = Params::new(&options, &[]).unwrap();
-    let (mut own, mut others) = (context(512), context(64));
-    let mut others_model = params.raw;
+    let mut params = ModelParams::new(&options, &[]).unwrap();
+    let (mut own, mut second_context) = (context(512), context(64));
+    let mut second_model = params.raw;
     let mut extra = Extra {
         path_model: c"/no/such/model.gguf".as_ptr(),
-        mparams: &raw mut others_model,
-        cparams: &raw mut others,
+        mparams: &raw mut second_model,
+        cparams: &raw mut second_context,
         shares_model: false,
     };
-    let mut overrides = vec![END; 4096];
+    let mut overrides = vec![END_OF_OVERRIDES; 4096];
     let mut margins = vec![0; params.tensor_split.len()];
     // SAFETY: as in `fit`.
     let status = unsafe {
@@ -146,5 +146,5 @@ fn the_mirrored_struct_has_its_pointers_where_llama_cpp_reads_them() {
             sys::GGML_LOG_LEVEL_ERROR,
         )
     };
-    assert_eq!((status, others.n_ctx), (0, 512));
+    assert_eq!((status, second_context.n_ctx), (0, 512));
 }

@@ -64,7 +64,7 @@ fn options(n_batch: u32, n_ubatch: u32) -> ContextOptions {
             is_equal: false,
         },
         threads: THREADS,
-        states: true,
+        shows_states: true,
         ..ContextOptions::default()
     }
 }
@@ -81,7 +81,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
 /// The rows of a window, as a context without a callback decodes them.
 fn plain_rows(model: &impl Model, options: &ContextOptions, window: &WindowSpec) -> Vec<Vec<f32>> {
     let options = ContextOptions {
-        states: false,
+        shows_states: false,
         ..options.clone()
     };
     let mut decoder = model.decoder(&options).unwrap();
@@ -103,13 +103,13 @@ fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &Wi
     let n_vocab = model.facts().n_vocab as usize;
     let expected = plain_rows(model, &options, window);
     assert_eq!(expected.len(), window.n_rows as usize);
-    let states = model.states(options.calls).unwrap();
+    let states = model.describe_states(options.calls).unwrap();
     let n_embd = states.n_embd as usize;
     let mut decoder = model.decoder(&options).unwrap();
     let (mut all_states, mut groups, mut next) = (Vec::new(), Vec::new(), 0);
     let mut start = Some(0);
     while let Some(at) = start {
-        let outputs = decoder.step(window, at, true).unwrap();
+        let outputs = decoder.decode_call(window, at, true).unwrap();
         let mut left = &outputs.states[..];
         let mut of_call = outputs.rows.iter();
         for &n in &outputs.groups {
@@ -135,14 +135,14 @@ fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &Wi
 
     let (mut without_rows, mut start) = (Vec::new(), Some(0));
     while let Some(at) = start {
-        let outputs = decoder.step(window, at, false).unwrap();
+        let outputs = decoder.decode_call(window, at, false).unwrap();
         assert!(outputs.rows.is_empty());
         without_rows.extend_from_slice(&outputs.states);
         start = outputs.next;
     }
     assert_eq!(bits(&without_rows), bits(&all_states), "{batch:?}");
     // The same context gives whole rows after that.
-    let outputs = decoder.step(window, 0, true).unwrap();
+    let outputs = decoder.decode_call(window, 0, true).unwrap();
     for (row, expected) in outputs.rows.iter().zip(&expected) {
         assert_eq!(bits(row), bits(expected));
     }
@@ -152,14 +152,18 @@ fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &Wi
 #[track_caller]
 fn check_model(path: &Path, n_tokens: u32) -> States {
     let model = load(path);
-    let mut states = model.states(Calls::default()).unwrap();
+    let mut states = model.describe_states(Calls::default()).unwrap();
     states.head.sha256 = model.head_sha256().unwrap();
     for (i, batch) in BATCHES.into_iter().enumerate() {
         let window = window(&model, n_tokens, [1, 0, 9, 70][i % 4].min(n_tokens / 2));
-        let mut shared = model.head(&states, &mut section(&model), THREADS).unwrap();
+        let mut shared = model
+            .load_head(&states, &mut section(&model), THREADS)
+            .unwrap();
         assert!(shared.is_shared() && shared.device() == "CPU");
         check(&model, &mut *shared, batch, &window);
-        let mut own = ENGINE.head(&states, &mut section(&model), THREADS).unwrap();
+        let mut own = ENGINE
+            .load_head(&states, &mut section(&model), THREADS)
+            .unwrap();
         assert!(!own.is_shared());
         check(&model, &mut *own, batch, &window);
     }
@@ -191,14 +195,14 @@ fn a_context_that_shows_states_continues_a_text() {
     let window = window(&model, 20, 1);
     let continued = |shows_states| {
         let options = ContextOptions {
-            states: shows_states,
+            shows_states,
             ..options(7, 7)
         };
         let mut decoder = model.decoder(&options).unwrap();
         if shows_states {
             let mut start = Some(0);
             while let Some(at) = start {
-                start = decoder.step(&window, at, false).unwrap().next;
+                start = decoder.decode_call(&window, at, false).unwrap().next;
             }
         }
         let mut window = window.clone();

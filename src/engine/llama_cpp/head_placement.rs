@@ -1,43 +1,42 @@
-//! Where an output head lies and is computed: as llama.cpp places a model's own, so that the same
-//! kernels compute it.
+//! Places an output head as llama.cpp places a model's own, so that the same kernels compute it.
 
-use super::device::{BufferType, Device};
+use super::device::{BufferType, GgmlDevice};
 use super::ggml::Matrix;
 use crate::engine::DeviceKind;
 
-/// The devices of a head.
+/// The devices that an output head may lie on and be computed by.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Placement {
+pub(super) struct HeadPlacement {
     /// The GPUs that may compute it.
-    pub(super) gpus: Vec<Device>,
+    pub(super) gpus: Vec<GgmlDevice>,
     /// The GPU whose memory holds it; `None` for the CPU's.
-    pub(super) home: Option<Device>,
-    /// True if GPUs leave what lies in the CPU's memory to the CPU, large batches too.
+    pub(super) home: Option<GgmlDevice>,
+    /// True if the CPU computes all that lies in its memory; else a GPU may compute large batches.
     pub(super) no_op_offload: bool,
 }
 
-/// Memory for a matrix.
+/// The memory for a matrix, and the device that multiplies it there.
 pub(super) struct Place {
-    pub(super) device: Device,
+    pub(super) device: GgmlDevice,
     pub(super) memory: BufferType,
-    /// True if its kernels want the weights in another order, which takes all of them at once.
+    /// True if its kernels want the weights in another order, so that all of them are written at once.
     pub(super) is_reordered: bool,
 }
 
-impl Placement {
+impl HeadPlacement {
     /// The first memory that can hold a matrix to multiply with (`make_cpu_buft_list`,
     /// `make_gpu_buft_list` and `select_weight_buft` in llama.cpp's sources).
     pub(super) fn choose(&self, matrix: Matrix) -> Option<Place> {
-        let cpus = || Device::of_kind(DeviceKind::Cpu);
-        let libraries = Device::of_kind(DeviceKind::Accelerator);
-        let plain = |device: Device| {
+        let cpus = || GgmlDevice::of_kind(DeviceKind::Cpu);
+        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator);
+        let plain = |device: GgmlDevice| {
             device.buffer_type().map(|memory| Place {
                 device,
                 memory,
                 is_reordered: false,
             })
         };
-        let of_cpu = cpus().find_map(Device::buffer_type);
+        let of_cpu = cpus().find_map(GgmlDevice::buffer_type);
         let libraries = libraries
             .filter_map(plain)
             .filter(|place| Some(place.memory) != of_cpu);
@@ -62,9 +61,9 @@ impl Placement {
     }
 
     /// The devices that compute, in the order in which llama.cpp prefers them: the CPU last.
-    pub(super) fn devices(&self) -> Vec<Device> {
-        let libraries = Device::of_kind(DeviceKind::Accelerator);
-        let cpu = Device::of_kind(DeviceKind::Cpu).take(1);
+    pub(super) fn devices(&self) -> Vec<GgmlDevice> {
+        let libraries = GgmlDevice::of_kind(DeviceKind::Accelerator);
+        let cpu = GgmlDevice::of_kind(DeviceKind::Cpu).take(1);
         self.gpus
             .iter()
             .copied()

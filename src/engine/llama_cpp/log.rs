@@ -16,7 +16,7 @@ const KEPT_ERRORS: usize = 4;
 
 static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// The level of the last message, which a piece without a level continues.
+/// The level of the last message: pieces that continue it have none of their own.
 static LEVEL: AtomicU32 = AtomicU32::new(sys::GGML_LOG_LEVEL_NONE);
 
 /// Set once the system has refused to lock weights into memory, which llama.cpp does not treat as
@@ -29,16 +29,16 @@ static LAST_ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 pub fn follow_log(verbose: bool) {
     IS_VERBOSE.store(verbose, Ordering::Relaxed);
     // SAFETY: the callback may be called on any thread, and does not unwind.
-    unsafe { sys::llama_log_set(Some(take), std::ptr::null_mut()) }
+    unsafe { sys::llama_log_set(Some(on_message), std::ptr::null_mut()) }
 }
 
 /// Returns whether the system has refused to lock a model's weights into memory.
 #[must_use]
-pub fn lock_has_failed() -> bool {
+pub fn mlock_has_failed() -> bool {
     LOCK_FAILED.load(Ordering::Relaxed)
 }
 
-/// Takes the last errors out of llama.cpp's log, in one line.
+/// Returns the last errors of llama.cpp's log in one line, and forgets them.
 #[must_use]
 pub(super) fn last_log_errors() -> String {
     let line = locked(&LAST_ERRORS)
@@ -52,8 +52,8 @@ pub(super) fn last_log_errors() -> String {
     }
 }
 
-/// Takes a message of llama.cpp or ggml, or a piece of one.
-unsafe extern "C" fn take(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+/// Receives a message of llama.cpp or ggml, or a piece of one.
+unsafe extern "C" fn on_message(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
     // SAFETY: the text is a string that lives until this returns.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let (level, text) = match level {
@@ -79,7 +79,7 @@ unsafe extern "C" fn take(level: sys::ggml_log_level, text: *const c_char, _: *m
     }
 }
 
-/// A message without the name of the function that it begins with, as in `load_tensors: `.
+/// Strips the name of a function that the message begins with, such as `load_tensors: `.
 fn without_function(text: &str) -> &str {
     let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     match text.split_once(": ") {

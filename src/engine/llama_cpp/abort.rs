@@ -1,4 +1,4 @@
-//! ggml's fatal errors: it ends the process on those, and this decides what is said first.
+//! ggml's fatal errors: ggml ends the process after each, and a handler reports it first.
 
 use std::ffi::{CStr, c_char};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 
 use llama_cpp_sys_2 as sys;
 
-use super::llama_cpp::rpc;
+use super::rpc;
 use crate::locked;
 
 /// The function that ends the process, given ggml's fatal error in one line.
@@ -29,7 +29,7 @@ pub fn on_abort(handler: Handler) {
     }
 }
 
-/// Runs `load`, during which a fatal error is the fault of the model at `path`.
+/// Runs `load`: a fatal error in it is reported as the fault of the model at `path`.
 pub(super) fn while_loading<T>(path: &Path, load: impl FnOnce() -> T) -> T {
     let set = |path| *locked(&LOADING) = path;
     set(Some(path.display().to_string()));
@@ -55,19 +55,19 @@ unsafe extern "C" fn aborted(message: *const c_char) {
     }
 }
 
-/// Says in one line what went wrong and what to do. `loading`: the model that is being loaded.
+/// Explains in one line what went wrong and what to do. `loading`: the model that is being loaded.
 /// `suspects`: the servers that may be the cause.
 fn explain(message: &str, loading: Option<&str>, suspects: impl FnOnce() -> Vec<String>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    // It starts with the path of a source file, as it was on the machine that compiled it.
+    // ggml starts its message with the path of a source file on the machine that compiled it.
     let (path, rest) = line.split_once(": ").unwrap_or(("", &line));
-    let place = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    let what = match place {
+    let source = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let what = match source {
         "" => rest.to_owned(),
-        place => format!("{place}: {rest}"),
+        source => format!("{source}: {rest}"),
     };
     match loading {
-        _ if place.starts_with("ggml-rpc") => format!(
+        _ if source.starts_with("ggml-rpc") => format!(
             "the connection to a server is lost ({what}): see whether {} still runs, start it again if not, and repeat the call with --resume",
             suspects().join(" or ")
         ),

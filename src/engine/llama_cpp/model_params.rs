@@ -1,28 +1,28 @@
-//! llama.cpp's parameters of a model, made of the options that a user gives, and back.
+//! Converts the options that a user gives to llama.cpp's parameters of a model, and back.
 
 use std::ffi::{CStr, CString};
 
 use llama_cpp_sys_2 as sys;
 
-use super::device::{BufferType, Device};
+use super::device::{BufferType, GgmlDevice, names};
 use crate::engine::{
     DeviceKind, EngineError, GpuLayers, ModelOptions, SplitMode, TensorOverride, TensorSplit,
 };
 
 /// llama.cpp's parameters of a model, with all that they point to.
-pub(super) struct Params {
+pub(super) struct ModelParams {
     pub(super) raw: sys::llama_model_params,
-    /// Of the devices, and null.
+    /// The devices, and null.
     devices: Vec<sys::ggml_backend_dev_t>,
-    /// One proportion for each of llama.cpp's most devices.
+    /// A proportion for each of as many devices as llama.cpp can have.
     pub(super) tensor_split: Vec<f32>,
-    /// The overrides, and one without a pattern.
+    /// The overrides, and [`END_OF_OVERRIDES`].
     pub(super) overrides: Vec<sys::llama_model_tensor_buft_override>,
     _patterns: Vec<CString>,
 }
 
-impl Params {
-    pub(super) fn new(options: &ModelOptions, gpus: &[Device]) -> Result<Self, EngineError> {
+impl ModelParams {
+    pub(super) fn new(options: &ModelOptions, gpus: &[GgmlDevice]) -> Result<Self, EngineError> {
         // SAFETY: these return plain values.
         let (mut raw, max_devices) =
             unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
@@ -44,7 +44,7 @@ impl Params {
         if let Some(main_gpu) = options.main_gpu {
             let is_there = usize::try_from(main_gpu).is_ok_and(|index| index < gpus.len());
             if !is_there && !gpus.is_empty() {
-                // llama.cpp ignores it, unless it uses that device alone.
+                // llama.cpp ignores a wrong index, unless it uses that device alone.
                 return Err(EngineError::Setup(format!(
                     "--main-gpu {main_gpu}: counted from 0, the devices are {}",
                     names(gpus).join(", ")
@@ -52,8 +52,8 @@ impl Params {
             }
             raw.main_gpu = main_gpu;
         }
-        // Without AMX: llama.cpp's own list would have it.
-        let mut cpus = Device::of_kind(DeviceKind::Cpu);
+        // Never with AMX, which llama.cpp's own list would include.
+        let mut cpus = GgmlDevice::of_kind(DeviceKind::Cpu);
         raw.use_extra_bufts = cpus.any(|cpu| !cpu.extra_buffer_types().is_empty());
         raw.load_mode = match (options.use_mmap, options.use_mlock) {
             (None, false) => raw.load_mode,
@@ -73,7 +73,7 @@ impl Params {
         let mut tensor_split = proportions.clone();
         tensor_split.resize(max_devices.max(gpus.len()), 0.0);
         let overrides = options.all_overrides();
-        // It comes from the command line, where no text holds a NUL.
+        // Patterns come from the command line, where no text holds a NUL.
         let pattern =
             |tensors: &TensorOverride| CString::new(&*tensors.pattern).unwrap_or_default();
         let patterns: Vec<CString> = overrides.iter().map(pattern).collect();
@@ -84,7 +84,7 @@ impl Params {
                 buft: memory_named(memory)?.as_ptr(),
             });
         }
-        list.push(END);
+        list.push(END_OF_OVERRIDES);
         let devices = gpus.iter().map(|device| device.as_ptr());
         let mut params = Self {
             raw,
@@ -103,7 +103,7 @@ impl Params {
         Ok(params)
     }
 
-    /// The options, with a number of layers and what was fitted.
+    /// The options with which the model was loaded: with a number of layers, and what `fit` chose.
     pub(super) fn resolved(
         &self,
         given: &ModelOptions,
@@ -112,7 +112,7 @@ impl Params {
     ) -> ModelOptions {
         let mut options = given.clone();
         options.room = None;
-        // llama.cpp's name of a server's memory holds its address, which is not to be recorded.
+        // llama.cpp's name of a server's memory holds its address, which must not be recorded.
         for tensors in &mut options.tensor_overrides {
             if let Ok(memory) = memory_named(&tensors.memory)
                 && let Some(device) = memory.device()
@@ -121,7 +121,7 @@ impl Params {
             }
         }
         let n = u32::try_from(self.raw.n_gpu_layers).unwrap_or(n_layers);
-        // llama.cpp asks for it only where one device holds all.
+        // llama.cpp uses the main GPU only where one device holds all.
         if options.split_mode != Some(SplitMode::None) {
             options.main_gpu = None;
         }
@@ -142,13 +142,13 @@ impl Params {
         options
     }
 
-    /// Reads what the list of overrides holds.
+    /// Converts the list of overrides back.
     fn fitted_overrides(&self) -> Vec<TensorOverride> {
         let list = self.overrides.iter();
         list.take_while(|tensors| !tensors.pattern.is_null())
             .filter_map(|tensors| {
                 let memory = BufferType::new(tensors.buft)?;
-                let device = memory.device().map(Device::name);
+                let device = memory.device().map(GgmlDevice::name);
                 // SAFETY: a pattern that is not null is a text that lives as long as the list.
                 let pattern = unsafe { CStr::from_ptr(tensors.pattern) };
                 Some(TensorOverride {
@@ -161,7 +161,7 @@ impl Params {
 }
 
 /// The end of a list of overrides.
-pub(super) const END: sys::llama_model_tensor_buft_override =
+pub(super) const END_OF_OVERRIDES: sys::llama_model_tensor_buft_override =
     sys::llama_model_tensor_buft_override {
         pattern: std::ptr::null(),
         buft: std::ptr::null_mut(),
@@ -169,7 +169,7 @@ pub(super) const END: sys::llama_model_tensor_buft_override =
 
 /// The memory of a device, by the name of either.
 fn memory_named(name: &str) -> Result<BufferType, EngineError> {
-    let devices = Device::all();
+    let devices = GgmlDevice::all();
     let mut of_devices = devices
         .iter()
         .filter_map(|device| Some((device.name(), device.buffer_type()?)));
@@ -182,9 +182,4 @@ fn memory_named(name: &str) -> Result<BufferType, EngineError> {
                 "--override-tensor: no device '{name}': available are {known}"
             ))
         })
-}
-
-/// The names of devices.
-pub(super) fn names(devices: &[Device]) -> Vec<String> {
-    devices.iter().map(|device| device.name()).collect()
 }
