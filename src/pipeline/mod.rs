@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::engine::EngineError;
-use crate::locked;
+use crate::lock::locked;
 
 /// Why a run stopped.
 #[derive(Debug, thiserror::Error)]

@@ -5,12 +5,11 @@ use std::io::Write;
 use std::path::Path;
 
 use super::rows_per_piece;
-use super::window_encoder::Part;
 use super::writer::Writer;
 use crate::error::{Named, Result};
 use crate::reference::{About, Kind};
 use crate::row::RowLayout;
-use crate::window::{PlacedWindow, n_rows};
+use crate::window::n_rows;
 use crate::{BackendIdentity, Encoding, Header, States, WindowSpec, klpy, llamacpp, native};
 
 /// A kind of file that can be written, and how it stores a row.
@@ -91,26 +90,6 @@ impl fmt::Display for Target {
         }
     }
 }
-
-/// The windows of a kind of file as they are written: each a head and pieces of rows. An end
-/// follows the last.
-#[derive(Debug)]
-pub(crate) struct WriteFormat {
-    /// The reason why the file cannot hold a window, if it cannot; the second argument is `n_ctx`.
-    pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
-    /// Plain bytes before a window's rows; the second argument is `n_vocab`.
-    pub(crate) window_head: fn(&WindowSpec, u32) -> Vec<u8>,
-    /// Set if a CRC-32 of a window's plain bytes follows them.
-    pub(crate) has_checksum: bool,
-    /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
-    pub(crate) pack: Option<Pack>,
-    /// The bytes after the windows of a file, which end at an offset, or a phrase that states what
-    /// cannot be written.
-    pub(crate) end: fn(&[PlacedWindow], u64) -> std::result::Result<Vec<u8>, &'static str>,
-}
-
-/// Appends plain bytes, its last argument, to bytes of a file.
-pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
 impl<W: Write> Writer<W> {
     /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds

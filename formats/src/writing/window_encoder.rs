@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::target::WriteFormat;
 use crate::error::{Named, Result};
 use crate::row::{Form, RowForms, RowLayout, append_exact};
+use crate::window::PlacedWindow;
 use crate::{WindowEntry, WindowSpec};
 
 /// Plain bytes that a piece of rows aims at.
@@ -73,6 +73,26 @@ impl Piece {
         }
     }
 }
+
+/// The windows of a kind of file as they are written: each a head and pieces of rows. An end
+/// follows the last.
+#[derive(Debug)]
+pub(crate) struct WriteFormat {
+    /// The reason why the file cannot hold a window, if it cannot; the second argument is `n_ctx`.
+    pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
+    /// Plain bytes before a window's rows; the second argument is `n_vocab`.
+    pub(crate) window_head: fn(&WindowSpec, u32) -> Vec<u8>,
+    /// Set if a CRC-32 of a window's plain bytes follows them.
+    pub(crate) has_checksum: bool,
+    /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
+    pub(crate) pack: Option<Pack>,
+    /// The bytes after the windows of a file, which end at an offset, or a phrase that states what
+    /// cannot be written.
+    pub(crate) end: fn(&[PlacedWindow], u64) -> std::result::Result<Vec<u8>, &'static str>,
+}
+
+/// Appends plain bytes, its last argument, to bytes of a file.
+pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
 /// The way the windows of one file become pieces. Windows may be encoded on any thread; their pieces
 /// are appended in order by the [`super::Writer`] that this comes from.

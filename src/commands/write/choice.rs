@@ -16,7 +16,7 @@ use crate::commands::resume::check_same_run;
 use crate::commands::settings::WriteSettings;
 use crate::engine::{ContextOptions, EngineError, Model};
 use crate::input::PreparedInput;
-use crate::locked;
+use crate::lock::locked;
 use crate::pipeline::{DeviceClock, Error, Sources, StateSource};
 use crate::report::number::{bytes, printable, significant};
 

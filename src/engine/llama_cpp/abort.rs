@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 use llama_cpp_sys_2 as sys;
 
 use super::rpc;
-use crate::locked;
+use crate::lock::locked;
 
 /// The function that ends the process, given ggml's fatal error in one line.
 type Handler = fn(&str) -> !;

@@ -15,7 +15,7 @@ use llama_cpp_sys_2 as sys;
 use super::LlamaCppModel;
 use super::node::Node;
 use crate::engine::{ContextOptions, FlashAttention, ModelOptions};
-use crate::locked;
+use crate::lock::locked;
 
 /// Watches the tensors of a graph while it is computed, in order.
 pub(super) trait Watch: Send + 'static {

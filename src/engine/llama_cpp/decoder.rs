@@ -10,7 +10,7 @@ use super::context::{Batch, Context};
 use super::log::last_log_errors;
 use super::tap::Tap;
 use crate::engine::{Call, Decoder, EngineError, Outputs, top_token};
-use crate::locked;
+use crate::lock::locked;
 
 /// A context of a llama.cpp model, ready to decode windows.
 pub struct LlamaCppDecoder<'m> {

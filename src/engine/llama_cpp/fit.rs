@@ -10,7 +10,7 @@ use super::context;
 use super::log::last_log_errors;
 use super::model_params::{END_OF_OVERRIDES, ModelParams};
 use crate::engine::{EngineError, GpuLayers, ModelOptions, Room, SecondModel, SplitMode};
-use crate::locked;
+use crate::lock::locked;
 
 /// The memory that is to stay free on each device: llama.cpp's default.
 const MARGIN_BYTES: usize = 1 << 30;

@@ -15,7 +15,7 @@ use super::log::last_log_errors;
 use super::node::ModelTensor;
 use super::rpc;
 use crate::engine::{DeviceKind, EngineError, Head};
-use crate::locked;
+use crate::lock::locked;
 
 /// Bytes of the matrix that are read at once.
 const PIECE_BYTES: usize = 16 << 20;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::locked;
+use crate::lock::locked;
 
 /// The number of the log's last errors that are kept.
 const KEPT_ERRORS: usize = 4;

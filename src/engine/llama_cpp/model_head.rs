@@ -13,7 +13,7 @@ use super::node::ModelTensor;
 use super::probe::{FoundHead, Probe};
 use crate::engine::gguf::Tensor;
 use crate::engine::{ContextOptions, EngineError, Model as _};
-use crate::locked;
+use crate::lock::locked;
 
 /// Tokens of the context that shows the output head: llama.cpp's smallest.
 const PROBE_N_CTX: u32 = 256;

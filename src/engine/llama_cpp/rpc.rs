@@ -12,7 +12,7 @@ use llama_cpp_sys_2 as sys;
 
 use super::device::{RPC_BACKEND, function_of};
 use crate::engine::EngineError;
-use crate::locked;
+use crate::lock::locked;
 
 /// The time that a server may take to accept a connection, and to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
