@@ -13,7 +13,8 @@ use kl_formats::Target;
 use super::names::stem;
 use super::output::Existing;
 use crate::engine::{CacheType, FlashAttention, ModelOptions};
-use crate::input::{Part, Source};
+use crate::input::Source;
+use crate::pipeline::Part;
 use crate::report::Condition;
 use crate::stats::{ClusterRule, Confidence};
 

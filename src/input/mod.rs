@@ -30,4 +30,4 @@ pub use prompts::{Generation, GenerationStep};
 pub use source::{
     GROUP_NAMES, NamedText, PromptSource, Source, TemplateChoice, TextSource, is_group_name,
 };
-pub use windows::{DEFAULT_SEED, Part, Plan, ScoreFrom, Windowing, shuffled};
+pub use windows::{Plan, ScoreFrom, Windowing};

@@ -8,8 +8,9 @@ use kl_formats::{Groups, Prompt, Shard, TextIdentity, WindowSpec, longest_window
 
 use super::prompts::{Generation, RawPrompts};
 use super::text::{self, Text};
-use super::{Part, Plan, Source, TemplateChoice, TextSource, Windowing, texts};
+use super::{Plan, Source, TemplateChoice, TextSource, Windowing, texts};
 use crate::engine::Model;
+use crate::pipeline::Part;
 use crate::report::Warning;
 
 /// The windows of an input that are wanted.

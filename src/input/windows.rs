@@ -4,14 +4,12 @@
 //! one, inserted, so that it carries `n_ctx - 1` tokens of text and none is lost. The row of
 //! logits at position `i` predicts the token at `i + 1`.
 
-use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{Shard, WindowSpec, n_rows};
 
-/// The seed of the order in which windows are chosen where not all are wanted.
-pub const DEFAULT_SEED: u64 = 123;
+use crate::pipeline::{DEFAULT_SEED, Part, shuffled};
 
 /// First position of each window that is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,75 +75,6 @@ impl Windowing {
     #[must_use]
     pub fn text_per_window(&self, bos: Option<u32>) -> usize {
         self.n_ctx as usize - usize::from(bos.is_some())
-    }
-}
-
-/// One part of all windows, where several machines share the work: `index`, `index + count`, `index + 2 * count`, ...
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    index: u32,
-    count: u32,
-}
-
-impl Part {
-    /// This part of a whole with so many windows and rows.
-    ///
-    /// # Errors
-    /// If there are fewer windows than parts: one would be empty.
-    pub fn of(self, n_windows: usize, n_rows: u64) -> Result<Shard> {
-        let Self { index, count } = self;
-        if n_windows < count as usize {
-            bail!(
-                "--shard {self}: there are only {n_windows} windows: use at most {n_windows} parts"
-            );
-        }
-        Ok(Shard {
-            index,
-            count,
-            n_windows: u32::try_from(n_windows)?,
-            n_rows,
-        })
-    }
-
-    /// Keeps those of `windows`, all there are in their order, that belong to this part.
-    pub fn keep<T>(self, windows: Vec<T>) -> Vec<T> {
-        let from = windows.into_iter().skip(self.index as usize);
-        from.step_by(self.count as usize).collect()
-    }
-
-    /// Returns true if the window with this index among all windows belongs to this part.
-    pub(super) fn has(self, index: usize) -> bool {
-        index % self.count as usize == self.index as usize
-    }
-}
-
-impl From<Shard> for Part {
-    fn from(shard: Shard) -> Self {
-        Self {
-            index: shard.index,
-            count: shard.count.max(1),
-        }
-    }
-}
-
-/// `1/3`, as `--shard` takes it.
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.index, self.count)
-    }
-}
-
-impl FromStr for Part {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let numbers = text
-            .split_once('/')
-            .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
-        match numbers {
-            Some((index, count)) if index < count => Ok(Self { index, count }),
-            _ => Err("expected I/N, as 0/3 for the first of three parts: I from 0 to N-1"),
-        }
     }
 }
 
@@ -315,27 +244,6 @@ impl Plan {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)
     }
-}
-
-/// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates,
-/// driven by splitmix64 (Steele, Lea, Flood 2014). Files carry the seed, so this never changes.
-#[must_use]
-pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let mut order: Vec<usize> = (0..n).collect();
-    for last in (1..n).rev() {
-        // The high half of a 128-bit product maps 64 random bits onto 0..=last without a division.
-        let pick = (u128::from(next()) * (last as u128 + 1)) >> 64;
-        order.swap(last, pick as usize);
-    }
-    order
 }
 
 #[cfg(test)]
@@ -510,19 +418,6 @@ mod tests {
         );
     }
 
-    /// Pinned by the same algorithm in Python, so that a file's seed keeps its meaning.
-    #[test]
-    fn the_order_of_a_seed_never_changes() {
-        assert_eq!(shuffled(10, 123), PINNED_10_123);
-        assert_eq!(shuffled(0, 1), Vec::<usize>::new());
-        assert_eq!(shuffled(1, 1), [0]);
-        let mut all = shuffled(1000, 7);
-        all.sort_unstable();
-        assert_eq!(all, (0..1000).collect::<Vec<_>>());
-    }
-
-    const PINNED_10_123: [usize; 10] = [0, 2, 1, 5, 3, 9, 4, 6, 8, 7];
-
     #[test]
     fn score_from_is_read_from_a_flag() {
         for (text, score) in [
@@ -535,25 +430,5 @@ mod tests {
         }
         assert!("none".parse::<ScoreFrom>().is_err());
         assert!("-1".parse::<ScoreFrom>().is_err());
-    }
-
-    #[test]
-    fn parts_count_from_0_and_share_all_windows() {
-        let windows = || vec!['a', 'b', 'c', 'd', 'e'];
-        let part = |text: &str| text.parse::<Part>().unwrap();
-        assert_eq!(part("0/2").keep(windows()), ['a', 'c', 'e']);
-        assert_eq!(part("1/2").keep(windows()), ['b', 'd']);
-        assert_eq!(part("0/1").keep(windows()), windows());
-        for wrong in ["", "1", "2/2", "1/0", "0/0", "-1/2", "1/2/3", "a/b", "0/"] {
-            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn no_part_is_empty() {
-        let part: Part = "0/6".parse().unwrap();
-        assert_eq!(part.of(6, 60).unwrap().n_own_windows(), 1);
-        let refused = part.of(5, 50).unwrap_err().to_string();
-        assert!(refused.contains("at most 5 parts"), "{refused}");
     }
 }

@@ -9,10 +9,10 @@ use kl_formats::{Reference, Shard, States, TokenRecord, WindowSpec, n_rows};
 
 use super::computed::Computed;
 use super::open_window::{OpenWindow, StoredRows, WindowRows};
+use super::selection::{Part, choose_windows, count, rows_per_window, sample, windows_to_share};
 use super::source::{Origin, ReferenceSource, RowsHere};
 use super::{Error, Timing, locked};
 use crate::engine::{EngineError, Head};
-use crate::input::{DEFAULT_SEED, Part, shuffled};
 
 /// The windows of a reference, to be evaluated one after the other; all of them, in the order of the
 /// file, unless some are chosen.
@@ -263,58 +263,4 @@ impl<'h> ReferenceRows<'h> {
             in_reading: started.elapsed(),
         }))
     }
-}
-
-/// Counts the windows with rows, and the rows, that [`ReferenceRows::choose`] reads: how many of them
-/// there are to share out; `None` for a stream, which has no list of them.
-#[must_use]
-pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
-    let rows = rows_per_window(reference)?;
-    let order = windows_to_share(&rows, reference.is_shuffled(), max_rows);
-    let n_rows = count(&rows, &order);
-    Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
-}
-
-/// The windows that [`ReferenceRows::choose`] reads, without those that have no rows.
-fn windows_to_share(rows: &[u32], is_shuffled: bool, max_rows: Option<u64>) -> Vec<usize> {
-    let max_rows = max_rows.unwrap_or(u64::MAX);
-    let mut order = choose_windows(rows, is_shuffled, max_rows);
-    order.retain(|&i| rows[i] > 0);
-    order
-}
-
-/// Counts the rows of the windows of `order`.
-fn count(rows: &[u32], order: &[usize]) -> u64 {
-    order.iter().map(|&i| u64::from(rows[i])).sum()
-}
-
-/// Lists the number of rows of each window, in the order of the file, if the file has a list of them.
-fn rows_per_window(reference: &Reference) -> Option<Vec<u32>> {
-    let n_rows = reference.windows()?.iter().map(|window| window.n_rows);
-    Some(n_rows.collect())
-}
-
-/// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.
-#[must_use]
-pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
-    if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
-        return (0..rows.len()).collect();
-    }
-    sample(rows, is_shuffled, max_rows)
-}
-
-/// The first windows with `max_rows` rows, in random order.
-fn sample(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
-    let mut order = if is_shuffled {
-        (0..rows.len()).collect()
-    } else {
-        shuffled(rows.len(), DEFAULT_SEED)
-    };
-    let mut n_rows = 0;
-    order.retain(|&i| {
-        let wanted = n_rows < max_rows;
-        n_rows += u64::from(rows[i]);
-        wanted
-    });
-    order
 }

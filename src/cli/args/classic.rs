@@ -12,7 +12,8 @@ use super::values::{
 use super::{ContextArgs, DeviceArgs, EVALUATION, GENERAL, INPUT, REFERENCE, ResultArgs};
 use crate::commands::settings::Vocabulary;
 use crate::engine::GpuLayers;
-use crate::input::{Part, ScoreFrom};
+use crate::input::ScoreFrom;
+use crate::pipeline::Part;
 
 /// Every flag of the classic calls.
 #[derive(clap::Args, Debug)]

@@ -12,7 +12,8 @@ use crate::commands::settings::{
 };
 use crate::commands::{ModelsOfFolder, is_gguf, labels_of_namesakes, models_of_folder, one_line};
 use crate::engine::CacheType;
-use crate::input::{Part, Source};
+use crate::input::Source;
+use crate::pipeline::Part;
 
 /// `-r`: against a file.
 pub fn against_file(args: Args, path: PathBuf) -> Result<Command, String> {

@@ -5,7 +5,7 @@ use kl_formats::{SidecarReader, TokenRecord};
 use super::*;
 use crate::commands::settings::MergeSettings;
 use crate::commands::{merge, stored_evaluations};
-use crate::input::Part;
+use crate::pipeline::Part;
 
 impl Folder {
     /// Evaluates `model` against `ref` into the file `name`.

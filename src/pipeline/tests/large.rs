@@ -1,7 +1,7 @@
 //! References of more than 2^32 bytes and 2^31 logits a window.
 
 use super::*;
-use crate::pipeline::reference_rows::choose_windows;
+use crate::pipeline::choose_windows;
 use crate::sparse::sparse;
 use kl_formats::Reference;
 
