@@ -227,7 +227,7 @@ pub trait Model: Tokens {
     /// Those of [`describe_states`](Self::describe_states), or a file that cannot be read.
     fn head_sha256(&self) -> Result<String, EngineError>;
 
-    /// Opens the section of a reference that holds the head: the matrix as it stands in the model's
+    /// Reads the head as a reference of hidden states stores it: the matrix as it stands in the model's
     /// file, then the values of the steps that follow the product, f32.
     ///
     /// # Errors
@@ -246,8 +246,8 @@ pub trait Model: Tokens {
         threads: u32,
     ) -> Result<Box<dyn Head + '_>, EngineError>;
 
-    /// Drops the last model before the process ends. It may leave freeing memory to the system, which
-    /// is faster at it.
+    /// Drops the last model before the process ends. The system may be left to free its memory, which
+    /// is faster.
     fn drop_last(self)
     where
         Self: Sized,
@@ -274,7 +274,7 @@ pub trait Decoder {
         wants_rows: bool,
     ) -> Result<Outputs<'_>, EngineError>;
 
-    /// Returns the number of these windows, from the first on, that one decode call holds as a whole.
+    /// Returns the number of whole windows, from the first of these on, that one decode call holds.
     fn n_together(&self, windows: &[&WindowSpec]) -> usize;
 
     /// Runs these windows in one decode call, each as a sequence of its own, and returns the rows of
