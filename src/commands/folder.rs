@@ -58,7 +58,6 @@ pub fn models_of_folder(folder: &Path) -> Result<ModelsOfFolder> {
 }
 
 /// Returns true if a file's name is that of a GGUF.
-#[must_use]
 pub fn is_gguf(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))

@@ -190,7 +190,6 @@ pub struct ResultSettings {
 impl ResultSettings {
     /// Returns true if each of `n` models is shown in a line, and all of them in a table. What is
     /// asked for beside the numbers of the table is in the whole reports only.
-    #[must_use]
     pub fn is_brief(&self, n: usize) -> bool {
         let more = self.breakdown || self.top_k.is_some();
         let more = more || self.stats.iter().any(|stats| *stats != Stats::Kl);
@@ -199,7 +198,6 @@ impl ResultSettings {
 
     /// The label of the evaluation of `model`, or of a file that is compared, if not its file's
     /// name.
-    #[must_use]
     pub fn label_of(&self, model: &Path) -> Option<String> {
         let given = self.label.as_ref();
         given
@@ -208,7 +206,6 @@ impl ResultSettings {
     }
 
     /// The path of the sidecar of `model`, or of the file that is compared.
-    #[must_use]
     pub fn sidecar_path(&self, model: &Path) -> Option<PathBuf> {
         match &self.sidecar {
             Sidecar::None => None,
@@ -290,7 +287,6 @@ pub struct RunSettings {
 impl RunSettings {
     /// The number of contexts of a model to use in turn: two where an accelerator computes all
     /// layers, since the CPU has time for the rows of one while the other decodes.
-    #[must_use]
     pub fn n_contexts(&self, is_offloaded: bool) -> u32 {
         match self.contexts {
             Some(n) => n,

@@ -21,7 +21,6 @@ pub struct Device {
 
 impl Device {
     /// Returns true if its backend was compiled to use this instruction set, such as `AVX2`.
-    #[must_use]
     pub fn has_feature(&self, name: &str) -> bool {
         self.features.iter().any(|feature| feature == name)
     }
@@ -43,7 +42,6 @@ pub enum DeviceKind {
 
 impl DeviceKind {
     /// True if layers can be offloaded to such a device.
-    #[must_use]
     pub fn is_gpu(self) -> bool {
         matches!(self, Self::Gpu | Self::IntegratedGpu | Self::Remote)
     }

@@ -4,19 +4,16 @@ use std::fs;
 
 /// Bytes of memory that a program could take now without swapping; `None` on other systems than
 /// Linux.
-#[must_use]
 pub fn available() -> Option<u64> {
     read("MemAvailable:")
 }
 
 /// Bytes of all memory; `None` on other systems than Linux.
-#[must_use]
 pub fn total() -> Option<u64> {
     read("MemTotal:")
 }
 
 /// Bytes of swap space; `None` on other systems than Linux.
-#[must_use]
 pub fn swap() -> Option<u64> {
     read("SwapTotal:")
 }

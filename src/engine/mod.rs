@@ -166,7 +166,6 @@ pub struct ModelFacts {
 
 impl ModelFacts {
     /// The token that every window starts with, if the model wants one.
-    #[must_use]
     pub fn bos(&self) -> Option<u32> {
         self.bos_token.filter(|_| self.add_bos)
     }

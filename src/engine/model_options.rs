@@ -63,7 +63,6 @@ impl ModelOptions {
     }
 
     /// The flags that move weights or work from where llama.cpp would put them, each with its value. `-ngl` and `-dev` are not among them.
-    #[must_use]
     pub fn placement(&self) -> Vec<String> {
         let overrides = self.tensor_overrides.iter().map(ToString::to_string);
         let overrides: Vec<String> = overrides.collect();

@@ -35,7 +35,6 @@ const OUTPUT_BUFFER_BYTES: u64 = 64 << 20;
 const MAX_DEFAULT_BATCH: u64 = 512;
 
 /// Most tokens of a call where the CPU decodes: as many as have 64 MiB of logits, at most 512.
-#[must_use]
 pub fn default_batch(n_vocab: u32) -> u32 {
     let rows = OUTPUT_BUFFER_BYTES / (4 * u64::from(n_vocab.max(1)));
     rows.min(MAX_DEFAULT_BATCH) as u32
@@ -43,7 +42,6 @@ pub fn default_batch(n_vocab: u32) -> u32 {
 
 /// The default rule where the CPU decodes windows of at most `n_ctx` tokens: equal calls of at most
 /// [`default_batch`] tokens.
-#[must_use]
 pub fn default_calls(n_vocab: u32, n_ctx: u32) -> Calls {
     Calls::equal(default_batch(n_vocab), n_ctx)
 }

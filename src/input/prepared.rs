@@ -51,7 +51,6 @@ impl<'s> RawInput<'s> {
     }
 
     /// Returns whether prompts stay as they are because `model` has no chat template.
-    #[must_use]
     pub fn lacks_chat_template(&self, model: &impl Model) -> bool {
         match self {
             Self::Texts(..) => false,
@@ -148,7 +147,6 @@ impl PreparedInput {
 
     /// The windows with the text's own tokens: a base file holds those, though a BOS replaces the
     /// first of each when it is decoded.
-    #[must_use]
     pub fn windows_of_the_text(&self) -> Cow<'_, [WindowSpec]> {
         if self.text_tokens.is_empty() {
             return Cow::Borrowed(&self.plan.windows);
@@ -164,7 +162,6 @@ impl PreparedInput {
     }
 
     /// About the most bytes that the prompts can take in a header.
-    #[must_use]
     pub fn prompt_bytes(&self) -> u64 {
         let prompts = self.prompts.iter().flatten();
         // Escaping can make a text longer, but seldom doubles it.

@@ -16,7 +16,6 @@ pub enum Source {
 
 impl Source {
     /// The files, `-` for standard input.
-    #[must_use]
     pub fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Texts(source) => source.texts.iter().map(|text| &*text.path).collect(),
@@ -25,7 +24,6 @@ impl Source {
     }
 
     /// Returns the rule by which texts are cut; `None` for prompts.
-    #[must_use]
     pub fn windowing(&self) -> Option<&Windowing> {
         match self {
             Self::Texts(grouped) => Some(&grouped.windowing),
@@ -34,7 +32,6 @@ impl Source {
     }
 
     /// The most tokens in a window; `None`: as many as the longest prompt has.
-    #[must_use]
     pub fn n_ctx(&self) -> Option<u32> {
         match self {
             Self::Texts(source) => Some(source.windowing.n_ctx),
@@ -92,7 +89,6 @@ impl NamedText {
 pub const GROUP_NAMES: &str = "use 1 to 100 characters, none of them a control character";
 
 /// Returns true if a group can have this name.
-#[must_use]
 pub fn is_group_name(name: &str) -> bool {
     (1..=100).contains(&name.chars().count()) && !name.contains(char::is_control)
 }

@@ -30,7 +30,6 @@ pub enum ScoreFrom {
 
 impl ScoreFrom {
     /// The first scored position of the first window, of `n_ctx` tokens.
-    #[must_use]
     pub fn first(self, n_ctx: u32, begins_with_bos: bool) -> u32 {
         match self {
             Self::Text => u32::from(begins_with_bos),
@@ -72,7 +71,6 @@ pub struct Windowing {
 
 impl Windowing {
     /// Tokens of text in a window, and so the longest stride that leaves none out.
-    #[must_use]
     pub fn text_per_window(&self, bos: Option<u32>) -> usize {
         self.n_ctx as usize - usize::from(bos.is_some())
     }
@@ -98,7 +96,6 @@ impl Plan {
     /// # Panics
     /// If a window has no room for a token beside the BOS, or the stride is 0: the caller checks
     /// it.
-    #[must_use]
     pub fn cut(tokens: &[u32], windowing: &Windowing, bos: Option<u32>) -> Self {
         let (n_ctx, length) = (windowing.n_ctx, windowing.text_per_window(bos));
         assert!(length > 0, "a window must hold text");
@@ -130,7 +127,6 @@ impl Plan {
     }
 
     /// Makes a plan of these windows, without those that have no scored position.
-    #[must_use]
     pub fn of(mut windows: Vec<WindowSpec>) -> Self {
         let n_given = windows.len();
         windows.retain(|window| window.n_rows > 0);
@@ -153,7 +149,6 @@ impl Plan {
 
     /// Cuts a plan of more than `max_rows` rows down to a sample of exactly `max_rows`: windows in
     /// a seeded random order, the last one cut short.
-    #[must_use]
     pub fn limited(mut self, max_rows: Option<u64>) -> Self {
         let Some(mut left) = max_rows.filter(|&max| max < self.n_rows()) else {
             return self;
@@ -194,14 +189,12 @@ impl Plan {
 
     /// The windows of all parts, or of the plan where it has no parts. In those of other parts, tokens
     /// that are to be generated are 0 after the [`first`](Self::first) ones.
-    #[must_use]
     pub fn whole(&self) -> &[WindowSpec] {
         self.whole.as_ref().unwrap_or(&self.windows)
     }
 
     /// The first windows of the whole that have at least `n_rows` rows together; all of them if
     /// they have fewer. They are the same for every part.
-    #[must_use]
     pub fn first(&self, n_rows: u64) -> &[WindowSpec] {
         let (whole, mut left) = (self.whole(), n_rows);
         let is_wanted = |window: &&WindowSpec| {
@@ -216,7 +209,6 @@ impl Plan {
     /// Cuts windows as llama-perplexity does: `text`, with a BOS before all of it, in chunks of `n_ctx` tokens, each decoded with `bos` in place of its first token, and
     /// scored from `n_ctx / 2` to the last position that has a next token. Tokens after the last
     /// whole chunk are left out.
-    #[must_use]
     pub fn chunks(text: &[u32], n_ctx: u32, bos: Option<u32>) -> Self {
         let first_scored = ScoreFrom::Half.first(n_ctx, bos.is_some());
         let window = |(window, chunk): (usize, &[u32])| {
@@ -233,13 +225,11 @@ impl Plan {
     }
 
     /// Scored rows of all windows.
-    #[must_use]
     pub fn n_rows(&self) -> u64 {
         n_rows(&self.windows)
     }
 
     /// Most scored rows of a window of the whole, of which this may be a part.
-    #[must_use]
     pub fn most_rows(&self) -> u32 {
         let n_rows = self.whole().iter().map(|window| window.n_rows);
         n_rows.max().unwrap_or(0)

@@ -21,7 +21,6 @@ pub struct FileRows<'r, 'h> {
 impl<'r, 'h> FileRows<'r, 'h> {
     /// Hands out `rows`, whose windows come in the order in which they are asked for. `windows` holds
     /// the rows to use, by the number of the window that is asked for, where those are not its own.
-    #[must_use]
     pub fn new(rows: &'r ReferenceRows<'h>, windows: HashMap<u32, WindowSpec>) -> Self {
         Self {
             rows,

@@ -79,7 +79,6 @@ impl<'h> ReferenceRows<'h> {
     /// Where not all rows are wanted, or `is_sampled` for a caller who may stop anywhere, files in text
     /// order are read in the seeded random order of [`shuffled`]; others in their own, which for a part
     /// written with `-n`, and for kl.py's files, is random already.
-    #[must_use]
     pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
         let rows = self.rows_per_window.as_deref().unwrap_or_default();
         let most = max_rows.unwrap_or(u64::MAX);
@@ -116,7 +115,6 @@ impl<'h> ReferenceRows<'h> {
     /// Reads only `windows`, whose numbers and rows are those of the file; `indices` are theirs in the
     /// file, in the order in which they are read. A stream keeps its own order. Their tokens may come
     /// from another file, if this one holds none.
-    #[must_use]
     pub fn with_windows(
         self,
         indices: Vec<usize>,
@@ -136,7 +134,6 @@ impl<'h> ReferenceRows<'h> {
     }
 
     /// Reads the windows at these indices, in their order; a stream keeps its own.
-    #[must_use]
     pub fn at(mut self, indices: Vec<usize>) -> Self {
         let order: VecDeque<usize> = indices.into();
         self.source.read_in_order(order.clone());
@@ -146,7 +143,6 @@ impl<'h> ReferenceRows<'h> {
 
     /// The most rows that will be scored; `None` where all are wanted of a file that does not state
     /// how many it has.
-    #[must_use]
     pub fn n_scored(&self) -> Option<u64> {
         let most = Some(self.max_rows).filter(|&n| n < u64::MAX);
         self.n_rows.map(|n| n.min(self.max_rows)).or(most)

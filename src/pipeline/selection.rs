@@ -80,7 +80,6 @@ impl FromStr for Part {
 
 /// The numbers `0..n` in a random order that depends on `n` and `seed` alone: Fisher-Yates,
 /// driven by splitmix64 (Steele, Lea, Flood 2014). Files carry the seed, so this never changes.
-#[must_use]
 pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let mut next = move || {
@@ -101,7 +100,6 @@ pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
 
 /// Counts the windows with rows, and the rows, that [`ReferenceRows::choose`] reads: how many of them
 /// there are to share out; `None` for a stream, which has no list of them.
-#[must_use]
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     let rows = rows_per_window(reference)?;
     let order = windows_to_share(&rows, reference.is_shuffled(), max_rows);
@@ -133,7 +131,6 @@ pub(super) fn rows_per_window(reference: &Reference) -> Option<Vec<u32>> {
 }
 
 /// Chooses the windows to read, by index; `rows[i]` is how many rows window `i` has.
-#[must_use]
 pub fn choose_windows(rows: &[u32], is_shuffled: bool, max_rows: u64) -> Vec<usize> {
     if max_rows >= rows.iter().map(|&rows| u64::from(rows)).sum() {
         return (0..rows.len()).collect();

@@ -85,7 +85,6 @@ pub struct RowsHere {
 
 impl RowsHere {
     /// Returns true if an accelerator computes them.
-    #[must_use]
     pub fn is_on_device(&self) -> bool {
         self.device != "CPU"
     }

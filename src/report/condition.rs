@@ -70,13 +70,11 @@ fn similar(name: &str, mut known: Vec<String>) -> Vec<String> {
 
 impl Condition {
     /// The section of the report that its number is in: the first key of the number's name.
-    #[must_use]
     pub fn section(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
     }
 
     /// The condition, as given.
-    #[must_use]
     pub fn expression(&self) -> &str {
         &self.expression
     }
@@ -88,7 +86,6 @@ impl Condition {
 /// next one. Unless `allow_excluded` is set, every condition fails if tokens are left out or have an
 /// infinite KLD, and so does one on a number that leaves out infinite values of its own. Otherwise a
 /// model that gives NaN where it is worst would pass.
-#[must_use]
 pub fn judge(conditions: &[Condition], report: &ModelReport, allow_excluded: bool) -> Vec<Verdict> {
     if conditions.is_empty() {
         return Vec::new();

@@ -20,7 +20,6 @@ const NOTABLE_UNKNOWN: f64 = 0.001;
 
 /// The warnings that a result deserves. `of_prompts` is true if windows are prompts, `is_part` if the
 /// windows are those of one part (`--shard`).
-#[must_use]
 pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> Vec<Warning> {
     let summary = &model.summary;
     let path = || model.model.path.clone();
@@ -54,7 +53,6 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
 }
 
 /// The warnings that models of a comparison deserve; those that all models share are given once.
-#[must_use]
 pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warning> {
     let mut doubts = Vec::new();
     for model in models {

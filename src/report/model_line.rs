@@ -10,7 +10,6 @@ const MIN_BESIDE_INTERVAL: usize = 20;
 
 /// The line of the `index`-th of `of` models, counted from 0: its mean KLD with the interval, the
 /// 99 % quantile where there is room, and how long it took. `unit` is the word for a window.
-#[must_use]
 pub fn model_line(model: &ModelReport, (index, of): (usize, usize), unit: &str) -> String {
     let counter = format!("[{}/{of}] ", index + 1);
     let texts = texts(model, unit);

@@ -5,7 +5,6 @@ use kl_formats::Shard;
 use serde::Serialize;
 
 /// A KL divergence in nats, to six significant digits, without an exponent from 1e-5 on.
-#[must_use]
 pub fn kld(value: f64) -> String {
     significant(value, 6)
 }
@@ -14,25 +13,21 @@ pub fn kld(value: f64) -> String {
 pub const UNDEFINED: &str = "-";
 
 /// A KL divergence in nats in a table, to three significant digits.
-#[must_use]
 pub fn short_kld(value: f64) -> String {
     significant(value, 3)
 }
 
 /// A value, or a dash for one that is missing.
-#[must_use]
 pub fn or_undefined<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNDEFINED.to_owned(), show)
 }
 
 /// `Some(value)` if it is finite.
-#[must_use]
 pub fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
 /// A number to `digits` significant digits, without an exponent where it reads well.
-#[must_use]
 pub fn significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return UNDEFINED.to_owned();
@@ -53,14 +48,12 @@ pub fn significant(value: f64, digits: usize) -> String {
 }
 
 /// A number with a fixed number of decimals.
-#[must_use]
 pub fn fixed(value: f64, decimals: usize) -> String {
     or_undefined(finite(value), |value| format!("{value:.decimals$}"))
 }
 
 /// An interval by its ends, `[0.0016, 0.0019]`, or by the only one that it has, `≥ 0.0016`; empty if
 /// it has none.
-#[must_use]
 pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> String {
     match (lo.and_then(finite), hi.and_then(finite)) {
         (Some(lo), Some(hi)) => format!("[{}, {}]", show(lo), show(hi)),
@@ -71,32 +64,27 @@ pub fn ends(lo: Option<f64>, hi: Option<f64>, show: impl Fn(f64) -> String) -> S
 }
 
 /// A share as a percentage with two decimals: `98.76 %`.
-#[must_use]
 pub fn percent(share: f64) -> String {
     or_undefined(finite(share), |share| format!("{:.2} %", 100.0 * share))
 }
 
 /// A share as a percentage with one decimal: `98.8 %`.
-#[must_use]
 pub fn percent_1(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
 /// A change of a share as a percentage with three decimals and its sign: `-0.022 %`.
-#[must_use]
 pub fn signed_percent(change: f64) -> String {
     or_undefined(finite(change), |change| format!("{:+.3} %", 100.0 * change))
 }
 
 /// A share in percent without trailing zeros and without the sign: `99.9` for 0.999.
-#[must_use]
 pub fn short_percent(share: f64) -> String {
     // Rounded because 100 * 0.999 is not quite 99.9.
     format!("{}", (share * 1e10).round() / 1e8)
 }
 
 /// A quantile's name: `median`, `99.9 %`.
-#[must_use]
 pub fn quantile_name(p: f64) -> String {
     if p == 0.5 {
         "median".to_owned()
@@ -106,7 +94,6 @@ pub fn quantile_name(p: f64) -> String {
 }
 
 /// A size in bytes: `37.20 GiB`.
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
 }
@@ -124,7 +111,6 @@ pub struct SizeUnit {
 
 impl SizeUnit {
     /// The unit in which several sizes are shown, the largest of which is this many bytes.
-    #[must_use]
     pub fn for_sizes(largest: u64) -> Self {
         let (symbol, name, bytes) = match largest {
             0x4000_0000.. => ("GiB", "gigabyte", 1_073_741_824.0),
@@ -140,19 +126,16 @@ impl SizeUnit {
 }
 
 /// Names a part of a whole: `part 0 of 3`.
-#[must_use]
 pub fn part(shard: &Shard) -> String {
     format!("part {} of {} (from 0)", shard.index, shard.count)
 }
 
 /// A count, in groups of three digits: `1,234,567`.
-#[must_use]
 pub fn count(value: u64) -> String {
     HumanCount(value).to_string()
 }
 
 /// A count of things: `1 window`, `1,234 windows`.
-#[must_use]
 pub fn count_of(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", count(n))
@@ -160,7 +143,6 @@ pub fn count_of(n: u64, thing: &str) -> String {
 
 /// The numbers of tokens left out, each with its reason, as the subject of a sentence, and its verb:
 /// `2 tokens without a finite row are`.
-#[must_use]
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
     let given = reasons.iter().filter(|(n, _)| *n > 0);
     let tokens = given.map(|(n, why)| format!("{} {why}", count_of(*n, "token")));
@@ -172,7 +154,6 @@ pub fn left_out(reasons: [(u64, &str); 2]) -> String {
 
 /// Text from a file, made safe for a line on a terminal: control characters, and those that break a
 /// line or turn its direction, become U+FFFD.
-#[must_use]
 pub fn printable(text: &str) -> String {
     let is_safe = |c: char| !c.is_control() && !is_layout(c);
     text.chars()
@@ -192,7 +173,6 @@ fn is_layout(c: char) -> bool {
 }
 
 /// A time in seconds: `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 05 min`.
-#[must_use]
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     if seconds < 0.9995 {

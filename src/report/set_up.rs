@@ -41,7 +41,6 @@ pub const DISTINCTIONS: [SettingValue; 4] = [
 ];
 
 /// The columns in which set-ups differ, each with its title. Empty if all are alike.
-#[must_use]
 pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValue)> {
     let mut columns = COLUMNS.to_vec();
     columns.retain(|(_, of)| {
@@ -55,7 +54,6 @@ pub fn differing(set_ups: &[&BackendIdentity]) -> Vec<(&'static str, SettingValu
 }
 
 /// The setting of this name in [`SETTINGS`].
-#[must_use]
 pub fn setting(set_up: &BackendIdentity, name: &str) -> Option<String> {
     let named = SETTINGS.iter().find(|(own, _)| *own == name);
     named.and_then(|(_, value)| value(set_up))

@@ -256,7 +256,6 @@ pub enum Warning {
 
 impl Warning {
     /// The warning for a file whose rows are stored in these forms, if it deserves one.
-    #[must_use]
     pub fn of_forms(forms: RowForms) -> Option<Self> {
         let (exact, of) = (forms.exact, forms.total());
         (exact > 0).then_some(Self::ExactRows { exact, of })
@@ -264,7 +263,6 @@ impl Warning {
 
     /// The warning for a run that left its device waiting, if it did so for long. `writes` is true if
     /// the run writes a reference, false if it evaluates a model.
-    #[must_use]
     pub fn of_device(time: &DeviceTime, writes: bool) -> Option<Self> {
         /// Runs that keep a device for less than this many seconds are too short to judge.
         const MIN_S: f64 = 5.0;
@@ -291,7 +289,6 @@ impl Warning {
     }
 
     /// Returns true if the message names the model that it is about.
-    #[must_use]
     pub fn names_model(&self) -> bool {
         matches!(
             self,
@@ -301,7 +298,6 @@ impl Warning {
 
     /// Returns true if it is about the reference, so that the first model's is enough: those of other
     /// models would repeat it with other digits.
-    #[must_use]
     pub fn is_about_reference(&self) -> bool {
         matches!(
             self,
@@ -310,7 +306,6 @@ impl Warning {
     }
 
     /// The warning's subject, for scripts: stable, unlike the message.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         self.into()
     }

@@ -31,7 +31,6 @@ impl RowError {
     ///
     /// # Panics
     /// If `again` does not hold as many logits.
-    #[must_use]
     pub fn each(rows: &[&[f32]], again: &[f32]) -> Vec<Self> {
         let n_vocab = rows.first().map_or(1, |row| row.len());
         let n_logits = rows.len() * n_vocab;
@@ -63,7 +62,6 @@ impl RowError {
     }
 
     /// Returns true if every row is equal to the bit.
-    #[must_use]
     pub fn is_exact(&self) -> bool {
         self.n_moved == 0
     }

@@ -58,7 +58,6 @@ impl ClusteredMean {
     }
 
     /// The same mean, of samples that cannot be negative.
-    #[must_use]
     pub fn not_below_0(self) -> Self {
         Self {
             clustered: self.clustered.not_below_0(),
@@ -75,7 +74,6 @@ impl ClusteredMean {
 
 impl ClusteredValue {
     /// The exponential of the value, with the exponentials of its interval's ends.
-    #[must_use]
     pub fn exp(self) -> Self {
         let value = self.value.exp();
         Self {

@@ -251,14 +251,12 @@ impl ClusteredError {
 
 impl ClusteredInterval {
     /// The estimate of this value that has this interval.
-    #[must_use]
     pub fn around(&self, value: f64) -> Estimate {
         let (lo, hi) = (self.lo, self.hi);
         Estimate { value, lo, hi }
     }
 
     /// The interval of `f` of the value, for a rising `f` with this derivative at the value.
-    #[must_use]
     pub fn map(self, f: impl Fn(f64) -> f64, derivative: f64) -> Self {
         let end = |end: Option<f64>| end.map(&f).and_then(finite);
         Self {
@@ -273,7 +271,6 @@ impl ClusteredInterval {
     }
 
     /// The interval of a value that cannot be negative.
-    #[must_use]
     pub fn not_below_0(self) -> Self {
         Self {
             lo: self.lo.map(|lo| lo.max(0.0)),

@@ -31,7 +31,6 @@ type OpenedSidecar = Opened<SidecarHeader>;
 /// Groups sidecars into evaluations, in the order of their first files. A file that cannot be used
 /// is listed with the reason in one line. All parts of an evaluation are listed if one is missing or
 /// comes twice, or if a file holds the whole.
-#[must_use]
 pub fn stored_evaluations(paths: &[PathBuf]) -> (Vec<StoredEvaluation>, Vec<(PathBuf, String)>) {
     let mut unusable = Vec::new();
     let mut groups: Vec<Vec<OpenedSidecar>> = Vec::new();

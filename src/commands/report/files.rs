@@ -53,7 +53,6 @@ pub fn find(paths: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<NotCompared>)> {
 }
 
 /// Returns true if a file of a folder is a sidecar by its name, a whole or a partial one.
-#[must_use]
 pub fn is_listed(path: &Path) -> bool {
     let is_whole = path.extension().is_some_and(|ending| ending == ENDING);
     is_whole || path.to_string_lossy().ends_with(PARTIAL_ENDING)

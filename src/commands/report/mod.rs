@@ -38,7 +38,6 @@ pub enum Reported {
 
 impl Reported {
     /// The warnings, to be read before the numbers are trusted.
-    #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         match self {
             Self::Comparison(comparison) => &comparison.warnings,

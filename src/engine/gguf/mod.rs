@@ -146,7 +146,6 @@ fn part_path(first: &Path, number: u16, count: u16) -> Result<PathBuf> {
 
 impl Gguf {
     /// Identifies the model, as far as its header does.
-    #[must_use]
     pub fn identity(&self) -> ModelIdentity {
         let path = self.files.first().map_or(Path::new(""), PathBuf::as_path);
         let file_name = path.file_name().unwrap_or(path.as_os_str());
@@ -160,13 +159,11 @@ impl Gguf {
     }
 
     /// `general.architecture`.
-    #[must_use]
     pub fn architecture(&self) -> Option<&str> {
         self.text("general.architecture")
     }
 
     /// The string of a key, unless it was too long to keep.
-    #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.pairs.get(key)? {
             Value::Text(text) => Some(text),
@@ -175,7 +172,6 @@ impl Gguf {
     }
 
     /// The length in bytes of a key's string.
-    #[must_use]
     pub fn text_bytes(&self, key: &str) -> Option<u64> {
         match self.pairs.get(key)? {
             Value::Text(text) => Some(text.len() as u64),
@@ -185,7 +181,6 @@ impl Gguf {
     }
 
     /// The integer of a key, or its bool as 0 or 1.
-    #[must_use]
     pub fn number(&self, key: &str) -> Option<i128> {
         match self.pairs.get(key)? {
             Value::Number(number) => Some(*number),
@@ -194,14 +189,12 @@ impl Gguf {
     }
 
     /// The [`number`](Self::number) of the key `<architecture>.<name>`.
-    #[must_use]
     pub fn architecture_number(&self, name: &str) -> Option<i128> {
         self.number(&format!("{}.{name}", self.architecture()?))
     }
 
     /// `general.file_type` (`llama_ftype` in `llama.h`), by llama-quantize's name if that is known here,
     /// else as a number.
-    #[must_use]
     pub fn file_type(&self) -> Option<String> {
         /// Added to a type that was guessed (`LLAMA_FTYPE_GUESSED`).
         const GUESSED: i128 = 1024;
@@ -212,7 +205,6 @@ impl Gguf {
     }
 
     /// `tokenizer.ggml.pre`, which names the rule by which a text is split before pieces are merged.
-    #[must_use]
     pub fn pre_tokenizer(&self) -> Option<&str> {
         let name = self.text("tokenizer.ggml.pre");
         name.filter(|name| !name.is_empty())
@@ -220,7 +212,6 @@ impl Gguf {
 
     /// Returns whether the tokenizer is a BPE and names no pre-tokenizer: llama.cpp then splits
     /// texts in a way that may not be the model's (`llama_vocab::impl::load` in `llama-vocab.cpp`).
-    #[must_use]
     pub fn lacks_pre_tokenizer(&self) -> bool {
         /// The tokenizer models that are BPE. Gemma 4's has its own pre-tokenizer.
         const BPE: [&str; 3] = ["gpt2", "hybriddna", "whitespace"];
@@ -231,13 +222,11 @@ impl Gguf {
     /// Returns the number of positions that have a learned vector, in gpt2, starcoder and some mpt
     /// models; `None` where positions are computed. llama.cpp aborts on a token beyond the last
     /// one.
-    #[must_use]
     pub fn n_positions(&self) -> Option<u64> {
         self.tensor("position_embd.weight")?.shape.get(1).copied()
     }
 
     /// Finds a tensor by its name.
-    #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
@@ -260,7 +249,6 @@ impl Gguf {
 
 impl Tensor {
     /// The number of its elements.
-    #[must_use]
     pub fn n_params(&self) -> u64 {
         // The header's reader has refused a product past 2^64.
         self.shape.iter().product()

@@ -33,13 +33,11 @@ pub fn follow_log(verbose: bool) {
 }
 
 /// Returns whether the system has refused to lock a model's weights into memory.
-#[must_use]
 pub fn mlock_has_failed() -> bool {
     LOCK_FAILED.load(Ordering::Relaxed)
 }
 
 /// Returns the last errors of llama.cpp's log in one line, and forgets them.
-#[must_use]
 pub(super) fn last_log_errors() -> String {
     let line = locked(&LAST_ERRORS)
         .drain(..)

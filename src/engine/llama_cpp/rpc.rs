@@ -101,7 +101,6 @@ pub(super) fn add_server(endpoint: &str) -> Result<(), EngineError> {
 }
 
 /// The addresses of the servers that are connected.
-#[must_use]
 pub fn servers() -> Vec<String> {
     locked(&SERVERS).clone()
 }

@@ -66,7 +66,6 @@ pub fn title(by: &str, unit: &str) -> String {
 
 impl Comparison {
     /// The tables as text, a few models beside each other.
-    #[must_use]
     pub fn breakdown_text(&self) -> String {
         /// As many columns as fit 80 characters.
         const MODELS_BESIDE: usize = 5;

@@ -69,7 +69,6 @@ const N_INFINITE: &str = "n_infinite";
 impl Comparison {
     /// The models as CSV (RFC 4180, but with line feeds alone), after a line with the names of the
     /// columns. What is not known is empty.
-    #[must_use]
     pub fn csv(&self) -> String {
         let mut csv = COLUMNS.map(|(name, _)| name).join(",") + "\n";
         for model in &self.models {

@@ -75,7 +75,6 @@ const NEXT_WIDTH: usize = 16;
 
 impl InDepthModel {
     /// A model of a comparison.
-    #[must_use]
     pub fn of(model: &ComparedModel) -> Self {
         Self {
             label: model.label.clone(),
@@ -88,7 +87,6 @@ impl InDepthModel {
 
 impl InDepth {
     /// The comparison as text for a terminal of 80 columns.
-    #[must_use]
     pub fn text(&self) -> String {
         /// The width of a model's name, enough for most quants, and that of the column of names.
         const NAME_WIDTH: usize = 24;

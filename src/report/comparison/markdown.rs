@@ -21,7 +21,6 @@ const UNNAMED_TEXT: &str = "text of the reference";
 impl Comparison {
     /// The table, the paired differences, and what was not compared; with `breakdown`, also where
     /// each model's KLD comes from.
-    #[must_use]
     pub fn markdown(&self, breakdown: bool) -> String {
         let mut out = self.markdown_models();
         self.markdown_differences(&mut out);
@@ -96,7 +95,6 @@ impl Comparison {
     ///
     /// Source: `model_index_to_eval_results` and `eval_results_to_model_index` in
     /// `huggingface_hub/repocard_data.py`, version 2.4.0.
-    #[must_use]
     pub fn model_card(&self) -> String {
         let ranked = self.models.iter().filter(|model| model.is_candidate());
         let mut results = String::new();

@@ -93,7 +93,6 @@ impl Comparison {
     }
 
     /// The model with the lowest mean KLD; the noise floor does not count.
-    #[must_use]
     pub fn best(&self) -> Option<&ComparedModel> {
         self.models
             .iter()
@@ -109,7 +108,6 @@ impl Comparison {
     }
 
     /// The smallest of the models that cannot be told from the best, if it is smaller than the best.
-    #[must_use]
     pub fn smallest_near_best(&self) -> Option<&ComparedModel> {
         let size = |model: &ComparedModel| model.model.shown_bytes().unwrap_or(u64::MAX);
         let smallest = self.near_best().min_by_key(|model| size(model))?;
@@ -125,7 +123,6 @@ impl Comparison {
 
     /// The p-value that a pair is judged by: its own, or Holm's where one of the two is the best, so
     /// that a pair has the same wherever it is shown.
-    #[must_use]
     pub fn p_of(&self, pair: &ComparedPair) -> Option<f64> {
         let is_best = |label: &String| self.best().is_some_and(|best| best.label == *label);
         let other = match (is_best(&pair.a), is_best(&pair.b)) {
@@ -139,7 +136,6 @@ impl Comparison {
     }
 
     /// Returns true if a pair's difference may be chance.
-    #[must_use]
     pub fn may_be_chance(&self, pair: &ComparedPair) -> bool {
         let is_told = |p: f64| p < self.confidence.outside();
         !self.p_of(pair).is_some_and(is_told)
@@ -196,7 +192,6 @@ impl ComparedReference {
     }
 
     /// Reads what a sidecar records of its reference.
-    #[must_use]
     pub fn of(header: &SidecarHeader) -> Self {
         let reference = &header.reference;
         Self {
@@ -220,13 +215,11 @@ impl ComparedReference {
     }
 
     /// The word for a window.
-    #[must_use]
     pub fn unit(&self) -> &'static str {
         unit(self.prompts)
     }
 
     /// Returns the name of its model: the one that it records, else its file's.
-    #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         let model = self.model.as_ref()?;
         let names = model.name.iter().chain([&model.path]);
@@ -238,7 +231,6 @@ impl ComparedReference {
 
 impl NotCompared {
     /// Lists the file at `path`. Where `why` starts with the path, as errors do, that is left out.
-    #[must_use]
     pub fn new(path: &Path, why: impl Into<String>) -> Self {
         let (sidecar, why) = (path.display().to_string(), why.into());
         let after_path = why.strip_prefix(&sidecar);

@@ -73,14 +73,12 @@ pub struct DifferenceToBest {
 impl ComparedModel {
     /// Returns true if it is ranked, and can be the best: the noise floor cannot, nor a model that
     /// leaves out tokens that others count.
-    #[must_use]
     pub fn is_candidate(&self) -> bool {
         !self.is_noise_floor && !self.is_incomplete
     }
 
     /// Counts the tokens that its mean KLD leaves out: those with a row that is not finite, and
     /// those with an infinite KLD.
-    #[must_use]
     pub fn n_left_out(&self) -> u64 {
         self.summary.n_excluded + self.summary.n_infinite()
     }

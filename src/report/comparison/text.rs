@@ -28,7 +28,6 @@ const INCOMPLETE: &str = "!";
 impl Comparison {
     /// The report of the model if there is only one: as its evaluation printed it, without what no
     /// sidecar holds. `None` for several models.
-    #[must_use]
     pub fn only_report(&self, shows_breakdown: bool) -> Option<String> {
         let [model] = self.models.as_slice() else {
             return None;
@@ -45,7 +44,6 @@ impl Comparison {
 
     /// Everything that a terminal shows: the table of the models, which is the best, the paired
     /// differences, and what to know.
-    #[must_use]
     pub fn text(&self) -> String {
         let names = self.names();
         let mut text = self.title(&names);

@@ -100,7 +100,6 @@ pub struct Info {
 
 impl Info {
     /// The part of a description that is the provenance of the file's rows.
-    #[must_use]
     pub fn of(provenance: Provenance) -> Self {
         Self {
             writer: provenance.writer,
@@ -174,7 +173,6 @@ pub struct GroupInfo {
 
 impl GroupInfo {
     /// Collects the groups of a reference.
-    #[must_use]
     pub fn of_each(groups: &Groups) -> Vec<Self> {
         let named = groups.names().iter().zip(0..);
         let info = named.map(|(name, group)| {

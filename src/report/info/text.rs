@@ -17,7 +17,6 @@ fn or_unknown(value: Option<impl ToString>) -> String {
 }
 
 /// One line for each thing that the file records.
-#[must_use]
 pub fn info_text(info: &Info) -> String {
     let mut out = format!("{}\n", printable(&info.path));
     let mut put = |name: &str, value: Option<String>| {
@@ -325,7 +324,6 @@ fn batch(backend: &BackendIdentity) -> String {
 }
 
 /// The line about a file that `--verify` found to be undamaged.
-#[must_use]
 pub fn verified_text(verified: &Verified) -> String {
     let what = match verified.checks {
         Checks::Checksums => "every byte was read, and every checksum matches",

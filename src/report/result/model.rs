@@ -39,14 +39,12 @@ pub struct ModelInfo {
 
 impl ModelInfo {
     /// Describes a reference's model, whose path is not known.
-    #[must_use]
     pub fn of_reference(identity: &ModelIdentity) -> Self {
         let name = identity.file_name.as_deref().unwrap_or_default();
         Self::new(Path::new(name), identity)
     }
 
     /// The name of an evaluation of the model where the user has not named it.
-    #[must_use]
     pub fn default_label(&self) -> &str {
         let name = self.path.rsplit(is_separator).next();
         let name = name.unwrap_or(&self.path);
@@ -55,13 +53,11 @@ impl ModelInfo {
     }
 
     /// Its size in bytes as `ls` shows it: the file's, or the tensors' where that is unknown.
-    #[must_use]
     pub fn shown_bytes(&self) -> Option<u64> {
         self.file_bytes.or(self.size_bytes)
     }
 
     /// Describes the model that a file identifies.
-    #[must_use]
     pub fn new(path: &Path, identity: &ModelIdentity) -> Self {
         Self {
             path: path.display().to_string(),
@@ -107,26 +103,22 @@ pub struct ModelResult {
 
 impl ModelResult {
     /// The mean KLD with its clustered interval.
-    #[must_use]
     pub fn mean_kld(&self) -> Option<Estimate> {
         let mean = &self.summary.kld.as_ref()?.mean;
         Some(mean.clustered.around(mean.estimate.value))
     }
 
     /// The share of tokens with the same top token.
-    #[must_use]
     pub fn same_top(&self) -> Option<f64> {
         Some(self.summary.agreement.as_ref()?.ref_top1.estimate.value)
     }
 
     /// The ratio of the perplexities.
-    #[must_use]
     pub fn ppl_ratio(&self) -> Option<f64> {
         Some(self.summary.perplexity.as_ref()?.ratio.value)
     }
 
     /// The 99 % quantile of the KLD.
-    #[must_use]
     pub fn q99(&self) -> Option<f64> {
         let mut quantiles = self.summary.kld.as_ref()?.quantiles.iter();
         Some(quantiles.find(|of| of.p == 0.99)?.estimate.value)
@@ -226,7 +218,6 @@ pub struct NotAvailable {
 
 impl NotAvailable {
     /// The numbers that are missing if neither file holds token ids.
-    #[must_use]
     pub fn without_token_ids() -> Self {
         Self {
             what: "perplexity, change of the actual token's probability, context and next token",

@@ -73,7 +73,6 @@ pub struct PromptsInfo {
 
 impl ReferenceInfo {
     /// Collects what is known of a reference.
-    #[must_use]
     pub fn new(about: &About) -> Self {
         Self {
             path: about.path.display().to_string(),
@@ -97,14 +96,12 @@ impl ReferenceInfo {
     }
 
     /// The word for a window.
-    #[must_use]
     pub fn unit(&self) -> &'static str {
         unit(self.prompts.is_some())
     }
 }
 
 /// The word for a window, where it may be a prompt.
-#[must_use]
 pub fn unit(is_prompt: bool) -> &'static str {
     match is_prompt {
         true => "prompt",
@@ -114,7 +111,6 @@ pub fn unit(is_prompt: bool) -> &'static str {
 
 impl PromptsInfo {
     /// Collects how many prompts there are, and what was done with them.
-    #[must_use]
     pub fn new(prompts: &Prompts) -> Self {
         Self {
             n_prompts: prompts.list.len() as u64,
@@ -160,7 +156,6 @@ pub struct HeadInfo {
 
 impl StatesInfo {
     /// Collects what a reference records of its states.
-    #[must_use]
     pub fn new(states: &States) -> Self {
         let head = &states.head;
         Self {

@@ -35,14 +35,12 @@ const MAX_CORE_WAIT: f64 = 0.1;
 
 /// The time that a run of `wall_s` seconds waited for a core because all were busy with other work,
 /// if that is notable.
-#[must_use]
 pub fn notable_core_wait(core_wait_s: Option<f64>, wall_s: f64) -> Option<f64> {
     core_wait_s.filter(|waited_s| *waited_s >= MAX_CORE_WAIT * wall_s)
 }
 
 impl TimingInfo {
     /// Describes a run that scored `rows` rows in `wall_s` seconds, `load_s` of them spent loading.
-    #[must_use]
     pub fn new(timing: &Timing, load_s: f64, wall_s: f64, rows: u64) -> Self {
         Self {
             load_s,

@@ -43,7 +43,6 @@ pub struct TokenColumns {
 
 impl TokenColumns {
     /// Arranges records into columns; `text` gives the text of tokens.
-    #[must_use]
     pub fn of(records: &[TokenRecord], text: impl Fn(&[u32]) -> String) -> Self {
         let mut columns = Self::default();
         for record in records {
@@ -108,7 +107,6 @@ impl DivergentToken {
 
     /// Copies the context of a position in the window of `tokens`: the tokens up to and including
     /// it, no more than enough, as a token is at least one byte and a character at most 4.
-    #[must_use]
     pub fn context_of(tokens: &[u32], position: u32) -> Vec<u32> {
         let end = tokens.len().min(position as usize + 1);
         let start = end.saturating_sub(4 * Self::CONTEXT_CHARS);
@@ -116,7 +114,6 @@ impl DivergentToken {
     }
 
     /// Describes a record; `text` gives the text of tokens.
-    #[must_use]
     pub fn new(record: &TokenRecord, context: &[u32], text: impl Fn(&[u32]) -> String) -> Self {
         let top = |token, p| TopToken {
             token,
@@ -190,7 +187,6 @@ impl WorstToken {
 
     /// Describes a record. `before` are the tokens up to its position, as far as they are known;
     /// `text` gives the text of tokens, and `None` where it is not known.
-    #[must_use]
     pub fn new(
         record: &TokenRecord,
         before: &[u32],
@@ -237,7 +233,6 @@ pub struct PromptReport {
 
 impl PromptReport {
     /// Labels each prompt's numbers; `labels[i]` is the text of prompt `i`.
-    #[must_use]
     pub fn of_each(labels: &[String], stats: Vec<PromptStats>) -> Vec<Self> {
         let label = |number: u32| labels.get(number as usize).cloned().unwrap_or_default();
         stats

@@ -18,7 +18,6 @@ use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
 const NAME_WIDTH: usize = 34;
 
 /// The report of one model: its numbers with their intervals, a section for each subject.
-#[must_use]
 pub fn text_report(report: &ModelReport, reference: &ReferenceInfo) -> String {
     let summary = &report.summary;
     let mut out = Sheet::new(summary.clusters.n > 1, NAME_WIDTH, reference.unit());

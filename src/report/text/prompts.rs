@@ -16,7 +16,6 @@ const LABEL_CHARS: usize = 45;
 ///
 /// Of more than [`MAX_PRINTED`] prompts it shows those with the largest mean KLD, the largest
 /// first.
-#[must_use]
 pub fn prompt_table(prompts: &[PromptReport]) -> String {
     let mut rows: Vec<&PromptReport> = prompts.iter().collect();
     if rows.len() > MAX_PRINTED {
