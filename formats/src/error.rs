@@ -29,17 +29,17 @@ pub enum Fault {
         /// printed chain of causes does not repeat them.
         cause: io::Error,
     },
-    /// The file is not a reference, but of the kind that it seems to be.
+    /// The file is not a reference; it seems to be of the kind stated.
     #[error("not a reference: {0}; give a file written by kl, kl.py or llama-perplexity")]
     NotAReference(Found),
-    /// The file is not a sidecar, but of the kind that it seems to be.
+    /// The file is not a sidecar; it seems to be of the kind stated.
     #[error("not a sidecar: {0}; give a .kls file, which an evaluation writes")]
     NotASidecar(Found),
     /// The file is recognised, but this version cannot read it: the unsupported property, and the
     /// remedy.
     #[error("{0}")]
     Unsupported(String),
-    /// The file's header line cannot be used: the field, and its fault.
+    /// The file's header cannot be used: the field, and its fault.
     #[error("unusable header: {0}; write the file again")]
     Header(String),
     /// The file ends too early.
@@ -98,7 +98,7 @@ impl Error {
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A file's path, and the errors that name it.
+/// A file's path, which makes the errors that name it. Readers and writers keep one as `name`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Named(PathBuf);
 

@@ -1,4 +1,4 @@
-//! The kind of a file by its first bytes, where another kind was expected.
+//! The kind of a file, by its first bytes, where another kind was expected: for error messages.
 
 use std::fmt;
 use std::path::Path;
@@ -20,23 +20,23 @@ pub enum Found {
     Sidecar,
     /// A reference of this kind.
     Reference(Kind),
-    /// A reference of kl or kl.py whose gzip was taken off.
+    /// A reference of kl or kl.py that was decompressed.
     Unpacked,
     /// Gzip with other contents.
     Gzip,
-    /// Packed by this program.
+    /// Compressed by the named program.
     Packed(&'static str),
     /// A zip file, as PyTorch's models are, without numpy arrays.
     Zip,
     /// A single file of `safetensors`.
     SafetensorsFile,
-    /// A model in a format that GGUF has replaced.
+    /// A model in one of the formats that GGUF replaced.
     OldModel,
     /// A pointer of Git LFS, which stands for another file.
     LfsPointer,
     /// HTML.
     WebPage,
-    /// An importance matrix of llama-imatrix, as it was written before GGUF.
+    /// An importance matrix of llama-imatrix, in the format from before GGUF.
     Imatrix,
     /// Parquet.
     Parquet,
@@ -85,7 +85,7 @@ impl Found {
             None => {}
         }
         let magic = MAGICS.iter().find(|(magic, _)| raw.starts_with(magic));
-        // An entry's name follows its length, and in front of both is the number of entries.
+        // In an old imatrix, the number of entries and the length of a name precede the first name.
         let name = raw.get(8..).unwrap_or_default();
         match magic {
             Some((_, found)) => found.clone(),
@@ -99,7 +99,7 @@ impl Found {
     }
 }
 
-/// Returns true if the first file in a zip file is an array of numpy's.
+/// Returns true if the first file in a zip file is a numpy array.
 fn is_npz(raw: &[u8]) -> bool {
     /// Where a local file header states the length of its name, and where the name begins.
     const NAME: (usize, usize) = (26, 30);

@@ -1,4 +1,4 @@
-//! ggml's types of numbers: how many bytes a tensor of each has.
+//! ggml's types of numbers, and how many bytes a tensor of each has.
 
 /// A type of a tensor's elements (`ggml_type`), which are stored in blocks.
 ///
@@ -14,8 +14,8 @@ pub struct GgmlType {
     pub block: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// True if ggml multiplies matrices of this type with activations. It does not for integers,
-    /// f64 and the types that it makes of activations.
+    /// True if ggml multiplies matrices of this type with activations: not integers, f64 and the
+    /// types into which it quantizes activations.
     pub is_for_weights: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Groups of windows: texts of several kinds in one reference, each under its name.
+//! Groups of windows, such as one for each kind of text in a reference. Consecutive windows of one
+//! group are a run.
 
 use std::collections::HashMap;
 
@@ -6,15 +7,14 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     names: Vec<String>,
-    /// The numbers of windows in sequence of one group: [`Groups::window_groups`].
+    /// Each run's group and number of windows: [`Groups::window_groups`].
     runs: Vec<(u32, u32)>,
-    /// The number of the first window after each run.
+    /// The window that follows each run.
     ends: Vec<u32>,
 }
 
 impl Groups {
-    /// Groups with these names. Each of `runs` is a group, an index into the names, and how many
-    /// windows in sequence are of it, from window 0 on.
+    /// Groups with these names. `runs` are those of [`Groups::window_groups`].
     ///
     /// # Errors
     /// A phrase that states what is wrong: a name that is empty or that two groups have, a run of a
@@ -43,7 +43,7 @@ impl Groups {
         Ok(Self { names, runs, ends })
     }
 
-    /// Groups by the name of each window's group, in the order of the windows. The groups are
+    /// The groups of windows whose groups' names are given, in the order of the windows. Groups are
     /// numbered in the order of their first windows.
     pub fn of_each<'n>(names_of_windows: impl IntoIterator<Item = &'n str>) -> Self {
         let mut indices = HashMap::new();
@@ -71,8 +71,7 @@ impl Groups {
         &self.names
     }
 
-    /// Lists the windows in sequence of one group: pairs of a group, an index into the names, and a
-    /// number of windows, in the order of the windows' numbers.
+    /// The runs from window 0 on: each a group, as an index into the names, and a number of windows.
     pub fn window_groups(&self) -> &[(u32, u32)] {
         &self.runs
     }

@@ -1,4 +1,4 @@
-//! A magic line and a line of JSON: how kl's own files begin.
+//! The magic line and the line of JSON that kl's own files begin with.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! A prompt, as it was given: a text, or the messages of a chat.
+//! A prompt as it was given: a text, or the messages of a chat.
 
 use std::borrow::Cow;
 
@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Prompt {
-    /// The question.
+    /// The text, or the messages.
     pub content: PromptContent,
-    /// Tokens that it was decoded as, with an inserted BOS, without generated ones.
+    /// The number of tokens it was decoded as: with an inserted BOS, without generated tokens.
     pub n_tokens: u32,
 }
 
-/// The question.
+/// The content of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptContent {
     /// A text.
@@ -64,7 +64,7 @@ impl PromptContent {
         }
     }
 
-    /// A label for a person: its text, or that of the user's last message.
+    /// A label to show: its text, or that of the user's last message.
     pub fn label(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -105,7 +105,7 @@ fn invalid(error: &serde_json::Error) -> String {
     }
 }
 
-/// The parts of a message that are read here; a template may use more.
+/// The fields of a message that are read here; a template may use more.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
@@ -129,8 +129,8 @@ impl Messages {
         self.0.get()
     }
 
-    /// Finds a fault in them: there must be some, each with a `role`, and with a `content` that is
-    /// a string or a list of parts, all of them text.
+    /// Finds a fault in the list: it must have messages, each with a `role` and a `content`, which is
+    /// a string or a list of parts, all of them texts.
     fn fault(&self) -> Option<String> {
         let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(self.json()) else {
             return Some(format!("messages is not a list; expected {MESSAGES}"));
@@ -145,7 +145,7 @@ impl Messages {
         })
     }
 
-    /// The text of the user's last message; all of the JSON where there is none.
+    /// The text of the user's last message; all of the JSON if there is none.
     fn label(&self) -> String {
         let messages: Vec<Message<'_>> = serde_json::from_str(self.json()).unwrap_or_default();
         let is_users = |role: &RawValue| serde_json::from_str(role.get()).ok() == Some("user");
@@ -185,7 +185,7 @@ fn message_fault(message: &RawValue) -> Option<String> {
     })
 }
 
-/// Finds a fault in a part of a content: only texts can be put into a template.
+/// Finds a fault in a part of a message's content: only texts can be put into a template.
 fn part_fault(part: &RawValue) -> Option<String> {
     let unlike = |what: &str| {
         Some(format!(

@@ -2,7 +2,7 @@
 
 use py_literal::Value;
 
-/// The deepest nesting that is parsed; neither header nests more than a shape in its one dict.
+/// The deepest nesting that is parsed: no header nests deeper than a dict with a shape in it.
 const MAX_DEPTH: usize = 3;
 
 /// The entries of a dict literal, in their order; `None` if it is another value, or not a literal at
@@ -20,8 +20,8 @@ pub(crate) fn dict(text: &str) -> Result<Option<Vec<(Value, Value)>>, &'static s
     }
 }
 
-/// Returns true if `text` is safe to parse: for each level of nesting the parser needs more stack,
-/// and twice the time. Brackets inside strings do not count. A `\N{...}` escape, the one that may
+/// Returns true if `text` is safe to parse: each level of nesting costs the parser more stack, and
+/// doubles its time. Brackets inside strings do not count. A `\N{...}` escape, the one that may
 /// hold a quote, is refused: Python's `repr` never writes it.
 fn is_shallow(text: &str) -> bool {
     let mut depth = 0usize;

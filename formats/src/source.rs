@@ -1,4 +1,4 @@
-//! A file read at given offsets, by many threads at once.
+//! A file that many threads read at once, each at offsets of its own.
 
 use std::fs::File;
 use std::io;

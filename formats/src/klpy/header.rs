@@ -15,7 +15,7 @@ use crate::window::longest_window;
 /// kl.py's name of the logical batch.
 const N_BATCH: &str = "n_batch";
 
-/// `kl`'s own key, and its values, where the rows are not logits.
+/// `kl`'s own key for the meaning of rows that are not logits, and its values.
 const VALUES: &str = "kl_values";
 const NOT_LOGITS: [(Values, &str); 2] = [
     (Values::LogProbabilities, "log_probabilities"),
@@ -23,8 +23,8 @@ const NOT_LOGITS: [(Values, &str); 2] = [
 ];
 
 /// The bytes of both lines of a file that will hold exactly `windows`; the second is both JSON and a
-/// Python literal. Another entry whose value is a decimal integer is written as one, any other as a
-/// string.
+/// Python literal. A value of [`About::others`] that is a decimal integer is written as one, any other
+/// as a string.
 pub(super) fn to_lines(about: &About, windows: &[WindowSpec], name: &Named) -> Result<Vec<u8>> {
     let n_ctx = n_ctx(about, windows);
     if let Some(fault) = size_fault(n_ctx, about.n_vocab) {

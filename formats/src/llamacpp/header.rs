@@ -6,7 +6,7 @@ use crate::{MAX_N_CTX, MAX_N_VOCAB};
 /// Bytes of the header: the magic, u32 n_ctx, i32 n_vocab, i32 n_chunk.
 pub(super) const HEADER_BYTES: u64 = 20;
 
-/// The three counts that a base file begins with, and which kind of rows it has.
+/// The three counts that follow a base file's magic, and the kind of rows that the magic stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LlamaCppHeader {
     /// Tokens in each window.

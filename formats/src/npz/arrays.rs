@@ -24,7 +24,7 @@ const META: &str = "meta_json";
 /// The arrays of interest.
 #[derive(Debug)]
 pub(super) struct Arrays {
-    /// Rows and token ids, in the order of their numbers, which follow one another.
+    /// Each window's rows and token ids, in the order of their numbers, which have no gap.
     pub(super) windows: Vec<(Member, Option<Member>)>,
     pub(super) meta: Option<Member>,
 }
@@ -103,7 +103,7 @@ const SPARSE_KIND: &str = "is of mlx-kld's sparse kind, which holds the most pro
     entries of each row alone: it gives no KL divergence over the whole vocabulary; save \
     the dense kind";
 
-/// "logits_12" as its name and its number.
+/// Splits a name such as `logits_12` at its number.
 fn numbered(array: &str) -> Option<(&str, u64)> {
     let (name, digits) = array.rsplit_once('_')?;
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -130,7 +130,7 @@ struct Prompt {
     token_ids: Vec<Id>,
 }
 
-/// Converted as it is read: millions of ids would need twice the memory as `i64`.
+/// A token id, converted as it is read: millions of ids would need twice the memory as `i64`.
 #[derive(Deserialize)]
 #[serde(from = "i64")]
 struct Id(u32);

@@ -1,4 +1,4 @@
-//! An `.npz` of numpy, a zip of arrays: a window each, as mlx-kld keeps its reference. What is
+//! An `.npz` of numpy: a zip with an array for each window, as mlx-kld keeps its reference. What is
 //! accepted is specified in `TENSORS.md`, beside this crate's manifest.
 //!
 //! Arrays may be deflated, so their rows can only be read from the first on: its reader is a

@@ -1,5 +1,5 @@
-//! A member of a zip: where its bytes are, and a stream of its contents that checks the checksum at
-//! the end.
+//! The members of a zip: where their bytes are, and a stream of one's contents, with its checksum
+//! compared at the end.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -16,7 +16,7 @@ const DIRECTORY_BYTES: usize = 256 << 10;
 /// Bytes of the file read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// A member, as the zip's directory has it.
+/// A member of a zip, as the zip's directory describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) name: String,

@@ -73,7 +73,7 @@ pub enum Values {
 pub struct Prompts {
     /// The prompts, as they were given.
     pub list: Vec<Prompt>,
-    /// SHA-256 (hex) of the chat template that was applied to them; `None`: none was.
+    /// SHA-256 (hex) of the chat template that was applied to them; `None` if none was.
     pub chat_template: Option<String>,
     /// Tokens at each window's end that the model itself generated after its prompt.
     pub generated: Option<u32>,
@@ -109,8 +109,8 @@ pub enum Checks {
 }
 
 impl About {
-    /// A reference of f32 logits about which nothing else is known. Its windows can be decoded.
-    /// Set the fields where this differs.
+    /// A reference of f32 logits, whose windows can be decoded. Set the fields that differ, and those
+    /// that are known.
     pub fn new(kind: Kind, path: impl Into<PathBuf>, n_ctx: u32, n_vocab: u32) -> Self {
         Self {
             path: path.into(),

@@ -42,8 +42,8 @@ pub(crate) fn view(bytes: &[u8], n_vocab: usize, is_logits2: bool) -> Option<Row
     })
 }
 
-/// Writes the row of a base file for `row`, raw logits: what llama-perplexity writes for them, to
-/// the bit where the C library's `expf` is the same and the compiler fuses no multiply-add.
+/// Writes raw logits as a row of a base file: to the bit what llama-perplexity writes for them, where
+/// the C library's `expf` is the same and the compiler fuses no multiply-add.
 ///
 /// Log-probabilities more than [`FLOOR`] below the largest are raised to that floor, so the decoded
 /// row sums to a little more than 1. A row with a NaN or a positive infinity gets a

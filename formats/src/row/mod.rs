@@ -1,4 +1,8 @@
 //! A row: one logit for each entry of the vocabulary, and how it is stored as bytes.
+//!
+//! An [`Encoding`] is what a user chooses; a [`RowLayout`] is the bytes of a row in a kind of file. Each
+//! row of the layout [`RowLayout::U16`] has one of three forms, which [`RowForms`] counts. A [`Row`]
+//! views a stored row in place.
 
 mod block;
 mod layout;

@@ -1,5 +1,5 @@
-//! A folder of `0.safetensors`, `1.safetensors`, ...: a file a window, as SGLang's patch writes
-//! them. What is accepted is specified in `TENSORS.md`, beside this crate's manifest.
+//! A folder of `0.safetensors`, `1.safetensors`, ...: one file for each window, as SGLang's patch
+//! writes them. What is accepted is specified in `TENSORS.md`, beside this crate's manifest.
 //!
 //! Every offset in a file follows from its header, so its reader reads any rows of any
 //! window, from any threads. The format itself: <https://github.com/huggingface/safetensors>.

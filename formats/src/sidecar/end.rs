@@ -61,8 +61,8 @@ impl TokenTexts {
         self.ends.push(self.bytes.len());
     }
 
-    /// The bytes of a file's section: of each token its id (u32), the number of its bytes (u16) and
-    /// these.
+    /// The bytes of a file's section: for each token its id (u32), the number of its bytes (u16), and
+    /// the bytes.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut section = Vec::new();
         for (id, bytes) in self.iter() {
@@ -138,7 +138,7 @@ impl Trailer {
     /// Reads the last bytes of a file; `None` if they are not a trailer, so that the file was cut off.
     ///
     /// # Errors
-    /// A wrong checksum, in words.
+    /// A phrase, if the checksum is wrong.
     pub fn read(
         bytes: &[u8; TRAILER_BYTES],
         header_crc: u32,

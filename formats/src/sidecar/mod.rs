@@ -1,7 +1,6 @@
 //! The sidecar: one record per scored token, with all that the printed statistics are computed
 //! from, and the texts of the tokens that occur. The layout is specified in `SIDECAR.md`, beside
-//! this crate's manifest.
-//! [`verify()`] reads all of it to check that it is whole.
+//! this crate's manifest. [`verify()`] reads all of it to check that it is whole.
 
 mod end;
 mod header;

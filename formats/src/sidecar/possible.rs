@@ -14,7 +14,7 @@ const ENTROPY_ROUNDING: f64 = 1e-6;
 /// largest f32 apart. Sums of such numbers and of their powers stay finite.
 const MOST_NATS: f64 = 4.0 * f32::MAX as f64;
 
-/// The values that a field can have.
+/// The range of values that a field can have.
 #[derive(Clone, Copy)]
 enum Range {
     Token,
@@ -56,9 +56,9 @@ impl Range {
 }
 
 impl TokenRecord {
-    /// The first value that no pair of rows gives, and what it could be. Values of a record that is
-    /// excluded mean nothing, and are not checked. Every record read passes here: a text is made only
-    /// of a fault.
+    /// Finds a value that no pair of rows gives, and states the range that it is not in. The values of
+    /// an excluded record mean nothing, and are not checked. Every record that is read passes through
+    /// here, so text is made only for a fault.
     pub(super) fn impossible(&self, header: &SidecarHeader) -> Option<String> {
         if self.is_excluded() {
             return None;
@@ -92,7 +92,7 @@ impl TokenRecord {
 }
 
 /// Returns true if rows may leave a probability unknown, as those of llama.cpp's base file do. Such
-/// a file does not record a version of llama.cpp, and what was converted from one does not either.
+/// a file, and one that was converted from it, does not record a version of llama.cpp.
 fn may_be_unknown(backend: Option<&BackendIdentity>) -> bool {
     backend.is_none_or(|backend| backend.llama_cpp.is_none())
 }

@@ -1,4 +1,4 @@
-//! The reading side.
+//! Reads a sidecar record by record, or what a writer that was cut off has left.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -24,13 +24,13 @@ pub struct SidecarReader {
     header_crc: u32,
     /// Where the first record starts.
     start: u64,
-    /// The trailer after the records, and their number; of a file that was cut off, the whole ones.
+    /// The trailer. Of a file that was cut off, only the number of whole records is set.
     trailer: Trailer,
-    /// Records read.
+    /// The number of records that have been read.
     i: u64,
     /// The bytes of the records that come next.
     bytes: Vec<u8>,
-    /// The first of `bytes` that have not been read.
+    /// How many of `bytes` have been read.
     used: usize,
 }
 
@@ -43,7 +43,7 @@ pub struct CutOffSidecar {
     pub records: Vec<TokenRecord>,
 }
 
-/// Returns true if the file starts like a sidecar. A file that cannot be read does not.
+/// Returns true if the file starts like a sidecar, and false if it cannot be read.
 pub fn is_sidecar(path: &Path) -> bool {
     let source = Source::open(path, "a sidecar");
     source.is_ok_and(|source| starts_like_one(&source).unwrap_or(false))
@@ -259,8 +259,8 @@ impl Iterator for SidecarReader {
     }
 }
 
-/// Reads the whole file and checks each byte: header, length, and every record's checksum,
-/// and the texts. Returns how many different windows its records are of.
+/// Reads the whole file and checks each byte: header, length, texts, and every record. Returns how
+/// many different windows its records are of.
 ///
 /// # Errors
 /// The first fault, with its byte: those of [`SidecarReader::open`], of its texts and its records.

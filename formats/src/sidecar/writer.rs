@@ -1,4 +1,4 @@
-//! The writing side.
+//! Writes a sidecar, or resumes one that was cut off.
 
 use std::io::Write;
 use std::path::Path;
