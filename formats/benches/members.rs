@@ -29,11 +29,11 @@ fn members(criterion: &mut Criterion) {
             let mut writer = writer(encoding, &file);
             let format = writer.window_format();
             group.throughput(Throughput::Bytes(format.piece_bytes() as u64));
-            let (head, rows) = pieces(format, &logits);
+            let (first, rows) = pieces(format, &logits);
             group.bench_function(BenchmarkId::new(format!("write/{kind}"), encoding), |b| {
                 b.iter_batched(|| rows.clone(), Piece::compress, BatchSize::LargeInput);
             });
-            writer.append(head.compress()).unwrap();
+            writer.append(first.compress()).unwrap();
             writer.append(rows.clone().compress()).unwrap();
             writer.finish().unwrap();
             let reader = NativeReader::open(file.path()).unwrap();
@@ -64,14 +64,14 @@ fn writer(encoding: Encoding, file: &NamedTempFile) -> Writer<&NamedTempFile> {
 }
 
 fn pieces(format: WindowFormat, logits: &[f32]) -> (Piece, Piece) {
-    let (mut encoder, head) = format.encode(&window()).unwrap();
+    let (mut encoder, first) = format.begin(&window()).unwrap();
     let (bytes, n) = encoder.reserve_rows(N_ROWS as usize, || None);
     let rows = bytes.chunks_mut(bytes.len() / n);
     for (out, row) in rows.zip(logits.chunks(N_VOCAB)) {
         format.row_layout().encode(row, out);
     }
     (
-        head,
+        first,
         encoder
             .commit(|i| &logits[i * N_VOCAB..][..N_VOCAB])
             .unwrap(),

@@ -1,4 +1,4 @@
-//! The rule by which a window is split into decode calls, and these into physical batches.
+//! Decode calls, and the physical batches that they are split into.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ const MIN_EQUAL: u32 = 64;
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Calls {
-    /// Most tokens of a decode call. Where calls are equal, one may have up to 127 all the same.
+    /// Most tokens of a decode call. Where calls are equal, one may nevertheless have up to 127.
     pub n_batch: u32,
     /// Most tokens of a physical batch: from 1 to `n_batch`.
     pub n_ubatch: u32,
     /// True if windows are split into equal calls: as few as there can be of at most `n_batch` and at
     /// least 64 tokens, in sizes that differ by one at most, the longer ones first, each one physical
-    /// batch. Otherwise into steps, as llama.cpp does it: calls of `n_batch` tokens, the last of the
-    /// rest, each in physical batches of `n_ubatch` tokens, the last of the rest.
+    /// batch. False if they are split as llama.cpp does it: into calls of `n_batch` tokens, and each
+    /// call into physical batches of `n_ubatch` tokens; the last call and batch hold what is left.
     #[serde(
         rename = "equal_calls",
         default,
@@ -45,8 +45,8 @@ impl Calls {
         }
     }
 
-    /// The positions of the decode call of `position`, which is below `n_tokens`: the number of a
-    /// window's tokens that are decoded, up to and including the last scored one.
+    /// The positions that are decoded in the same call as `position`, which is below `n_tokens`: the
+    /// number of a window's tokens that are decoded, up to and including the last scored one.
     #[must_use]
     pub fn call(&self, n_tokens: u64, position: u64) -> Range<u64> {
         let (size, n_longer) = match self.is_equal {
@@ -66,7 +66,8 @@ impl Calls {
         start..start.saturating_add(size).min(n_tokens)
     }
 
-    /// The positions of the physical batch of `position`, of the first `n_tokens` tokens of a window.
+    /// The positions in the same physical batch as `position`, of the first `n_tokens` tokens of a
+    /// window.
     #[must_use]
     pub fn batch(&self, n_tokens: u64, position: u64) -> Range<u64> {
         let call = self.call(n_tokens, position);
@@ -90,7 +91,7 @@ impl Calls {
 
     /// Most tokens of a call in windows of at most `n_ctx` tokens.
     #[must_use]
-    pub fn most(&self, n_ctx: u32) -> u32 {
+    pub fn most_tokens(&self, n_ctx: u32) -> u32 {
         let most = match self.is_equal {
             false => self.n_batch,
             true => self.n_batch.max(2 * MIN_EQUAL - 1),
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn llama_cpp_takes_steps() {
+    fn llama_cpp_cuts_off_whole_batches() {
         let calls = Calls {
             n_batch: 100,
             n_ubatch: 40,
@@ -153,7 +154,7 @@ mod tests {
             (calls.call(230, 99), calls.call(230, 229)),
             (0..100, 200..230)
         );
-        assert_eq!((calls.most(512), calls.most(7)), (100, 7));
+        assert_eq!((calls.most_tokens(512), calls.most_tokens(7)), (100, 7));
     }
 
     proptest! {
@@ -167,7 +168,7 @@ mod tests {
             let (least, longest) = (*lengths.iter().min().unwrap(), *lengths.iter().max().unwrap());
             prop_assert!(longest - least <= 1);
             prop_assert!(least >= u64::from(MIN_EQUAL.min(n_tokens)));
-            prop_assert!(longest <= u64::from(calls.most(n_ctx)));
+            prop_assert!(longest <= u64::from(calls.most_tokens(n_ctx)));
             prop_assert!(longest <= u64::from(most.max(2 * MIN_EQUAL - 1)));
             prop_assert_eq!(lengths.iter().sum::<u64>(), u64::from(n_tokens));
             let n_tokens = u64::from(n_tokens);

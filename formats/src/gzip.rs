@@ -1,5 +1,5 @@
-//! Gzip members without any field (RFC 1952), the raw deflate (RFC 1951) of pieces held in memory, and
-//! the one place where a checksum is compared.
+//! Gzip (RFC 1952) and raw deflate (RFC 1951) of bytes held in memory; and the comparison of
+//! checksums, for every kind of file.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
@@ -12,7 +12,7 @@ pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Deflate, no flags, no time, no level, unknown system (RFC 1952, 2.3.1).
 const HEADER: [u8; 10] = [0x1f, 0x8b, 0x08, 0, 0, 0, 0, 0, 0, 0xff];
 
-/// Appends `plain` as one member.
+/// Appends `plain` as one gzip member, without optional fields.
 pub(crate) fn gzip(bytes: &mut Vec<u8>, plain: &[u8]) {
     bytes.extend_from_slice(&HEADER);
     deflate(plain, bytes);
@@ -25,7 +25,7 @@ pub(crate) fn is_trailer(bytes: &[u8; TRAILER_BYTES], plain: &[u8]) -> bool {
     checksum_matches(crc32fast::hash(plain), crc) && length == plain.len() as u32
 }
 
-/// A member's last bytes.
+/// The last bytes of a member that holds `plain`.
 pub(crate) fn trailer(plain: &[u8]) -> [u8; TRAILER_BYTES] {
     bytemuck::cast([crc32fast::hash(plain), plain.len() as u32])
 }
@@ -36,7 +36,7 @@ pub(crate) fn checksum_matches(computed: u32, stated: u32) -> bool {
     cfg!(fuzzing) || computed == stated
 }
 
-/// The bytes of a piece that are compressed to see whether compressing the rest pays.
+/// The first bytes of a piece, which are compressed to see whether compressing it pays.
 const SAMPLE_BYTES: usize = 16 << 10;
 
 /// A piece is compressed if its sample shrinks to less than this share, else stored. Measured:
@@ -64,8 +64,7 @@ pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
     }
     let start = out.len();
     let sample = plain.get(..SAMPLE_BYTES).unwrap_or(plain);
-    let limit =
-        sample.len() / 100 * WORTHWHILE_PERCENT + sample.len() % 100 * WORTHWHILE_PERCENT / 100;
+    let limit = sample.len() * WORTHWHILE_PERCENT / 100; // a sample is short
     let worthwhile = compress(sample, out) && out.len() - start < limit;
     if worthwhile && sample.len() == plain.len() {
         return;
@@ -80,7 +79,7 @@ pub(crate) fn deflate(plain: &[u8], out: &mut Vec<u8>) {
 
 /// Appends `plain` compressed at level 1; returns `false` if that failed, or grew too much to be of
 /// use.
-pub(crate) fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
+fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
     let mut deflater = Compress::new(Compression::new(1), false);
     out.reserve(plain.len() + 64);
     let done = deflater.compress_vec(plain, out, FlushCompress::Finish);
@@ -88,7 +87,7 @@ pub(crate) fn compress(plain: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// Appends `plain` as stored blocks (RFC 1951, 3.2.4).
-pub(crate) fn store(plain: &[u8], out: &mut Vec<u8>) {
+fn store(plain: &[u8], out: &mut Vec<u8>) {
     out.reserve(plain.len() + (plain.len() / STORED_BLOCK + 1) * 5);
     let mut blocks = plain.chunks(STORED_BLOCK).peekable();
     while let Some(block) = blocks.next() {

@@ -6,15 +6,24 @@
 //! | [`native`] | `kl`'s own reference, of rows or hidden states, gzip members with an index | `LOGITS.md` |
 //! | [`klpy`] | the reference of kl.py | the module's own text |
 //! | [`llamacpp`] | the base file of llama.cpp's llama-perplexity | `LLAMACPP.md` |
-//! | [`safetensors`] | a folder of files, one a window, as SGLang's patch writes | `TENSORS.md` |
+//! | [`safetensors`] | a folder of files, one for each window, as SGLang's patch writes | `TENSORS.md` |
 //! | [`npz`] | numpy's zip of arrays, as mlx-kld keeps its reference | `TENSORS.md` |
 //! | [`sidecar`] | one record per scored token | `SIDECAR.md` |
+//!
+//! | word | meaning |
+//! |---|---|
+//! | window | tokens that a model decodes together, and the rows of some of their positions |
+//! | row | the logits of one position; in a file of hidden states, the state that they follow from |
+//! | piece | a window's counts and tokens, or about 1 MiB of its rows: packed by itself when written |
+//! | block | the rows of a piece, as they are read ([`RowBlock`]) |
+//! | head | the tensor that hidden states are multiplied with, and the steps that follow |
+//! | shard | one of several files that hold the windows of a whole, and can be merged into it |
 //!
 //! # Reading
 //!
 //! [`Reference::open`] recognises any kind by its bytes. [`Reference::about`] holds what the file
-//! records about itself. [`Reference::rows`] gives its rows: block by block on many threads, or of
-//! kl.py's file and of an npz as a stream ([`Rows::Stream`]):
+//! records about itself. [`Reference::rows`] gives its rows: block by block, on many threads
+//! ([`Rows::Blocks`]), or, from kl.py's file or an npz, as a stream ([`Rows::Stream`]):
 //!
 //! ```
 //! # use kl_formats::{About, Kind, Reference, Rows, Target, WindowSpec, Writer};
@@ -89,7 +98,7 @@
 //! # Writing
 //!
 //! A [`Target`] is a kind of file and how it stores a row. A [`Writer`] writes one window after
-//! another; of hidden states, after the head ([`Writer::write_head`]):
+//! another; hidden states need the head first ([`Writer::write_head`]):
 //!
 //! ```
 //! # use kl_formats::{About, Kind, Target, WindowSpec, Writer};
@@ -106,8 +115,8 @@
 //!
 //! # What it leaves to others
 //!
-//! Nothing here uses llama.cpp, computes statistics, prints or starts a thread. Readers accept
-//! `&self` where many threads may read at once. Every count that a file states is checked against
+//! Nothing here uses llama.cpp, computes statistics, prints or starts a thread. Methods that many
+//! threads may call at once take `&self`. Every count that a file states is checked against
 //! the file's real length, or against a named limit, before memory is allocated for it. An error is
 //! one line that names the file, the position and the cause; advice about flags is left to the
 //! program.
@@ -139,6 +148,7 @@ mod ggml;
 mod groups;
 mod gzip;
 mod header_lines;
+mod numbers;
 mod prompt;
 mod provenance;
 mod python_literal;
@@ -177,10 +187,11 @@ pub use found::Found;
 pub use ggml::GgmlType;
 pub use groups::Groups;
 pub use native::{Header, NativeReader};
+pub use numbers::Float;
 pub use prompt::{Messages, Prompt, PromptContent};
 pub use provenance::{
     BackendIdentity, ModelIdentity, Provenance, Shard, TextIdentity, TokenizerIdentity, hex,
-    part_of_name,
+    split_gguf_name,
 };
 pub use reference::{
     About, Checks, Kind, Prompts, ReadBlocks, ReadStream, Reference, Rows, Values, Windows, sniff,
@@ -191,7 +202,6 @@ pub use sidecar::{
     TokenTexts, is_sidecar,
 };
 pub use states::{CheckRow, HeadCheck, HeadStep, HeadTensor, MAX_N_EMBD, States};
-pub use tensors::Float;
 pub use window::{WindowEntry, WindowSpec, longest_window, n_rows};
 pub use writing::{Piece, Target, WindowEncoder, WindowFormat, Writer, rows_per_piece};
 

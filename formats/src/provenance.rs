@@ -1,14 +1,14 @@
-//! Where rows come from: the model, the text and the backend, by which two runs are told apart.
+//! Where rows come from: the model, the text and the backend, by which two runs are distinguished.
 //!
-//! `None` means that the file does not record it.
+//! `None` means that the file does not record the property.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Calls, MAX_N_CTX, MAX_N_VOCAB};
 
-/// The model that computed rows, the text that its windows are cut from, and how. What is known of an
-/// open reference ([`crate::About`]) and the headers of `kl`'s own files ([`crate::Header`],
-/// [`crate::SidecarHeader`]) each embed one, and give access to its fields as to their own.
+/// The model that computed rows, the text that its windows are cut from, and the set-up. The
+/// description of an open reference ([`crate::About`]) and the headers of `kl`'s own files
+/// ([`crate::Header`], [`crate::SidecarHeader`]) each embed one, and deref to it.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// The program that wrote the file, with its version.
@@ -23,7 +23,7 @@ pub struct Provenance {
     /// The model's tokenizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<TokenizerIdentity>,
-    /// Most tokens in a window; most rows where there may be no tokens.
+    /// Most tokens in a window; most rows in a window of a kind of file that may lack tokens.
     pub n_ctx: u32,
     /// Entries of a row.
     pub n_vocab: u32,
@@ -36,7 +36,7 @@ pub struct Provenance {
     /// The text that the windows are cut from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<TextIdentity>,
-    /// Where the windows are cut from several texts: each of them, in the order of their windows.
+    /// The texts, where the windows are cut from several, in the order of their windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextIdentity>,
     /// The text's path, as it was given.
@@ -202,7 +202,7 @@ pub struct BackendIdentity {
     /// Layers offloaded.
     pub n_gpu_layers: Option<u32>,
     /// The flags of llama.cpp that moved weights or work between the devices, each with its value;
-    /// without any, `None`.
+    /// `None` without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Vec<String>>,
     /// Logical batch, in tokens.
@@ -240,8 +240,8 @@ impl BackendIdentity {
 /// The part of a whole that a file holds: the windows `index`, `index + count`, `index + 2 *
 /// count`, ... of the whole's, counted from 0 in the order in which one run would write them.
 ///
-/// The header of a part counts its own windows and rows; here are those of the whole. Everything
-/// else in the header is as in the whole's.
+/// The header of a part counts its own windows and rows; the counts here are those of the whole.
+/// Everything else in the header is as in the whole's.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shard {
@@ -262,7 +262,7 @@ impl Shard {
         after.div_ceil(self.count.max(1))
     }
 
-    /// Finds a fault in it; `n_rows` are the file's own.
+    /// Finds a fault in the counts; `n_rows` is the file's own.
     pub(crate) fn fault(&self, n_rows: Option<u64>) -> Option<String> {
         let Self { index, count, .. } = self;
         if index >= count {
@@ -283,11 +283,11 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name that all parts of a split GGUF share, the number of one of them (from 1), and how many
-/// there are: from its file's name without `.gguf`, as llama.cpp names parts. `None` for any other
-/// name.
+/// Splits the name, without `.gguf`, of a part of a split GGUF, as llama.cpp names parts: into the
+/// name that all parts share, the part's number (from 1), and how many there are. `None` for any
+/// other name.
 #[must_use]
-pub fn part_of_name(stem: &str) -> Option<(&str, u32, u32)> {
+pub fn split_gguf_name(stem: &str) -> Option<(&str, u32, u32)> {
     let number = |digits: &str| {
         let is_number = digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
         is_number.then(|| digits.parse().ok()).flatten()
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_known_by_their_names() {
+    fn parts_of_a_gguf_are_known_by_their_names() {
         for (stem, expected) in [
             ("a-00002-of-00003", Some(("a", 2, 3))),
             ("a-b-00001-of-00003", Some(("a-b", 1, 3))),
@@ -338,7 +338,7 @@ mod tests {
             ("00002-of-00003", None),
             ("a", None),
         ] {
-            assert_eq!(part_of_name(stem), expected, "{stem}");
+            assert_eq!(split_gguf_name(stem), expected, "{stem}");
         }
     }
 

@@ -85,8 +85,8 @@ pub enum HeadStep {
     },
 }
 
-/// The distance of the rows computed from stored states from the model's own where they were
-/// written, and the model's own rows that the file holds.
+/// The distance, measured by the writer, of rows computed from the stored states to the model's own
+/// rows; and the positions whose own rows the file holds, so that a reader can measure it again.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeadCheck {
@@ -94,7 +94,7 @@ pub struct HeadCheck {
     pub n_rows: u64,
     /// The mean of KL(model's own row ‖ computed row), in nats; 0 where all are equal to the bit.
     pub mean_kld: f32,
-    /// The largest of a row.
+    /// The largest KLD of a row.
     pub max_kld: f32,
     /// The positions whose rows the file holds, as the model gave them.
     pub rows: Vec<CheckRow>,
@@ -121,10 +121,10 @@ impl HeadStep {
 }
 
 impl States {
-    /// Groups a window's rows that were multiplied with the head together: ranges of indices among
-    /// its stored rows, in order, that cover all of them. ggml's products may differ in the last
-    /// bits with the number of columns, so a reader should use the same.
-    pub fn groups(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
+    /// The rows of each physical batch of a window, which were multiplied with the head together:
+    /// ranges of indices among its stored rows, in order, that cover all of them. ggml's products
+    /// may differ in the last bits with the number of columns, so a reader should use the same.
+    pub fn row_batches(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
         let first = u64::from(window.first_scored);
         let n_tokens = first + u64::from(window.n_rows);
         let batches = self.calls.batches(n_tokens);
@@ -132,7 +132,7 @@ impl States {
         let index = move |position: u64| position.saturating_sub(first) as u32;
         batches
             .map(move |batch| index(batch.start)..index(batch.end))
-            .filter(|group| !group.is_empty())
+            .filter(|rows| !rows.is_empty())
     }
 
     /// Bytes of what is stored of the head: its tensor, then the steps' values, f32.
@@ -140,11 +140,9 @@ impl States {
         let values = self.then.iter().map(|step| u64::from(step.n_values()) * 4);
         values.fold(self.head.bytes, u64::saturating_add)
     }
-}
 
-impl States {
     /// Finds a fault in the sizes, in a file of rows of `n_vocab` entries and windows of at most
-    /// `n_ctx` tokens. Ask before allocating memory.
+    /// `n_ctx` tokens. Call it before allocating memory.
     pub(crate) fn fault(&self, n_vocab: u32, n_ctx: u32) -> Option<String> {
         if !(1..=MAX_N_EMBD).contains(&self.n_embd) {
             return Some(format!("n_embd {}, not 1 to {MAX_N_EMBD}", self.n_embd));
@@ -179,16 +177,14 @@ impl States {
 impl HeadTensor {
     fn fault(&self, n_embd: u32, n_vocab: u32) -> Option<String> {
         let (id, name) = (self.type_id, &self.type_name);
-        let Some(kind) = GgmlType::of(id).filter(|kind| kind.is_for_weights) else {
+        let Some(ggml_type) = GgmlType::of(id).filter(|known| known.is_for_weights) else {
             return Some(format!("a head of ggml's type {id}, which is not known"));
         };
-        if kind.name != name {
-            return Some(format!(
-                "a head of type {name:?}, but {id} is {}",
-                kind.name
-            ));
+        if ggml_type.name != name {
+            let known = ggml_type.name;
+            return Some(format!("a head of type {name:?}, but {id} is {known}"));
         }
-        let row = kind.bytes(n_embd.into());
+        let row = ggml_type.bytes(n_embd.into());
         match row.and_then(|row| row.checked_mul(n_vocab.into())) {
             Some(bytes) if bytes != self.bytes => Some(format!(
                 "a head of {} bytes, but {n_vocab} x {n_embd} elements of type {name} have {bytes}",

@@ -3,136 +3,8 @@
 
 use std::path::Path;
 
-use half::{bf16, f16};
-use serde::{Deserialize, Serialize};
-
 use crate::reference::{About, Kind, Values};
-use crate::{MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowEntry, WindowSpec};
-
-/// The type of a row's entries, or of a hidden state's. Written `f16`, `bf16` or `f32` in JSON.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Float {
-    /// IEEE binary16.
-    F16,
-    /// The upper half of an f32.
-    Bf16,
-    /// IEEE binary32.
-    F32,
-    /// IEEE binary64, rounded to f32 when read; not of hidden states.
-    #[serde(skip)]
-    F64,
-}
-
-impl Float {
-    /// Its name, in JSON and in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Float::F16 => "f16",
-            Float::Bf16 => "bf16",
-            Float::F32 => "f32",
-            Float::F64 => "f64",
-        }
-    }
-
-    /// Bytes of an entry.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Float::F16 | Float::Bf16 => 2,
-            Float::F32 => 4,
-            Float::F64 => 8,
-        }
-    }
-
-    /// Writes entries to `out`, little-endian, rounded to the nearest and on a tie to even, as ggml
-    /// rounds them: a number too large becomes an infinity, and NaN stays NaN.
-    ///
-    /// # Panics
-    /// If `out` is not as long as the entries become.
-    pub fn encode(self, entries: &[f32], out: &mut [u8]) {
-        fn each<const N: usize>(entries: &[f32], out: &mut [u8], of: impl Fn(f32) -> [u8; N]) {
-            let (numbers, _) = out.as_chunks_mut::<N>();
-            let numbers = numbers.iter_mut().zip(entries);
-            numbers.for_each(|(b, &x)| *b = of(x));
-        }
-        assert_eq!(
-            out.len(),
-            entries.len() * self.bytes(),
-            "encoded entries are as long as their type makes them"
-        );
-        match self {
-            Float::F16 => each(entries, out, |x| f16::from_f32(x).to_le_bytes()),
-            Float::Bf16 => each(entries, out, |x| bf16::from_f32(x).to_le_bytes()),
-            Float::F32 => each(entries, out, f32::to_le_bytes),
-            Float::F64 => each(entries, out, |x| f64::from(x).to_le_bytes()),
-        }
-    }
-
-    /// Decodes little-endian entries to f32, as many as both slices hold.
-    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
-        fn each<const N: usize>(bytes: &[u8], out: &mut [f32], of: impl Fn([u8; N]) -> f32) {
-            let (entries, _) = bytes.as_chunks::<N>();
-            out.iter_mut().zip(entries).for_each(|(x, &b)| *x = of(b));
-        }
-        match self {
-            Float::F16 => each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
-            Float::Bf16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
-            Float::F32 => each(bytes, out, f32::from_le_bytes),
-            Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
-        }
-    }
-
-    /// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
-    /// rounded logarithms. Each is off by a relative `u` at most (f16: 2^-11, bf16: 2^-8), the sum
-    /// by `u` times the row's entropy, which is at most that of equal chances.
-    fn tolerance(self, n_vocab: usize) -> f64 {
-        const OF_ARITHMETIC: f64 = 1e-3;
-        let u = match self {
-            Float::F16 => 2f64.powi(-11),
-            Float::Bf16 => 2f64.powi(-8),
-            Float::F32 | Float::F64 => 0.0,
-        };
-        OF_ARITHMETIC + u * (n_vocab as f64).ln()
-    }
-}
-
-/// The type of token ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Integer {
-    I32,
-    I64,
-    U32,
-    U64,
-}
-
-impl Integer {
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Integer::I32 | Integer::U32 => 4,
-            Integer::I64 | Integer::U64 => 8,
-        }
-    }
-
-    /// Decodes little-endian ids. One that is not a u32 becomes `u32::MAX`, which is in no
-    /// vocabulary.
-    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
-        fn each<const N: usize, T: TryInto<u32>>(
-            bytes: &[u8],
-            of: impl Fn([u8; N]) -> T,
-        ) -> Vec<u32> {
-            let (ids, _) = bytes.as_chunks::<N>();
-            let ids = ids.iter().map(|&b| of(b).try_into().unwrap_or(u32::MAX));
-            ids.collect()
-        }
-        match self {
-            Integer::I32 => each(bytes, i32::from_le_bytes),
-            Integer::I64 => each(bytes, i64::from_le_bytes),
-            Integer::U32 => each(bytes, u32::from_le_bytes),
-            Integer::U64 => each(bytes, u64::from_le_bytes),
-        }
-    }
-}
+use crate::{Float, MAX_N_CTX, MAX_N_VOCAB, Row, RowBlock, WindowEntry, WindowSpec};
 
 /// An array of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,9 +59,9 @@ pub(crate) fn n_ids(shape: &[u64]) -> Option<u64> {
     }
 }
 
-/// Finds a fault in the number of ids of a window: there must be one per row, and there may be one
-/// more, which follows the last row's.
-pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
+/// Finds a fault in the number of ids of a window: there must be one for each row, and there may be
+/// one more, which follows the last row's.
+pub(crate) fn n_ids_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     let n_rows = u64::from(n_rows);
     (n_ids != n_rows && n_ids != n_rows + 1).then(|| {
         format!(
@@ -198,11 +70,11 @@ pub(crate) fn count_fault(n_ids: u64, n_rows: u32) -> Option<String> {
     })
 }
 
-/// A window of such a reference.
+/// A window of a reference of such arrays.
 #[derive(Debug)]
 pub(crate) struct TensorWindow {
     pub(crate) matrix: Matrix,
-    /// Empty where the file holds none.
+    /// Its token ids; empty where the file holds none.
     pub(crate) tokens: Vec<u32>,
 }
 
@@ -217,7 +89,7 @@ impl TensorWindow {
         }
     }
 
-    /// Finds a fault in its token ids, if it has some.
+    /// Finds a fault in its token ids. A window without any has none.
     pub(crate) fn token_fault(&self) -> Option<String> {
         let Matrix {
             n_rows, n_vocab, ..
@@ -231,10 +103,11 @@ impl TensorWindow {
                 "the token id at position {position} is outside the vocabulary of {n_vocab}"
             ))
         };
-        count_fault(self.tokens.len() as u64, n_rows).or_else(outside)
+        n_ids_fault(self.tokens.len() as u64, n_rows).or_else(outside)
     }
 
-    /// Finds what it does not have in common with the reference's first window, of this name.
+    /// Finds a contradiction between it and the reference's first window, whose file or array has
+    /// this name.
     pub(crate) fn fault_beside(&self, first: &Self, name: &str) -> Option<String> {
         let (here, there) = (self.matrix.n_vocab, first.matrix.n_vocab);
         if here != there {
@@ -247,9 +120,10 @@ impl TensorWindow {
     }
 }
 
-/// Describes a reference without its bytes, and lists its windows.
+/// Describes a reference, but for the bytes and the checks of its file, and lists its windows.
 pub(crate) fn describe<'w>(
-    (kind, path): (Kind, &Path),
+    kind: Kind,
+    path: &Path,
     windows: impl Iterator<Item = &'w TensorWindow> + Clone,
     log_probabilities: bool,
 ) -> (About, Vec<WindowEntry>) {
@@ -272,90 +146,35 @@ pub(crate) fn describe<'w>(
     (about, entries)
 }
 
-/// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1. `None` if
-/// no row is finite.
+/// Returns true if the first finite row of `block` holds log-probabilities, that is, sums to 1;
+/// `None` if no row is finite.
 pub(crate) fn is_normalised(block: &RowBlock, float: Float) -> Option<bool> {
     let row = block.rows().find(Row::is_finite)?;
     let entries = || (0..row.len()).map(|i| f64::from(row.get(i)));
     let max = entries().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = entries().map(|x| (x - max).exp()).sum();
-    Some((max + sum.ln()).abs() < float.tolerance(row.len()))
+    Some((max + sum.ln()).abs() < tolerance(float, row.len()))
+}
+
+/// The largest distance from 0 of the logarithm of a sum of probabilities that were stored as
+/// rounded logarithms. Each is off by a relative `u` at most (f16: 2^-11, bf16: 2^-8), the sum
+/// by `u` times the row's entropy, which is at most that of equal chances.
+fn tolerance(float: Float, n_vocab: usize) -> f64 {
+    const OF_ARITHMETIC: f64 = 1e-3;
+    let u = match float {
+        Float::F16 => 2f64.powi(-11),
+        Float::Bf16 => 2f64.powi(-8),
+        Float::F32 | Float::F64 => 0.0,
+    };
+    OF_ARITHMETIC + u * (n_vocab as f64).ln()
 }
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
-
-    fn encoded<const N: usize>(float: Float, x: f32) -> [u8; N] {
-        let mut out = [0x55; N];
-        float.encode(&[x], &mut out);
-        out
-    }
-
-    /// Bits as IEEE 754 gives them, of numbers halfway between two neighbours, and beyond the range.
-    #[test]
-    fn rounding_is_to_the_nearest_and_on_a_tie_to_even() {
-        let half = 2f32.powi(-11); // half the distance of 1 from its neighbour in f16
-        for (x, bits) in [
-            (1.0, 0x3c00u16),
-            (1.0 + half, 0x3c00),
-            (1.0 + half * 1.001, 0x3c01),
-            (1.0 + 3.0 * half, 0x3c02),
-            (-65504.0, 0xfbff),
-            (65519.0, 0x7bff),
-            (65520.0, 0x7c00),
-            (-1e30, 0xfc00),
-            (2f32.powi(-24), 0x0001),
-            (2f32.powi(-25), 0x0000),
-            (2f32.powi(-25) * 1.001, 0x0001),
-            (-0.0, 0x8000),
-        ] {
-            assert_eq!(encoded(Float::F16, x), bits.to_le_bytes(), "f16 {x}");
-        }
-        let half = 2f32.powi(-8);
-        for (x, bits) in [
-            (1.0, 0x3f80u16),
-            (1.0 + half, 0x3f80),
-            (1.0 + 1.01 * half, 0x3f81),
-            (1.0 + 3.0 * half, 0x3f82),
-            (f32::MAX, 0x7f80),
-            (-3.5, 0xc060),
-        ] {
-            assert_eq!(encoded(Float::Bf16, x), bits.to_le_bytes(), "bf16 {x}");
-        }
-        assert_eq!(encoded(Float::F32, 0.1), 0.1f32.to_le_bytes());
-        for float in [Float::F16, Float::Bf16] {
-            let mut out = [0.0];
-            float.decode(&encoded::<2>(float, f32::NAN), &mut out);
-            assert!(out[0].is_nan(), "{}", float.name());
-        }
-    }
-
-    #[test]
-    fn every_number_is_decoded_exactly_and_encoded_again() {
-        for float in [Float::F16, Float::Bf16] {
-            for bits in 0..=u16::MAX {
-                let mut out = [0.0];
-                float.decode(&bits.to_le_bytes(), &mut out);
-                let again = u16::from_le_bytes(encoded(float, out[0]));
-                assert!(again == bits || out[0].is_nan(), "{bits:04x}");
-            }
-        }
-    }
-
-    #[test]
-    fn entries_become_f32() {
-        let mut out = [0.0; 2];
-        Float::F16.decode(&[0x00, 0x3c, 0x01, 0xc0], &mut out);
-        assert_eq!(out, [1.0, -2.001_953_1]);
-        Float::Bf16.decode(&[0x80, 0x3f, 0x20, 0xc1], &mut out);
-        assert_eq!(out, [1.0, -10.0]);
-        let numbers = [0.1f64, -1e300];
-        Float::F64.decode(bytemuck::cast_slice(&numbers), &mut out);
-        assert_eq!(out, [0.1, f32::NEG_INFINITY]);
-        Float::F32.decode(&[0, 0, 0x80, 0x3f], &mut out[1..]);
-        assert_eq!(out[1], 1.0);
-    }
+    use crate::numbers::Integer;
 
     #[test]
     fn invalid_ids_are_in_no_vocabulary() {

@@ -117,8 +117,8 @@ pub(crate) fn any_windows(n_vocab: u32) -> impl Strategy<Value = Vec<SampleWindo
 
 /// Encodes a window, `at_once` rows at a time, and returns its pieces.
 pub(crate) fn encode(format: &WindowFormat, window: &SampleWindow, at_once: usize) -> Vec<Piece> {
-    let (mut encoder, head) = format.encode(&window.spec).unwrap();
-    let mut pieces = vec![head];
+    let (mut encoder, first) = format.begin(&window.spec).unwrap();
+    let mut pieces = vec![first];
     let row_len = format.row_len as usize;
     let layout = format.row_layout();
     let row_bytes = layout.row_bytes(row_len);

@@ -1,4 +1,4 @@
-//! A window without its rows.
+//! Windows without their rows: with tokens, as an entry of a list, and with offsets in a file.
 
 use crate::MAX_N_CTX;
 
@@ -32,11 +32,11 @@ pub struct WindowEntry {
     pub first_scored: u32,
 }
 
-/// A window of a file, and where its parts start.
+/// A window of a file, and where its pieces start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlacedWindow {
-    pub(crate) window: WindowEntry,
-    /// The offsets of its parts: the head, then each piece of rows.
+    pub(crate) entry: WindowEntry,
+    /// The offsets of its pieces: the counts and tokens, then the rows'.
     pub(crate) offsets: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ impl PlacedWindow {
         self.offsets.first().copied().unwrap_or(0)
     }
 
-    /// Pieces of rows that are there.
+    /// The number of pieces of rows that are there.
     pub(crate) fn n_pieces(&self) -> u32 {
         self.offsets.len().saturating_sub(1) as u32 // at most one for each row, a u32
     }
@@ -63,7 +63,7 @@ impl WindowSpec {
         }
     }
 
-    /// The number of tokens that are decoded: nothing after the last scored position can change a
+    /// The number of tokens that must be decoded: none after the last scored position can change a
     /// row.
     pub fn n_decoded(&self) -> u64 {
         u64::from(self.first_scored) + u64::from(self.n_rows)

@@ -148,7 +148,7 @@ fn read_native(reader: NativeReader) -> Result<()> {
     match reader.into_reference().into_rows() {
         Rows::Blocks(blocks) => read_blocks(&*blocks, &windows),
         Rows::States(file, states) => read_states(&file, &states, &windows),
-        Rows::Stream(_) | Rows::Windows(_) => panic!("a native file without blocks"),
+        Rows::Stream(_) | Rows::Model(_) => panic!("a native file without blocks"),
     }
 }
 
@@ -187,7 +187,7 @@ fn read_states(reader: &NativeReader, states: &States, windows: &[WindowEntry]) 
         let mut last = None;
         let n_embd = states.n_embd as usize;
         let mut n_rows = 0;
-        for rows in states.groups(entry) {
+        for rows in states.row_batches(entry) {
             assert_eq!(rows.start, n_rows);
             n_rows = rows.end;
             let group = reader.read_states(i, rows.clone(), &mut last)?;
@@ -266,7 +266,7 @@ fn reference(path: &Path) -> Result<()> {
             Ok(())
         }
         (Rows::States(file, states), Some(windows)) => read_states(&file, &states, &windows),
-        (Rows::Windows(_), _) => panic!("a file without rows"),
+        (Rows::Model(_), _) => panic!("a file without rows"),
         (Rows::Blocks(_) | Rows::States(..), None) => panic!("no list of windows"),
         (Rows::Stream(mut stream), _) => read_stream(&mut *stream),
     }

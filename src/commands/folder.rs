@@ -66,7 +66,7 @@ pub fn is_gguf(path: &Path) -> bool {
 /// Returns true if the file is a later part of a split GGUF: llama.cpp loads those itself.
 fn is_later_part(path: &Path) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
-    let part = stem.and_then(kl_formats::part_of_name);
+    let part = stem.and_then(kl_formats::split_gguf_name);
     part.is_some_and(|(_, number, _)| number != 1)
 }
 

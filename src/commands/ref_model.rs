@@ -128,7 +128,7 @@ impl<M: Model> RefModel<M> {
     /// Its windows, whose rows contexts of the model compute.
     pub fn windows(&self) -> Reference {
         let entries = self.windows.iter().map(WindowSpec::entry).collect();
-        let rows = Rows::Windows(self.windows.clone());
+        let rows = Rows::Model(self.windows.clone());
         Reference::new(self.about.clone(), Some(entries), rows)
     }
 

@@ -38,7 +38,7 @@ pub fn verify_reference(reference: Reference, watch: &Watch<'_>) -> Result<Verif
             verify_windows(|i| rows.verify_window(i), &rows_per_window, step)?
         }
         Rows::Stream(rows) => verify_stream(rows, n_vocab, step)?,
-        Rows::Windows(windows) => (windows.len() as u64, 0),
+        Rows::Model(windows) => (windows.len() as u64, 0),
     };
     Ok(Verified {
         n_windows,

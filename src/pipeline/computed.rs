@@ -106,7 +106,7 @@ impl<'r, 'h> Computed<'r, 'h> {
         let source = self.source;
         let begin = || source.device.as_ref().map(DeviceClock::begin);
         if let Origin::States { file, states, head } = &source.origin {
-            let mut groups = states.groups(&spec.entry());
+            let mut groups = states.row_batches(&spec.entry());
             let group = groups.find(|group| group.end as usize > self.next);
             let group = group.ok_or_else(Error::too_few_rows)?;
             let per_block = file.rows_per_block();

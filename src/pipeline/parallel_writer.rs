@@ -85,7 +85,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
 
     /// Begins the next window. Its rows are written once all windows before it are whole.
     pub(super) fn begin(&self, window: &WindowSpec) -> Result<OpenOutput, Error> {
-        let (encoder, head) = self.format.encode(window)?;
+        let (encoder, first) = self.format.begin(window)?;
         let (lane, pieces) = sync_channel(self.lane_depth);
         let started = Instant::now();
         // If writing has failed, `finish` returns the cause.
@@ -97,7 +97,7 @@ impl<W: Write + Send + 'static> ParallelWriter<W> {
             memory: self.memory.clone(),
             waited: started.elapsed(),
         };
-        output.send(head)?;
+        output.send(first)?;
         Ok(output)
     }
 

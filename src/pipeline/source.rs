@@ -104,7 +104,7 @@ impl<'h> ReferenceSource<'h> {
         let origin = match reference.into_rows() {
             Rows::Blocks(blocks) => Origin::Blocks(blocks),
             Rows::Stream(reader) => Origin::Stream(Mutex::new(Stream::new(reader, n_vocab))),
-            Rows::Windows(windows) => Origin::Model(windows),
+            Rows::Model(windows) => Origin::Model(windows),
             Rows::States(file, states) => {
                 let mut head = make(&states, &mut *file.head()).map_err(|cause| match cause {
                     // The file's own error has its path.
@@ -193,7 +193,7 @@ fn check(
     let own = file.check_rows()?;
     let mut piece = None;
     for (i, window) in windows.iter().enumerate() {
-        for group in states.groups(window) {
+        for group in states.row_batches(window) {
             let of_group = states.check.rows.iter().zip(&own).filter_map(|(row, own)| {
                 let index = row.position.checked_sub(window.first_scored)?;
                 let is_here = row.window == window.window && group.contains(&index);

@@ -33,7 +33,7 @@ use crate::error::{Named, Result};
 use crate::gzip::gzip;
 use crate::reference::{About, Reference};
 use crate::row::RowLayout;
-use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
+use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
 use crate::{BackendIdentity, WindowSpec};
 
 /// The plain stream's first line.
@@ -55,8 +55,8 @@ pub(crate) fn backend() -> BackendIdentity {
     }
 }
 
-/// The writing side: windows as gzip members.
-const FORMAT: WriteFormat = WriteFormat {
+/// Windows as gzip members.
+const FORMAT: FileFormat = FileFormat {
     window_fault: |window, n_ctx| {
         if window.first_scored != 0 {
             Some("kl.py's file has rows from a window's first token on")
@@ -66,7 +66,7 @@ const FORMAT: WriteFormat = WriteFormat {
             None
         }
     },
-    window_head: |window, n_vocab| {
+    before_rows: |window, n_vocab| {
         let counts = [window.entry().n_tokens, window.n_rows, n_vocab];
         bytemuck::cast_slice(&[&counts, &window.tokens[..]].concat()).to_vec()
     },
@@ -83,7 +83,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
         bytes,
         format: WindowFormat {
             name: name.clone(),
-            format: &FORMAT,
+            file_format: &FORMAT,
             layout: RowLayout::F32,
             n_ctx: header::n_ctx(about, windows),
             n_vocab: about.n_vocab,

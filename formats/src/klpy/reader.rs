@@ -1,4 +1,4 @@
-//! The reading side: a stream, window after window. It is a [`ReadStream`].
+//! Reads a file as a stream, window after window.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -36,7 +36,8 @@ impl KlPyReader {
     ///
     /// # Errors
     /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
-    /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
+    /// [`crate::Fault::Header`], [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
+    /// [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;
@@ -211,12 +212,12 @@ impl ReadStream for KlPyReader {
             window,
             first_row: self.n_rows - self.rows_left,
             n_rows,
-            n_vocab,
+            row_len: n_vocab,
             layout: RowLayout::F32,
         };
         let storage = self.words(window, n_vocab.saturating_mul(n_rows))?;
         self.rows_left -= n_rows as u32; // at most rows_left
-        Ok(Some(RowBlock::over(shape, storage)))
+        Ok(Some(RowBlock::of_words(shape, storage)))
     }
 
     fn reopen(&self) -> Result<Box<dyn ReadStream>> {
@@ -224,7 +225,7 @@ impl ReadStream for KlPyReader {
     }
 }
 
-/// The contents of all members. Unlike [`flate2::bufread::MultiGzDecoder`], it distinguishes bytes
+/// The contents of all gzip members. Unlike [`flate2::bufread::MultiGzDecoder`], it distinguishes bytes
 /// after the last member, which fail with [`io::ErrorKind::InvalidData`], from a member that is cut
 /// short.
 #[derive(Debug)]

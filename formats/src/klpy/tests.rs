@@ -96,7 +96,7 @@ fn a_window_longer_than_the_context_is_refused() {
         first_scored: 0,
         n_rows: 9,
     };
-    assert!(writer(&[]).window_format().encode(&spec).is_err());
+    assert!(writer(&[]).window_format().begin(&spec).is_err());
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn writers_refuse_what_the_file_cannot_hold() {
         first_scored: 1,
         ..w.spec.clone()
     };
-    assert!(format.encode(&late).is_err(), "rows that start late");
+    assert!(format.begin(&late).is_err(), "rows that start late");
 }
 
 proptest! {

@@ -23,7 +23,7 @@ use crate::error::{Named, Result};
 use crate::reference::{About, Reference};
 use crate::row::RowLayout;
 use crate::window::longest_window;
-use crate::writing::{Start, WindowFormat, WriteFormat, rows_per_piece};
+use crate::writing::{FileFormat, Start, WindowFormat, rows_per_piece};
 
 /// The file's first bytes.
 pub const MAGIC: [u8; 8] = *b"_logits_";
@@ -36,8 +36,8 @@ pub(crate) fn open(path: &Path) -> Result<Reference> {
     LlamaCppReader::open(path).map(LlamaCppReader::into_reference)
 }
 
-/// The writing side: rows as they are; a window's tokens are at the file's start.
-const FORMAT: WriteFormat = WriteFormat {
+/// Rows as they are: all tokens are at the file's start.
+const FORMAT: FileFormat = FileFormat {
     window_fault: |window, n_ctx| {
         let header = LlamaCppHeader {
             n_ctx,
@@ -50,7 +50,7 @@ const FORMAT: WriteFormat = WriteFormat {
             "llama.cpp's base file has the rows n_ctx/2 to n_ctx-2 of windows of n_ctx tokens",
         )
     },
-    window_head: |_window, _n_vocab| Vec::new(),
+    before_rows: |_window, _n_vocab| Vec::new(),
     has_checksum: false,
     pack: None,
     end: |_windows, _offset| Ok(Vec::new()),
@@ -105,7 +105,7 @@ pub(crate) fn start(name: &Named, about: &About, windows: &[WindowSpec]) -> Resu
         bytes,
         format: WindowFormat {
             name: name.clone(),
-            format: &FORMAT,
+            file_format: &FORMAT,
             layout: RowLayout::LlamaCpp,
             n_ctx,
             n_vocab,

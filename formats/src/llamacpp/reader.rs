@@ -1,4 +1,4 @@
-//! The reading side: any rows of any window, from any thread.
+//! Reads any rows of any window, from any thread.
 
 use std::path::Path;
 
@@ -22,10 +22,10 @@ impl LlamaCppReader {
     /// read yet.
     ///
     /// # Errors
-    /// [`crate::Fault::Truncated`] for a file that is too short, with the first window that is not whole
-    /// and the byte where the rest should begin; [`crate::Fault::Corrupt`] for one that is too long;
-    /// [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular file,
-    /// [`crate::Fault::Header`], [`crate::Fault::Io`].
+    /// [`crate::Fault::Truncated`] for a file that is too short, with the first window that is not
+    /// whole and the byte where the rest should begin; [`crate::Fault::Corrupt`] for one that is too
+    /// long; [`crate::Fault::NotAReference`], [`crate::Fault::Unsupported`] for what is not a regular
+    /// file, [`crate::Fault::Header`], [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path, "a reference")?;
         let name = &source.name;
@@ -110,7 +110,7 @@ impl LlamaCppReader {
             window,
             first_row,
             n_rows: n_rows as usize,
-            n_vocab: self.header.n_vocab as usize,
+            row_len: self.header.n_vocab as usize,
             layout: match self.header.is_floored {
                 true => RowLayout::LlamaCpp,
                 false => RowLayout::Logits2,
@@ -151,7 +151,7 @@ impl LlamaCppReader {
     /// it. A lost row (a page of zeros, say) moves it much further. A row that was not finite sums
     /// to NaN, or has the minimum of one without a finite entry, and passes: an evaluation leaves it
     /// out.
-    fn check_sum(&self, window: u32, number: u32, row: Row<'_>) -> Result<()> {
+    fn check_probabilities(&self, window: u32, number: u32, row: Row<'_>) -> Result<()> {
         const TOLERANCE: f64 = 0.1;
         let step = match row {
             Row::U16Masked { min, .. } if min == f32::NEG_INFINITY => return Ok(()),
@@ -245,7 +245,7 @@ impl ReadBlocks for LlamaCppReader {
         for b in 0..self.n_blocks(i) {
             let block = self.block(i, b, reuse)?;
             for (row, number) in block.rows().zip(block.first_row..) {
-                self.check_sum(window, number, row)?;
+                self.check_probabilities(window, number, row)?;
             }
             reuse = Some(block);
         }

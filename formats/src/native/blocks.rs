@@ -1,16 +1,16 @@
-//! Any window, any block of its rows, from any thread.
+//! The contents of windows, from any thread: tokens, and rows or hidden states in blocks.
 
 use std::ops::Range;
 
 use super::NativeReader;
-use super::member::{self, HEAD_BYTES, MemberHead, Tag, unpack_at};
+use super::member::{self, HEADER_BYTES, MemberHeader, Tag, unpack_at};
 use crate::error::Result;
 use crate::gzip::checksum_matches;
 use crate::reference::ReadBlocks;
 use crate::row::{RowBlock, Shape};
 use crate::{WindowEntry, WindowSpec};
 
-/// Bytes of a head's counts.
+/// Bytes of a window's counts, which its tokens follow.
 const COUNTS_BYTES: u64 = 20;
 
 /// Bytes of the checksum after a window's rows.
@@ -22,11 +22,11 @@ const CRC_OF_WHOLE: u32 = 0x2144_df1c;
 impl NativeReader {
     /// A window, and the bytes it was read from.
     fn window_and_bytes(&self, i: usize) -> Result<(WindowSpec, Vec<u8>)> {
-        let entry = self.entry(i).window;
+        let entry = self.placed_at(i).entry;
         let crc_bytes = if entry.n_rows == 0 { CRC_BYTES } else { 0 };
         let expected = COUNTS_BYTES + 4 * u64::from(entry.n_tokens) + crc_bytes;
-        let (offset, head) = self.member(i, 0, Tag::window(entry.window), expected..=expected)?;
-        let plain = unpack_at(&self.source, offset, &head).map_err(|e| self.in_window(i, e))?;
+        let (offset, header) = self.member(i, 0, Tag::window(entry.window), expected..=expected)?;
+        let plain = unpack_at(&self.source, offset, &header).map_err(|e| self.in_window(i, e))?;
         let numbers: Vec<u32> = bytemuck::pod_collect_to_vec(&plain);
         let corrupt = |what: String| self.source.name.corrupt(Some(entry.window), offset, what);
         let Some((counts, rest)) = numbers.split_first_chunk::<5>() else {
@@ -59,7 +59,7 @@ impl NativeReader {
     /// Piece `b` of a window's rows, or of its hidden states.
     #[expect(clippy::panic, reason = "the caller's index, as documented")]
     pub(super) fn piece(&self, i: usize, b: u32, mut reuse: Option<RowBlock>) -> Result<RowBlock> {
-        let entry = self.entry(i).window;
+        let entry = self.placed_at(i).entry;
         let rows_per_piece = self.header.rows_per_piece;
         let first_row = b
             .checked_mul(rows_per_piece)
@@ -73,7 +73,7 @@ impl NativeReader {
             window: entry.window,
             first_row,
             n_rows: n_rows as usize,
-            n_vocab: self.header.row_len() as usize,
+            row_len: self.header.row_len() as usize,
             layout: self.header.layout(),
         };
         let (offset, end) = self.extent(i, b as usize + 1);
@@ -87,7 +87,7 @@ impl NativeReader {
             self.source
                 .read_exact_at(member, offset)
                 .map_err(|e| self.in_window(i, e))?;
-            if MemberHead::unpack_stored(member, tag, plain_bytes)
+            if MemberHeader::unpack_stored(member, tag, plain_bytes)
                 && block.find_rows((plain_bytes - crc_bytes) as usize)
             {
                 return Ok(block);
@@ -96,16 +96,16 @@ impl NativeReader {
             reuse = Some(block);
         }
         let most_bytes = shape.most_bytes() as u64 + crc_bytes;
-        let (offset, head) = self.member(i, b as usize + 1, tag, crc_bytes..=most_bytes)?;
-        let plain_bytes = head.plain_bytes as usize; // what deflate can make of the member, at most
+        let (offset, header) = self.member(i, b as usize + 1, tag, crc_bytes..=most_bytes)?;
+        let plain_bytes = header.plain_bytes as usize; // what deflate can make of the member, at most
         let mut block = RowBlock::prepare(reuse, shape, plain_bytes);
         let (packed, plain) = block.buffers();
-        packed.resize(head.member_bytes as usize - HEAD_BYTES, 0);
+        packed.resize(header.member_bytes as usize - HEADER_BYTES, 0);
         self.source
-            .read_exact_at(packed, offset + HEAD_BYTES as u64)
+            .read_exact_at(packed, offset + HEADER_BYTES as u64)
             .map_err(|e| self.in_window(i, e))?;
         let plain = plain.get_mut(..plain_bytes).unwrap_or_default();
-        head.unpack(packed, plain).map_err(corrupt)?;
+        header.unpack(packed, plain).map_err(corrupt)?;
         match block.find_rows(plain_bytes - crc_bytes as usize) {
             true => Ok(block),
             false => Err(corrupt("a member does not hold the rows that it should")),
@@ -115,8 +115,7 @@ impl NativeReader {
 
 impl NativeReader {
     /// The hidden states of `rows`, `n_embd` numbers each: indices among the stored rows of the `i`-th
-    /// window. `last` keeps the piece that was read last, for the next rows
-    /// of the same window.
+    /// window. `last` keeps the piece that was read last, for the next rows of the same window.
     ///
     /// # Errors
     /// [`crate::Fault::Corrupt`] with the window and its position, [`crate::Fault::Io`];
@@ -133,7 +132,7 @@ impl NativeReader {
     ) -> Result<Vec<f32>> {
         let unsupported = || self.name().unsupported("holds rows, not hidden states");
         let states = self.header.states.as_ref().ok_or_else(unsupported)?;
-        let n_rows = self.entry(i).window.n_rows;
+        let n_rows = self.placed_at(i).entry.n_rows;
         if rows.end > n_rows {
             panic!("rows {rows:?} of {n_rows}");
         }
@@ -166,7 +165,7 @@ impl ReadBlocks for NativeReader {
     }
 
     fn n_blocks(&self, i: usize) -> u32 {
-        self.entry(i).n_pieces()
+        self.placed_at(i).n_pieces()
     }
 
     fn window(&self, i: usize) -> Result<WindowSpec> {
@@ -207,7 +206,7 @@ impl ReadBlocks for NativeReader {
             true => Ok(()),
             false => {
                 let what = "the checksum after the window's rows does not match";
-                let start = self.entry(i).offset();
+                let start = self.placed_at(i).offset();
                 Err(self.name().corrupt(Some(window.window), start, what))
             }
         }

@@ -6,21 +6,21 @@ use std::io::{self, Read, Write};
 use sha2::{Digest, Sha256};
 
 use super::NativeReader;
-use super::member::{self, HEAD_BYTES, Tag, plain_at};
+use super::member::{self, HEADER_BYTES, Tag, plain_at};
 use crate::error::Result;
 use crate::writing::Writer;
 use crate::{States, hex};
 
 /// Plain bytes of each piece of the head but the last.
-pub(super) const PIECE_BYTES: u64 = 16 << 20;
+pub(super) const HEAD_PIECE_BYTES: u64 = 16 << 20;
 
 /// The members that a head has, in order: what each holds, and its plain bytes.
 fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + use<> {
     let bytes = states.head_bytes();
-    let piece = move |i: u64| PIECE_BYTES.min(bytes - i * PIECE_BYTES);
+    let piece = move |i: u64| HEAD_PIECE_BYTES.min(bytes - i * HEAD_PIECE_BYTES);
     // A tensor of 2^24 x 2^20 f32 has 2^22 pieces.
     let pieces =
-        (0..bytes.div_ceil(PIECE_BYTES)).map(move |i| (Tag::head_piece(i as u32), piece(i)));
+        (0..bytes.div_ceil(HEAD_PIECE_BYTES)).map(move |i| (Tag::head_piece(i as u32), piece(i)));
     let n_rows = states.check.rows.len() as u32; // bounded by the header
     let rows = (0..n_rows).map(move |i| (Tag::check_row(i), 4 * u64::from(n_vocab)));
     pieces.chain(rows)
@@ -28,6 +28,7 @@ fn members(states: &States, n_vocab: u32) -> impl Iterator<Item = (Tag, u64)> + 
 
 /// The head's bytes, piece by piece.
 struct HeadStream<I> {
+    /// The pieces that have not been read.
     left: I,
     plain: io::Cursor<Vec<u8>>,
 }
@@ -60,22 +61,22 @@ impl NativeReader {
         };
         let source = &self.source;
         for (tag, plain_bytes) in members(states, self.header.n_vocab) {
-            let offset = self.index_offset;
+            let offset = self.windows_end;
             let cut = || {
                 let what = "the file ends within the head of its hidden states";
                 source.name.truncated(None, source.len, what)
             };
             let corrupt = |what| source.name.corrupt(None, offset, what);
-            let bytes = source.array_at::<HEAD_BYTES>(offset)?.ok_or_else(cut)?;
-            let head = member::read_head(&bytes)
+            let bytes = source.array_at::<HEADER_BYTES>(offset)?.ok_or_else(cut)?;
+            let member = member::read_header(&bytes)
                 .ok_or_else(|| corrupt("no gzip member with an intact kl field starts here"))?;
-            if head.tag != tag || u64::from(head.plain_bytes) != plain_bytes {
+            if member.tag != tag || u64::from(member.plain_bytes) != plain_bytes {
                 return Err(corrupt(
                     "a member of the head does not hold what the header states",
                 ));
             }
-            self.index_offset = offset.saturating_add(head.member_bytes.into());
-            if self.index_offset > source.len {
+            self.windows_end = offset.saturating_add(member.member_bytes.into());
+            if self.windows_end > source.len {
                 return Err(cut());
             }
             self.head.push((offset, tag));
@@ -83,7 +84,7 @@ impl NativeReader {
         Ok(())
     }
 
-    /// What the head's members hold, as far as `is_wanted`, in order. Each is checked.
+    /// Reads the plain bytes of the head's members that are wanted, in order, and checks each.
     fn head_plain(&self, is_wanted: fn(Tag) -> bool) -> impl Iterator<Item = Result<Vec<u8>>> + '_ {
         let members = self.head.iter().filter(move |(_, tag)| is_wanted(*tag));
         members.map(|&(offset, tag)| plain_at(&self.source, offset, tag))
@@ -123,14 +124,14 @@ impl NativeReader {
         }
         if !hash.matches(states) {
             let start = self.head.first().map_or(0, |(offset, _)| *offset);
-            return Err(self.name().corrupt(None, start, OTHER_HASH));
+            return Err(self.name().corrupt(None, start, WRONG_HASH));
         }
         self.check_rows().map(drop)
     }
 }
 
-/// The fault of a head that is not the one of the header.
-const OTHER_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
+/// The fault of a head whose tensor is not that of the header.
+const WRONG_HASH: &str = "the head's tensor does not have the SHA-256 that the header states";
 
 /// The SHA-256 of the head's first bytes: its tensor.
 struct TensorHash {
@@ -203,7 +204,7 @@ impl<W: Write> Writer<W> {
                 self.is_head_due = false;
                 return Ok(());
             }
-            0 => OTHER_HASH,
+            0 => WRONG_HASH,
             _ => "a head longer than its header states",
         };
         Err(self.name().unwritable(what))

@@ -55,13 +55,13 @@ pub struct Header {
     /// prompt's. There may be more prompts than windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompts: Option<Vec<Prompt>>,
-    /// SHA-256 (hex) of the chat template that was applied to the prompts; `None`: none was.
+    /// SHA-256 (hex) of the chat template that was applied to the prompts; `None` if none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
     /// The names of the windows' groups; empty without groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// The numbers of windows in sequence of one group: see [`Groups::window_groups`].
+    /// The runs of windows of one group: see [`Groups::window_groups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub window_groups: Vec<(u32, u32)>,
     /// Tokens at each window's end that the model itself generated after its prompt.
@@ -111,7 +111,7 @@ impl Header {
         }
     }
 
-    /// The group of each window, if there are groups.
+    /// The windows' groups; `None` if there are none.
     ///
     /// # Errors
     /// A phrase that states what is wrong with them.
@@ -253,8 +253,8 @@ impl Header {
     }
 }
 
-/// The layout of a row, and the number of its values. Of hidden states without a description, which
-/// no header may have: as if they were f32 rows.
+/// The layout of a row, and the number of its values. Hidden states without a description, which no
+/// valid header has, count as f32 rows.
 fn row_layout(encoding: Encoding, states: Option<&States>, n_vocab: u32) -> (RowLayout, u32) {
     match states {
         Some(states) => (RowLayout::State(states.state_type), states.n_embd),
@@ -269,7 +269,7 @@ fn file_name(path: &str) -> String {
 }
 
 /// The fields that are read first, without copying: another version may have other fields, and only
-/// what there is of each prompt may make a header long.
+/// fields that hold something for each prompt or window may make a header long.
 #[derive(Deserialize)]
 struct Preview<'a> {
     format_version: u32,
@@ -286,11 +286,11 @@ impl<'a> Preview<'a> {
 
     /// Finds what is too large in a header whose lines have `bytes`.
     fn too_large(&self, bytes: usize) -> Option<&'static str> {
-        let of_each = [self.prompts, self.window_groups].into_iter().flatten();
-        let of_each: usize = of_each.map(|value| value.get().len()).sum();
+        let lists = [self.prompts, self.window_groups].into_iter().flatten();
+        let lists_bytes: usize = lists.map(|list| list.get().len()).sum();
         if bytes > MAX_HEADER_BYTES_WITH_PROMPTS {
             Some("a header of more than 64 MiB: give fewer prompts")
-        } else if bytes.saturating_sub(of_each) > MAX_HEADER_BYTES {
+        } else if bytes.saturating_sub(lists_bytes) > MAX_HEADER_BYTES {
             Some("a header of more than 1 MiB")
         } else {
             None

@@ -27,22 +27,21 @@ pub(super) fn max_plain_bytes(file_bytes: u64) -> u64 {
 }
 
 /// The index's plain bytes.
-pub(super) fn encode(entries: &[PlacedWindow]) -> Vec<u8> {
+pub(super) fn encode(windows: &[PlacedWindow]) -> Vec<u8> {
     let mut plain = MAGIC.to_vec();
-    let n_windows = entries.len() as u32; // the header counts windows in a u32
+    let n_windows = windows.len() as u32; // the header counts windows in a u32
     plain.extend_from_slice(&n_windows.to_le_bytes());
-    for entry in entries {
-        let n_members = entry.offsets.len() as u32; // at most one more than its rows
-        let window = entry.window;
+    for PlacedWindow { entry, offsets } in windows {
+        let n_members = offsets.len() as u32; // at most one more than its rows
         let counts = [
-            window.window,
-            window.n_tokens,
-            window.n_rows,
-            window.first_scored,
+            entry.window,
+            entry.n_tokens,
+            entry.n_rows,
+            entry.first_scored,
             n_members,
         ];
         plain.extend_from_slice(bytemuck::cast_slice(&counts));
-        plain.extend_from_slice(bytemuck::cast_slice(&entry.offsets));
+        plain.extend_from_slice(bytemuck::cast_slice(offsets));
     }
     plain
 }
@@ -66,7 +65,7 @@ pub(super) fn decode(
             header.n_windows
         ));
     }
-    let mut entries = Vec::new();
+    let mut windows: Vec<PlacedWindow> = Vec::new();
     let mut seen = HashSet::new();
     let mut n_rows = 0u64;
     // The least that the next member's start can be.
@@ -91,7 +90,7 @@ pub(super) fn decode(
         (list, bytes) = bytes.split_at(length.ok_or("the index ends within an entry")?);
         let mut offsets = Vec::with_capacity(list.len() / 8);
         while let Ok(offset) = list.read_u64::<LittleEndian>() {
-            let first = entries.is_empty() && offsets.is_empty();
+            let first = windows.is_empty() && offsets.is_empty();
             if (first && offset != start) || offset < next {
                 return what("does not point at a member");
             }
@@ -104,19 +103,16 @@ pub(super) fn decode(
             offsets.push(offset);
         }
         n_rows += u64::from(rows); // at most 2^32 times 2^32
-        let entry = PlacedWindow {
-            window: WindowEntry {
-                window,
-                n_tokens,
-                n_rows: rows,
-                first_scored,
-            },
-            offsets,
+        let entry = WindowEntry {
+            window,
+            n_tokens,
+            n_rows: rows,
+            first_scored,
         };
-        if !fits(&entry.window, header) {
+        if !fits(&entry, header) {
             return what("has counts that do not fit its tokens");
         }
-        entries.push(entry);
+        windows.push(PlacedWindow { entry, offsets });
     }
     if !bytes.is_empty() {
         return Err(format!("the index is {} bytes too long", bytes.len()));
@@ -130,23 +126,22 @@ pub(super) fn decode(
     if n_windows == 0 && start != end {
         return Err("bytes between the header and the index".into());
     }
-    match check_row_fault(header, &entries) {
+    match check_row_fault(header, &windows) {
         Some(fault) => Err(fault),
-        None => Ok(entries),
+        None => Ok(windows),
     }
 }
 
-/// Why a check row cannot be that of a window of the file, if it cannot. Its window may be in another
-/// part of the reference.
-fn check_row_fault(header: &Header, entries: &[PlacedWindow]) -> Option<String> {
+/// Finds a check row that its window does not have. The window may be missing where the file is a
+/// part of a reference.
+fn check_row_fault(header: &Header, windows: &[PlacedWindow]) -> Option<String> {
     let rows = header.states.iter().flat_map(|states| &states.check.rows);
     let has_row = |row: &CheckRow| {
-        let entry = entries
-            .iter()
-            .find(|entry| entry.window.window == row.window);
+        let mut entries = windows.iter().map(|placed| &placed.entry);
+        let entry = entries.find(|entry| entry.window == row.window);
         entry.map_or(header.shard.is_some(), |entry| {
-            let row = row.position.checked_sub(entry.window.first_scored);
-            row.is_some_and(|row| row < entry.window.n_rows)
+            let row = row.position.checked_sub(entry.first_scored);
+            row.is_some_and(|row| row < entry.n_rows)
         })
     };
     let fault = rows.into_iter().find(|row| !has_row(row))?;

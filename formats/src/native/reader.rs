@@ -1,11 +1,11 @@
-//! The reading side: any window, any piece, from any thread.
+//! An open file: its header, its index, and where each member is.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::member::{self, END_BYTES, MemberHead, Tag, member_at, open_header, unpack_at};
-use super::{Header, index};
+use super::member::{self, END_BYTES, HEADER_BYTES, MemberHeader, Tag, member_at, unpack_at};
+use super::{Header, MAX_HEADER_BYTES_WITH_PROMPTS, index};
 use crate::WindowEntry;
 use crate::error::{Named, Result};
 use crate::reference::{About, Checks, Kind, Prompts, ReadBlocks, Reference, Rows};
@@ -19,9 +19,9 @@ pub struct NativeReader {
     pub(super) header: Header,
     /// The members of the head of hidden states: where each starts, and what it holds.
     pub(super) head: Vec<(u64, Tag)>,
-    entries: Vec<PlacedWindow>,
-    /// Where the windows' members end.
-    pub(super) index_offset: u64,
+    placed: Vec<PlacedWindow>,
+    /// Where the windows' members end; while there are none, where the first is to start.
+    pub(super) windows_end: u64,
 }
 
 impl NativeReader {
@@ -33,7 +33,7 @@ impl NativeReader {
     /// [`crate::Fault::Unsupported`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self::begin(path)?;
-        let (source, start) = (&reader.source, reader.index_offset);
+        let (source, start) = (&reader.source, reader.windows_end);
         let end_offset = source.len.saturating_sub(END_BYTES as u64);
         let bytes = source.array_at::<END_BYTES>(end_offset.max(start))?;
         let index_offset = bytes.and_then(|bytes| member::read_end(&bytes, source.len));
@@ -55,23 +55,23 @@ impl NativeReader {
             return Err(corrupt(index_offset, what));
         }
         let plain = unpack_at(source, index_offset, &index)?;
-        reader.entries = index::decode(&plain, &reader.header, start, index_offset)
+        reader.placed = index::decode(&plain, &reader.header, start, index_offset)
             .map_err(|what| corrupt(index_offset, &what))?;
-        reader.index_offset = index_offset;
+        reader.windows_end = index_offset;
         Ok(reader)
     }
 
-    /// Opens the file and reads its header, and finds the head of its hidden states. It has no
-    /// windows yet; they start where it says that they end.
+    /// Opens the file, reads its header, and finds the head of its hidden states. No windows are
+    /// known yet: `windows_end` is where the first is to start.
     pub(super) fn begin(path: &Path) -> Result<Self> {
         let source = Source::open(path, "a reference")?;
-        let (header, index_offset) = open_header(&source)?;
+        let (header, windows_end) = open_header(&source)?;
         let mut reader = Self {
             source,
             header,
             head: Vec::new(),
-            entries: Vec::new(),
-            index_offset,
+            placed: Vec::new(),
+            windows_end,
         };
         reader.find_head()?;
         Ok(reader)
@@ -88,7 +88,7 @@ impl NativeReader {
     pub fn open_cut_off(path: &Path) -> Result<Self> {
         let mut reader = Self::begin(path)?;
         let walked = reader.walk()?;
-        (reader.entries, reader.index_offset) = (walked.whole, walked.whole_until);
+        (reader.placed, reader.windows_end) = (walked.whole, walked.whole_until);
         reader.verify_head()?;
         let n_whole = reader.count_whole_windows()?;
         reader.keep_first(n_whole);
@@ -98,21 +98,21 @@ impl NativeReader {
     /// Forgets all windows of a file that was cut off but the first `n`, so that the others are
     /// written again.
     pub fn keep_first(&mut self, n: usize) {
-        if let Some(dropped) = self.entries.get(n) {
-            self.index_offset = dropped.offset();
-            self.entries.truncate(n);
+        if let Some(dropped) = self.placed.get(n) {
+            self.windows_end = dropped.offset();
+            self.placed.truncate(n);
         }
     }
 
     /// Counts the windows before the first that is damaged, or that contradicts the header.
     fn count_whole_windows(&self) -> Result<usize> {
         let (mut seen, mut n_rows) = (HashSet::new(), 0u64);
-        for (i, entry) in self.entries.iter().enumerate() {
-            n_rows += u64::from(entry.window.n_rows);
-            let fits = seen.insert(entry.window.window)
+        for (i, PlacedWindow { entry, .. }) in self.placed.iter().enumerate() {
+            n_rows += u64::from(entry.n_rows);
+            let fits = seen.insert(entry.window)
                 && i < self.header.n_windows as usize
                 && n_rows <= self.header.n_rows
-                && index::fits(&entry.window, &self.header);
+                && index::fits(entry, &self.header);
             if !fits {
                 return Ok(i);
             }
@@ -122,13 +122,13 @@ impl NativeReader {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.entries.len())
+        Ok(self.placed.len())
     }
 
     /// Where the windows end, in bytes of the file: the index follows, or what is still to be
     /// written.
     pub fn windows_end(&self) -> u64 {
-        self.index_offset
+        self.windows_end
     }
 
     /// The file's path.
@@ -148,12 +148,12 @@ impl NativeReader {
 
     /// The windows, in the order of the file.
     pub fn windows(&self) -> impl ExactSizeIterator<Item = &WindowEntry> {
-        self.entries.iter().map(|entry| &entry.window)
+        self.placed.iter().map(|placed| &placed.entry)
     }
 
-    /// The index.
-    pub(super) fn entries(&self) -> &[PlacedWindow] {
-        &self.entries
+    /// The index: the windows, and where their members start.
+    pub(super) fn placed(&self) -> &[PlacedWindow] {
+        &self.placed
     }
 
     /// Member `m` of the `i`-th window: its offset and its header, which must state `tag` and one of
@@ -164,11 +164,11 @@ impl NativeReader {
         m: usize,
         tag: Tag,
         plain_bytes: RangeInclusive<u64>,
-    ) -> Result<(u64, MemberHead)> {
+    ) -> Result<(u64, MemberHeader)> {
         let (offset, end) = self.extent(i, m);
-        let head = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
-        if offset.checked_add(head.member_bytes.into()) != Some(end)
-            || !plain_bytes.contains(&head.plain_bytes.into())
+        let header = member_at(&self.source, offset, tag).map_err(|e| self.in_window(i, e))?;
+        if offset.checked_add(header.member_bytes.into()) != Some(end)
+            || !plain_bytes.contains(&header.plain_bytes.into())
         {
             return Err(self.source.name.corrupt(
                 Some(self.number(i)),
@@ -176,43 +176,42 @@ impl NativeReader {
                 "a member is not as long as the index and the header state",
             ));
         }
-        Ok((offset, head))
+        Ok((offset, header))
     }
 
-    /// Where member `m` of the `i`-th window starts and ends. The index has been checked: they are
-    /// in order.
+    /// Where member `m` of the `i`-th window starts and ends: in order, as the index was checked.
     #[expect(
         clippy::indexing_slicing,
         reason = "the caller's index: the file's has an offset for each piece"
     )]
     pub(super) fn extent(&self, i: usize, m: usize) -> (u64, u64) {
-        let offsets = &self.entry(i).offsets;
+        let offsets = &self.placed_at(i).offsets;
         let next = offsets.get(m + 1).copied();
         (offsets[m], next.unwrap_or_else(|| self.window_end(i)))
     }
 
     /// The `i`-th window of the file, which must be there.
     #[expect(clippy::indexing_slicing, reason = "the caller's index, as documented")]
-    pub(super) fn entry(&self, i: usize) -> &PlacedWindow {
-        &self.entries[i]
+    pub(super) fn placed_at(&self, i: usize) -> &PlacedWindow {
+        &self.placed[i]
     }
 
     /// Where the `i`-th window of the file ends.
     pub(super) fn window_end(&self, i: usize) -> u64 {
-        let next = self.entries.get(i + 1);
-        next.map_or(self.index_offset, PlacedWindow::offset)
+        let next = self.placed.get(i + 1);
+        next.map_or(self.windows_end, PlacedWindow::offset)
     }
 
-    /// The number of the `i`-th window of the file.
+    /// The `i`-th window's index in the order of the text.
     pub(super) fn number(&self, i: usize) -> u32 {
-        self.entry(i).window.window
+        self.placed_at(i).entry.window
     }
 
     pub(super) fn name(&self) -> &Named {
         &self.source.name
     }
 
-    /// Names the window in an error that does not.
+    /// Names the `i`-th window in an error.
     pub(super) fn in_window(&self, i: usize, error: crate::Error) -> crate::Error {
         error.in_window(self.number(i))
     }
@@ -244,4 +243,33 @@ impl NativeReader {
         };
         Reference::new(about, Some(windows), rows)
     }
+}
+
+/// Reads the header. Returns it, and where its member ends.
+fn open_header(source: &Source) -> Result<(Header, u64)> {
+    let name = &source.name;
+    match source.array_at::<3>(0)? {
+        None => return Err(name.not_a_reference(format!("it has {} bytes", source.len))),
+        Some([0x1f, 0x8b, 0x08]) => {}
+        Some(_) => return Err(name.not_a_reference("it is not gzip")),
+    }
+    let Some(bytes) = source.array_at::<HEADER_BYTES>(0)? else {
+        return Err(name.truncated(None, source.len, "the file ends within its header"));
+    };
+    let Some(first) = member::read_header(&bytes).filter(|first| first.tag == Tag::HEADER) else {
+        return Err(name.corrupt(
+            None,
+            0,
+            "the first gzip member carries no intact kl field (kl's file, compressed again by \
+             another program, would look so)",
+        ));
+    };
+    if u64::from(first.member_bytes) > source.len {
+        return Err(name.truncated(None, source.len, "the file ends within its header"));
+    }
+    if first.plain_bytes as usize > MAX_HEADER_BYTES_WITH_PROMPTS {
+        return Err(name.too_large("a header of more than 64 MiB"));
+    }
+    let lines = unpack_at(source, 0, &first)?;
+    Ok((Header::from_lines(&lines, name)?, first.member_bytes.into()))
 }

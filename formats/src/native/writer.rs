@@ -1,20 +1,20 @@
-//! The writing side: header, index and end, windows as members, and windows that are copied from
-//! another file as they are.
+//! Writes header, index and end, windows as members, and windows that are copied from another file
+//! as they are.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::member::{self, HEAD_BYTES, MemberHead, Tag, WRONG_CHECKSUM, member_at};
+use super::member::{self, HEADER_BYTES, MemberHeader, Tag, WRONG_CHECKSUM, member_at};
 use super::{Header, NativeReader, index};
 use crate::ReadBlocks as _;
 use crate::error::{Named, Result};
-use crate::writing::{Part, Piece, Start, WindowFormat, WriteFormat, Writer};
+use crate::writing::{FileFormat, Part, Piece, Start, WindowFormat, Writer};
 
-const FORMAT: WriteFormat = WriteFormat {
+const FORMAT: FileFormat = FileFormat {
     window_fault: |window, n_ctx| {
         (window.tokens.len() > n_ctx as usize).then_some("more tokens than n_ctx")
     },
-    window_head: |window, n_vocab| {
+    before_rows: |window, n_vocab| {
         let entry = window.entry();
         let counts = [
             entry.window,
@@ -40,8 +40,7 @@ const FORMAT: WriteFormat = WriteFormat {
 };
 
 impl<W: Write> Writer<W> {
-    /// Writes the start of a native file with this header. `path` is only
-    /// used in messages.
+    /// Writes the start of a native file with this header. `path` is only used in messages.
     ///
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the header contradicts itself, [`crate::Fault::Io`].
@@ -57,7 +56,7 @@ impl<W: Write> Writer<W> {
     /// [`crate::Fault::Unwritable`] if the header contradicts itself.
     pub fn resume(out: W, path: &Path, cut_off: &NativeReader) -> Result<Self> {
         let start = start(&Named::new(path), cut_off.header())?;
-        let windows = cut_off.entries().to_vec();
+        let windows = cut_off.placed().to_vec();
         Ok(Self::at(out, start, cut_off.windows_end(), windows))
     }
 }
@@ -68,7 +67,7 @@ pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
         bytes: member::build(Tag::HEADER, &header.to_lines(name)?),
         format: WindowFormat {
             name: name.clone(),
-            format: &FORMAT,
+            file_format: &FORMAT,
             layout: header.layout(),
             n_ctx: header.n_ctx,
             n_vocab: header.n_vocab,
@@ -84,7 +83,7 @@ pub(crate) fn start(name: &Named, header: &Header) -> Result<Start> {
 /// The contents of the member that a part becomes.
 fn tag_of(part: Part) -> Tag {
     match part {
-        Part::Head(window) => Tag::window(window.window),
+        Part::Window(entry) => Tag::window(entry.window),
         Part::Rows { window, piece } => Tag::rows(window, piece),
     }
 }
@@ -102,13 +101,16 @@ impl<W: Write> Writer<W> {
         if self.is_head_due {
             self.copy_head(from)?;
         }
-        // Reads the window's head, which must agree with the index.
+        // Reads the window's counts, which must agree with the index.
         from.window(i)?;
-        let (entry, window) = (from.entry(i).window, from.number(i));
+        let (entry, window) = (from.placed_at(i).entry, from.number(i));
         let pieces = (0..from.n_blocks(i)).map(|piece| Part::Rows { window, piece });
-        for (m, part) in std::iter::once(Part::Head(entry)).chain(pieces).enumerate() {
-            let (offset, head) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
-            let bytes = from.whole_member(offset, &head);
+        for (m, part) in std::iter::once(Part::Window(entry))
+            .chain(pieces)
+            .enumerate()
+        {
+            let (offset, header) = from.member(i, m, tag_of(part), 0..=u32::MAX.into())?;
+            let bytes = from.whole_member(offset, &header);
             let bytes = bytes.map_err(|e| from.in_window(i, e))?;
             self.append(Piece::copied(bytes, part, self.format()))?;
         }
@@ -122,8 +124,8 @@ impl<W: Write> Writer<W> {
             return Err(from.name().unwritable(what));
         }
         for &(offset, tag) in &from.head {
-            let head = member_at(&from.source, offset, tag)?;
-            let bytes = from.whole_member(offset, &head)?;
+            let header = member_at(&from.source, offset, tag)?;
+            let bytes = from.whole_member(offset, &header)?;
             self.put(&bytes)?;
         }
         self.is_head_due = false;
@@ -133,11 +135,11 @@ impl<W: Write> Writer<W> {
 
 impl NativeReader {
     /// All bytes of a member, whose checksum has been checked.
-    fn whole_member(&self, offset: u64, head: &MemberHead) -> Result<Vec<u8>> {
+    fn whole_member(&self, offset: u64, header: &MemberHeader) -> Result<Vec<u8>> {
         // No more than the file has: `member_at` has checked it.
-        let mut bytes = vec![0; head.member_bytes as usize];
+        let mut bytes = vec![0; header.member_bytes as usize];
         self.source.read_exact_at(&mut bytes, offset)?;
-        match head.matches(bytes.get(HEAD_BYTES..).unwrap_or_default()) {
+        match header.matches(bytes.get(HEADER_BYTES..).unwrap_or_default()) {
             true => Ok(bytes),
             false => Err(self.name().corrupt(None, offset, WRONG_CHECKSUM)),
         }

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 
 use py_literal::Value;
 
+use crate::numbers::{Float, Integer};
 use crate::python_literal;
-use crate::tensors::{Float, Integer};
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 

@@ -1,4 +1,4 @@
-//! The reading side: a stream, window after window. It is a [`ReadStream`].
+//! Reads a file as a stream, window after window.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::error::{Named, Result};
 use crate::reference::{About, Checks, ReadStream, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source;
-use crate::tensors::{Matrix, TensorWindow, count_fault, describe, is_normalised, n_ids};
+use crate::tensors::{Matrix, TensorWindow, describe, is_normalised, n_ids, n_ids_fault};
 use crate::{Error, Kind, RowBlock, WindowSpec};
 
 /// Most memory that is allocated before its bytes have arrived.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// A window's rows and ids.
+/// A window, and the array that its rows are in.
 #[derive(Debug)]
 struct WindowArrays {
     array: Member,
@@ -56,12 +56,13 @@ impl NpzReader {
     ///
     /// # Errors
     /// [`crate::Fault::Unsupported`] for arrays that are not rows of one model and their token ids, and
-    /// for mlx-kld's sparse kind; [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`], [`crate::Fault::Io`].
+    /// for mlx-kld's sparse kind; [`crate::Fault::Truncated`], [`crate::Fault::Corrupt`],
+    /// [`crate::Fault::Io`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = Named::new(path);
         let (file, file_bytes) = source::open(&name, "a reference")?;
         let (file, members) =
-            zip::directory(file).map_err(|e| fault(&name, None, file_bytes, e))?;
+            zip::directory(file).map_err(|e| read_error(&name, None, file_bytes, e))?;
         let arrays = Arrays::of(members).map_err(|what| name.unsupported(what))?;
         let mut reader = Self {
             name,
@@ -83,11 +84,8 @@ impl NpzReader {
     /// The open file as a reference.
     pub(super) fn into_reference(self) -> Reference {
         let windows = self.windows.iter().map(|arrays| &arrays.window);
-        let (about, windows) = describe(
-            (Kind::Npz, self.name.path()),
-            windows,
-            self.log_probabilities,
-        );
+        let (about, windows) =
+            describe(Kind::Npz, self.name.path(), windows, self.log_probabilities);
         let mut about = About {
             file_bytes: self.file_bytes,
             checks: Checks::Zip,
@@ -141,7 +139,7 @@ impl NpzReader {
         Ok(())
     }
 
-    /// The shape of an array of rows, whose length must match it.
+    /// The type and the shape of an array of rows, whose length must match them.
     fn matrix(&self, member: &Member) -> Result<Matrix> {
         let (header, stream) = self.open_array(member)?;
         let unsupported = |what: String| self.name.unsupported(format!("{}: {what}", member.name));
@@ -173,7 +171,7 @@ impl NpzReader {
                         .to_owned(),
                 );
             };
-            match count_fault(n, matrix.n_rows) {
+            match n_ids_fault(n, matrix.n_rows) {
                 Some(fault) => Err(fault),
                 None => Ok((kind, n * kind.bytes() as u64)),
             }
@@ -181,7 +179,8 @@ impl NpzReader {
         Ok(integer.decode(&bytes))
     }
 
-    /// A whole array, if `size` accepts it: what that returns, and the bytes, as many as it states.
+    /// Reads a whole array whose header `size` accepts. Returns the value that `size` gives, and as
+    /// many bytes as it asks for.
     fn array<T>(
         &self,
         member: &Member,
@@ -191,16 +190,16 @@ impl NpzReader {
         let (of, n) = size(&header)
             .map_err(|what| self.name.unsupported(format!("{}: {what}", member.name)))?;
         let bytes = read_bytes(&mut stream, n).and_then(|bytes| stream.finish().map(|()| bytes));
-        let bytes = bytes.map_err(|e| array_fault(&self.name, None, &stream, e))?;
+        let bytes = bytes.map_err(|e| array_error(&self.name, None, &stream, e))?;
         Ok((of, bytes))
     }
 
-    /// An array's header, and what follows it.
+    /// An array's header, and a stream of the bytes that follow it.
     fn open_array(&self, member: &Member) -> Result<(npy::Header, Stream)> {
         let mut stream = Stream::new(&self.file, member);
         match npy::read(&mut stream) {
             Ok(header) => Ok((header, stream)),
-            Err(e) => Err(array_fault(&self.name, None, &stream, e)),
+            Err(e) => Err(array_error(&self.name, None, &stream, e)),
         }
     }
 
@@ -247,7 +246,7 @@ impl ReadStream for NpzReader {
             return Ok(None);
         };
         let block = rows.next(max_rows);
-        block.map_err(|e| array_fault(&self.name, Some(rows.index as u32), &rows.stream, e))
+        block.map_err(|e| array_error(&self.name, Some(rows.index as u32), &rows.stream, e))
     }
 
     fn reopen(&self) -> Result<Box<dyn ReadStream>> {
@@ -266,7 +265,7 @@ impl OpenRows {
             window: self.index as u32,
             first_row: self.n_read,
             n_rows,
-            n_vocab: matrix.n_vocab as usize,
+            row_len: matrix.n_vocab as usize,
             layout: RowLayout::F32,
         };
         let packed_bytes = n_rows as u64 * matrix.row_bytes() as u64;
@@ -293,18 +292,18 @@ fn read_bytes(stream: &mut impl Read, n: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The error for a failure to read an array.
-fn array_fault(name: &Named, window: Option<u32>, stream: &Stream, error: io::Error) -> Error {
+fn array_error(name: &Named, window: Option<u32>, stream: &Stream, error: io::Error) -> Error {
     let what = match error.kind() {
         io::ErrorKind::UnexpectedEof => "ends before all of its shape is read".to_owned(),
         _ => error.to_string(),
     };
     let what = format!("{} {what}", stream.name());
     let offset = stream.n_bytes();
-    fault(name, window, offset, io::Error::new(error.kind(), what))
+    read_error(name, window, offset, io::Error::new(error.kind(), what))
 }
 
 /// The error for a failure to read.
-fn fault(name: &Named, window: Option<u32>, offset: u64, error: io::Error) -> Error {
+fn read_error(name: &Named, window: Option<u32>, offset: u64, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => name.truncated(window, offset, error.to_string()),
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {

@@ -81,7 +81,7 @@ impl Reference {
         Ok(match &self.rows {
             Rows::Blocks(blocks) => Box::new((0..self.n_listed()).map(|i| blocks.window(i))),
             Rows::States(file, _) => Box::new((0..self.n_listed()).map(|i| file.window(i))),
-            Rows::Windows(windows) => Box::new(windows.iter().cloned().map(Ok)),
+            Rows::Model(windows) => Box::new(windows.iter().cloned().map(Ok)),
             Rows::Stream(stream) => {
                 let mut stream = stream.reopen()?;
                 Box::new(std::iter::from_fn(move || stream.next_window().transpose()))

@@ -1,4 +1,4 @@
-//! The rows of a reference: a closed set of ways to come to them.
+//! The rows of a reference, and the ways to read them.
 
 use std::fmt::Debug;
 
@@ -12,11 +12,11 @@ pub enum Rows {
     Blocks(Box<dyn ReadBlocks>),
     /// One stream from the first window to the last.
     Stream(Box<dyn ReadStream>),
-    /// A file of the hidden states that the rows are computed from
-    /// ([`NativeReader::read_states`]), and how they are.
+    /// A file of hidden states ([`NativeReader::read_states`]), and the description by which the
+    /// caller computes rows from them.
     States(Box<NativeReader>, States),
-    /// No rows, only these windows: the caller computes them with a model.
-    Windows(Vec<WindowSpec>),
+    /// No rows: the caller computes those of these windows with a model that it has.
+    Model(Vec<WindowSpec>),
 }
 
 /// Rows that can be read in any order, by many threads at once: window `i` of the file, in blocks.

@@ -4,7 +4,7 @@ use super::{Form, Row, RowLayout};
 
 /// Consecutive rows of one window, in the encoding of their file.
 ///
-/// Hand a block that you no longer need back to the reader, which reuses its memory.
+/// Give a block that you no longer need back to the reader, which reuses its memory.
 #[derive(Clone, Debug)]
 pub struct RowBlock {
     /// The window's index in the order of the text.
@@ -12,7 +12,7 @@ pub struct RowBlock {
     /// The index of the block's first row among the window's stored rows, from 0.
     pub first_row: u32,
     n_rows: usize,
-    n_vocab: usize,
+    row_len: usize,
     layout: RowLayout,
     /// Bytes of each row, where all have the same length.
     row_bytes: usize,
@@ -24,26 +24,27 @@ pub struct RowBlock {
     pub(crate) packed: Vec<u8>,
 }
 
-/// The contents of a block.
+/// The rows that a block is for, and their layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) window: u32,
     pub(crate) first_row: u32,
     pub(crate) n_rows: usize,
-    pub(crate) n_vocab: usize,
+    /// Numbers in a row: the vocabulary's entries, or those of a hidden state.
+    pub(crate) row_len: usize,
     pub(crate) layout: RowLayout,
 }
 
 impl Shape {
     /// Bytes of the rows, if none is stored exactly.
     pub(crate) fn bytes(&self) -> usize {
-        let row_bytes = self.layout.row_bytes(self.n_vocab);
+        let row_bytes = self.layout.row_bytes(self.row_len);
         row_bytes.saturating_mul(self.n_rows)
     }
 
     /// Most bytes that the rows can have.
     pub(crate) fn most_bytes(&self) -> usize {
-        let most = self.layout.most_row_bytes(self.n_vocab);
+        let most = self.layout.most_row_bytes(self.row_len);
         most.saturating_mul(self.n_rows)
     }
 }
@@ -56,10 +57,10 @@ impl RowBlock {
             window,
             first_row,
             n_rows: logits.len().checked_div(n_vocab).unwrap_or(0),
-            n_vocab,
+            row_len: n_vocab,
             layout: RowLayout::F32,
         };
-        Self::over(shape, bytemuck::cast_slice(logits).to_vec())
+        Self::of_words(shape, bytemuck::cast_slice(logits).to_vec())
     }
 
     /// A block with memory for `bytes`; reuses the memory of `reuse`. Where rows differ in length,
@@ -74,8 +75,8 @@ impl RowBlock {
         block
     }
 
-    /// A block over f32 rows that were read: as many as the shape has.
-    pub(crate) fn over(shape: Shape, storage: Vec<u32>) -> Self {
+    /// A block of f32 rows that were read: `storage` holds as many as the shape has.
+    pub(crate) fn of_words(shape: Shape, storage: Vec<u32>) -> Self {
         Self {
             storage,
             ..Self::empty(shape)
@@ -87,9 +88,9 @@ impl RowBlock {
             window: shape.window,
             first_row: shape.first_row,
             n_rows: shape.n_rows,
-            n_vocab: shape.n_vocab,
+            row_len: shape.row_len,
             layout: shape.layout,
-            row_bytes: shape.layout.row_bytes(shape.n_vocab),
+            row_bytes: shape.layout.row_bytes(shape.row_len),
             ends: Vec::new(),
             storage: Vec::new(),
             packed: Vec::new(),
@@ -106,7 +107,7 @@ impl RowBlock {
         ends.clear();
         let mut rest = self.bytes().get(..bytes).unwrap_or_default();
         while ends.len() < self.n_rows {
-            let length = Form::of(rest).map(|form| form.row_bytes(self.n_vocab));
+            let length = Form::of(rest).map(|form| form.row_bytes(self.row_len));
             let Some((_, after)) = length.and_then(|length| rest.split_at_checked(length)) else {
                 break;
             };
@@ -154,7 +155,7 @@ impl RowBlock {
 
     /// Entries of each row.
     pub fn n_vocab(&self) -> usize {
-        self.n_vocab
+        self.row_len
     }
 
     /// Row `i` of the block: row `first_row + i` of the window.
@@ -170,7 +171,7 @@ impl RowBlock {
         assert!(i < self.n_rows, "row {i} of a block of {}", self.n_rows);
         let bytes = &self.bytes()[self.start(i)..self.start(i + 1)];
         self.layout
-            .view(bytes, self.n_vocab)
+            .view(bytes, self.row_len)
             .expect("a row of a block is aligned and whole")
     }
 
@@ -184,12 +185,12 @@ impl RowBlock {
 mod tests {
     use super::*;
 
-    fn shape(n_rows: usize, n_vocab: usize, layout: RowLayout) -> Shape {
+    fn shape(n_rows: usize, row_len: usize, layout: RowLayout) -> Shape {
         Shape {
             window: 0,
             first_row: 0,
             n_rows,
-            n_vocab,
+            row_len,
             layout,
         }
     }
@@ -217,14 +218,11 @@ mod tests {
         assert!(!block.find_rows(bytes.len()) && !block.find_rows(bytes.len() - 8));
         assert!(block.find_rows(bytes.len() - 4));
         assert_eq!(block.rows_bytes(), bytes.len() - 4);
-        {
-            for (row, view) in rows.iter().zip(block.rows()) {
-                let mut out = [0.0; 5];
-                view.decode_into(&mut out);
-                let is_near =
-                    |(x, y): (&f32, f32)| x.to_bits() == y.to_bits() || (x - y).abs() < 1e-4;
-                assert!(row.iter().zip(out).all(is_near), "{row:?} {out:?}");
-            }
+        for (row, view) in rows.iter().zip(block.rows()) {
+            let mut out = [0.0; 5];
+            view.decode_into(&mut out);
+            let is_near = |(x, y): (&f32, f32)| x.to_bits() == y.to_bits() || (x - y).abs() < 1e-4;
+            assert!(row.iter().zip(out).all(is_near), "{row:?} {out:?}");
         }
         assert!(RowBlock::prepare(None, shape(0, 5, RowLayout::U16), 0).find_rows(0));
     }

@@ -1,5 +1,5 @@
-//! Rows of logits as the bytes of each kind of file: the encodings that a user chooses from, and the
-//! layouts that they mean.
+//! The ways to store a row: the encodings that a user chooses from, and the layouts of bytes that
+//! files have.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,14 +31,14 @@ pub enum RowLayout {
 }
 
 impl RowLayout {
-    /// Bytes of a row of `n_vocab` entries, unless it is stored exactly, or of a state of as many
+    /// Bytes of a row of `row_len` entries, unless it is stored exactly, or of a state of as many
     /// numbers; `usize::MAX` where that overflows.
-    pub fn row_bytes(self, n_vocab: usize) -> usize {
+    pub fn row_bytes(self, row_len: usize) -> usize {
         match self {
-            RowLayout::F32 => n_vocab.saturating_mul(4),
-            RowLayout::U16 => Form::Linear.row_bytes(n_vocab),
-            RowLayout::LlamaCpp | RowLayout::Logits2 => llama_cpp::row_bytes(n_vocab),
-            RowLayout::State(state_type) => n_vocab.saturating_mul(state_type.bytes()),
+            RowLayout::F32 => row_len.saturating_mul(4),
+            RowLayout::U16 => Form::Linear.row_bytes(row_len),
+            RowLayout::LlamaCpp | RowLayout::Logits2 => llama_cpp::row_bytes(row_len),
+            RowLayout::State(state_type) => row_len.saturating_mul(state_type.bytes()),
         }
     }
 
@@ -87,10 +87,10 @@ impl RowLayout {
     }
 
     /// Most bytes that a row can have.
-    pub(crate) fn most_row_bytes(self, n_vocab: usize) -> usize {
-        let usual = self.row_bytes(n_vocab);
+    pub(crate) fn most_row_bytes(self, row_len: usize) -> usize {
+        let usual = self.row_bytes(row_len);
         match self {
-            RowLayout::U16 => usual.max(Form::Exact.row_bytes(n_vocab)),
+            RowLayout::U16 => usual.max(Form::Exact.row_bytes(row_len)),
             _ => usual,
         }
     }

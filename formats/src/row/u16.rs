@@ -11,8 +11,8 @@ use super::Row;
 /// half of that, since it is of second order in the logits.
 const MAX_ERROR_NATS: f64 = 1e-6;
 
-/// An entry so far below its row's largest has a probability below 1e-130. Such entries may be
-/// masked: what is left of the row then always spans less than [`MAX_ERROR_NATS`] allows.
+/// The distance below a row's largest entry, in nats, from which entries may be masked: their
+/// probability is below 1e-130. The other entries span less than [`MAX_ERROR_NATS`] allows.
 const FAR_BELOW: f64 = 300.0;
 
 /// Bytes of a row of codes before them: u32 form, f32 masked, f32 min, f32 step.
@@ -38,7 +38,7 @@ pub(crate) enum Form {
 pub struct RowForms {
     /// A code for each entry, linear over the row's range.
     pub linear: u64,
-    /// The same, but for entries of probability 0, which all have the same logit.
+    /// The same, but entries of probability 0, which all have the same logit, share a code.
     pub masked: u64,
     /// As f32: the row's KL divergence from its coded copy would have been more than 1e-6 nats, or
     /// the row holds a NaN or a positive infinity, or no finite logit.
@@ -90,8 +90,8 @@ pub(super) fn padded_bytes(n_vocab: usize) -> usize {
     n_vocab.div_ceil(2).saturating_mul(4)
 }
 
-/// Writes a row of codes to `out`, which is as long as one. Of a row that must be exact it writes
-/// only the form.
+/// Writes a row of codes to `out`, which is as long as one; of a row that must be exact, only the
+/// form.
 pub(super) fn encode(row: &[f32], out: &mut [u8]) {
     let (prefix, codes) = out.split_at_mut(PREFIX_BYTES);
     let (codes, padding) = codes.split_at_mut(2 * row.len());
@@ -186,10 +186,6 @@ pub(super) fn view(bytes: &[u8], n_vocab: usize) -> Option<Row<'_>> {
     })
 }
 
-#[cfg(test)]
-#[path = "tests/u16.rs"]
-mod tests;
-
 /// Writes the code of each entry: `FIRST` for `min`, one more for each `step` above it, rounded to
 /// the nearest; 0 for an entry below `min`, which only a `FIRST` above 0 allows.
 fn put_codes<const FIRST: u16>(row: &[f32], min: f32, step: f32, codes: &mut [[u8; 2]]) {
@@ -247,3 +243,7 @@ pub(super) fn finite_range(row: &[f32]) -> Option<(f32, f32)> {
         max.into_iter().fold(first, f32::max),
     ))
 }
+
+#[cfg(test)]
+#[path = "tests/u16.rs"]
+mod tests;

@@ -9,8 +9,9 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::{IDS, MAX_HEADER_BYTES, ROWS};
 use crate::error::Result;
+use crate::numbers::{Float, Integer};
 use crate::source::Source;
-use crate::tensors::{Float, Integer, Matrix, TensorWindow, count_fault, n_ids};
+use crate::tensors::{Matrix, TensorWindow, n_ids, n_ids_fault};
 
 /// Bytes of the length that a file begins with.
 const LENGTH_BYTES: u64 = 8;
@@ -144,7 +145,7 @@ fn ids(
             tensor.dtype, tensor.shape
         ));
     };
-    match count_fault(n, n_rows) {
+    match n_ids_fault(n, n_rows) {
         Some(fault) => Err(format!("tensor {key:?}: {fault}")),
         None => Ok(Some((integer, tensor.data_offsets))),
     }

@@ -1,4 +1,4 @@
-//! The reading side: any rows of any window, from any thread.
+//! Reads any rows of any window, from any thread.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::error::{Named, Result};
 use crate::reference::{About, Checks, ReadBlocks, Reference, Rows};
 use crate::row::{RowLayout, Shape};
 use crate::source::Source;
-use crate::tensors::{Float, TensorWindow, describe, is_normalised};
-use crate::{Kind, RowBlock, WindowSpec, rows_per_piece};
+use crate::tensors::{TensorWindow, describe, is_normalised};
+use crate::{Float, Kind, RowBlock, WindowSpec, rows_per_piece};
 
 /// A folder of windows. It reads any block of rows of any window, from any thread: see
 /// [`ReadBlocks`].
@@ -64,7 +64,7 @@ impl SafetensorsReader {
     pub(super) fn into_reference(self) -> Reference {
         let windows = self.windows.iter().map(|file| &file.window);
         let path = self.folder.path();
-        let (about, windows) = describe((Kind::Safetensors, path), windows, self.log_probabilities);
+        let (about, windows) = describe(Kind::Safetensors, path, windows, self.log_probabilities);
         let about = About {
             file_bytes: self.windows.iter().map(|file| file.file_bytes).sum(),
             checks: Checks::Lengths,
@@ -149,7 +149,7 @@ impl WindowFile {
             window: number,
             first_row,
             n_rows: n.min(matrix.n_rows - first_row) as usize,
-            n_vocab: matrix.n_vocab as usize,
+            row_len: matrix.n_vocab as usize,
             layout: RowLayout::F32,
         };
         let mut block = RowBlock::prepare(reuse, shape, shape.bytes());
@@ -171,8 +171,8 @@ impl WindowFile {
 /// which do not end in `.safetensors`, are ignored.
 ///
 /// # Errors
-/// [`crate::Fault::Unsupported`] naming the file whose name is not a number, the numbers that two
-/// files have or none has, or a folder without any; [`crate::Fault::Io`].
+/// [`crate::Fault::Unsupported`] for a file whose name is not a number, for a number that two files
+/// have or none has, and for a folder without any; [`crate::Fault::Io`].
 fn window_files(folder: &Named) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let failed = |cause| folder.io("read", cause);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use half::f16;
 
 use super::SafetensorsReader;
+use crate::Float;
 use crate::reference::ReadBlocks;
-use crate::tensors::Float;
 use crate::testing::bits;
 use crate::{About, Error};
 

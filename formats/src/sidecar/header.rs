@@ -1,4 +1,4 @@
-//! The header: which model was evaluated, against what.
+//! The header: the model that was evaluated, and the reference that it was compared with.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,14 +33,14 @@ pub struct SidecarHeader {
     pub groups: Vec<String>,
     /// True if the windows are prompts.
     pub prompts: bool,
-    /// True if the evaluated rows were read from a file, as `kl compare` does, and not computed by
-    /// the run.
+    /// True if the evaluated rows were read from a file, as `kl compare` reads them, and not computed
+    /// by the run.
     pub stored: bool,
     /// The most records that the evaluation has; `None` where that is known only at its end, as for
     /// a stream. [`super::SidecarReader::n_records`] is what the file holds.
     pub n_records: Option<u64>,
     /// The half width of the mean's interval, relative to the mean, at which the evaluation was to
-    /// stop; `None` if it was to go on to its end.
+    /// stop; `None` if it was to continue to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<f64>,
     /// Entries of each row that were compared, from the first on.
@@ -50,7 +50,7 @@ pub struct SidecarHeader {
 
 deref_to_provenance!(SidecarHeader);
 
-/// The record of a reference in a sidecar.
+/// The description of the reference in a sidecar.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]

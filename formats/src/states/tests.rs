@@ -92,7 +92,7 @@ fn steps_are_written_as_objects_with_their_operation() {
 }
 
 #[test]
-fn groups_are_the_physical_batches() {
+fn batches_are_the_physical_batches() {
     let groups = |first_scored, n_rows, n_batch, n_ubatch| {
         let states = States {
             calls: Calls {
@@ -108,7 +108,9 @@ fn groups_are_the_physical_batches() {
             n_rows,
             first_scored,
         };
-        let groups = states.groups(&window).map(|rows| (rows.start, rows.end));
+        let groups = states
+            .row_batches(&window)
+            .map(|rows| (rows.start, rows.end));
         groups.collect::<Vec<_>>()
     };
     assert_eq!(groups(0, 10, 4, 4), [(0, 4), (4, 8), (8, 10)]);
@@ -126,7 +128,7 @@ fn groups_are_the_physical_batches() {
 }
 
 #[test]
-fn groups_are_equal_calls_where_windows_were_split_so() {
+fn batches_are_equal_calls_where_windows_were_split_so() {
     let states = States {
         calls: Calls {
             n_batch: 100,
@@ -142,14 +144,14 @@ fn groups_are_equal_calls_where_windows_were_split_so() {
         first_scored: 100,
     };
     // Four calls of 76, 75, 75 and 75.
-    let groups: Vec<_> = states.groups(&window).collect();
+    let groups: Vec<_> = states.row_batches(&window).collect();
     assert_eq!(groups, [0..51, 51..126, 126..201]);
 }
 
 proptest::proptest! {
     /// As a loop over the positions finds them.
     #[test]
-    fn groups_cover_a_window(
+    fn batches_cover_a_window(
         first_scored in 0u32..40, n_rows in 0u32..40, n_batch in 1u32..20, n_ubatch in 1u32..20
     ) {
         let n_ubatch = n_ubatch.min(n_batch);
@@ -167,6 +169,6 @@ proptest::proptest! {
                 _ => expected.push(row..row + 1),
             }
         }
-        proptest::prop_assert_eq!(states.groups(&window).collect::<Vec<_>>(), expected);
+        proptest::prop_assert_eq!(states.row_batches(&window).collect::<Vec<_>>(), expected);
     }
 }

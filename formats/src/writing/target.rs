@@ -1,16 +1,12 @@
-//! The kinds of file that can be written.
+//! The kinds of file that can be written, and how large a file becomes.
 
 use std::fmt;
-use std::io::Write;
-use std::path::Path;
 
 use super::rows_per_piece;
-use super::writer::Writer;
-use crate::error::{Named, Result};
 use crate::reference::{About, Kind};
 use crate::row::RowLayout;
 use crate::window::n_rows;
-use crate::{BackendIdentity, Encoding, Header, States, WindowSpec, klpy, llamacpp, native};
+use crate::{BackendIdentity, Encoding, States, WindowSpec, klpy, llamacpp};
 
 /// A kind of file that can be written, and how it stores a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +60,17 @@ impl Target {
         }
     }
 
-    /// Most bytes that a file of these windows can have: rows as they are stored, without what
-    /// deflate saves, and as if codes could hold every u16 row. A header's prompts come on top. Of
-    /// hidden states that `about` does not describe: `u64::MAX`.
+    /// Most bytes that a file of these windows can have, if codes can hold every u16 row: deflate may
+    /// make it smaller, and a header's prompts come on top. `u64::MAX` for hidden states that `about`
+    /// does not describe.
     pub fn projected_bytes(self, about: &About, windows: &[WindowSpec]) -> u64 {
         match self {
-            Self::Kl(_) | Self::KlPy => of_members(self.encoding(), about, windows),
+            Self::Kl(_) | Self::KlPy => member_file_bytes(self.encoding(), about, windows),
             Self::LlamaCpp => llamacpp::file_bytes(about, windows),
         }
     }
 
-    /// The backend that readers of such a file assume, if they assume any: kl.py leaves flash
+    /// The backend that readers of such a file assume, if they assume one: kl.py leaves flash
     /// attention off, llama-cpp-python's default.
     pub fn assumed_backend(self) -> Option<BackendIdentity> {
         (self == Self::KlPy).then(klpy::backend)
@@ -91,49 +87,21 @@ impl fmt::Display for Target {
     }
 }
 
-impl<W: Write> Writer<W> {
-    /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
-    /// as much of `about` as the kind can record; windows and rows are counted here. `path` is only
-    /// used in messages.
-    ///
-    /// llama.cpp's base file starts with the tokens of all windows. Give those of the text: where
-    /// the model adds a BOS, llama-perplexity puts it in place of each window's first token before
-    /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
-    ///
-    /// # Errors
-    /// [`crate::Fault::Unwritable`] if the file cannot hold such windows, [`crate::Fault::Io`].
-    pub fn create(
-        out: W,
-        path: &Path,
-        target: Target,
-        about: &About,
-        windows: &[WindowSpec],
-    ) -> Result<Self> {
-        let name = &Named::new(path);
-        let start = match target {
-            Target::Kl(encoding) => native::start(name, &Header::new(about, encoding, windows)),
-            Target::KlPy => klpy::start(name, about, windows),
-            Target::LlamaCpp => llamacpp::start(name, about, windows),
-        };
-        Self::begin(out, start?)
-    }
-}
-
 /// Header, index and end.
 const FILE_OVERHEAD: u64 = 64 << 10;
 
 /// A gzip member's header, extra field and trailer, and its entry in the index.
 const MEMBER_OVERHEAD: u64 = 128;
 
-/// Most bytes of a file whose windows are gzip members of a head and of pieces of rows, stored, if
-/// codes can hold every row.
-fn of_members(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
+/// Most bytes of a file of gzip members, if codes can hold every row: a window is one member of
+/// counts and tokens, and one for each piece of rows, all stored.
+fn member_file_bytes(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 {
     let states = about.states.as_ref().filter(|_| encoding.holds_states());
     let (layout, row_len, head) = match (states, encoding.layout()) {
         (Some(states), _) => (
             RowLayout::State(states.state_type),
             states.n_embd,
-            of_head(states, about.n_vocab),
+            head_bytes(states, about.n_vocab),
         ),
         (None, Some(layout)) => (layout, about.n_vocab, 0),
         (None, None) => return u64::MAX,
@@ -151,7 +119,7 @@ fn of_members(encoding: Encoding, about: &About, windows: &[WindowSpec]) -> u64 
 }
 
 /// The head's tensor and values, and the check rows.
-fn of_head(states: &States, n_vocab: u32) -> u64 {
+fn head_bytes(states: &States, n_vocab: u32) -> u64 {
     let check_rows = states.check.rows.len() as u64 * (4 * u64::from(n_vocab) + MEMBER_OVERHEAD);
     states.head_bytes().saturating_add(check_rows)
 }

@@ -1,4 +1,4 @@
-//! One window, cut into pieces as its rows arrive.
+//! Cuts a window into pieces as its rows arrive.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::row::{Form, RowForms, RowLayout, append_exact};
 use crate::window::PlacedWindow;
 use crate::{WindowEntry, WindowSpec};
 
-/// Plain bytes that a piece of rows aims at.
+/// Plain bytes that a piece of rows should have.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Rows of `row_len` numbers in a piece: about 1 MiB before compression, and at least one. Rows that
@@ -24,26 +24,26 @@ pub struct Piece {
     /// The bytes of the file; empty before it is compressed.
     packed: Vec<u8>,
     pub(super) part: Part,
-    format: &'static WriteFormat,
+    file_format: &'static FileFormat,
 }
 
-/// The part of its window that a piece is.
+/// The part of its window that a piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Counts and tokens.
-    Head(WindowEntry),
+    /// The first piece: the window's counts and tokens.
+    Window(WindowEntry),
     /// Rows, in pieces numbered from 0.
     Rows { window: u32, piece: u32 },
 }
 
 impl Piece {
-    /// A piece that another file of this format holds, unchanged.
+    /// A piece copied unchanged from another file of this format.
     pub(crate) fn copied(packed: Vec<u8>, part: Part, format: &WindowFormat) -> Self {
         Self {
             plain: Vec::new(),
             packed,
             part,
-            format: format.format,
+            file_format: format.file_format,
         }
     }
 
@@ -59,7 +59,7 @@ impl Piece {
     /// Depends on nothing but the piece, so pieces may be compressed on any thread, in any order.
     #[must_use]
     pub fn compress(mut self) -> Self {
-        if let (Some(pack), true) = (self.format.pack, self.packed.is_empty()) {
+        if let (Some(pack), true) = (self.file_format.pack, self.packed.is_empty()) {
             pack(&mut self.packed, self.part, &self.plain);
         }
         self
@@ -67,21 +67,21 @@ impl Piece {
 
     /// The bytes of the file that a compressed piece becomes.
     pub fn file_bytes(&self) -> &[u8] {
-        match self.format.pack {
+        match self.file_format.pack {
             Some(_) => &self.packed,
             None => &self.plain,
         }
     }
 }
 
-/// The windows of a kind of file as they are written: each a head and pieces of rows. An end
-/// follows the last.
+/// The parts of a kind's format that a writer needs: each window is a piece of counts and tokens and
+/// pieces of rows, and an end follows the last.
 #[derive(Debug)]
-pub(crate) struct WriteFormat {
-    /// The reason why the file cannot hold a window, if it cannot; the second argument is `n_ctx`.
+pub(crate) struct FileFormat {
+    /// Finds the reason why a file cannot hold a window; the second argument is `n_ctx`.
     pub(crate) window_fault: fn(&WindowSpec, u32) -> Option<&'static str>,
-    /// Plain bytes before a window's rows; the second argument is `n_vocab`.
-    pub(crate) window_head: fn(&WindowSpec, u32) -> Vec<u8>,
+    /// A window's plain bytes before its rows: counts and tokens. The second argument is `n_vocab`.
+    pub(crate) before_rows: fn(&WindowSpec, u32) -> Vec<u8>,
     /// Set if a CRC-32 of a window's plain bytes follows them.
     pub(crate) has_checksum: bool,
     /// Turns a piece's plain bytes into bytes of the file; `None` where they are the same.
@@ -94,16 +94,16 @@ pub(crate) struct WriteFormat {
 /// Appends plain bytes, its last argument, to bytes of a file.
 pub(crate) type Pack = fn(&mut Vec<u8>, Part, &[u8]);
 
-/// The way the windows of one file become pieces. Windows may be encoded on any thread; their pieces
-/// are appended in order by the [`super::Writer`] that this comes from.
+/// The settings by which the windows of one file become pieces. Windows may be encoded on any thread;
+/// their pieces are appended in order by the [`super::Writer`] that this comes from.
 #[derive(Clone, Debug)]
 pub struct WindowFormat {
     /// The file, for errors.
     pub(crate) name: Named,
-    pub(crate) format: &'static WriteFormat,
+    pub(crate) file_format: &'static FileFormat,
     pub(crate) layout: RowLayout,
     pub(crate) n_ctx: u32,
-    /// Tokens are below it.
+    /// Entries of the vocabulary, which tokens are below.
     pub(crate) n_vocab: u32,
     /// Numbers in a row: `n_vocab`, or those of a hidden state.
     pub(crate) row_len: u32,
@@ -127,16 +127,16 @@ impl WindowFormat {
         self.layout.row_bytes(self.row_len as usize)
     }
 
-    /// Begins a window: its first piece, and an encoder of its rows.
+    /// Begins a window. Returns an encoder of its rows, and its first piece: counts and tokens.
     ///
     /// # Errors
     /// [`crate::Fault::Unwritable`] if the file cannot hold such a window.
-    pub fn encode(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
+    pub fn begin(&self, window: &WindowSpec) -> Result<(WindowEncoder, Piece)> {
         let unwritable = |what: &str| {
             let what = format!("window {}: {what}", window.window);
             self.name.unwritable(what)
         };
-        if let Some(fault) = (self.format.window_fault)(window, self.n_ctx) {
+        if let Some(fault) = (self.file_format.window_fault)(window, self.n_ctx) {
             return Err(unwritable(fault));
         }
         if let Some(fault) = window.fault(self.n_vocab) {
@@ -149,7 +149,7 @@ impl WindowFormat {
             rows_per_piece: self.rows_per_piece as usize,
             rows_left: window.n_rows as usize,
             reserved: 0,
-            plain: (self.format.window_head)(window, self.n_vocab),
+            plain: (self.file_format.before_rows)(window, self.n_vocab),
             packed: Vec::new(),
             rows_in_piece: 0,
             filled: 0,
@@ -158,7 +158,7 @@ impl WindowFormat {
             crc: crc32fast::Hasher::new(),
         };
         encoder.checksum(0..encoder.plain.len());
-        let piece = encoder.take(Part::Head(window.entry()));
+        let piece = encoder.take(Part::Window(window.entry()));
         Ok((encoder, piece))
     }
 }
@@ -177,8 +177,8 @@ impl WindowFormat {
 /// # let windows = std::slice::from_ref(&window);
 /// # let mut writer = Writer::create(Vec::new(), Path::new(""), target, &about, windows)?;
 /// let layout = writer.window_format().row_layout();
-/// let (mut encoder, head) = writer.window_format().encode(&window)?;
-/// writer.append(head.compress())?;
+/// let (mut encoder, first) = writer.window_format().begin(&window)?;
+/// writer.append(first.compress())?;
 /// while encoder.rows_left() > 0 {
 ///     let (bytes, n) = encoder.reserve_rows(1, || None);
 ///     let row = [0.5, 1.5];
@@ -197,7 +197,7 @@ pub struct WindowEncoder {
     window: u32,
     row_bytes: usize,
     rows_per_piece: usize,
-    /// Rows neither committed nor reserved.
+    /// The number of rows that are neither committed nor reserved.
     rows_left: usize,
     reserved: usize,
     /// Plain bytes of the piece being filled: committed rows, reserved ones, and room for more.
@@ -214,7 +214,7 @@ pub struct WindowEncoder {
 }
 
 impl WindowEncoder {
-    /// Rows still to be given.
+    /// The number of rows that have not been committed.
     pub fn rows_left(&self) -> usize {
         self.rows_left + self.reserved
     }
@@ -325,7 +325,7 @@ impl WindowEncoder {
         reason = "ranges of rows that are in the piece's memory"
     )]
     fn checksum(&mut self, filled: Range<usize>) {
-        if self.format.format.has_checksum {
+        if self.format.file_format.has_checksum {
             self.crc.update(&self.plain[filled]);
         }
     }
@@ -333,14 +333,14 @@ impl WindowEncoder {
     /// The filled bytes as a piece; the window's last piece ends with the checksum.
     fn take(&mut self, part: Part) -> Piece {
         let mut plain = std::mem::take(&mut self.plain);
-        if self.format.format.has_checksum && self.rows_left == 0 {
+        if self.format.file_format.has_checksum && self.rows_left == 0 {
             plain.extend_from_slice(&self.crc.clone().finalize().to_le_bytes());
         }
         Piece {
             plain,
             packed: std::mem::take(&mut self.packed),
             part,
-            format: self.format.format,
+            file_format: self.format.file_format,
         }
     }
 }

@@ -1,19 +1,21 @@
-//! A file as it is written: its start, its windows in order, its end.
+//! Writes a file: its start, its windows in order, its end.
 
 use std::collections::HashSet;
 use std::io::Write;
+use std::path::Path;
 
+use super::target::Target;
 use super::window_encoder::{Part, Piece, WindowFormat};
 use crate::error::{Named, Result};
 use crate::window::PlacedWindow;
-use crate::{RowForms, States, WindowSpec};
+use crate::{About, Header, RowForms, States, WindowSpec, klpy, llamacpp, native};
 
 /// The start of a file that is to be written.
 #[derive(Debug)]
 pub(crate) struct Start {
     /// Everything before the first window.
     pub(crate) bytes: Vec<u8>,
-    /// The way windows become pieces.
+    /// The settings by which windows become pieces.
     pub(crate) format: WindowFormat,
     /// Windows that the file is to have.
     pub(crate) n_windows: u32,
@@ -44,6 +46,32 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
+    /// Writes the start of a file that will hold exactly `windows`, in this order. The header holds
+    /// as much of `about` as the kind can record; windows and rows are counted here. `path` is only
+    /// used in messages.
+    ///
+    /// llama.cpp's base file starts with the tokens of all windows. Give those of the text: where
+    /// the model adds a BOS, llama-perplexity puts it in place of each window's first token before
+    /// it decodes. The windows given to [`Writer::write_window`] may have it there already.
+    ///
+    /// # Errors
+    /// [`crate::Fault::Unwritable`] if the file cannot hold such windows, [`crate::Fault::Io`].
+    pub fn create(
+        out: W,
+        path: &Path,
+        target: Target,
+        about: &About,
+        windows: &[WindowSpec],
+    ) -> Result<Self> {
+        let name = &Named::new(path);
+        let start = match target {
+            Target::Kl(encoding) => native::start(name, &Header::new(about, encoding, windows)),
+            Target::KlPy => klpy::start(name, about, windows),
+            Target::LlamaCpp => llamacpp::start(name, about, windows),
+        };
+        Self::begin(out, start?)
+    }
+
     /// Writes the start of any file.
     pub(crate) fn begin(out: W, start: Start) -> Result<Self> {
         let mut writer = Self::at(out, start, 0, Vec::new());
@@ -53,13 +81,13 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// A writer of a file that is written up to `offset`: its head, if it has one, and these windows.
+    /// A writer of a file that is written up to `offset`: its start, and these windows.
     pub(crate) fn at(out: W, start: Start, offset: u64, windows: Vec<PlacedWindow>) -> Self {
         Self {
             out,
             start,
             offset,
-            seen: windows.iter().map(|placed| placed.window.window).collect(),
+            seen: windows.iter().map(|placed| placed.entry.window).collect(),
             windows,
             is_head_due: false,
         }
@@ -69,7 +97,7 @@ impl<W: Write> Writer<W> {
         &self.start.format
     }
 
-    /// A copy of the way windows become the pieces of this file, for any thread.
+    /// A copy of the settings by which windows become the pieces of this file, for any thread.
     pub fn window_format(&self) -> WindowFormat {
         self.start.format.clone()
     }
@@ -91,8 +119,8 @@ impl<W: Write> Writer<W> {
     ) -> Result<RowForms> {
         let layout = self.format().row_layout();
         let row_len = self.format().row_len as usize;
-        let (mut encoder, head) = self.format().encode(window)?;
-        self.append(head)?;
+        let (mut encoder, first) = self.format().begin(window)?;
+        self.append(first)?;
         let mut memory = None;
         for row in rows {
             let row = row.as_ref();
@@ -132,9 +160,9 @@ impl<W: Write> Writer<W> {
     /// A phrase that states why it is not the next one.
     fn place(&mut self, part: Part) -> std::result::Result<(), String> {
         match part {
-            Part::Head(window) => {
+            Part::Window(entry) => {
                 self.check_last_window()?;
-                let (number, n_written) = (window.window, self.windows.len() as u64);
+                let (number, n_written) = (entry.window, self.windows.len() as u64);
                 let n = self.start.n_windows;
                 if n_written >= u64::from(n) {
                     return Err(format!("window {number} is one more than the header's {n}"));
@@ -143,19 +171,15 @@ impl<W: Write> Writer<W> {
                     return Err(format!("window {number} comes twice"));
                 }
                 self.windows.push(PlacedWindow {
-                    window,
+                    entry,
                     offsets: vec![self.offset],
                 });
                 Ok(())
             }
             Part::Rows { window, piece } => match self.windows.last_mut() {
                 Some(last)
-                    if (last.window.window, last.n_pieces()) == (window, piece)
-                        && piece
-                            < last
-                                .window
-                                .n_rows
-                                .div_ceil(self.start.format.rows_per_piece) =>
+                    if (last.entry.window, last.n_pieces()) == (window, piece)
+                        && piece < last.entry.n_rows.div_ceil(self.start.format.rows_per_piece) =>
                 {
                     last.offsets.push(self.offset);
                     Ok(())
@@ -165,16 +189,16 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Checks that the last window lacks no rows.
+    /// Checks that the last window has all its rows.
     fn check_last_window(&self) -> std::result::Result<(), String> {
         let Some(last) = self.windows.last() else {
             return Ok(());
         };
-        let n_pieces = last.window.n_rows.div_ceil(self.format().rows_per_piece);
+        let n_pieces = last.entry.n_rows.div_ceil(self.format().rows_per_piece);
         match n_pieces - last.n_pieces().min(n_pieces) {
             0 => Ok(()),
             left => {
-                let number = last.window.window;
+                let number = last.entry.window;
                 Err(format!("window {number} lacks {left} pieces of rows"))
             }
         }
@@ -187,7 +211,7 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self) -> Result<W> {
         self.check_head()?;
         let end = self.check_last_window().and_then(|()| {
-            let rows = self.windows.iter().map(|placed| placed.window.n_rows);
+            let rows = self.windows.iter().map(|placed| placed.entry.n_rows);
             let n_rows = rows.map(u64::from).sum::<u64>();
             let n_windows = self.windows.len() as u64;
             let windows = u64::from(self.start.n_windows);
@@ -198,7 +222,7 @@ impl<W: Write> Writer<W> {
                      with {rows}"
                 ));
             }
-            Ok((self.format().format.end)(&self.windows, self.offset)?)
+            Ok((self.format().file_format.end)(&self.windows, self.offset)?)
         });
         let end = end.map_err(|what| self.name().unwritable(what))?;
         self.put(&end)?;
@@ -208,7 +232,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// Checks that nothing of the head is missing.
+    /// Checks that the head of hidden states has been written, where the file needs one.
     fn check_head(&self) -> Result<()> {
         match self.is_head_due {
             true => Err(self.name().unwritable("hidden states without their head")),

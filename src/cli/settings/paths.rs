@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kl_formats::part_of_name;
+use kl_formats::split_gguf_name;
 
 use super::wrong;
 use crate::commands::output::{folder_of, follow_links, partial_path};
@@ -96,7 +96,7 @@ fn parts(file: &Path) -> Vec<PathBuf> {
 }
 
 fn part(path: &Path) -> Option<(&str, u32, u32)> {
-    part_of_name(path.file_stem()?.to_str()?)
+    split_gguf_name(path.file_stem()?.to_str()?)
 }
 
 /// The entries of a folder. One that cannot be read is reported where it is opened.

@@ -61,7 +61,7 @@ fn of_states(reader: &NativeReader, states: &States, window: usize) -> Vec<Vec<u
     let mut head = engine.load_head(states, &mut reader.head(), 1).unwrap();
     let n_vocab = reader.header().n_vocab as usize;
     let entry = reader.window(window).unwrap().entry();
-    let groups = states.groups(&entry);
+    let groups = states.row_batches(&entry);
     let rows = groups.flat_map(|rows| {
         let of_group = reader.read_states(window, rows, &mut None).unwrap();
         let logits = head.rows(&of_group).unwrap();
@@ -170,7 +170,7 @@ fn equal_calls_are_recorded_where_steps_would_split_differently() {
     let sizes = |i: usize| {
         let entry = windows.windows().unwrap()[i];
         states
-            .groups(&entry)
+            .row_batches(&entry)
             .map(|rows| rows.len())
             .collect::<Vec<_>>()
     };

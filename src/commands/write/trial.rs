@@ -51,7 +51,7 @@ pub fn other_sizes(states: &States, plan: &Plan) -> BTreeSet<usize> {
     let sizes = |windows: &[WindowSpec]| {
         let groups = windows
             .iter()
-            .flat_map(|window| states.groups(&window.entry()));
+            .flat_map(|window| states.row_batches(&window.entry()));
         groups.map(|rows| rows.len()).collect::<BTreeSet<_>>()
     };
     let seen = sizes(plan.first(N_TRIAL_ROWS));

@@ -66,7 +66,7 @@ fn largest_error(kind: FakeStates, state_type: Float) -> f32 {
         groups.extend_from_slice(&outputs.groups);
         start = outputs.next;
     }
-    let expected = states.groups(&window().entry()).map(|rows| rows.len());
+    let expected = states.row_batches(&window().entry()).map(|rows| rows.len());
     assert_eq!(groups, expected.collect::<Vec<_>>());
     largest
 }

@@ -193,7 +193,7 @@ pub(super) fn context_params(
     // With one cache for all sequences, llama.cpp computes the tokens of a call in their order, so a
     // window's stay together. Otherwise it would take a few of each sequence in turn.
     params.kv_unified = n_seq > 1;
-    params.n_batch = calls.most(params.n_ctx);
+    params.n_batch = calls.most_tokens(params.n_ctx);
     params.n_ubatch = match calls.is_equal {
         true => params.n_batch,
         false => calls.n_ubatch,

@@ -81,7 +81,7 @@ fn states(n_batch: u32, n_ubatch: u32) -> States {
 
 /// The rows of a window, as a model with these batches computes them.
 fn rows(spec: &WindowSpec, n_batch: u32, n_ubatch: u32) -> Vec<Vec<f32>> {
-    let groups = states(n_batch, n_ubatch).groups(&spec.entry());
+    let groups = states(n_batch, n_ubatch).row_batches(&spec.entry());
     let rows = groups.flat_map(|group| {
         let n = group.len();
         group.map(move |i| row(&state(spec.window, spec.first_scored + i), n, 0.0).collect())
@@ -175,7 +175,7 @@ fn each_product_is_computed_once() {
     let rows = with_head(folder.path(), head).unwrap();
     n_products.store(0, Ordering::Relaxed);
     records(&rows, 2, 5);
-    let groups = |spec: &WindowSpec| states(7, 3).groups(&spec.entry()).count();
+    let groups = |spec: &WindowSpec| states(7, 3).row_batches(&spec.entry()).count();
     let expected: usize = plan.windows.iter().map(groups).sum();
     assert_eq!(n_products.load(Ordering::Relaxed), expected);
 }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, is_separator};
 
-use kl_formats::{BackendIdentity, ModelIdentity, Shard, part_of_name};
+use kl_formats::{BackendIdentity, ModelIdentity, Shard, split_gguf_name};
 use serde::Serialize;
 
 use super::timing::TimingInfo;
@@ -197,7 +197,7 @@ pub struct Interrupted {
 
 /// A split model's name without the number of its first part, `-00001-of-00003`.
 pub fn without_part(name: &str) -> Option<&str> {
-    let (name, part, _) = part_of_name(name)?;
+    let (name, part, _) = split_gguf_name(name)?;
     (part == 1).then_some(name)
 }
 

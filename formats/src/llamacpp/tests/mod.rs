@@ -114,7 +114,7 @@ fn memory_used_again_gives_the_same_bytes() {
             n_rows: 1,
             ..window.spec
         };
-        assert!(by_row.window_format().encode(&shorter).is_err());
+        assert!(by_row.window_format().begin(&shorter).is_err());
     }
     let expected = write(N_CTX, N_VOCAB, &tokens, &logits, 1);
     assert_eq!(by_row.finish().unwrap(), expected);

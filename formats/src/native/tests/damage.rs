@@ -19,7 +19,7 @@ fn a_whole_file_is_verified() {
         assert_eq!(reader.file_bytes(), bytes.len() as u64);
         let start = header_bytes(&header) as u64;
         let ends = [0, 1, 2].map(|i| reader.window_end(i));
-        let starts = reader.entries().iter().map(|entry| entry.offset());
+        let starts = reader.placed().iter().map(|entry| entry.offset());
         assert!(starts.eq([start, ends[0], ends[1]]));
         let index = member::read_end(bytes.last_chunk().unwrap(), bytes.len() as u64);
         assert_eq!(Some(ends[2]), index);
@@ -33,7 +33,7 @@ fn a_truncated_file_states_what_is_whole() {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
     let offsets: Vec<_> = reader
-        .entries()
+        .placed()
         .iter()
         .map(|entry| entry.offset() as usize)
         .collect();

@@ -1,6 +1,6 @@
 //! Files whose checksums are right and whose contents are not.
 
-use super::super::member::{self, HEAD_BYTES, Tag};
+use super::super::member::{self, HEADER_BYTES, Tag};
 use super::*;
 use crate::{Error, Fault};
 
@@ -194,7 +194,7 @@ fn a_wrong_checksum_after_a_window_is_found_by_verify() {
         let damaged = write(1);
         let path = scratch.file(&damaged);
         assert!(read(path).is_ok());
-        let offset = NativeReader::open(path).unwrap().entries()[0].offset();
+        let offset = NativeReader::open(path).unwrap().placed()[0].offset();
         let expected = format!(
             "the checksum after the window's rows does not match, at window 7, byte {offset};"
         );
@@ -207,7 +207,7 @@ fn a_wrong_checksum_after_a_window_is_found_by_verify() {
 /// Sets the field at `at` of a member's header, and its checksums right again.
 fn reseal(member: &mut [u8], at: usize, value: u32) {
     member[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    let body = crc32fast::hash(&member[HEAD_BYTES..]);
+    let body = crc32fast::hash(&member[HEADER_BYTES..]);
     member[36..40].copy_from_slice(&body.to_le_bytes());
     let crc = crc32fast::hash(&member[..40]);
     member[40..44].copy_from_slice(&crc.to_le_bytes());
@@ -220,8 +220,8 @@ fn members_that_lie_about_their_size_are_refused() {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(&bytes)).unwrap();
     let (start, end) = (
-        reader.entries()[0].offsets[1] as usize,
-        reader.entries()[0].offsets[2] as usize,
+        reader.placed()[0].offsets[1] as usize,
+        reader.placed()[0].offsets[2] as usize,
     );
     for (at, value) in [
         (16, 0),

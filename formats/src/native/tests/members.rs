@@ -1,6 +1,6 @@
 //! Members taken apart and put together in another way, with all checksums right.
 
-use super::member::{HEAD_BYTES, MemberHead};
+use super::member::{HEADER_BYTES, MemberHeader};
 use super::*;
 use crate::native::index;
 use crate::window::PlacedWindow;
@@ -25,14 +25,14 @@ pub(super) fn parts_of(bytes: &[u8]) -> (Vec<Part>, Vec<PlacedWindow>) {
     let mut rest = bytes;
     let mut parts = Vec::new();
     loop {
-        let head: MemberHead = member::read_head(rest.first_chunk().unwrap()).unwrap();
+        let head: MemberHeader = member::read_header(rest.first_chunk().unwrap()).unwrap();
         if head.tag == Tag::INDEX {
-            return (parts, reader.entries().to_vec());
+            return (parts, reader.placed().to_vec());
         }
         let member;
         (member, rest) = rest.split_at(head.member_bytes as usize);
         let mut plain = vec![0; head.plain_bytes as usize];
-        head.unpack(&member[HEAD_BYTES..], &mut plain).unwrap();
+        head.unpack(&member[HEADER_BYTES..], &mut plain).unwrap();
         let tag = head.tag;
         parts.push(Part { tag, plain });
     }
@@ -161,10 +161,10 @@ fn tokens_outside_the_vocabulary_are_found() {
         .enumerate()
         .filter(|(_, part)| part.tag.is_window())
     {
-        let entry = entries
+        let placed = entries
             .iter()
-            .find(|entry| entry.window.window == part.tag.window);
-        for token in 0..entry.unwrap().window.n_tokens as usize {
+            .find(|placed| placed.entry.window == part.tag.window);
+        for token in 0..placed.unwrap().entry.n_tokens as usize {
             for value in [N_VOCAB, u32::MAX] {
                 let mut parts = parts.clone();
                 let at = 20 + 4 * token;

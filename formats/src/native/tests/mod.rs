@@ -38,7 +38,7 @@ fn header_bytes(header: &Header) -> usize {
 /// Reads every byte, and every checksum.
 fn verify(path: &Path) -> Result<()> {
     let reader = NativeReader::open(path)?;
-    (0..reader.entries().len()).try_for_each(|i| reader.verify_window(i))
+    (0..reader.placed().len()).try_for_each(|i| reader.verify_window(i))
 }
 
 /// Everything a file holds, rows as bits.
@@ -129,10 +129,7 @@ fn the_forms_of_rows_are_counted() {
     for at_once in [1, 2, 9] {
         let mut forms = RowForms::default();
         for window in &windows {
-            let (mut encoder, _) = writer(&header)
-                .window_format()
-                .encode(&window.spec)
-                .unwrap();
+            let (mut encoder, _) = writer(&header).window_format().begin(&window.spec).unwrap();
             let rows: Vec<&[f32]> = window.rows.chunks(N_VOCAB as usize).collect();
             let mut given = 0;
             while encoder.rows_left() > 0 {
@@ -240,7 +237,7 @@ fn writers_refuse_what_the_header_does_not_state() {
         "a fourth window"
     );
 
-    let unfinished = format.encode(&windows[0].spec).unwrap().0;
+    let unfinished = format.begin(&windows[0].spec).unwrap().0;
     assert!(
         unfinished
             .finish()
@@ -253,11 +250,11 @@ fn writers_refuse_what_the_header_does_not_state() {
         ..windows[1].spec.clone()
     };
     assert!(
-        format.encode(&wrong).is_err(),
+        format.begin(&wrong).is_err(),
         "a token outside the vocabulary"
     );
     let long = window(0, 9, 9, N_VOCAB);
-    assert!(format.encode(&long.spec).is_err(), "more tokens than n_ctx");
+    assert!(format.begin(&long.spec).is_err(), "more tokens than n_ctx");
 }
 
 #[test]

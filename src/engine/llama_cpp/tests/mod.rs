@@ -130,7 +130,7 @@ fn check(model: &impl Model, head: &mut dyn Head, batch: (u32, u32), window: &Wi
     }
     assert_eq!(next, expected.len());
 
-    let of_format = states.groups(&window.entry()).map(|rows| rows.len());
+    let of_format = states.row_batches(&window.entry()).map(|rows| rows.len());
     assert_eq!(groups, of_format.collect::<Vec<_>>(), "{batch:?}");
 
     let (mut without_rows, mut start) = (Vec::new(), Some(0));

@@ -12,7 +12,7 @@ fn small() -> Hidden {
 fn head_end(bytes: &[u8]) -> usize {
     let scratch = Scratch::new();
     let reader = NativeReader::open(scratch.file(bytes)).unwrap();
-    reader.entries()[0].offset() as usize
+    reader.placed()[0].offset() as usize
 }
 
 #[test]

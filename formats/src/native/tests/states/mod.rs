@@ -5,7 +5,7 @@ mod refused;
 
 use std::io::Read;
 
-use super::super::head_members::PIECE_BYTES;
+use super::super::head_members::HEAD_PIECE_BYTES;
 use super::*;
 use crate::{About, Error, Fault, Float, Kind, Rows, Shard, Target};
 
@@ -139,7 +139,7 @@ fn a_head_of_several_pieces() {
     hidden.check_rows.clear();
     hidden.windows.clear();
     (hidden.header.n_windows, hidden.header.n_rows) = (0, 0);
-    assert!(hidden.head.len() as u64 > PIECE_BYTES);
+    assert!(hidden.head.len() as u64 > HEAD_PIECE_BYTES);
     let scratch = Scratch::new();
     let path = scratch.file(&hidden.bytes());
     verify_states(path).unwrap();
