@@ -77,7 +77,7 @@ impl<'h> ReferenceRows<'h> {
     /// cannot be shared out, and keeps its own order.
     ///
     /// Where not all rows are wanted, or `is_sampled` for a caller who may stop anywhere, files in text
-    /// order are read in the seeded random order of [`shuffled`]; others in their own, which for a part
+    /// order are read in the seeded random order of [`super::shuffled`]; others in their own, which for a part
     /// written with `-n`, and for kl.py's files, is random already.
     pub fn choose(self, max_rows: Option<u64>, shard: Option<Shard>, is_sampled: bool) -> Self {
         let rows = self.rows_per_window.as_deref().unwrap_or_default();

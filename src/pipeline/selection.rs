@@ -98,7 +98,7 @@ pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Counts the windows with rows, and the rows, that [`ReferenceRows::choose`] reads: how many of them
+/// Counts the windows with rows, and the rows, that [`super::ReferenceRows::choose`] reads: how many of them
 /// there are to share out; `None` for a stream, which has no list of them.
 pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, u64)> {
     let rows = rows_per_window(reference)?;
@@ -107,7 +107,7 @@ pub fn to_share(reference: &Reference, max_rows: Option<u64>) -> Option<(usize, 
     Some((order.len(), n_rows.min(max_rows.unwrap_or(u64::MAX))))
 }
 
-/// The windows that [`ReferenceRows::choose`] reads, without those that have no rows.
+/// The windows that [`super::ReferenceRows::choose`] reads, without those that have no rows.
 pub(super) fn windows_to_share(
     rows: &[u32],
     is_shuffled: bool,
