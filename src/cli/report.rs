@@ -7,7 +7,6 @@ use super::results::{Results, create_text, start_of, write_text};
 use super::say_wrote;
 use super::settings::Form;
 use super::terminal::Terminal;
-use crate::commands::settings::ReportSettings;
 use crate::commands::{self, Reported};
 use crate::report::comparison::CSV_START;
 use crate::report::{json_text, page};
@@ -30,13 +29,8 @@ pub fn show_report(args: &ReportArgs, printed: Form, terminal: &Terminal<'_>) ->
             files.push((path, create_text(path, replace)?, form));
         }
     }
-    let settings = ReportSettings {
-        paths: args.paths.clone(),
-        confidence: args.confidence,
-        clusters: args.cluster,
-        pair: args.pair,
-    };
-    let reported = commands::report(&settings, terminal)?;
+    let (paths, confidence, clusters) = (&args.paths, args.confidence, args.cluster);
+    let reported = commands::report(paths, confidence, clusters, args.pair, terminal)?;
     for warning in reported.warnings() {
         say!("kl: warning: {warning}");
     }

@@ -94,17 +94,6 @@ pub struct CompareSettings {
     pub results: ResultSettings,
 }
 
-/// Settings for comparing the evaluations that sidecars hold.
-#[derive(Debug)]
-pub struct ReportSettings {
-    /// Sidecars, and folders of sidecars.
-    pub paths: Vec<PathBuf>,
-    pub confidence: Confidence,
-    pub clusters: ClusterRule,
-    /// True to compare two models in depth.
-    pub pair: bool,
-}
-
 /// Settings for converting a reference to another format.
 #[derive(Debug)]
 pub struct ConvertSettings {

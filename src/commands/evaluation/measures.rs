@@ -90,7 +90,6 @@ impl Measures {
     /// The summary of the distances in logit space, if they are wanted.
     pub fn logits(
         self,
-        columns: &Columns,
         records: &[TokenRecord],
         measured: &[Measured],
         confidence: Confidence,
@@ -100,7 +99,9 @@ impl Measures {
         let counted = metrics.filter(|(record, _)| is_counted(record));
         let metrics: Vec<LogitMetrics> = counted.map(|(_, of)| of).collect();
         let only_log_probabilities = self.only_log_probabilities;
-        let summary = LogitSummary::of(columns, &metrics, only_log_probabilities, confidence, rule);
+        let columns = Columns::of(records);
+        let summary =
+            LogitSummary::of(&columns, &metrics, only_log_probabilities, confidence, rule);
         Some(summary)
     }
 }
@@ -128,8 +129,7 @@ mod tests {
         };
         let summary = |records: &[TokenRecord], measured: &[Measured]| {
             let rule = ClusterRule::Window;
-            let columns = Columns::of(records);
-            measures.logits(&columns, records, measured, Confidence::default(), rule)
+            measures.logits(records, measured, Confidence::default(), rule)
         };
         let mut records = records();
         records.retain(is_counted);

@@ -19,7 +19,7 @@ use kl_formats::{About, ReferenceSummary, SidecarHeader, TokenTexts};
 use super::context::writer;
 use super::observer::Watch;
 use super::parts::StoredEvaluation;
-use super::report::{Row, Scored, result_of};
+use super::report::Row;
 use super::settings::{ResultSettings, Stats};
 use crate::engine::Tokens;
 use crate::pipeline::{self, Error, LogitSource, ReferenceRows, Sources, Step, Timing};
@@ -28,7 +28,7 @@ use crate::report::{
     TokenColumns, Warning, doubts_of_model, judge,
 };
 use crate::score::RowPair;
-use crate::stats::{Columns, KldSoFar, MostDivergent, PromptStats, Statistics, Until};
+use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
 use measures::Measured;
 use token_log::{TokenLog, in_context, texts_of};
 
@@ -134,21 +134,26 @@ impl Evaluation<'_> {
         }
         let wrote = sidecar.is_some() && !log.is_whole;
         let records = &log.records;
-        let mut scored = Scored::with_capacity(records.len());
-        let windows = records.chunk_by(|one, next| one.window == next.window);
-        windows.for_each(|window| scored.push(window));
-        let header = &self.header;
-        let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
-        let result = result_of(header, self.path, &statistics, until.as_ref(), n_windows);
+        // A sidecar that was resumed keeps the earlier run's path; the report shows this run's.
+        self.header.model_path = Some(self.path.display().to_string());
+        let (header, n_records) = (self.header.clone(), records.len() as u64);
+        let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
+        let mut row = Row::measure(stored, confidence, rule, |_, each| {
+            let mut windows = records.chunk_by(|one, next| one.window == next.window);
+            windows.try_for_each(each)?;
+            Ok(texts)
+        })?;
+        if let Some(until) = &mut row.model.until {
+            until.of = n_windows;
+        }
         let timing = outcome.timing.as_ref();
         let timing = timing.map(|timing| self.timing(timing, loaded, &log));
-        let columns = &scored.columns;
-        let mut report = self.report(outcome, timing, &log, columns, result.clone(), n_windows);
-        report.sidecar = sidecar.as_ref().map(|path| path.display().to_string());
-        let stored = StoredEvaluation::whole(self.header, sidecar, records.len() as u64);
+        let result = row.model.result.clone();
+        let mut report = self.report(outcome, timing, &log, result, n_windows);
+        report.sidecar = sidecar.map(|path| path.display().to_string());
         Ok(Evaluated {
             report,
-            row: Row::new(result, stored, scored, statistics, &texts),
+            row,
             wrote,
             unwritten,
             here: rows.here,
@@ -250,7 +255,6 @@ impl Evaluation<'_> {
         outcome: Outcome,
         timing: Option<TimingInfo>,
         log: &TokenLog,
-        columns: &Columns,
         result: ModelResult,
         n_windows: Option<u64>,
     ) -> ModelReport {
@@ -287,7 +291,7 @@ impl Evaluation<'_> {
             llama_perplexity,
             logits: self
                 .measures
-                .logits(columns, records, measured, confidence, clusters),
+                .logits(records, measured, confidence, clusters),
             not_available: self.not_available.clone(),
             result,
             ..ModelReport::default()

@@ -8,6 +8,7 @@ mod ranking;
 mod row;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -15,7 +16,6 @@ use rayon::prelude::*;
 use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
-use super::settings::ReportSettings;
 use crate::report::comparison::{
     ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth,
     NotCompared, PairKind,
@@ -25,7 +25,7 @@ use crate::stats::{ClusterRule, Confidence};
 use comparable::not_comparable;
 use differences::{N_AT_ONCE, Paired};
 pub use files::is_listed;
-pub use row::{Row, Scored, result_of};
+pub use row::Row;
 
 /// A report: of two models in depth, or of several side by side.
 #[derive(Debug)]
@@ -46,17 +46,23 @@ impl Reported {
     }
 }
 
-/// Compares the evaluations in the files and folders of the settings.
+/// Compares the evaluations in sidecars and folders of them; with `pair`, two in depth.
 ///
 /// # Errors
 /// If none of them can be used. A file that cannot be compared with the others is listed.
-pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Reported> {
+pub fn report(
+    paths: &[PathBuf],
+    confidence: Confidence,
+    rule: ClusterRule,
+    pair: bool,
+    observer: &dyn Observer,
+) -> Result<Reported> {
     let watch = &Watch::new(observer);
-    let (files, mut not_compared) = files::find(&settings.paths)?;
+    let (files, mut not_compared) = files::find(paths)?;
     let (stored, unusable) = stored_evaluations(&files);
     let unusable = unusable.into_iter();
     not_compared.extend(unusable.map(|(path, why)| NotCompared::new(&path, why)));
-    let mut comparer = Comparer::new(settings.confidence, settings.clusters);
+    let mut comparer = Comparer::new(confidence, rule);
     let n_records = stored.iter().map(|stored| stored.n_records).sum();
     let phase = watch.begin("sidecars", None, Some(n_records));
     not_compared.extend(comparer.add(stored, watch, &|n| phase.rows(n))?);
@@ -76,7 +82,7 @@ pub fn report(settings: &ReportSettings, observer: &dyn Observer) -> Result<Repo
     let mut comparison = comparer.compare(watch)?;
     not_compared.append(&mut comparison.not_compared);
     comparison.not_compared = not_compared;
-    Ok(match settings.pair {
+    Ok(match pair {
         true => Reported::Pair(Box::new(pair::in_depth(&comparer, comparison)?)),
         false => Reported::Comparison(Box::new(comparison)),
     })
@@ -125,7 +131,7 @@ impl Comparer {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
-                Ok(()) => Row::measure(stored, confidence, rule),
+                Ok(()) => Row::measure(stored, confidence, rule, |of, each| of.read(each)),
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);

@@ -1,4 +1,4 @@
-//! One evaluation, measured from its records alone.
+//! One evaluation, measured from its records alone: in a run, and from its sidecars.
 
 use std::path::Path;
 
@@ -37,123 +37,74 @@ pub struct TokenSet {
     hash: u64,
 }
 
-/// The tokens of an evaluation as they come, window by window.
-pub struct Scored {
-    pub columns: Columns,
-    tokens: TokenSet,
-    /// The tokens that diverge most, each with the tokens before it.
-    worst: MostDivergent<Vec<u32>>,
-}
-
-impl Scored {
-    /// No tokens, with room for `n`.
-    pub fn with_capacity(n: usize) -> Self {
-        Self {
-            columns: Columns::with_capacity(n),
-            tokens: TokenSet::default(),
-            worst: MostDivergent::new(N_WORST),
-        }
-    }
-
-    /// Adds the records of a window.
-    pub fn push(&mut self, window: &[TokenRecord]) {
-        for (index, record) in window.iter().enumerate() {
-            self.columns.push(record);
-            self.tokens.push(record);
-            self.worst.push(record, || tokens_before(window, index));
-        }
-    }
-}
-
-/// The result of an evaluation of the file at `path`, which the header describes.
-pub fn result_of(
-    header: &SidecarHeader,
-    path: &Path,
-    statistics: &Statistics,
-    until: Option<&Until>,
-    n_windows: Option<u64>,
-) -> ModelResult {
-    let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
-    let reference = &header.reference;
-    let models = reference.model.as_ref().zip(header.model.as_ref());
-    let is_reference_model = models.is_some_and(|(one, other)| one.is_same(other));
-    // Another type of KV cache than the reference's is a loss of its own.
-    let kv_types = |backend: &Option<BackendIdentity>| {
-        let backend = backend.clone().unwrap_or_default();
-        [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
-    };
-    let has_its_kv_types = kv_types(&header.backend) == kv_types(&reference.backend);
-    let label = header.label.as_deref();
-    ModelResult {
-        label: label.unwrap_or_else(|| model.default_label()).to_owned(),
-        model,
-        is_reference_model,
-        is_noise_floor: is_reference_model && has_its_kv_types,
-        n_vocab_compared: header.n_vocab_compared,
-        until: until.map(|until| until.info(&statistics.summary, n_windows)),
-        summary: statistics.summary.clone(),
-        breakdown: statistics.breakdown.clone(),
-    }
-}
+/// The records of an evaluation, window by window.
+type EachWindow<'e> = dyn FnMut(&[TokenRecord]) -> Result<()> + 'e;
 
 impl Row {
-    /// Reads all records of an evaluation, and keeps the numbers only.
+    /// Measures an evaluation from its records, which `read` passes window by window, and keeps the
+    /// numbers only. `read` returns the texts of the tokens, as far as they are known.
     ///
     /// # Errors
-    /// If a file cannot be read, or is damaged.
+    /// Those of `read`.
     pub fn measure(
         stored: StoredEvaluation,
         confidence: Confidence,
         rule: ClusterRule,
+        read: impl FnOnce(&StoredEvaluation, &mut EachWindow<'_>) -> Result<TokenTexts>,
     ) -> Result<Self> {
         let header = &stored.header;
-        let mut scored = Scored::with_capacity(usize::try_from(stored.n_records)?);
+        let mut columns = Columns::with_capacity(usize::try_from(stored.n_records)?);
+        let mut tokens = TokenSet::default();
+        let mut worst = MostDivergent::new(N_WORST);
         let until = header.until;
         let mut until = until.map(|target| Until::new(target, confidence, rule));
-        let texts = stored.read(|window| {
-            scored.push(window);
+        let texts = read(&stored, &mut |window| {
+            for (index, record) in window.iter().enumerate() {
+                columns.push(record);
+                tokens.push(record);
+                worst.push(record, || tokens_before(window, index));
+            }
             if let Some(until) = until.as_mut().filter(|until| !until.is_reached()) {
                 until.push(window);
             }
             Ok(())
         })?;
-        let statistics = Statistics::of(&scored.columns, &header.groups, confidence, rule);
+        let statistics = Statistics::of(&columns, &header.groups, confidence, rule);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
-        let result = result_of(header, path, &statistics, until.as_ref(), None);
-        Ok(Self::new(result, stored, scored, statistics, &texts))
-    }
-
-    /// The row of a result.
-    pub fn new(
-        result: ModelResult,
-        stored: StoredEvaluation,
-        scored: Scored,
-        statistics: Statistics,
-        texts: &TokenTexts,
-    ) -> Self {
+        let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
+        let label = header.label.as_deref();
         let paths = stored.paths.iter().map(|path| path.display().to_string());
         let paths: Vec<String> = paths.collect();
         let model = ComparedModel {
-            result,
+            result: ModelResult {
+                label: label.unwrap_or_else(|| model.default_label()).to_owned(),
+                model,
+                is_reference_model: is_reference_model(header),
+                is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
+                n_vocab_compared: header.n_vocab_compared,
+                until: until.map(|until| until.info(&statistics.summary, None)),
+                summary: statistics.summary,
+                breakdown: statistics.breakdown,
+            },
             index: 0,
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
-            set_up: stored.header.backend.clone().unwrap_or_default(),
+            set_up: header.backend.clone().unwrap_or_default(),
             is_incomplete: false,
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,
             ccdf: statistics.ccdf,
             by_window: statistics.by_window,
-            top: worst_of(scored.worst, texts),
+            top: worst_of(worst, &texts),
         };
-        Self {
+        Ok(Self {
             model,
-            tokens: scored.tokens,
-            runs: scored.columns.runs.clone(),
+            tokens,
+            runs: columns.runs.clone(),
             stored,
-            klds: Some(scored.columns.into_klds()),
-        }
+            klds: Some(columns.into_klds()),
+        })
     }
 
     /// Returns what the evaluation's files record of it.
@@ -166,18 +117,22 @@ impl Row {
     /// # Errors
     /// If a file can no longer be read, or has become another.
     pub fn read_klds(&mut self) -> Result<()> {
-        let mut scored = Scored::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
+        let mut tokens = TokenSet::default();
         self.stored.read(|window| {
-            scored.push(window);
+            for record in window {
+                columns.push(record);
+                tokens.push(record);
+            }
             Ok(())
         })?;
-        if scored.tokens != self.tokens {
+        if tokens != self.tokens {
             bail!(
                 "{}: was replaced while it was read: run again",
                 self.model.sidecar
             );
         }
-        self.klds = Some(scored.columns.into_klds());
+        self.klds = Some(columns.into_klds());
         Ok(())
     }
 
@@ -193,6 +148,21 @@ impl Row {
         })?;
         Ok((records, texts))
     }
+}
+
+/// Returns true if the evaluated model is the one that the reference was written with.
+fn is_reference_model(header: &SidecarHeader) -> bool {
+    let models = header.reference.model.as_ref().zip(header.model.as_ref());
+    models.is_some_and(|(one, other)| one.is_same(other))
+}
+
+/// Returns true if the KV cache has the reference's types: another is a loss of its own.
+fn has_its_kv_types(header: &SidecarHeader) -> bool {
+    let kv_types = |backend: &Option<BackendIdentity>| {
+        let backend = backend.clone().unwrap_or_default();
+        [backend.type_k, backend.type_v].map(|kv| kv.unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()))
+    };
+    kv_types(&header.backend) == kv_types(&header.reference.backend)
 }
 
 impl TokenSet {
