@@ -79,9 +79,10 @@ impl Calls {
         start..start.saturating_add(n_ubatch).min(call.end)
     }
 
-    /// The physical batches of the first `n_tokens` tokens of a window, in order.
-    pub fn batches(self, n_tokens: u64) -> impl Iterator<Item = Range<u64>> {
-        let mut next = 0;
+    /// The physical batches of a window of `n_tokens` tokens, in order, from the one that holds the
+    /// position `from`.
+    pub fn batches(self, from: u64, n_tokens: u64) -> impl Iterator<Item = Range<u64>> {
+        let mut next = from;
         std::iter::from_fn(move || {
             let batch = (next < n_tokens).then(|| self.batch(n_tokens, next))?;
             next = batch.end;
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     fn lengths(calls: Calls, n_tokens: u32) -> Vec<u64> {
-        let batches = calls.batches(n_tokens.into());
+        let batches = calls.batches(0, n_tokens.into());
         batches.map(|batch| batch.end - batch.start).collect()
     }
 
@@ -172,7 +173,7 @@ mod tests {
             prop_assert!(longest <= u64::from(most.max(2 * MIN_EQUAL - 1)));
             prop_assert_eq!(lengths.iter().sum::<u64>(), u64::from(n_tokens));
             let n_tokens = u64::from(n_tokens);
-            for batch in calls.batches(n_tokens) {
+            for batch in calls.batches(0, n_tokens) {
                 for position in batch.clone() {
                     prop_assert_eq!(calls.batch(n_tokens, position), batch.clone());
                 }

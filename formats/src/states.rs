@@ -127,7 +127,7 @@ impl States {
     pub fn row_batches(&self, window: &WindowEntry) -> impl Iterator<Item = Range<u32>> + use<> {
         let first = u64::from(window.first_scored);
         let n_tokens = first + u64::from(window.n_rows);
-        let batches = self.calls.batches(n_tokens);
+        let batches = self.calls.batches(first, n_tokens);
         // No more than the window has rows, which a u32 counts.
         let index = move |position: u64| position.saturating_sub(first) as u32;
         batches

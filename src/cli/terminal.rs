@@ -1,11 +1,12 @@
 //! The terminal as an observer: what a command reports becomes lines, a progress bar and files.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::progress::Progress;
 use super::results::Results;
 use super::{say_wrote, stop};
 use crate::commands::{Event, Observer};
+use crate::lock::locked;
 use crate::report::{ModelReport, info_text, model_line, text_report};
 
 /// Prints what a command reports: results to stdout, everything else to stderr.
@@ -32,11 +33,6 @@ impl<'s> Terminal<'s> {
         let results = self.results.into_inner();
         results.unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Locks what is used from one event to the next: after a panic it is still valid.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Observer for Terminal<'_> {

@@ -102,8 +102,14 @@ fn plain_words(message: &str) -> String {
     let message = message
         .replace("invalid digit found in string", whole)
         .replace("cannot parse integer from empty string", whole)
-        .replace("number too ", "the number is too ")
-        .replace(" to fit in target type", "");
+        .replace(
+            "number too large to fit in target type",
+            "the number is too large",
+        )
+        .replace(
+            "number too small to fit in target type",
+            "the number is too small",
+        );
     let simple = in_range(&message).or_else(|| one_of(&message));
     simple.unwrap_or(message)
 }

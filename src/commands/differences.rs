@@ -135,7 +135,9 @@ impl Run<'_> {
         };
         let n_tokens = self.n_ctx.into();
         // Equal calls split shorter windows differently too.
-        if here.is_equal == there.is_equal && here.batches(n_tokens).eq(there.batches(n_tokens)) {
+        if here.is_equal == there.is_equal
+            && here.batches(0, n_tokens).eq(there.batches(0, n_tokens))
+        {
             return None;
         }
         let mut flags = Vec::new();

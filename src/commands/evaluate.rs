@@ -241,7 +241,10 @@ impl<'e, E: Engine> Run<'_, 'e, E> {
             ..
         } = self;
         let run = &settings.run;
-        let sidecar = look_ahead(settings, self.engine, path, Some(&self.header))?;
+        let mut sidecar = look_ahead(settings, self.engine, path, Some(&self.header))?;
+        if let Some(sidecar) = &mut sidecar {
+            sidecar.read_cut_off();
+        }
         // Opened for each model: a stream can only be read from its start.
         let mut reference = match ref_model {
             Some(model) => model.windows(),

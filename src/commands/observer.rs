@@ -1,9 +1,10 @@
 //! The observer, to which a command reports its progress, and which can stop it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use anyhow::Error;
 
+use crate::lock::locked;
 use crate::pipeline::{self, Step, Timing};
 use crate::report::comparison::Comparison;
 use crate::report::{Info, ModelReport, ReferenceInfo, Report, Warning};
@@ -202,8 +203,8 @@ impl<'o> Watch<'o> {
         Phase { watch: self }
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Warnings> {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, Warnings> {
+        locked(&self.warnings)
     }
 }
 

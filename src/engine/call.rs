@@ -38,7 +38,7 @@ impl Call {
         let end = self.positions.end as u64;
         let n_scored =
             |batch: Range<u64>| batch.end.min(end).saturating_sub(batch.start.max(start));
-        let batches = calls.batches(window.n_decoded()).map(n_scored);
+        let batches = calls.batches(0, window.n_decoded()).map(n_scored);
         batches.filter(|&n| n > 0).map(|n| n as usize).collect()
     }
 }

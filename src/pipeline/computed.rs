@@ -58,42 +58,52 @@ impl<'r, 'h> Computed<'r, 'h> {
         of_row: impl Fn(usize, Row<'_>) -> T + Sync,
         in_reading: &mut Duration,
     ) -> Result<Vec<T>, Error> {
-        let n_vocab = self.source.n_vocab.max(1);
-        let min_len = rows_per_task(n_vocab);
+        let min_len = rows_per_task(self.source.n_vocab.max(1));
         let mut made = Vec::with_capacity(n);
-        let mut use_rows = |rows: &[&[f32]]| {
-            let first = made.len();
-            let rows = rows.par_iter().enumerate().with_min_len(min_len);
-            made.par_extend(rows.map(|(i, row)| of_row(first + i, Row::F32(row))));
-        };
-        let end = self.next + n;
-        while self.next < end {
-            let wanted = end - self.next;
-            if self.next < self.end {
-                let first = self.left.len() - (self.end - self.next) * n_vocab;
-                let left = self.left[first..].chunks_exact(n_vocab);
-                let rows: Vec<&[f32]> = left.take(wanted).collect();
-                use_rows(&rows);
-                self.next += rows.len();
-                continue;
-            }
-            let started = Instant::now();
-            let (mut in_use, mut n_used) = (Duration::ZERO, 0);
-            let mut left = mem::take(&mut self.left);
-            left.clear();
-            self.compute(spec, &mut |rows| {
-                let started = Instant::now();
-                let (now, later) = rows.split_at(wanted.min(rows.len()));
-                use_rows(now);
-                n_used = now.len();
-                in_use = started.elapsed();
-                later.iter().for_each(|row| left.extend_from_slice(row));
+        while made.len() < n {
+            self.some(n - made.len(), spec, in_reading, |rows| {
+                let first = made.len();
+                let rows = rows.par_iter().enumerate().with_min_len(min_len);
+                made.par_extend(rows.map(|(i, row)| of_row(first + i, Row::F32(row))));
             })?;
-            self.left = left;
-            self.next += n_used;
-            *in_reading += started.elapsed().saturating_sub(in_use);
         }
         Ok(made)
+    }
+
+    /// Hands `use_rows` the next rows, at most `n`, as many as are there or one batch gives, where they
+    /// were computed. Returns how many. What they are used for is not counted as `in_reading`.
+    pub(super) fn some(
+        &mut self,
+        n: usize,
+        spec: &WindowSpec,
+        in_reading: &mut Duration,
+        mut use_rows: impl FnMut(&[&[f32]]),
+    ) -> Result<usize, Error> {
+        let n_vocab = self.source.n_vocab.max(1);
+        if self.next < self.end {
+            let first = self.left.len() - (self.end - self.next) * n_vocab;
+            let left = self.left[first..].chunks_exact(n_vocab);
+            let rows: Vec<&[f32]> = left.take(n).collect();
+            use_rows(&rows);
+            self.next += rows.len();
+            return Ok(rows.len());
+        }
+        let started = Instant::now();
+        let (mut in_use, mut n_used) = (Duration::ZERO, 0);
+        let mut left = mem::take(&mut self.left);
+        left.clear();
+        self.compute(spec, &mut |rows| {
+            let started = Instant::now();
+            let (now, later) = rows.split_at(n.min(rows.len()));
+            use_rows(now);
+            n_used = now.len();
+            in_use = started.elapsed();
+            later.iter().for_each(|row| left.extend_from_slice(row));
+        })?;
+        self.left = left;
+        self.next += n_used;
+        *in_reading += started.elapsed().saturating_sub(in_use);
+        Ok(n_used)
     }
 
     /// Computes the batch that holds the next row, and hands `use_rows` its rows from that one on,

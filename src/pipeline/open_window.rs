@@ -60,16 +60,25 @@ impl OpenWindow<'_, '_> {
         }
     }
 
-    /// Hands `sink` the logits of the next `n` rows, a bounded number at a time, decoded on all cores
-    /// in memory of `used`.
+    /// Hands `sink` the logits of the next `n` rows, a bounded number at a time: those of stored rows
+    /// decoded on all cores in memory of `used`, and computed ones where they are.
     pub(super) fn logits(
         &mut self,
         n: usize,
         used: &Pool<Vec<f32>>,
         mut sink: impl FnMut(&[&[f32]]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let at_once = (BYTES_AT_ONCE / (4 * self.source.n_vocab).max(1)).max(1);
         let mut left = n;
+        if let WindowRows::Computed(rows) = &mut self.rows {
+            while left > 0 {
+                let mut done = Ok(());
+                left -= rows.some(left, &self.spec, &mut self.in_reading, |rows| {
+                    done = sink(rows);
+                })?;
+                done?;
+            }
+        }
+        let at_once = (BYTES_AT_ONCE / (4 * self.source.n_vocab).max(1)).max(1);
         while left > 0 {
             let decoded = self.map(left.min(at_once), |_, row| {
                 let mut logits = used.take().unwrap_or_default();

@@ -149,7 +149,7 @@ impl Inside {
         let mean = ClusteredMean::of(&self.clusters, &self.klds, confidence);
         let kld = mean.map(|mean| mean.clustered.not_below_0().of(mean.estimate.value));
         let n_finite = self.klds.len();
-        let sum = kld.map_or(0.0, |kld| kld.value * n_finite as f64);
+        let sum: Sum = self.klds.iter().copied().collect();
         Bin {
             label,
             from,
@@ -157,7 +157,7 @@ impl Inside {
             n_tokens: self.n as u64,
             n_infinite: (self.n - n_finite) as u64,
             kld,
-            share_of_kld: finite(sum / sum_of_all),
+            share_of_kld: finite(sum.value() / sum_of_all),
             agreement: finite(self.n_same_top as f64 / self.n as f64),
         }
     }

@@ -213,13 +213,6 @@ impl Windows {
         windows.filter(|(_, sums)| sums.n > 0.0)
     }
 
-    /// The mean of all finite values; `None` without any.
-    pub fn mean(&self) -> Option<f64> {
-        let n: f64 = self.sums().map(|(_, sums)| sums.n).sum();
-        let sum: Sum = self.sums().map(|(_, sums)| sums.sum).collect();
-        (n > 0.0).then(|| sum.value() / n)
-    }
-
     /// The correlation of the rank of a window's mean with that of the next window of its group;
     /// `None` for fewer than three windows, and where all means are equal.
     ///

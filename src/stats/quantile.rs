@@ -1,7 +1,7 @@
 //! Quantiles, with the intervals of order statistics and of Maritz and Jarrett.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use super::estimate::{Confidence, Estimate};
 use super::mean::Powers;
 use super::probability::{self, normal_two_sided};
 use super::spread::Spread;
+use crate::lock::locked;
 
 /// A quantile of a sample, with its intervals.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
@@ -263,7 +264,7 @@ static KNOWN: Mutex<BTreeMap<(usize, usize), Weights>> = Mutex::new(BTreeMap::ne
 fn weights_of(n: usize, m: usize) -> Weights {
     /// More than the quantiles of one text.
     const MOST_KNOWN: usize = 64;
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || locked(&KNOWN);
     if let Some(weights) = known().get(&(n, m)) {
         return Arc::clone(weights);
     }

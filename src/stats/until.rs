@@ -12,7 +12,7 @@ use super::clustered_mean::ClusteredMean;
 use super::columns::Run;
 use super::distribution::windows_for;
 use super::estimate::{Confidence, finite};
-use super::mean::Powers;
+use super::mean::{Powers, Sum};
 use super::spread::Spread;
 use super::summary::Summary;
 use super::token::is_counted;
@@ -38,7 +38,11 @@ pub struct UntilInfo {
 /// Records that the statistics leave out and KLDs that are not finite are skipped, as they are in
 /// the mean that the report shows.
 #[derive(Clone, Debug, Default)]
-pub struct KldSoFar(Windows);
+pub struct KldSoFar {
+    windows: Windows,
+    n: u64,
+    sum: Sum,
+}
 
 impl KldSoFar {
     /// Adds the records of one window or of several.
@@ -46,12 +50,17 @@ impl KldSoFar {
         let counted = || records.iter().filter(|record| is_counted(record));
         let runs = Run::of_each(counted().map(|record| (record.window, record.group)));
         let klds: Vec<f64> = counted().map(|record| record.kld).collect();
-        self.0.add(&runs, &klds);
+        self.windows.add(&runs, &klds);
+        let finite = klds.into_iter().filter(|kld| kld.is_finite());
+        finite.for_each(|kld| {
+            self.n += 1;
+            self.sum.add(kld);
+        });
     }
 
     /// The mean so far; `None` before the first counted record.
     pub fn mean(&self) -> Option<f64> {
-        self.0.mean()
+        (self.n > 0).then(|| self.sum.value() / self.n as f64)
     }
 
     /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
@@ -59,13 +68,13 @@ impl KldSoFar {
     ///
     /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
     fn relative_half_width(&self, confidence: Confidence, rule: ClusterRule) -> Option<f64> {
-        let clusters = Clusters::of(&self.0, rule);
+        let clusters = Clusters::of(&self.windows, rule);
         if clusters.clustering.n < MIN_CLUSTERS as u64 {
             return None;
         }
         let mean = self.mean()?;
         let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
-        for (window, sums) in self.0.sums() {
+        for (window, sums) in self.windows.sums() {
             *by_cluster.entry(clusters.of_window(window)).or_default() += sums.about(mean);
         }
         let interval = Spread::of_clusters(&by_cluster).interval(mean, confidence);

@@ -202,6 +202,29 @@ fn files_that_do_not_match_are_refused() {
     run.warns(&["1 of 2"]);
 }
 
+/// Two of the three prompts are paired by their tokens; the third has the number of one of these.
+#[test]
+fn a_window_whose_number_another_has_is_refused() {
+    let session = Session::new();
+    for (name, prompts) in [
+        ("here", ["a dog", "a cat", "a big cat"]),
+        ("there", ["a hen", "a dog", "a cat"]),
+    ] {
+        session.write(&format!("{name}.txt"), prompts.join("\n"));
+        session.ok(&format!(
+            "-m @f16 --prompts-file {name}.txt -w {name}.gz --score all -q"
+        ));
+    }
+    for limit in ["", "-n 5"] {
+        let wrong = [
+            "there.gz: window 2 has token",
+            "window 2 of here.gz",
+            "differ in text",
+        ];
+        session.fails(&format!("compare here.gz there.gz {limit}"), 1, &wrong);
+    }
+}
+
 #[test]
 fn wrong_use_is_one_line() {
     let session = Session::new();

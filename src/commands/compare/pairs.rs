@@ -65,8 +65,7 @@ pub fn pair(
     if !by_tokens {
         watch.warn(Warning::TokensUnchecked);
     }
-    // Windows are numbered by their order in the text, not in the file.
-    // Those of kl.py are numbered by their order in the file.
+    // Windows are numbered by their order in the text, but those of kl.py by that in the file.
     let is_numbered = |side: Side<'_>| side.file.about().kind != Kind::KlPy;
     let mut finder = Finder::new(reference, other, by_tokens);
     let (mut pairs, mut missing, mut mismatch) = (Vec::new(), Vec::new(), None);
@@ -127,7 +126,7 @@ pub fn pair(
     Ok(chosen.collect())
 }
 
-/// The windows of the other file that have no partner yet, each with its index there.
+/// The windows of the other file, each with its index there.
 struct Finder<'f> {
     reference: Side<'f>,
     other: Side<'f>,
@@ -135,10 +134,13 @@ struct Finder<'f> {
     skipped: usize,
     /// True if windows are paired with those at the same index.
     is_side_by_side: bool,
-    /// By their tokens, from the first that has to agree; empty where tokens identify no window.
+    /// Those without a partner, by their tokens from the first that has to agree; empty where tokens
+    /// identify no window, and side by side.
     by_tokens: BTreeSet<(&'f [u32], usize)>,
-    /// By their numbers, or by their indices.
+    /// All of them, by their numbers, or by their indices.
     by_number: BTreeMap<u32, usize>,
+    /// Those that have a partner.
+    paired: BTreeSet<usize>,
 }
 
 impl<'f> Finder<'f> {
@@ -151,6 +153,7 @@ impl<'f> Finder<'f> {
             is_side_by_side: reference.is_stream() && other.is_stream(),
             by_tokens: BTreeSet::new(),
             by_number: BTreeMap::new(),
+            paired: BTreeSet::new(),
         };
         for (index, window) in other.windows.iter().enumerate() {
             let number = finder.number(index, window);
@@ -194,7 +197,7 @@ impl<'f> Finder<'f> {
             return Err(error);
         }
         self.by_tokens.remove(&(self.tokens(theirs), found));
-        let is_left = self.by_number.remove(&self.number(found, theirs)).is_some();
+        let is_left = self.paired.insert(found);
         Ok(is_left.then_some((found, theirs)))
     }
 

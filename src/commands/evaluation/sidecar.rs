@@ -59,9 +59,8 @@ impl SidecarFile {
                 false => error,
             },
         )?;
-        let read = |output: &PartialFile| SidecarReader::open_cut_off(output.path());
         Ok(Some(Self {
-            cut_off: output.is_resumed().then(|| read(&output)),
+            cut_off: None,
             output,
             path,
             writer: None,
@@ -69,6 +68,13 @@ impl SidecarFile {
             resume: settings.existing == Existing::Resume,
             finished,
         }))
+    }
+
+    /// Reads what an earlier run has left, if this one resumes it.
+    pub fn read_cut_off(&mut self) {
+        let path = self.output.path();
+        let cut_off = self.output.is_resumed();
+        self.cut_off = cut_off.then(|| SidecarReader::open_cut_off(path));
     }
 
     /// Returns the backend with which an earlier run of this model against this reference computed

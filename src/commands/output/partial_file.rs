@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail};
 
 use super::DirectFile;
+use crate::lock::locked;
 
 /// Files that are being written, which a process that must end at once removes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -190,11 +191,7 @@ pub fn remove_partial_files() {
 }
 
 fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
-    change(
-        &mut UNDER_WAY
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner),
-    );
+    change(&mut locked(&UNDER_WAY));
 }
 
 /// Opens or creates the partial file, and locks it: the lock shows that a run is alive, where the

@@ -1,7 +1,7 @@
 //! Computes rows from hidden states: ggml multiplies an output head with them as llama.cpp does in its
 //! own graph.
 
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -250,7 +250,10 @@ fn read_matrix(
         false => PIECE_BYTES,
     };
     let filled = weight.fill(section, piece_bytes);
-    filled.map_err(EngineError::ReadHead).map(|()| weight)
+    filled.map(|()| weight).map_err(|error| match error.kind() {
+        ErrorKind::OutOfMemory => fault(format!("no memory to read it: {error}")),
+        _ => EngineError::ReadHead(error),
+    })
 }
 
 /// Reads the values of a step, if it has some.

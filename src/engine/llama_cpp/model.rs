@@ -1,6 +1,6 @@
 //! A model that llama.cpp has loaded.
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, ErrorKind, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, hex};
@@ -163,9 +163,12 @@ impl Model for LlamaCppModel<'_> {
         let mut tensor = self.header.open(self.head_tensor()?)?;
         let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
         loop {
-            let n = tensor.read(&mut piece).map_err(|error| {
-                EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
-            })?;
+            let n = match tensor.read(&mut piece) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.map_err(|error| {
+                    EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
+                })?,
+            };
             if n == 0 {
                 let sha256 = || hex(&hash.finalize());
                 return Ok(self.head_sha256.get_or_init(sha256).clone());
