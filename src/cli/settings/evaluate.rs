@@ -15,12 +15,6 @@ use crate::engine::CacheType;
 use crate::input::Source;
 use crate::pipeline::Part;
 
-/// `-r`: against a file.
-pub fn against_file(args: Args, path: PathBuf) -> Result<Command, String> {
-    let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
-    evaluate(args, ReferenceSource::File { path, n_ctx }, inputs)
-}
-
 /// `--ref-model`: against a model that runs over `input` too.
 pub fn against_model(args: Args, input: Source, path: PathBuf) -> Result<Command, String> {
     if path.is_dir() {
@@ -50,7 +44,7 @@ fn of_reference(args: &Args) -> RunSettings {
 }
 
 /// Checks the flags of an evaluation; `inputs`: the files that are read besides the models.
-fn evaluate(
+pub fn evaluate(
     args: Args,
     reference: ReferenceSource,
     mut inputs: Vec<PathBuf>,

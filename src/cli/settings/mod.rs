@@ -17,8 +17,8 @@ use super::args::{Args, Cli, ConvertArgs, InfoArgs, MergeArgs, ReportArgs, Subco
 use crate::commands::is_listed;
 use crate::commands::output::Existing;
 use crate::commands::settings::{
-    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings, RunSettings,
-    WriteSettings,
+    CompareSettings, ConvertSettings, EvaluateSettings, MAX_THREADS, MergeSettings,
+    ReferenceSource, RunSettings, WriteSettings,
 };
 use crate::engine::ModelOptions;
 
@@ -97,8 +97,9 @@ fn classic(mut args: Args) -> Result<Command, String> {
     if args.devices.list_devices {
         return Ok(Command::ListDevices(args.devices.rpc));
     }
-    if let Some(reference) = args.evaluate.read_path.take() {
-        return evaluate::against_file(args, reference);
+    if let Some(path) = args.evaluate.read_path.take() {
+        let (n_ctx, inputs) = (args.n_ctx, vec![path.clone()]);
+        return evaluate::evaluate(args, ReferenceSource::File { path, n_ctx }, inputs);
     }
     let input = input::input(&mut args.input, args.write.format, args.n_ctx)?;
     let (output, ref_model) = (args.write.write_path.take(), args.evaluate.ref_model.take());

@@ -100,14 +100,8 @@ impl Evaluation<'_> {
             sidecar.keep_model_path(&mut self.header);
         }
         let n_windows = rows.n_windows;
-        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
-        let until = self.header.until;
-        let mut until = until.map(|target| Until::new(target, confidence, rule));
-        let mut log = self.open_log(sidecar, &mut rows, until.clone())?;
-        if let Some(until) = &mut until {
-            until.replay(&log.records);
-        }
-        let outcome = match self.score(&rows, &mut log, until.as_mut(), sources) {
+        let mut log = self.open_log(sidecar, &mut rows)?;
+        let outcome = match self.score(&rows, &mut log, sources) {
             Ok(outcome) => outcome,
             // A model that failed may succeed another time, so its records are kept; a bad
             // reference stays bad.
@@ -138,6 +132,7 @@ impl Evaluation<'_> {
         self.header.model_path = Some(self.path.display().to_string());
         let (header, n_records) = (self.header.clone(), records.len() as u64);
         let stored = StoredEvaluation::whole(header, sidecar.clone(), n_records);
+        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
         let mut row = Row::measure(stored, confidence, rule, |_, each| {
             let mut windows = records.chunk_by(|one, next| one.window == next.window);
             windows.try_for_each(each)?;
@@ -166,18 +161,17 @@ impl Evaluation<'_> {
         &self,
         sidecar: Option<SidecarFile>,
         rows: &mut ReferenceRows<'_>,
-        until: Option<Until>,
     ) -> Result<TokenLog> {
         let (header, Some(mut sidecar)) = (&self.header, sidecar) else {
             return Ok(TokenLog::default());
         };
         if let Some(finished) = &sidecar.finished {
             finished.check(header)?;
-            if let Some(until) = &until {
-                finished.check_end(until.clone(), rows.n_rows.is_some())?;
+            if let Some(until) = self.until() {
+                finished.check_end(until, rows.n_rows.is_some())?;
             }
         }
-        let mut earlier = sidecar.earlier(header, until)?;
+        let mut earlier = sidecar.earlier(header, self.until())?;
         let needs_more = self.settings.top_k.is_some() || self.measures.any();
         if needs_more && earlier.take().is_some() {
             let path = sidecar.path.display().to_string();
@@ -186,12 +180,18 @@ impl Evaluation<'_> {
         TokenLog::open(sidecar, earlier, header, rows)
     }
 
-    /// Scores rows until they end, or the observer asks to stop.
+    /// Watches for the end that `--until` sets.
+    fn until(&self) -> Option<Until> {
+        let (confidence, rule) = (self.settings.confidence, self.settings.clusters);
+        let target = self.header.until?;
+        Some(Until::new(target, confidence, rule))
+    }
+
+    /// Scores rows until they end, `--until` is reached, or the observer asks to stop.
     fn score<S: LogitSource>(
         &self,
         rows: &ReferenceRows<'_>,
         log: &mut TokenLog,
-        mut until: Option<&mut Until>,
         sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     ) -> Result<Outcome, Error> {
         let (measures, groups) = (self.measures, self.reference.groups.as_ref());
@@ -199,7 +199,11 @@ impl Evaluation<'_> {
             most_divergent: self.settings.top_k.map(|n| MostDivergent::new(n as usize)),
             ..Outcome::default()
         };
-        if log.is_whole || until.as_ref().is_some_and(|until| until.is_reached()) {
+        let mut until = self.until();
+        if let Some(until) = &mut until {
+            until.replay(&log.records);
+        }
+        if log.is_whole || until.as_ref().is_some_and(Until::is_reached) {
             return Ok(outcome);
         }
         let model = self.header.model.as_ref();
