@@ -17,17 +17,10 @@ use crate::score::{RowPair, floor, score};
 pub struct ScoredWindow<M = ()> {
     /// All tokens of the window.
     pub tokens: Vec<u32>,
-    /// One for each scored position, in their order.
-    pub rows: Vec<ScoredRow<M>>,
-}
-
-/// The scores of one position.
-#[derive(Debug)]
-pub struct ScoredRow<M = ()> {
-    /// The numbers that a sidecar keeps.
-    pub record: TokenRecord,
-    /// The caller's other measures.
-    pub measured: M,
+    /// The numbers that a sidecar keeps, of each scored position in their order.
+    pub records: Vec<TokenRecord>,
+    /// The caller's other measures, one for each record.
+    pub measured: Vec<M>,
 }
 
 /// Runs sources of one model over the windows of a reference and scores every row.
@@ -44,7 +37,7 @@ pub fn evaluate<S: LogitSource, M: Send>(
     sources: Sources<impl Fn() -> Result<S, Error> + Sync>,
     reference: &ReferenceRows<'_>,
     measure: impl Fn(&RowPair<'_>) -> M + Sync,
-    mut on_step: impl FnMut(Step<&ScoredWindow<M>>) -> Result<(), Error>,
+    mut on_step: impl FnMut(Step<ScoredWindow<M>>) -> Result<(), Error>,
 ) -> Result<Timing, Error> {
     let sources = match &reference.source.origin {
         // A stream has one window open at a time.
@@ -69,9 +62,10 @@ pub fn evaluate<S: LogitSource, M: Send>(
             Step::Rows(n) => on_step(Step::Rows(n)),
             Step::Window(mut scored) => {
                 let n_rows = usize::try_from(wanted).unwrap_or(usize::MAX);
-                scored.rows.truncate(n_rows);
-                wanted -= scored.rows.len() as u64;
-                on_step(Step::Window(&scored))
+                scored.records.truncate(n_rows);
+                scored.measured.truncate(n_rows);
+                wanted -= scored.records.len() as u64;
+                on_step(Step::Window(scored))
             }
         },
     )?;
@@ -94,7 +88,8 @@ fn evaluate_windows<S: LogitSource, M: Send>(
     let specs: Vec<WindowSpec> = windows.iter().map(|window| window.spec.clone()).collect();
     let scored = specs.iter().map(|spec| ScoredWindow {
         tokens: spec.tokens.clone(),
-        rows: Vec::with_capacity(spec.n_rows as usize),
+        records: Vec::with_capacity(spec.n_rows as usize),
+        measured: Vec::with_capacity(spec.n_rows as usize),
     });
     let mut scored: Vec<ScoredWindow<M>> = scored.collect();
     let in_reading = |windows: &[OpenWindow<'_, '_>]| -> Duration {
@@ -106,8 +101,8 @@ fn evaluate_windows<S: LogitSource, M: Send>(
     let in_sink = progress.decode(source, &decoded, |i, evaluated| {
         let (window, spec, scored) = (&mut windows[i], &specs[i], &mut scored[i]);
         let ref_is_floored = window.source.is_floored;
-        let first = spec.first_scored as usize + scored.rows.len();
-        scored.rows.extend(window.map(evaluated.len(), |i, row| {
+        let first = spec.first_scored as usize + scored.records.len();
+        let scores = window.map(evaluated.len(), |i, row| {
             let (whole, position) = (evaluated[i], first + i);
             let eval = whole.get(..n_entries).unwrap_or(whole);
             let next = spec.tokens.get(position + 1).copied();
@@ -118,15 +113,17 @@ fn evaluate_windows<S: LogitSource, M: Send>(
                 ref_floor: ref_is_floored.then(|| floor(row)).flatten(),
                 eval_floor: eval_is_floored.then(|| floor(Row::F32(whole))).flatten(),
             };
-            ScoredRow {
-                record: TokenRecord {
-                    window: spec.window,
-                    position: position as u32,
-                    ..score(&pair)
-                },
-                measured: measure(&pair),
-            }
-        })?);
+            let record = TokenRecord {
+                window: spec.window,
+                position: position as u32,
+                ..score(&pair)
+            };
+            (record, measure(&pair))
+        })?;
+        for (record, measured) in scores {
+            scored.records.push(record);
+            scored.measured.push(measured);
+        }
         Ok(())
     })?;
     let in_reading = in_reading(&windows);

@@ -19,7 +19,7 @@ mod stream;
 mod write;
 
 pub use device_clock::{DeviceClock, DeviceTime};
-pub use evaluate::{ScoredRow, ScoredWindow, evaluate};
+pub use evaluate::{ScoredWindow, evaluate};
 pub use file_rows::FileRows;
 pub use in_turn::{LogitSource, Sources};
 pub use reference_rows::ReferenceRows;

@@ -115,7 +115,7 @@ fn read_with(
         NOTHING_MORE,
         |step| {
             if let Step::Window(window) = step {
-                records.extend(window.rows.iter().map(|row| row.record));
+                records.extend(window.records);
             }
             Ok(())
         },
@@ -215,15 +215,15 @@ fn what_is_measured_besides_sees_the_rows_of_its_record() {
         let measure = |pair: &RowPair<'_>| (pair.next, score(pair));
         evaluate(sources(n_sources, make), &rows, measure, |step| {
             if let Step::Window(window) = step {
-                seen += window.rows.len();
-                for row in &window.rows {
-                    let (record, (next, score)) = (row.record, &row.measured);
+                seen += window.records.len();
+                assert_eq!(window.measured.len(), window.records.len());
+                for (record, (next, score)) in window.records.into_iter().zip(window.measured) {
                     let again = TokenRecord {
                         window: record.window,
                         position: record.position,
-                        ..*score
+                        ..score
                     };
-                    assert_eq!(record.next_token(), *next);
+                    assert_eq!(record.next_token(), next);
                     assert_eq!(bits(&[record]), bits(&[again]));
                 }
             }
@@ -250,7 +250,7 @@ fn a_source_that_cannot_be_made_is_left_out_if_another_can() {
         let rows = open(&path);
         let done = evaluate(sources(2, make), &rows, NOTHING_MORE, |step| {
             if let Step::Window(window) = step {
-                n_rows += window.rows.len() as u64;
+                n_rows += window.records.len() as u64;
             }
             Ok(())
         });

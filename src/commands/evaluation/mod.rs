@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use kl_formats::{About, ReferenceSummary, SidecarHeader, TokenTexts};
+use kl_formats::{About, ReferenceSummary, SidecarHeader, TokenRecord, TokenTexts};
 
 use super::context::writer;
 use super::observer::Watch;
@@ -30,7 +30,7 @@ use crate::report::{
 use crate::score::RowPair;
 use crate::stats::{KldSoFar, MostDivergent, PromptStats, Until};
 use measures::Measured;
-use token_log::{TokenLog, in_context, texts_of};
+use token_log::{TokenLog, texts_of};
 
 /// One evaluation: whose rows are scored, against which reference, and how.
 pub struct Evaluation<'e> {
@@ -213,28 +213,29 @@ impl Evaluation<'_> {
         let mut klds = KldSoFar::default();
         klds.push(&log.records);
         let of_rows = |pair: &RowPair<'_>| measures.of(pair);
+        let is_special = |token| self.tokens.is_some_and(|of| of.is_special(token));
         let timing = pipeline::evaluate(sources, rows, of_rows, |step| {
             match step {
                 Step::Rows(n) => phase.rows(n),
-                Step::Window(window) => {
-                    let records: Vec<_> = window
-                        .rows
-                        .iter()
-                        .map(|row| in_context(row.record, groups, self.tokens))
-                        .collect();
-                    for (row, record) in window.rows.iter().zip(&records) {
+                Step::Window(mut window) => {
+                    for record in &mut window.records {
+                        // Its rows show neither of these.
+                        record.group = groups.map_or(0, |of| of.of_window(record.window));
+                        if record.next_token().is_some_and(is_special) {
+                            record.flags |= TokenRecord::NEXT_IS_SPECIAL;
+                        }
                         if let Some(most_divergent) = &mut outcome.most_divergent {
                             let (tokens, position) = (&window.tokens, record.position);
                             let context = || DivergentToken::context_of(tokens, position);
                             most_divergent.push(record, context);
                         }
-                        if measures.any() {
-                            outcome.measured.push(row.measured);
-                        }
                     }
-                    klds.push(&records);
+                    if measures.any() {
+                        outcome.measured.append(&mut window.measured);
+                    }
+                    klds.push(&window.records);
                     phase.window(klds.mean());
-                    let new = log.push(records);
+                    let new = log.push(window.records);
                     if until.as_mut().is_some_and(|until| until.push(new)) {
                         return Err(Error::Enough);
                     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
-use kl_formats::{Groups, SidecarHeader, TokenRecord, TokenTexts};
+use kl_formats::{SidecarHeader, TokenRecord, TokenTexts};
 
 use super::sidecar::{Earlier, SidecarFile};
 use crate::commands::observer::one_line;
@@ -141,23 +141,6 @@ fn with_kept(sidecar: SidecarFile, error: Error) -> Error {
         Some(kept) => anyhow!("{error:#}; {kept}"),
         None => error,
     }
-}
-
-/// Adds to a record what its rows do not show: the group of its window, and whether its next token
-/// is a special one.
-pub fn in_context(
-    mut record: TokenRecord,
-    groups: Option<&Groups>,
-    vocabulary: Option<&dyn Tokens>,
-) -> TokenRecord {
-    if let Some(groups) = groups {
-        record.group = groups.of_window(record.window);
-    }
-    let next = vocabulary.zip(record.next_token());
-    if next.is_some_and(|(vocabulary, next)| vocabulary.is_special(next)) {
-        record.flags |= TokenRecord::NEXT_IS_SPECIAL;
-    }
-    record
 }
 
 /// The texts of all tokens that records name; none without a vocabulary.

@@ -93,8 +93,8 @@ fn a_call_begins_before_the_rows_of_the_last_are_scored() {
     };
     let timing = evaluate(sources, &rows, overlaps, |step| {
         if let Step::Window(window) = step {
-            assert!(window.rows.iter().all(|row| row.measured));
-            n_rows += window.rows.len();
+            assert!(window.measured.iter().all(|overlaps| *overlaps));
+            n_rows += window.records.len();
         }
         Ok(())
     });

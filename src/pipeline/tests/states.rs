@@ -135,7 +135,7 @@ fn records(rows: &ReferenceRows<'_>, n_sources: usize, n_batch: usize) -> Vec<St
     let make = || Ok(fake(2, n_batch));
     evaluate(sources(n_sources, make), rows, NOTHING_MORE, |step| {
         if let Step::Window(window) = step {
-            records.extend(window.rows.iter().map(|row| row.record));
+            records.extend(window.records);
         }
         Ok(())
     })
