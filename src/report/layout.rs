@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Row, Table, presets};
 
 use super::number::{ends, kld, quantile_name};
-use crate::stats::{ClusteredMean, Estimate, QuantileEstimate, TokenLocation};
+use crate::stats::{Estimate, QuantileEstimate, TokenLocation};
 
 /// The widest line, in columns.
 pub const WIDTH: usize = 80;
@@ -124,11 +124,6 @@ impl Sheet {
             false => String::new(),
         };
         self.value(name, &show(estimate.value), &ends);
-    }
-
-    /// The mean of a divergence.
-    pub fn mean(&mut self, name: &str, mean: &ClusteredMean) {
-        self.estimate(name, &mean.clustered.around(mean.estimate.value), kld);
     }
 
     /// The quantiles of a divergence, a line each.

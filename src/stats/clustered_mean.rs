@@ -57,6 +57,11 @@ impl ClusteredMean {
         })
     }
 
+    /// The mean with its clustered interval.
+    pub fn by_cluster(&self) -> Estimate {
+        self.clustered.around(self.estimate.value)
+    }
+
     /// The same mean, of samples that cannot be negative.
     pub fn not_below_0(self) -> Self {
         Self {
@@ -131,7 +136,7 @@ pub(super) fn macro_mean(
     let interval = Spread::of(&clusters, residuals).interval(value, confidence);
     Some(
         match groups.values().all(|(_, n_clusters)| *n_clusters > 1) {
-            true => interval.not_below_0().of(value),
+            true => interval.not_below_0().around(value),
             false => Estimate::point(value),
         },
     )

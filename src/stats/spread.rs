@@ -278,12 +278,6 @@ impl ClusteredInterval {
         }
     }
 
-    /// The estimate of a value that has this interval.
-    pub fn of(self, value: f64) -> Estimate {
-        let Self { lo, hi, .. } = self;
-        Estimate { value, lo, hi }
-    }
-
     /// Half its width, if there are two clusters or more.
     pub fn half_width(&self) -> Option<f64> {
         let (lo, hi) = self.ends()?;

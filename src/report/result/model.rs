@@ -104,8 +104,7 @@ pub struct ModelResult {
 impl ModelResult {
     /// The mean KLD with its clustered interval.
     pub fn mean_kld(&self) -> Option<Estimate> {
-        let mean = &self.summary.kld.as_ref()?.mean;
-        Some(mean.clustered.around(mean.estimate.value))
+        Some(self.summary.kld.as_ref()?.mean.by_cluster())
     }
 
     /// The share of tokens with the same top token.

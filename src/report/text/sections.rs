@@ -23,7 +23,8 @@ const KL_PY_QUANTILES: [f64; 3] = [0.9, 0.95, 0.99];
 pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>) {
     out.title("KL divergence, nats");
     if let Some(of) = &summary.kld {
-        mean(out, of, summary);
+        out.estimate("mean", &of.mean.by_cluster(), kld);
+        basis(out, of, summary);
         if let Some(std) = of.std {
             out.value("standard deviation", &kld(std), "");
         }
@@ -33,15 +34,14 @@ pub fn divergence(out: &mut Sheet, summary: &Summary, max_at_text: Option<&str>)
     }
     infinite(out, "infinite", summary.n_infinite());
     if let Some(reverse) = &summary.reverse_kld {
-        out.mean("reverse KLD, mean", &reverse.mean);
+        out.estimate("reverse KLD, mean", &reverse.mean.by_cluster(), kld);
         infinite(out, "reverse KLD, infinite", reverse.n_infinite);
     }
 }
 
-/// The mean, and below it how far to trust it.
-fn mean(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
+/// How far to trust the mean.
+fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
     let mean = &distribution.mean;
-    out.mean("mean", mean);
     if let (Some(n), Some(deff)) = (mean.clustered.n_effective, mean.clustered.design_effect) {
         let effect = format!("design effect {}", significant(deff, 3));
         out.value("  effective tokens", &count(n as u64), &effect);
@@ -152,8 +152,7 @@ pub fn perplexity(out: &mut Sheet, of: &Perplexity) {
 pub fn delta_p(out: &mut Sheet, delta_p: &DeltaP) {
     out.title("Change in the actual token's probability");
     let (mean, rms) = (&delta_p.mean, &delta_p.rms);
-    let mean = mean.clustered.around(mean.estimate.value);
-    out.estimate("mean", &mean, signed_percent);
+    out.estimate("mean", &mean.by_cluster(), signed_percent);
     let three_decimals = |x| format!("{} %", fixed(100.0 * x, 3));
     out.estimate("RMS", &rms.clustered.around(rms.value), three_decimals);
     let [loss, gain] = [delta_p.min, delta_p.max].map(signed_percent);
@@ -197,7 +196,7 @@ pub fn logits(out: &mut Sheet, summary: &LogitSummary) {
     }
     let mut section = |title: &str, metric: &Metric| {
         out.title(title);
-        out.mean("mean", &metric.mean);
+        out.estimate("mean", &metric.mean.by_cluster(), kld);
         out.quantiles(&metric.quantiles);
         out.maximum(metric.max, &metric.max_at, None);
     };

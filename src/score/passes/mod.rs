@@ -34,13 +34,16 @@ fn blocks(n: usize) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, n.min(start + BLOCK)))
 }
 
-/// Scores two rows of the same length, at least 1. `reference` holds the entries of the pair's own.
+/// Scores two rows of the same length, at least 1: sums over them, in one pass where that will do,
+/// and the numbers of the module's table from the sums. `reference` holds the entries of the pair's
+/// own.
 #[inline(always)]
 pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_>) -> TokenRecord {
     let eval = pair.eval;
+    let n = eval.len();
     let floors = [pair.ref_floor, pair.eval_floor];
     let sums = match floors {
-        _ if eval.len() < SHORT => None,
+        _ if n < SHORT => None,
         [None, None] => one_pass(simd, reference, eval, Counted::Every, floors),
         [Some(floor), None] => {
             let counted = Counted::AboveFloor(floor);
@@ -48,47 +51,33 @@ pub(super) fn score<S: Simd, R: Source>(simd: S, reference: R, pair: &RowPair<'_
         }
         [_, Some(_)] => one_pass(simd, reference, eval, Counted::Known(floors), floors),
     };
-    if let Some(sums) = sums {
-        return finish(simd, reference, pair, &sums);
+    let sums = match sums {
+        Some(sums) => Ok(sums),
+        None => two_passes(simd, reference, eval, floors),
+    };
+    let token = pair.next.unwrap_or(u32::MAX);
+    let sums = match sums {
+        Ok(sums) => sums,
+        Err(excluded) => return TokenRecord { token, ..excluded },
+    };
+    // The quotient first: the difference of two logarithms would round at their size, not at that
+    // of the result.
+    let mut divergences = [
+        sums.p_d / sums.p + (sums.q / sums.p).ln(),
+        (sums.p / sums.q).ln() - sums.q_d / sums.q,
+    ];
+    let are_infinite = are_infinite(simd, reference, pair, &sums);
+    let are_equal = sums.p == sums.q && sums.p_d == 0.0 && sums.q_d == 0.0;
+    if divergences[0].min(divergences[1]) < CLOSE && !are_equal && are_infinite == [false; 2] {
+        divergences = match sums.may_be_masked || floors != [None; 2] {
+            true => close(simd, reference, eval, Counted::Known(floors), floors, &sums),
+            false => close(simd, reference, eval, Counted::Every, floors, &sums),
+        };
     }
-    match two_passes(simd, reference, eval, floors) {
-        Ok(sums) => finish(simd, reference, pair, &sums),
-        Err(excluded) => TokenRecord {
-            token: pair.next.unwrap_or(u32::MAX),
-            ..excluded
-        },
-    }
-}
-
-/// The record of a pair in which a row has no softmax: every float is NaN, and every top and rank 0.
-pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord {
-    let flag = |is_finite: bool, flag: u32| if is_finite { 0 } else { flag };
-    TokenRecord {
-        token: u32::MAX,
-        flags: flag(ref_is_finite, TokenRecord::REF_NOT_FINITE)
-            | flag(eval_is_finite, TokenRecord::EVAL_NOT_FINITE),
-        kld: f64::NAN,
-        reverse_kld: f64::NAN,
-        ref_nll: f64::NAN,
-        eval_nll: f64::NAN,
-        ref_entropy: f64::NAN,
-        ref_top_p: f64::NAN,
-        eval_top_p: f64::NAN,
-        ref_unknown_p: f64::NAN,
-        ..TokenRecord::default()
-    }
-}
-
-/// Turns the sums into the numbers of the module's table.
-#[inline(always)]
-fn finish<S: Simd, R: Source>(
-    simd: S,
-    reference: R,
-    pair: &RowPair<'_>,
-    sums: &Sums,
-) -> TokenRecord {
-    let eval = pair.eval;
-    let n = eval.len();
+    let divergence = |which: usize| match are_infinite[which] {
+        true => f64::INFINITY,
+        false => at_least_zero(divergences[which]),
+    };
     let p = Softmax {
         floor: pair.ref_floor,
         shift: sums.ref_shift,
@@ -112,10 +101,9 @@ fn finish<S: Simd, R: Source>(
             rank(simd, reference, n, eval_top.index),
         )
     };
-    let [kld, reverse_kld] = divergences(simd, reference, pair, sums);
     TokenRecord {
-        kld,
-        reverse_kld,
+        kld: divergence(0),
+        reverse_kld: divergence(1),
         ref_entropy: match sums.p > 0.0 {
             true => at_least_zero(sums.p.ln() - sums.p_a / sums.p),
             false => 0.0,
@@ -135,58 +123,57 @@ fn finish<S: Simd, R: Source>(
             }
             None => 0.0,
         },
-        token: pair.next.unwrap_or(u32::MAX),
+        token,
         ..TokenRecord::default()
     }
 }
 
-/// KL(p‖q) and KL(q‖p), over the entries that both rows know.
+/// The record of a pair in which a row has no softmax: every float is NaN, and every top and rank 0.
+pub(super) fn excluded(ref_is_finite: bool, eval_is_finite: bool) -> TokenRecord {
+    let flag = |is_finite: bool, flag: u32| if is_finite { 0 } else { flag };
+    TokenRecord {
+        token: u32::MAX,
+        flags: flag(ref_is_finite, TokenRecord::REF_NOT_FINITE)
+            | flag(eval_is_finite, TokenRecord::EVAL_NOT_FINITE),
+        kld: f64::NAN,
+        reverse_kld: f64::NAN,
+        ref_nll: f64::NAN,
+        eval_nll: f64::NAN,
+        ref_entropy: f64::NAN,
+        ref_top_p: f64::NAN,
+        eval_top_p: f64::NAN,
+        ref_unknown_p: f64::NAN,
+        ..TokenRecord::default()
+    }
+}
+
+/// Returns whether KL(p‖q) and KL(q‖p) are infinite: an entry that one row allows is impossible in
+/// the other.
 #[inline(always)]
-fn divergences<S: Simd, R: Source>(
+fn are_infinite<S: Simd, R: Source>(
     simd: S,
     reference: R,
     pair: &RowPair<'_>,
     sums: &Sums,
-) -> [f64; 2] {
-    // No entry that both know, or none of any weight: nothing that one row allows is possible in
-    // the other.
+) -> [bool; 2] {
+    // No entry that both know, or none of any weight.
     if sums.p == 0.0 || sums.q == 0.0 {
-        return [f64::INFINITY; 2];
+        return [true; 2];
     }
-    let eval = pair.eval;
-    let n = eval.len();
-    let mut infinite = [false; 2];
-    if sums.may_be_masked {
-        let weighs = |logit: f32, top: Top, floor: Option<f32>| {
-            logit > floor.unwrap_or(f32::NEG_INFINITY)
-                && f64::from(logit) - f64::from(top.logit) >= UNDERFLOW
-        };
-        let p_weighs = |logit| weighs(logit, sums.ref_top, pair.ref_floor);
-        let q_weighs = |logit| weighs(logit, sums.eval_top, pair.eval_floor);
-        infinite = [
-            is_masked_elsewhere(simd, reference, p_weighs, eval, n),
-            is_masked_elsewhere(simd, eval, q_weighs, reference, n),
-        ];
+    if !sums.may_be_masked {
+        return [false; 2];
     }
-    // The quotient first: the difference of two logarithms would round at their size, not at that
-    // of the result.
-    let mut finite = [
-        sums.p_d / sums.p + (sums.q / sums.p).ln(),
-        (sums.p / sums.q).ln() - sums.q_d / sums.q,
-    ];
-    let are_equal = sums.p == sums.q && sums.p_d == 0.0 && sums.q_d == 0.0;
-    if finite[0].min(finite[1]) < CLOSE && !are_equal && infinite == [false; 2] {
-        let floors = [pair.ref_floor, pair.eval_floor];
-        finite = match sums.may_be_masked || floors != [None; 2] {
-            true => close(simd, reference, eval, Counted::Known(floors), floors, sums),
-            false => close(simd, reference, eval, Counted::Every, floors, sums),
-        };
-    }
-    let of = |which: usize| match infinite[which] {
-        true => f64::INFINITY,
-        false => at_least_zero(finite[which]),
+    let (eval, n) = (pair.eval, pair.eval.len());
+    let weighs = |logit: f32, top: Top, floor: Option<f32>| {
+        logit > floor.unwrap_or(f32::NEG_INFINITY)
+            && f64::from(logit) - f64::from(top.logit) >= UNDERFLOW
     };
-    [of(0), of(1)]
+    let p_weighs = |logit| weighs(logit, sums.ref_top, pair.ref_floor);
+    let q_weighs = |logit| weighs(logit, sums.eval_top, pair.eval_floor);
+    [
+        is_masked_elsewhere(simd, reference, p_weighs, eval, n),
+        is_masked_elsewhere(simd, eval, q_weighs, reference, n),
+    ]
 }
 
 /// Returns true if an entry that weighs something in `row` is −∞ in the `other` row.
