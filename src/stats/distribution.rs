@@ -10,9 +10,6 @@ use super::mean::Sum;
 use super::quantile::{self, QuantileEstimate};
 use super::token::TokenLocation;
 
-/// The upper tail is where quantizations differ.
-const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
-
 /// The distribution of one per-token divergence, in nats.
 ///
 /// All but `n_infinite` is over the tokens whose divergence is finite.
@@ -41,69 +38,35 @@ pub struct Distribution {
     pub windows_for_5_percent: Option<u64>,
 }
 
-/// A summary of a number that each token has: its mean and its upper tail.
-#[derive(Serialize, Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Metric {
-    /// The mean, with both of its intervals.
-    pub mean: ClusteredMean,
-    /// The largest value.
-    pub max: f64,
-    /// Where the maximum is: its first position in the text if there are several.
-    pub max_at: TokenLocation,
-    /// The median, 95 % and 99 %.
-    pub quantiles: Vec<QuantileEstimate>,
-}
-
-impl Metric {
-    /// Summarises the finite ones of the counted tokens' values, which cannot be negative;
-    /// `values[i]` is in cluster `clusters[i]`. `None` if none is finite. Returns the finite ones in
+impl Distribution {
+    /// Summarises a number of the counted tokens that cannot be negative, `values[i]` of which is in
+    /// cluster `clusters[i]`. `None` if it is finite for none of them. Returns the finite ones in
     /// ascending order too.
     pub(super) fn of(
         columns: &Columns,
         clusters: &[Cluster],
         values: &[f64],
         quantiles: &[f64],
+        n_windows: u64,
         confidence: Confidence,
     ) -> Option<(Self, Vec<f64>)> {
         let (numbers, samples) = finite_of(clusters, values);
         let sorted = quantile::sorted(&samples);
-        let max = *sorted.last()?;
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let mean = ClusteredMean::of(&numbers, &samples, confidence)?.not_below_0();
+        let n = sorted.len();
         let tokens = columns.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);
-        let metric = Self {
-            mean: ClusteredMean::of(&numbers, &samples, confidence)?.not_below_0(),
+        let distribution = Self {
+            n_infinite: (values.len() - n) as u64,
+            mean,
+            std: mean.se.and_then(|se| finite(se * (n as f64).sqrt())),
+            min,
             max,
             max_at: at_max.map(|(location, _)| location).min()?,
             quantiles: quantile::estimates(&numbers, &samples, &sorted, quantiles, confidence),
-        };
-        Some((metric, sorted))
-    }
-}
-
-impl Distribution {
-    /// Summarises a divergence of the counted tokens, `divergences[i]` of which is in cluster
-    /// `clusters[i]`. `None` if it is finite for none of them. Returns the finite ones in ascending
-    /// order too.
-    pub(super) fn of(
-        columns: &Columns,
-        clusters: &[Cluster],
-        divergences: &[f64],
-        n_windows: u64,
-        confidence: Confidence,
-    ) -> Option<(Self, Vec<f64>)> {
-        let (of, sorted) = Metric::of(columns, clusters, divergences, &QUANTILES, confidence)?;
-        let n = sorted.len();
-        let distribution = Self {
-            n_infinite: (divergences.len() - n) as u64,
-            std: of.mean.se.and_then(|se| finite(se * (n as f64).sqrt())),
-            min: *sorted.first()?,
             tail: Tail::of(&sorted),
-            windows_for_5_percent: windows_for(0.05, &of.mean, n_windows),
-            mean: of.mean,
-            max: of.max,
-            max_at: of.max_at,
-            quantiles: of.quantiles,
+            windows_for_5_percent: windows_for(0.05, &mean, n_windows),
         };
         Some((distribution, sorted))
     }

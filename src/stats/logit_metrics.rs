@@ -3,9 +3,12 @@
 use serde::Serialize;
 
 use super::cluster::{ClusterRule, Clusters, Windows};
+use super::clustered_mean::ClusteredMean;
 use super::columns::Columns;
-use super::distribution::Metric;
+use super::distribution::Distribution;
 use super::estimate::Confidence;
+use super::quantile::QuantileEstimate;
+use super::token::TokenLocation;
 use crate::score::LogitMetrics;
 
 /// The median and the upper tail.
@@ -41,6 +44,20 @@ pub struct LogitDistances {
     pub cosine_distance: Metric,
 }
 
+/// A summary of a number that each token has: its mean and its upper tail.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Metric {
+    /// The mean, with both of its intervals.
+    pub mean: ClusteredMean,
+    /// The largest value.
+    pub max: f64,
+    /// Where the maximum is: its first position in the text if there are several.
+    pub max_at: TokenLocation,
+    /// The median, 95 % and 99 %.
+    pub quantiles: Vec<QuantileEstimate>,
+}
+
 /// Why distances between logits are not available.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -62,6 +79,7 @@ impl LogitSummary {
     ) -> Self {
         debug_assert_eq!(columns.kld.len(), metrics.len());
         let windows = Windows::of(&columns.counted, &columns.kld);
+        let n_windows = windows.len() as u64;
         let clusters = Clusters::of(&windows, rule).of_tokens(&columns.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let finite_or_nan = |metrics: &LogitMetrics| match metrics.is_finite() {
@@ -69,7 +87,16 @@ impl LogitSummary {
                 false => f64::NAN,
             };
             let values: Vec<f64> = metrics.iter().map(finite_or_nan).collect();
-            Some(Metric::of(columns, &clusters, &values, &QUANTILES, confidence)?.0)
+            let quantiles = &QUANTILES;
+            let of = Distribution::of(
+                columns, &clusters, &values, quantiles, n_windows, confidence,
+            );
+            of.map(|(of, _)| Metric {
+                mean: of.mean,
+                max: of.max,
+                max_at: of.max_at,
+                quantiles: of.quantiles,
+            })
         };
         let logits = || {
             Some(LogitDistances {
@@ -94,8 +121,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::stats::is_counted;
     use crate::stats::oracle::{self, assert_close, records};
-    use crate::stats::{TokenLocation, is_counted};
 
     /// Distances made from a record.
     fn metrics(record: &TokenRecord) -> LogitMetrics {

@@ -15,6 +15,9 @@ use super::perplexity::Perplexity;
 use super::proportion::Share;
 use super::token::ExcludedToken;
 
+/// The quantiles of the divergences: the upper tail is where quantizations differ.
+const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
+
 /// The statistics of one evaluated model.
 ///
 /// A part is `None` (null) without tokens to compute it from: counted ones for all parts, ones
@@ -107,8 +110,9 @@ impl Statistics {
         let n_windows = windows.len() as u64;
         let of_windows = Clusters::of(&windows, rule);
         let clusters = of_windows.of_tokens(&columns.counted);
-        let divergence =
-            |of: &[f64]| Distribution::of(columns, &clusters, of, n_windows, confidence);
+        let divergence = |of: &[f64]| {
+            Distribution::of(columns, &clusters, of, &QUANTILES, n_windows, confidence)
+        };
         let (kld, sorted) = divergence(&columns.kld).unzip();
         let with_next = clusters.iter().zip(columns.with(Columns::KNOWN));
         let with_next: Vec<Cluster> = with_next
