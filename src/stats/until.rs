@@ -39,46 +39,23 @@ pub struct UntilInfo {
 /// the mean that the report shows.
 #[derive(Clone, Debug, Default)]
 pub struct KldSoFar {
-    windows: Windows,
     n: u64,
     sum: Sum,
 }
 
 impl KldSoFar {
-    /// Adds the records of one window or of several.
+    /// Adds records.
     pub fn push(&mut self, records: &[TokenRecord]) {
-        let counted = || records.iter().filter(|record| is_counted(record));
-        let runs = Run::of_each(counted().map(|record| (record.window, record.group)));
-        let klds: Vec<f64> = counted().map(|record| record.kld).collect();
-        self.windows.add(&runs, &klds);
-        let finite = klds.into_iter().filter(|kld| kld.is_finite());
-        finite.for_each(|kld| {
+        let counted = records.iter().filter(|record| is_counted(record));
+        for record in counted.filter(|record| record.kld.is_finite()) {
             self.n += 1;
-            self.sum.add(kld);
-        });
+            self.sum.add(record.kld);
+        }
     }
 
     /// The mean so far; `None` before the first counted record.
     pub fn mean(&self) -> Option<f64> {
         (self.n > 0).then(|| self.sum.value() / self.n as f64)
-    }
-
-    /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
-    /// mean. The time is about proportional to the number of windows.
-    ///
-    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
-    fn relative_half_width(&self, confidence: Confidence, rule: ClusterRule) -> Option<f64> {
-        let clusters = Clusters::of(&self.windows, rule);
-        if clusters.clustering.n < MIN_CLUSTERS as u64 {
-            return None;
-        }
-        let mean = self.mean()?;
-        let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
-        for (window, sums) in self.windows.sums() {
-            *by_cluster.entry(clusters.of_window(window)).or_default() += sums.about(mean);
-        }
-        let interval = Spread::of_clusters(&by_cluster).interval(mean, confidence);
-        finite(interval.not_below_0().half_width()? / mean)
     }
 }
 
@@ -90,6 +67,7 @@ pub struct Until {
     confidence: Confidence,
     clusters: ClusterRule,
     klds: KldSoFar,
+    windows: Windows,
     n_windows: usize,
     /// The number of windows at which the interval is computed next.
     next_look: usize,
@@ -104,6 +82,7 @@ impl Until {
             confidence,
             clusters,
             klds: KldSoFar::default(),
+            windows: Windows::default(),
             n_windows: 0,
             next_look: MIN_CLUSTERS,
             is_reached: false,
@@ -116,16 +95,36 @@ impl Until {
     /// a hundredth more: after every window of the first two hundred.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
         self.klds.push(window);
+        let counted = || window.iter().filter(|record| is_counted(record));
+        let runs = Run::of_each(counted().map(|record| (record.window, record.group)));
+        let klds: Vec<f64> = counted().map(|record| record.kld).collect();
+        self.windows.add(&runs, &klds);
         self.n_windows += 1;
         if self.n_windows < self.next_look {
             return false;
         }
         self.next_look = self.n_windows + (self.n_windows / 100).max(1);
-        let width = self
-            .klds
-            .relative_half_width(self.confidence, self.clusters);
+        let width = self.relative_half_width();
         self.is_reached = width.is_some_and(|width| width < self.target);
         self.is_reached
+    }
+
+    /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
+    /// mean. The time is about proportional to the number of windows.
+    ///
+    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
+    fn relative_half_width(&self) -> Option<f64> {
+        let clusters = Clusters::of(&self.windows, self.clusters);
+        if clusters.clustering.n < MIN_CLUSTERS as u64 {
+            return None;
+        }
+        let mean = self.klds.mean()?;
+        let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
+        for (window, sums) in self.windows.sums() {
+            *by_cluster.entry(clusters.of_window(window)).or_default() += sums.about(mean);
+        }
+        let interval = Spread::of_clusters(&by_cluster).interval(mean, self.confidence);
+        finite(interval.not_below_0().half_width()? / mean)
     }
 
     /// Adds the records of an earlier run, window by window, until that is enough. Returns how many
@@ -177,17 +176,19 @@ mod tests {
         let records = records();
         let confidence = Confidence::default();
         for rule in [ClusterRule::Window, ClusterRule::Auto] {
-            let mut running = KldSoFar::default();
+            let mut running = Until::new(0.0, confidence, rule);
             let windows = records.chunk_by(|one, next| one.window == next.window);
-            windows.rev().for_each(|window| running.push(window));
+            for window in windows.rev() {
+                running.push(window);
+            }
             running.push(&[TokenRecord {
                 kld: f64::INFINITY,
                 ..records[0]
             }]);
             let kld = summary(&records, rule).kld.unwrap();
             let (lo, hi) = kld.mean.clustered.ends().unwrap();
-            assert_close(running.mean().unwrap(), kld.mean.estimate.value, 1e-13);
-            let got = running.relative_half_width(confidence, rule).unwrap();
+            assert_close(running.klds.mean().unwrap(), kld.mean.estimate.value, 1e-13);
+            let got = running.relative_half_width().unwrap();
             assert_close(got, 0.5 * (hi - lo) / kld.mean.estimate.value, 1e-11);
         }
     }
@@ -195,11 +196,9 @@ mod tests {
     #[test]
     fn few_clusters_have_no_width() {
         let one = records()[0];
-        let mut running = KldSoFar::default();
-        let mut same = KldSoFar::default();
-        let width = |running: &KldSoFar| {
-            running.relative_half_width(Confidence::default(), ClusterRule::Window)
-        };
+        let watch = || Until::new(0.0, Confidence::default(), ClusterRule::Window);
+        let (mut running, mut same) = (watch(), watch());
+        let width = Until::relative_half_width;
         assert_eq!(width(&running), None);
         for window in 0..MIN_CLUSTERS as u32 {
             assert_eq!(width(&running), None);
