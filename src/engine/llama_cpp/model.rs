@@ -1,6 +1,6 @@
 //! A model that llama.cpp has loaded.
 
-use std::io::{Cursor, ErrorKind, Read};
+use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kl_formats::{Calls, Float, GgmlType, HeadCheck, HeadTensor, States, hex};
@@ -161,19 +161,18 @@ impl Model for LlamaCppModel<'_> {
             return Ok(sha256.clone());
         }
         let mut tensor = self.header.open(self.head_tensor()?)?;
-        let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
+        let (mut hash, mut piece) = (Sha256::new(), Vec::new());
         loop {
-            let n = match tensor.read(&mut piece) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.map_err(|error| {
-                    EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
-                })?,
-            };
-            if n == 0 {
+            piece.clear();
+            let read = tensor.by_ref().take(1 << 20).read_to_end(&mut piece);
+            read.map_err(|error| {
+                EngineError::model(&self.facts.path, format!("cannot be read: {error}"))
+            })?;
+            if piece.is_empty() {
                 let sha256 = || hex(&hash.finalize());
                 return Ok(self.head_sha256.get_or_init(sha256).clone());
             }
-            hash.update(&piece[..n]);
+            hash.update(&piece);
         }
     }
 
