@@ -9,7 +9,7 @@ use crate::report::Warning;
 use crate::report::set_up::setting;
 
 /// The settings whose values are compared as they are: their names in a set-up and in a warning, and
-/// the flags that set them. Of the layers offloaded, there are no more than the model has.
+/// the flags that set them. The layers offloaded are at most those that the model has.
 const SETTINGS: [(&str, &str, &str); 7] = [
     ("llama.cpp", "llama.cpp", ""),
     ("devices", "the set of devices", ""),

@@ -71,7 +71,9 @@ impl Comparer {
             let missing: Vec<&mut Row> = rows
                 .filter(|row| wanted.contains(&row.model.index) && row.klds.is_none())
                 .collect();
-            missing.into_par_iter().try_for_each(Row::read_klds)?;
+            let read: Vec<Result<()>> = missing.into_par_iter().map(Row::read_klds).collect();
+            // The first in order is named, whichever failed first.
+            read.into_iter().collect::<Result<()>>()?;
             let found = pairs.par_iter().map(|&(a, b)| {
                 let rows = self.rows.get(&a).zip(self.rows.get(&b));
                 let paired = rows.and_then(|(a, b)| {

@@ -164,8 +164,9 @@ impl ForestScale {
     }
 }
 
-/// All quants if there are enough colours; the noise floor if there are no quants. Otherwise the best,
-/// models from all of the Pareto front, and then those with the lowest mean KLD.
+/// The labels of the models that are drawn: every quant if there are enough colours, or the noise floor
+/// if there are no quants. Otherwise the best model, models from the whole Pareto front, and then those
+/// with the lowest mean KLD.
 fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     let has_quants = comparison.models.iter().any(|model| model.is_candidate());
     let models = comparison.models.iter();
