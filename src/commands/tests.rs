@@ -346,13 +346,13 @@ fn a_model_that_fails_keeps_its_records_and_does_not_keep_the_others_from_theirs
     assert!(folder.path("q4.kls.partial").exists());
 }
 
-/// Settings of an evaluation of 100 windows that stops long before its end.
+/// Settings of an evaluation of 200 windows that stops long before its end.
 fn until_settings(folder: &Folder) -> EvaluateSettings {
     let mut settings = folder.write_settings("ref");
     let Source::Texts(text) = &mut settings.input else {
         unreachable!("a text");
     };
-    text.windowing.n_ctx = 9;
+    text.windowing.n_ctx = 5;
     write(&settings, &FakeEngine::default(), &()).unwrap();
     let mut settings = folder.evaluate_settings(&["q4"]);
     settings.until = Some(0.03);
@@ -369,10 +369,10 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     let until = model.until.unwrap();
     let n_windows = model.summary.n_windows;
     assert!(
-        until.reached && (30..95).contains(&n_windows),
+        until.reached && (100..190).contains(&n_windows),
         "{n_windows}"
     );
-    assert_eq!((until.target, until.of), (0.03, Some(100)));
+    assert_eq!((until.target, until.of), (0.03, Some(200)));
     let width = until.relative_half_width.unwrap();
     assert!(width < 0.03 && width > 0.02, "{width}");
     assert!(model.timing.is_some() && report.complete);
@@ -388,11 +388,11 @@ fn an_evaluation_stops_where_the_mean_is_known_well_enough() {
     settings.results.sidecar = Sidecar::None;
     let report = evaluate(&settings, &FakeEngine::default(), &()).unwrap();
     let until = report.models[0].until.unwrap();
-    assert_eq!(report.models[0].summary.n_windows, 100);
+    assert_eq!(report.models[0].summary.n_windows, 200);
     assert!(!until.reached);
     let width = until.relative_half_width.unwrap();
     let needed = until.windows_needed.unwrap() as f64;
-    let expected = 100.0 * (width / 0.001).powi(2);
+    let expected = 200.0 * (width / 0.001).powi(2);
     assert!(
         (0.8..1.2).contains(&(needed / expected)),
         "{needed} {expected}"
@@ -414,7 +414,7 @@ fn an_evaluation_that_is_stopped_resumes_to_the_same_end() {
     let whole = evaluate(&settings, &engine, &()).unwrap();
     let n_windows = whole.models[0].summary.n_windows as usize;
     // The last part ends where nothing but the file's end is missing.
-    for windows in [1, 31, n_windows] {
+    for windows in [1, 101, n_windows] {
         let name = format!("part{windows}.kls");
         settings.results.sidecar = Sidecar::At(folder.path(&name));
         settings.results.existing = Existing::asked(false, Some(false));

@@ -17,6 +17,14 @@ pub fn short_kld(value: f64) -> String {
     significant(value, 3)
 }
 
+/// A ratio, to three significant digits; `∞` if it is over 0.
+pub fn ratio(value: f64) -> String {
+    match value == f64::INFINITY {
+        true => "∞".to_owned(),
+        false => significant(value, 3),
+    }
+}
+
 /// A value, or a dash for one that is missing.
 pub fn or_undefined<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNDEFINED.to_owned(), show)

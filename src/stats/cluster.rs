@@ -16,7 +16,7 @@ use super::mean::{Powers, Sum};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cluster {
     pub(super) stratum: u32,
-    number: u32,
+    pub(super) number: u32,
 }
 
 impl From<u32> for Cluster {
@@ -43,18 +43,15 @@ pub(super) fn by_cluster(
 /// docs/INTERVALS.md.
 pub const MIN_CLUSTERS: usize = 30;
 
-/// There is one more block for each of this many windows, from the fewest blocks to the most.
+/// Of this many windows there is one block more, from the fewest blocks to the most.
 ///
 /// Longer blocks cut fewer articles in two, more blocks leave more observations. These cover best
 /// in the simulation of docs/INTERVALS.md, with articles of 8 windows.
 const WINDOWS_FOR_A_BLOCK: usize = 15;
 const BLOCKS: std::ops::RangeInclusive<usize> = 10..=MIN_CLUSTERS;
 
-/// From this many windows on, blocks are [`MIN_CLUSTERS`].
-pub const MIN_WINDOWS_IN_BLOCKS: usize = WINDOWS_FOR_A_BLOCK * MIN_CLUSTERS;
-
 /// The fewest windows in a block.
-const MIN_WINDOWS_PER_BLOCK: usize = 2;
+const MIN_WINDOWS_IN_A_BLOCK: usize = 2;
 
 /// `auto` uses blocks from this autocorrelation on, in standard errors of that of independent
 /// windows (`1/sqrt(n)`). One in seven texts of independent windows is put into blocks without
@@ -97,10 +94,10 @@ pub struct Clustering {
     pub kind: ClusterKind,
     /// The number of clusters.
     pub n: u64,
-    /// Windows in a block: the last may have fewer. 1 if each window is a cluster.
+    /// Windows in the longest block; others may have one less. 1 if each window is a cluster.
     pub windows_per_block: u64,
-    /// The correlation of the rank of a window's mean KLD with that of the next window's; `None`
-    /// for fewer than three windows, and where all means are equal.
+    /// The correlation of the rank of a window's mean KLD with that of the next window's, of several
+    /// models the mean of theirs; `None` for fewer than three windows, and where all means are equal.
     pub autocorrelation: Option<f64>,
 }
 
@@ -113,44 +110,78 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Puts windows into clusters. Blocks are of contiguous windows of a group, of which a group has
-    /// at least two if it has two windows.
+    /// Puts the windows of one evaluation into clusters.
     pub fn of(windows: &Windows, rule: ClusterRule) -> Self {
-        let n_windows = windows.len();
-        let autocorrelation = windows.autocorrelation();
-        let in_blocks = match rule {
-            ClusterRule::Window => false,
-            ClusterRule::Block => true,
-            ClusterRule::Auto => {
-                let errors = autocorrelation.map(|r| r * (n_windows as f64).sqrt());
-                n_windows >= BLOCKS.start() * MIN_WINDOWS_PER_BLOCK
-                    && errors.is_some_and(|errors| errors >= AUTOCORRELATED)
+        Self::chosen_by(windows, rule, windows.autocorrelation())
+    }
+
+    /// Puts windows into clusters, where neighbours have this correlation: of several models on the
+    /// same windows, the mean of theirs.
+    pub fn chosen_by(windows: &Windows, rule: ClusterRule, autocorrelation: Option<f64>) -> Self {
+        let n_windows = windows.count();
+        let is_like_its_neighbours = || {
+            let errors = autocorrelation.map(|r| r * (n_windows as f64).sqrt());
+            errors.is_some_and(|errors| errors >= AUTOCORRELATED)
+        };
+        let kind = match rule {
+            ClusterRule::Window => ClusterKind::Window,
+            ClusterRule::Block => ClusterKind::Block,
+            ClusterRule::Auto if leaves_a_choice(n_windows) && is_like_its_neighbours() => {
+                ClusterKind::Block
             }
+            ClusterRule::Auto => ClusterKind::Window,
         };
-        let (kind, windows_per_block) = match in_blocks {
-            true => (ClusterKind::Block, windows_per_block(n_windows)),
-            false => (ClusterKind::Window, 1),
+        Self::of_kind(windows, rule, kind, autocorrelation)
+    }
+
+    /// The clusters of the other kind, if a comparison with other models may choose them.
+    pub fn others(&self, windows: &Windows) -> Option<Self> {
+        let Clustering { rule, kind, .. } = self.clustering;
+        let has_others = rule == ClusterRule::Auto && leaves_a_choice(windows.count());
+        let other = match kind {
+            ClusterKind::Window => ClusterKind::Block,
+            ClusterKind::Block => ClusterKind::Window,
         };
-        let mut clusters = BTreeMap::new();
-        let mut number = 0;
+        has_others.then(|| Self::of_kind(windows, rule, other, self.clustering.autocorrelation))
+    }
+
+    /// Blocks are of contiguous windows of a group, of which a group has at least two if it has two
+    /// windows. Window i of n is in block `⌊i B / n⌋` of B.
+    fn of_kind(
+        windows: &Windows,
+        rule: ClusterRule,
+        kind: ClusterKind,
+        autocorrelation: Option<f64>,
+    ) -> Self {
+        let (mut clusters, mut number, mut longest) = (BTreeMap::new(), 0, 0);
         for (&stratum, of_group) in &windows.0 {
-            let length = match windows.0.len() {
-                1 => windows_per_block,
-                _ => windows_per_block.min(of_group.len().div_ceil(2)),
+            let (n, n_groups) = (of_group.len(), windows.0.len());
+            let n_blocks = match kind {
+                ClusterKind::Window => n,
+                ClusterKind::Block if n_groups == 1 => n_blocks(n),
+                // As many as its share of the windows.
+                ClusterKind::Block => {
+                    let share =
+                        n_blocks(windows.count()) as f64 * n as f64 / windows.count() as f64;
+                    (share.round() as usize).clamp(n.min(2), n)
+                }
             };
-            let of_group: Vec<u32> = of_group.keys().copied().collect();
-            for block in of_group.chunks(length) {
-                let cluster = Cluster { stratum, number };
-                clusters.extend(block.iter().map(|window| (*window, cluster)));
-                number += 1;
+            for (i, window) in of_group.keys().enumerate() {
+                let cluster = Cluster {
+                    stratum,
+                    number: number + (i * n_blocks / n) as u32,
+                };
+                clusters.insert(*window, cluster);
             }
+            number += n_blocks as u32;
+            longest = longest.max(n.div_ceil(n_blocks.max(1)));
         }
         Self {
             clustering: Clustering {
                 rule,
                 kind,
                 n: number.into(),
-                windows_per_block: windows_per_block as u64,
+                windows_per_block: longest as u64,
                 autocorrelation,
             },
             windows: clusters,
@@ -172,11 +203,16 @@ impl Clusters {
     }
 }
 
-/// Returns the number of windows in a block, if there are `windows` in all; the last may have
-/// fewer.
-fn windows_per_block(windows: usize) -> usize {
-    let blocks = (windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
-    windows.div_ceil(blocks).max(MIN_WINDOWS_PER_BLOCK)
+/// Returns true if `auto` may put so many windows into blocks.
+fn leaves_a_choice(n_windows: usize) -> bool {
+    n_windows >= BLOCKS.start() * MIN_WINDOWS_IN_A_BLOCK
+}
+
+/// The number of blocks of so many windows.
+fn n_blocks(n_windows: usize) -> usize {
+    let most = (n_windows / MIN_WINDOWS_IN_A_BLOCK).max(1);
+    let blocks = (n_windows / WINDOWS_FOR_A_BLOCK).clamp(*BLOCKS.start(), *BLOCKS.end());
+    blocks.min(most)
 }
 
 /// The sums of some tokens' finite values: of each window, by its number, in each group.
@@ -202,7 +238,7 @@ impl Windows {
     }
 
     /// Returns the number of windows.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.values().map(BTreeMap::len).sum()
     }
 
@@ -213,12 +249,20 @@ impl Windows {
         windows.filter(|(_, sums)| sums.n > 0.0)
     }
 
+    /// Adds windows without a value, where tokens of theirs are left out.
+    pub fn add_empty(&mut self, runs: &[Run]) {
+        for run in runs {
+            let group = self.0.entry(run.group).or_default();
+            group.entry(run.window).or_default();
+        }
+    }
+
     /// The correlation of the rank of a window's mean with that of the next window of its group;
     /// `None` for fewer than three windows, and where all means are equal.
     ///
     /// Ranks are of all windows, and about the mean rank of the group: that groups differ does not
     /// make neighbours alike.
-    fn autocorrelation(&self) -> Option<f64> {
+    pub fn autocorrelation(&self) -> Option<f64> {
         let groups = self.0.values().map(|windows| {
             let with_mean = windows.values().filter(|sums| sums.n > 0.0);
             with_mean.map(Powers::mean)
@@ -299,10 +343,26 @@ mod tests {
     }
 
     #[test]
-    fn there_are_10_to_30_blocks() {
-        let blocks = |windows: usize| windows.div_ceil(windows_per_block(windows));
-        assert_eq!([1, 4, 20, 100].map(blocks), [1, 2, 10, 10]);
-        assert_eq!([300, 450, 100_000].map(blocks), [20, 30, 30]);
+    fn there_are_10_to_30_blocks_of_equal_length() {
+        let lengths = |n: u32| {
+            let windows = in_groups((0..n).map(|window| (window, 0)));
+            let clusters = Clusters::of(&windows, ClusterRule::Block);
+            let mut lengths = vec![0; clusters.clustering.n as usize];
+            for window in 0..n {
+                lengths[clusters.of_window(window).number as usize] += 1;
+            }
+            lengths
+        };
+        assert_eq!(
+            [1, 4, 20, 21, 33].map(|n| lengths(n).len()),
+            [1, 2, 10, 10, 10]
+        );
+        assert_eq!(
+            [100, 300, 450, 10_000].map(|n| lengths(n).len()),
+            [10, 20, 30, 30]
+        );
+        assert_eq!(lengths(33), [4, 3, 3, 4, 3, 3, 4, 3, 3, 3]);
+        assert_eq!(lengths(5), [3, 2]);
     }
 
     #[test]
@@ -322,10 +382,10 @@ mod tests {
     fn blocks_are_of_the_windows_that_are_there() {
         let means = in_groups([900, 7, 3, 40, 8].map(|window| (window, 0)));
         let clusters = Clusters::of(&means, ClusterRule::Block);
-        assert_eq!((means.len(), clusters.clustering.n), (5, 3));
+        assert_eq!((means.count(), clusters.clustering.n), (5, 2));
         assert_eq!(
             [3, 7, 8, 40, 900].map(|window| clusters.of_window(window).number),
-            [0, 0, 1, 1, 2]
+            [0, 0, 0, 1, 1]
         );
         let windows = Clusters::of(&means, ClusterRule::Window);
         assert_eq!(
@@ -345,10 +405,10 @@ mod tests {
             ..
         } = clusters.clustering;
         // Of 30, 30 and 1 windows.
-        assert_eq!((windows_per_block, n), (7, 5 + 5 + 1));
-        assert_eq!(clusters.of_window(0), clusters.of_window(12));
+        assert_eq!((windows_per_block, n), (6, 5 + 5 + 1));
+        assert_eq!(clusters.of_window(0), clusters.of_window(10));
         assert_ne!(clusters.of_window(0), clusters.of_window(1));
-        assert_ne!(clusters.of_window(0), clusters.of_window(14));
+        assert_ne!(clusters.of_window(0), clusters.of_window(12));
         assert_eq!(clusters.of_window(60).stratum, 7);
         let few = in_groups((0..24).map(|window| (window, window / 4)));
         let clusters = Clusters::of(&few, ClusterRule::Block);

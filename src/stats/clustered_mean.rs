@@ -102,12 +102,15 @@ pub(super) fn finite_of<'v>(
     (clusters.into(), values.into())
 }
 
+/// The clusters that every group needs for an interval of the mean of the groups' means.
+const MIN_CLUSTERS_OF_GROUP: usize = 5;
+
 /// The mean of the groups' mean KLDs with its clustered interval, over the tokens whose KLD is
 /// finite. A group that has none of these is not counted.
 ///
 /// The clustered variances of the groups' means add up, over the square of the number of groups. The
-/// variance of a group with a single cluster cannot be told, so there is no interval then. `None` for
-/// fewer than two groups.
+/// variance of a group is hardly known from fewer than [`MIN_CLUSTERS_OF_GROUP`], so there is no
+/// interval then. `None` for fewer than two groups.
 pub(super) fn macro_mean(
     clusters: &[Cluster],
     klds: &[f64],
@@ -134,12 +137,11 @@ pub(super) fn macro_mean(
         klds.len() as f64 / group.n / n_groups * (kld - group.mean())
     });
     let interval = Spread::of(&clusters, residuals).interval(value, confidence);
-    Some(
-        match groups.values().all(|(_, n_clusters)| *n_clusters > 1) {
-            true => interval.not_below_0().around(value),
-            false => Estimate::point(value),
-        },
-    )
+    let mut n_clusters = groups.values().map(|(_, n_clusters)| *n_clusters);
+    Some(match n_clusters.all(|n| n >= MIN_CLUSTERS_OF_GROUP) {
+        true => interval.not_below_0().around(value),
+        false => Estimate::point(value),
+    })
 }
 
 #[cfg(test)]
@@ -246,14 +248,17 @@ mod tests {
 
         const MACRO_AND_MICRO: [(f64, f64, f64); 2] = [
             (0.4195048566190991, 0.3113204797657645, 0.589174457915319),
-            (0.4403726113181395, 0.3228418967469451, 0.6481700438666395),
+            (0.4403726113181395, 0.3220654025528765, 0.6435430321392138),
         ];
 
         #[test]
-        fn a_group_with_one_cluster_leaves_no_interval() {
-            let of_one = summary(&grouped(|window| u32::from(window == 39)));
-            let mean = of_one.kld_macro.unwrap();
+        fn a_group_with_few_clusters_leaves_no_interval() {
+            let of_five = summary(&grouped(|window| u32::from(window >= 35)));
+            assert!(of_five.kld_macro.unwrap().lo.is_some());
+            let of_four = summary(&grouped(|window| u32::from(window >= 36)));
+            let mean = of_four.kld_macro.unwrap();
             assert!(mean.value > 0.0 && mean.lo.is_none() && mean.hi.is_none());
+            let of_one = summary(&grouped(|window| u32::from(window == 39)));
             // Joined with the others, it has its share in the mean of all.
             let all = summary(&grouped(|_| 0));
             assert_eq!(of_one.kld, all.kld);

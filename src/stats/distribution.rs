@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, MIN_CLUSTERS};
+use super::cluster::Cluster;
 use super::clustered_mean::{ClusteredMean, finite_of};
 use super::columns::Columns;
 use super::estimate::{Confidence, finite};
@@ -33,42 +33,40 @@ pub struct Distribution {
     pub quantiles: Vec<QuantileEstimate>,
     /// The share of the mean that the largest values add.
     pub tail: Tail,
-    /// About how many windows like these would give an interval of the mean that reaches 5 % to
-    /// either side; `None` for fewer than two clusters, and for a mean of 0.
+    /// Roughly how many windows like these would give an interval of the mean that reaches 5 % to
+    /// either side; `None` for fewer than 100 windows, and for a mean of 0.
     pub windows_for_5_percent: Option<u64>,
 }
 
 impl Distribution {
     /// Summarises a number of the counted tokens that cannot be negative, `values[i]` of which is in
-    /// cluster `clusters[i]`. `None` if it is finite for none of them. Returns the finite ones in
-    /// ascending order too.
+    /// cluster `clusters[i]`; `sorted` are the finite ones, and ascend. `None` if there are none.
     pub(super) fn of(
         columns: &Columns,
         clusters: &[Cluster],
         values: &[f64],
+        sorted: &[f64],
         quantiles: &[f64],
         n_windows: u64,
         confidence: Confidence,
-    ) -> Option<(Self, Vec<f64>)> {
+    ) -> Option<Self> {
         let (numbers, samples) = finite_of(clusters, values);
-        let sorted = quantile::sorted(&samples);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let mean = ClusteredMean::of(&numbers, &samples, confidence)?.not_below_0();
         let n = sorted.len();
         let tokens = columns.locations().zip(values);
         let at_max = tokens.filter(|(_, value)| **value == max);
-        let distribution = Self {
+        Some(Self {
             n_infinite: (values.len() - n) as u64,
             mean,
             std: mean.se.and_then(|se| finite(se * (n as f64).sqrt())),
             min,
             max,
             max_at: at_max.map(|(location, _)| location).min()?,
-            quantiles: quantile::estimates(&numbers, &samples, &sorted, quantiles, confidence),
-            tail: Tail::of(&sorted),
+            quantiles: quantile::estimates(&numbers, &samples, sorted, quantiles, confidence),
+            tail: Tail::of(sorted),
             windows_for_5_percent: windows_for(0.05, &mean, n_windows),
-        };
-        Some((distribution, sorted))
+        })
     }
 }
 
@@ -110,19 +108,26 @@ impl Tail {
     }
 }
 
-/// About how many windows like these `n_windows` give an interval whose half width is this share
-/// of the mean: at least [`MIN_CLUSTERS`].
+/// From this many windows on, how many more are needed can be told within a factor of 2 in two of
+/// three runs, and an evaluation may stop where its interval is narrow enough: docs/INTERVALS.md.
+pub const MIN_WINDOWS_TO_PLAN: u64 = 100;
+
+/// Roughly how many windows like these `n_windows` give an interval whose half width is this share
+/// of the mean: at least [`MIN_WINDOWS_TO_PLAN`].
 ///
 /// The width falls as the square root of the number of windows. It is that of the corrected
 /// interval: from few windows their spread is underestimated, and the correction makes up for it.
-/// `None` for fewer than two clusters, and for a mean of 0.
+/// `None` for fewer windows than that, for fewer than two clusters, and for a mean of 0.
 pub fn windows_for(relative: f64, mean: &ClusteredMean, n_windows: u64) -> Option<u64> {
+    if n_windows < MIN_WINDOWS_TO_PLAN {
+        return None;
+    }
     let now = mean.relative_half_width()?;
     let windows = n_windows as f64 * (now / relative).powi(2);
     // A float becomes the nearest integer that is in range.
     windows
         .is_finite()
-        .then(|| (windows.ceil() as u64).max(MIN_CLUSTERS as u64))
+        .then(|| (windows.ceil() as u64).max(MIN_WINDOWS_TO_PLAN))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::clustered_mean::ClusteredMean;
 use super::columns::Columns;
 use super::distribution::Distribution;
 use super::estimate::Confidence;
-use super::quantile::QuantileEstimate;
+use super::quantile::{self, QuantileEstimate};
 use super::token::TokenLocation;
 use crate::score::LogitMetrics;
 
@@ -79,7 +79,7 @@ impl LogitSummary {
     ) -> Self {
         debug_assert_eq!(columns.kld.len(), metrics.len());
         let windows = Windows::of(&columns.counted, &columns.kld);
-        let n_windows = windows.len() as u64;
+        let n_windows = windows.count() as u64;
         let clusters = Clusters::of(&windows, rule).of_tokens(&columns.counted);
         let metric = |of: fn(&LogitMetrics) -> f64| {
             let finite_or_nan = |metrics: &LogitMetrics| match metrics.is_finite() {
@@ -87,11 +87,11 @@ impl LogitSummary {
                 false => f64::NAN,
             };
             let values: Vec<f64> = metrics.iter().map(finite_or_nan).collect();
-            let quantiles = &QUANTILES;
+            let sorted = quantile::sorted(&values);
             let of = Distribution::of(
-                columns, &clusters, &values, quantiles, n_windows, confidence,
+                columns, &clusters, &values, &sorted, &QUANTILES, n_windows, confidence,
             );
-            of.map(|(of, _)| Metric {
+            of.map(|of| Metric {
                 mean: of.mean,
                 max: of.max,
                 max_at: of.max_at,

@@ -10,7 +10,7 @@
 //! 5. `distribution`, `perplexity`, `delta_p`, `breakdown`: the parts of a report;
 //! 6. `summary`: all of them.
 //!
-//! Two models on the same tokens are compared by `paired`, `significance` and `pair`. Every result
+//! Two models on the same tokens are compared by `ratio`, `paired`, `significance` and `pair`. Every result
 //! depends only on the samples and their order, never on threads or the clock.
 //!
 //! An undefined number is `None` (null in JSON), never NaN: a mean without samples, an interval
@@ -44,6 +44,7 @@ pub mod probability;
 mod prompts;
 mod proportion;
 mod quantile;
+mod ratio;
 mod significance;
 mod spread;
 mod summary;
@@ -51,24 +52,25 @@ mod token;
 mod until;
 
 pub use breakdown::{Bin, Breakdown};
-pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, MIN_CLUSTERS};
+pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters, MIN_CLUSTERS, Windows};
 pub use clustered_mean::ClusteredMean;
 pub use columns::{Columns, Run};
 pub use curves::Point;
 pub use delta_p::DeltaP;
-pub use distribution::Distribution;
+pub use distribution::{Distribution, MIN_WINDOWS_TO_PLAN};
 pub use estimate::{Confidence, Estimate};
 pub use llama_perplexity::LlamaPerplexity;
 pub use logit_metrics::{LogitSummary, LogitsNotAvailable, Metric};
 pub use mean::MeanMax;
 pub use most_divergent::MostDivergent;
 pub use pair::{PairedComparison, PairedToken};
-pub use paired::PairedDifference;
+pub use paired::Paired;
 pub use perplexity::Perplexity;
 pub use prompts::{PromptLogits, PromptStats};
 pub use quantile::QuantileEstimate;
-pub use significance::holm;
+pub use ratio::Ratio;
+pub use significance::{ShareDifference, holm};
 pub use spread::ClusteredInterval;
-pub use summary::{Agreement, Statistics, Summary};
+pub use summary::{Agreement, Statistics, Summary, Tokens};
 pub use token::{TokenLocation, is_counted};
 pub use until::{KldSoFar, Until, UntilInfo};

@@ -63,8 +63,12 @@ def table(name, kind, rows):
     print("    ];\n")
 
 
+class Rust(str):
+    """A literal of Rust."""
+
+
 def literal(x):
-    return str(x) if isinstance(x, int) else repr(float(x))
+    return str(x) if isinstance(x, (int, Rust)) else repr(float(x))
 
 
 def beta_quantiles():
@@ -113,7 +117,7 @@ def jeffreys():
 def hall():
     """The transformation's two roots, found by bisection of g itself, not by its closed inverse."""
     rows = []
-    for k in [-0.9, -0.3, -1e-6, 1e-9, 0.01, 0.1, 0.4, 0.9]:
+    for k in [-0.3, -1e-6, 1e-9, 0.01, 0.1, 0.3]:
         for t in [0.7, 1.96, 2.045, 4.3]:
             g = lambda T: T + k * T**2 / 3 + k**2 * T**3 / 27 + k / 6
             root = lambda x: optimize.brentq(lambda T: g(T) - x, -100, 100, xtol=1e-15, rtol=1e-15)
@@ -155,6 +159,7 @@ class Clustered:
         t = stats.t.ppf(0.975, min(g - 1, 2 * g / (kurtosis - 1)))
         k = (stats.skew(totals) / np.sqrt(g) if self.cluster_se >= self.se
              else stats.skew(residuals) / np.sqrt(n))
+        k = np.clip(k, -0.3, 0.3)
         inverse = lambda x: 3 / k * (np.cbrt(1 + k * (x - k / 6)) - 1)
         se = max(self.se, self.cluster_se)
         self.lo, self.hi = value - se * inverse(t), value - se * inverse(-t)
@@ -190,8 +195,9 @@ class Stratified:
         total = np.concatenate(total)
         kurtosis = (total**4).mean() / (total**2).mean() ** 2
         self.degrees = min(g_all - len(parts), 2 * g_all / (kurtosis - 1))
-        self.k = ((total**3).mean() / (total**2).mean() ** 1.5 / np.sqrt(g_all)
-                  if self.cluster_se >= self.se else cube / square**1.5)
+        k = ((total**3).mean() / (total**2).mean() ** 1.5 / np.sqrt(g_all)
+             if self.cluster_se >= self.se else cube / square**1.5)
+        self.k = np.clip(k, -0.3, 0.3)
         self.larger_se = max(self.se, self.cluster_se)
 
     def ends(self, outside):
@@ -201,25 +207,52 @@ class Stratified:
         return (self.value - self.larger_se * max(inverse(t), 0),
                 self.value + self.larger_se * max(-inverse(-t), 0))
 
-    def p(self):
-        """What is outside the widest interval that does not hold 0, by bisection."""
-        end = lambda outside: self.ends(outside)[0 if self.value > 0 else 1]
-        return np.exp(optimize.brentq(lambda ln: end(np.exp(ln)), np.log(1e-12), 0, xtol=1e-14))
+
+def blocks(window, group):
+    """The block of each row: of 10 to 30, shared among the groups by their numbers of windows."""
+    n = len(np.unique(window))
+    all_blocks = min(min(max(n // 15, 10), 30), n // 2)
+    block = np.zeros(len(window), int)
+    for h in np.unique(group):
+        windows = np.unique(window[group == h])
+        share = np.floor(all_blocks * len(windows) / n + 0.5)
+        count = int(np.clip(share, min(2, len(windows)), len(windows)))
+        index = np.searchsorted(windows, window[group == h])
+        block[group == h] = 1000 * h + index * count // len(windows)
+    return block
 
 
-def paired():
+def differences():
     """Differences of the records' two divergences, as if they were two models'."""
     rows = records()
     window, a, b = (np.array([r[i] for r in rows]) for i in (0, 3, 4))
     out = []
-    for windows_per_block, groups, half in [(1, 1, 1), (4, 1, 1), (1, 3, 1), (1, 1, 0.9),
-                                            (1, 3, 0.9), (4, 1, 0.7), (4, 3, 0.7)]:
+    for rule, groups, half in [("Window", 1, 1), ("Block", 1, 1), ("Window", 3, 1), ("Window", 1, 0.9),
+                               ("Window", 3, 0.9), ("Block", 1, 0.7), ("Block", 3, 0.7)]:
         group = window % groups
-        cluster = 1000 * group + window // groups // windows_per_block
+        cluster = blocks(window, group) if rule == "Block" else window
         difference = Stratified(half * b - a, cluster, group)
-        out.append((windows_per_block, groups, float(half), difference.value,
-                    *difference.ends(0.05), difference.larger_se, difference.p()))
+        out.append((Rust(f"ClusterRule::{rule}"), groups, float(half), difference.value,
+                    *difference.ends(0.05)))
     return out
+
+
+def ratio(a, b, strata=None):
+    """The ratio of two models' sums by cluster."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    strata = np.zeros(len(a), int) if strata is None else np.asarray(strata)
+    u, groups = a / a.sum() - b / b.sum(), np.unique(strata)
+    se = np.sqrt(sum(u[strata == h].var(ddof=1) * (strata == h).sum() for h in groups))
+    ln, t = np.log(a.sum() / b.sum()), stats.t(len(a) - len(groups))
+    return (a.sum() / b.sum(), se, np.exp(ln - t.ppf(0.975) * se), np.exp(ln + t.ppf(0.975) * se),
+            np.exp(ln + t.ppf(0.95) * se), 2 * t.sf(abs(ln) / se))
+
+
+def ratios():
+    a, b = np.array([3, 5, 4, 8]), np.array([2, 4, 5, 6])
+    rare = np.where(np.arange(10) % 5 == 4, 0.011, 0.06)
+    return [ratio(a, b), ratio(b, a), ratio(10 * a, b), ratio(a, b, [0, 0, 1, 1]),
+            ratio(rare, np.full(10, 0.01))]
 
 
 def macro_mean():
@@ -297,7 +330,6 @@ def summary(name, windows_per_block):
         n = len(x)
         mean = stats.bayes_mvs(x, 0.95)[0]
         clustered = Clustered(x.mean(), x - x.mean(), cluster)
-        relative = (clustered.hi - max(clustered.lo, 0)) / 2 / x.mean()
         out += [(f"{name_of}/mean/value", mean.statistic), (f"{name_of}/mean/lo", mean.minmax[0]),
                 (f"{name_of}/mean/hi", mean.minmax[1]),
                 (f"{name_of}/mean/se", x.std(ddof=1) / np.sqrt(n))]
@@ -311,8 +343,7 @@ def summary(name, windows_per_block):
         out += quantiles(name_of, x, cluster, ps, ps)
         out += [(f"{name_of}/tail/top_0_1_percent", top_share(x, 1000)),
                 (f"{name_of}/tail/top_1_percent", top_share(x, 100)),
-                (f"{name_of}/tail/mean_without_max", np.delete(x, at).mean()),
-                (f"{name_of}/windows_for_5_percent", np.ceil(40 * (relative / 0.05) ** 2))]
+                (f"{name_of}/tail/mean_without_max", np.delete(x, at).mean())]
     same, ref_rank, eval_rank = (np.array([r[i] for r in rows]) for i in range(7, 10))
     for name_of, hits in [("ref_top1", same), ("ref_top5", ref_rank <= 5),
                           ("ref_top10", ref_rank <= 10), ("eval_top5", eval_rank <= 5),
@@ -378,7 +409,8 @@ if __name__ == "__main__":
     table("JEFFREYS", "(u64, u64, f64, f64)", jeffreys())
     table("HALL", "(f64, f64, f64, f64)", hall())
     table("RANKS", "(usize, usize, f64, usize, usize)", order_statistics())
-    table("PAIRED", "(u32, u32, f64, f64, f64, f64, f64, f64)", paired())
+    table("DIFFERENCES", "(ClusterRule, u32, f64, f64, f64, f64)", differences())
+    table("RATIOS", "(f64, f64, f64, f64, f64, f64)", ratios())
     table("MACRO_AND_MICRO", "(f64, f64, f64)", macro_mean())
     table("STUDENT_OUTSIDE", "(f64, f64, f64)", student_outside())
     table("SIGN_TEST", "(u64, u64, f64)", sign_test())

@@ -1,21 +1,24 @@
 //! Two models in depth, on the same tokens.
 
+use std::collections::BTreeSet;
+
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{Cluster, ClusterRule, Clusters, Windows, by_cluster};
+use super::cluster::{Cluster, Clusters, by_cluster};
 use super::columns::Run;
-use super::estimate::Confidence;
-use super::paired::PairedDifference;
+use super::estimate::{Confidence, Estimate};
+use super::paired::Paired;
 use super::proportion::Share;
+use super::ratio::Ratio;
 use super::significance::{McNemar, SignTest};
 use super::token::{TokenLocation, is_counted};
 
 /// Into how many parts tokens are divided by the reference's entropy.
 const ENTROPY_PARTS: usize = 10;
 
-/// The comparison of two evaluations against one reference, token by token. Differences are a's
-/// less b's.
+/// The comparison of two evaluations against one reference, token by token. Ratios are a's over
+/// b's, and differences a's less b's.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PairedComparison {
@@ -24,15 +27,19 @@ pub struct PairedComparison {
     /// Tokens that are not compared: missing or left out in either evaluation, or with an infinite
     /// KLD.
     pub n_left_out: u64,
-    /// The mean difference of the KLDs, in nats.
-    pub difference: PairedDifference,
+    /// Windows that they are from.
+    pub n_windows: u64,
+    /// The ratio of the mean KLDs; `None` where both are 0.
+    pub ratio: Option<Ratio>,
+    /// The difference of the mean KLDs, in nats, with its interval by cluster.
+    pub difference: Estimate,
     /// On how many tokens each model is nearer to the reference.
     pub nearer: Nearer,
     /// The sign test over clusters.
     pub sign_test: SignTest,
     /// The tokens on which each model has the reference's top token.
     pub agreement: McNemar,
-    /// The difference by decile of the reference's entropy; empty where no entropy is known.
+    /// Both by decile of the reference's entropy; empty where no entropy is known.
     pub by_entropy: Vec<EntropyBin>,
     /// The tokens on which the KLDs differ most, the largest difference first. The JSON has them
     /// with their texts.
@@ -54,7 +61,7 @@ pub struct Nearer {
     pub share_a: Option<Share>,
 }
 
-/// The tokens whose entropy under the reference is in a range, and their mean difference.
+/// The tokens whose entropy under the reference is in a range.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EntropyBin {
@@ -62,8 +69,12 @@ pub struct EntropyBin {
     pub from: f64,
     /// The largest entropy in the bin, in nats.
     pub to: f64,
-    /// The mean difference of the KLDs, in nats.
-    pub difference: PairedDifference,
+    /// The number of tokens.
+    pub n_tokens: u64,
+    /// The ratio of the mean KLDs; `None` where both are 0.
+    pub ratio: Option<Ratio>,
+    /// The difference of the mean KLDs, in nats, with its interval by cluster.
+    pub difference: Estimate,
 }
 
 /// A token under two models.
@@ -91,27 +102,30 @@ impl PairedComparison {
     pub fn of(
         a: &[TokenRecord],
         b: &[TokenRecord],
+        clusters: &Clusters,
         confidence: Confidence,
-        rule: ClusterRule,
         n_top: usize,
     ) -> Option<Self> {
         let pairs = Pairs::of(a, b);
         let n = pairs.0.len();
-        let (tokens, differences) = (pairs.tokens(), pairs.differences());
-        let difference = PairedDifference::of(&tokens, &differences, confidence, rule)?;
-        let clusters = Clusters::of(&Windows::of(&tokens, &differences), rule).of_tokens(&tokens);
-        let by_cluster = by_cluster(&clusters, differences.iter().copied());
+        let paired = pairs.compare(clusters, confidence)?;
+        let (runs, differences) = (pairs.runs(), pairs.differences());
+        let windows: BTreeSet<u32> = runs.iter().map(|run| run.window).collect();
+        let of_tokens = clusters.of_tokens(&runs);
+        let by_cluster = by_cluster(&of_tokens, differences.iter().copied());
         let agree = |is: fn(&Pair) -> bool| -> Vec<bool> { pairs.0.iter().map(is).collect() };
         let agrees_a = agree(|(a, _)| a.ref_top == a.eval_top);
         let agrees_b = agree(|(_, b)| b.ref_top == b.eval_top);
         Some(Self {
             n_tokens: n as u64,
             n_left_out: (a.len().max(b.len()) - n) as u64,
-            difference,
-            nearer: Nearer::of(&clusters, &differences, confidence),
+            n_windows: windows.len() as u64,
+            ratio: paired.ratio,
+            difference: paired.difference,
+            nearer: Nearer::of(&of_tokens, &differences, confidence),
             sign_test: SignTest::of(by_cluster.values().map(|cluster| cluster.sum)),
-            agreement: McNemar::of(&tokens, &agrees_a, &agrees_b, confidence, rule)?,
-            by_entropy: pairs.by_entropy(confidence, rule),
+            agreement: McNemar::of(&of_tokens, &agrees_a, &agrees_b, confidence)?,
+            by_entropy: pairs.by_entropy(clusters, confidence),
             top: pairs.top(n_top),
         })
     }
@@ -159,7 +173,12 @@ impl<'r> Pairs<'r> {
         Self(pairs.collect())
     }
 
-    fn tokens(&self) -> Vec<Run> {
+    fn compare(&self, clusters: &Clusters, confidence: Confidence) -> Option<Paired> {
+        let (a, b): (Vec<f64>, Vec<f64>) = self.0.iter().map(|(a, b)| (a.kld, b.kld)).unzip();
+        Paired::of(&self.runs(), &a, &b, clusters, confidence)
+    }
+
+    fn runs(&self) -> Vec<Run> {
         Run::of_each(self.0.iter().map(|(a, _)| (a.window, a.group)))
     }
 
@@ -168,7 +187,7 @@ impl<'r> Pairs<'r> {
     }
 
     /// Parts of about equally many tokens; tokens of one entropy are in one part.
-    fn by_entropy(&self, confidence: Confidence, rule: ClusterRule) -> Vec<EntropyBin> {
+    fn by_entropy(&self, clusters: &Clusters, confidence: Confidence) -> Vec<EntropyBin> {
         let mut rising = self.0.clone();
         rising.retain(|(a, _)| a.ref_entropy.is_finite());
         rising.sort_by(|(a, _), (b, _)| a.ref_entropy.total_cmp(&b.ref_entropy));
@@ -180,15 +199,13 @@ impl<'r> Pairs<'r> {
         let parts = rising.chunk_by(|x, y| part(x) == part(y)).map(|part| {
             let mut pairs = Self(part.to_vec());
             pairs.0.sort_by_key(|(a, _)| TokenLocation::of(a));
+            let paired = pairs.compare(clusters, confidence)?;
             Some(EntropyBin {
                 from: part.first()?.0.ref_entropy,
                 to: part.last()?.0.ref_entropy,
-                difference: PairedDifference::of(
-                    &pairs.tokens(),
-                    &pairs.differences(),
-                    confidence,
-                    rule,
-                )?,
+                n_tokens: paired.n_tokens,
+                ratio: paired.ratio,
+                difference: paired.difference,
             })
         });
         parts.flatten().collect()
@@ -214,10 +231,15 @@ impl<'r> Pairs<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::ClusterRule;
+    use crate::stats::cluster::Windows;
     use crate::stats::oracle::records;
 
     fn compare(a: &[TokenRecord], b: &[TokenRecord]) -> Option<PairedComparison> {
-        PairedComparison::of(a, b, Confidence::default(), ClusterRule::Window, 3)
+        let mut windows = Windows::default();
+        windows.add_empty(&Run::of_each(a.iter().map(|r| (r.window, r.group))));
+        let clusters = Clusters::of(&windows, ClusterRule::Window);
+        PairedComparison::of(a, b, &clusters, Confidence::default(), 3)
     }
 
     /// The records of two models: b's KLDs are the reverse KLDs, and its top tokens differ.
@@ -259,11 +281,11 @@ mod tests {
         assert_eq!(test.n_a + test.n_b + test.n_ties, 40);
         let agreement = got.agreement;
         let only = agreement.n_only_a as f64 - agreement.n_only_b as f64;
-        assert!((agreement.difference.value - only / counted as f64).abs() < 1e-12);
+        assert!((agreement.difference.estimate.value - only / counted as f64).abs() < 1e-12);
         let sum: f64 = got
             .by_entropy
             .iter()
-            .map(|bin| bin.difference.value * bin.difference.n_tokens as f64)
+            .map(|bin| bin.difference.value * bin.n_tokens as f64)
             .sum();
         assert!((sum / counted as f64 - got.difference.value).abs() < 1e-12);
         assert_eq!(got.by_entropy.len(), ENTROPY_PARTS);
@@ -280,7 +302,7 @@ mod tests {
         let swapped = compare(&b, &a).unwrap();
         let expected = expected.unwrap();
         assert_eq!(swapped.nearer.n_a, expected.nearer.n_b);
-        assert_eq!(swapped.difference.p, expected.difference.p);
+        assert_eq!(swapped.ratio.unwrap().p, expected.ratio.unwrap().p);
     }
 
     #[test]

@@ -182,6 +182,13 @@ pub fn student_two_sided(confidence: Confidence, degrees: f64) -> f64 {
     (degrees * (1.0 - x) / x).sqrt()
 }
 
+/// The t with `P(T ≤ t) = confidence`, for a Student T with ν = `degrees` > 0 degrees of freedom.
+pub fn student_one_sided(confidence: Confidence, degrees: f64) -> f64 {
+    let inside = (2.0 * confidence.level() - 1.0).abs();
+    let t = Confidence::new(inside).map_or(0.0, |both| student_two_sided(both, degrees));
+    if confidence.level() < 0.5 { -t } else { t }
+}
+
 /// `P(|T| > t)` for a Student T with ν = `degrees` > 0 degrees of freedom and `t ≥ 0`.
 pub fn student_outside(t: f64, degrees: f64) -> f64 {
     let square = t * t;

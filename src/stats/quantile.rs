@@ -136,9 +136,10 @@ impl UpTo {
     }
 }
 
-/// The samples in ascending order.
+/// The finite samples in ascending order.
 pub fn sorted(samples: &[f64]) -> Vec<f64> {
-    let mut sorted = samples.to_vec();
+    let finite = samples.iter().copied().filter(|x| x.is_finite());
+    let mut sorted: Vec<f64> = finite.collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }

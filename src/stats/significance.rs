@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::cluster::ClusterRule;
-use super::columns::Run;
-use super::estimate::Confidence;
-use super::paired::PairedDifference;
+use super::cluster::Cluster;
+use super::estimate::{Confidence, Estimate};
+use super::mean::Sum;
 use super::probability;
+use super::spread::Spread;
 
 /// The exact sign test of two models, over clusters.
 ///
@@ -60,9 +60,9 @@ fn two_sided(a: u64, b: u64) -> f64 {
 /// The tokens on which each of two models has the reference's top token.
 ///
 /// McNemar's test compares the tokens on which just one of the models agrees. Its own formula needs
-/// independent tokens; here the difference of the two shares has the clustered interval and p-value
-/// of any paired difference (Obuchowski 1998, "On the comparison of correlated proportions for
-/// clustered data", Statistics in Medicine 17).
+/// independent tokens; here the difference of the two shares has Student's interval and p-value by
+/// cluster (Obuchowski 1998, "On the comparison of correlated proportions for clustered data",
+/// Statistics in Medicine 17).
 #[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct McNemar {
@@ -75,21 +75,38 @@ pub struct McNemar {
     /// Tokens on which neither does.
     pub n_neither: u64,
     /// The difference of the shares of tokens, a's less b's.
-    pub difference: PairedDifference,
+    pub difference: ShareDifference,
+}
+
+/// The difference of two models' shares of tokens.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ShareDifference {
+    /// The difference, with its interval by cluster.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The two-sided p-value of equal shares; `None` for fewer than two clusters.
+    pub p: Option<f64>,
 }
 
 impl McNemar {
-    /// Compares whether each token's top token agrees, under either model. The slices are as long
-    /// as each other; `None` without tokens.
+    /// Compares whether each token's top token agrees, under either model. Token i is in cluster
+    /// `clusters[i]`, and the slices are as long as each other; `None` without tokens.
     pub fn of(
-        tokens: &[Run],
+        clusters: &[Cluster],
         a: &[bool],
         b: &[bool],
         confidence: Confidence,
-        rule: ClusterRule,
     ) -> Option<Self> {
+        if clusters.is_empty() {
+            return None;
+        }
         let share = |is: &bool| f64::from(u8::from(*is));
         let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| share(a) - share(b)).collect();
+        let sum: Sum = differences.iter().copied().collect();
+        let value = sum.value() / differences.len() as f64;
+        let spread = Spread::of(clusters, differences.iter().map(|x| x - value));
+        let student = spread.student(value, confidence);
         let count = |which: (bool, bool)| {
             let pairs = a.iter().copied().zip(b.iter().copied());
             pairs.filter(|pair| *pair == which).count() as u64
@@ -99,28 +116,28 @@ impl McNemar {
             n_only_a: count((true, false)),
             n_only_b: count((false, true)),
             n_neither: count((false, false)),
-            difference: PairedDifference::of(tokens, &differences, confidence, rule)?,
+            difference: ShareDifference {
+                estimate: student.map_or(Estimate::point(value), |(estimate, _)| estimate),
+                p: student.map(|(_, p)| p),
+            },
         })
     }
 }
 
-/// p-values adjusted for a family of `n_tests` tests that these are some of, in the given order. Of
-/// all of the family that are rejected because theirs is below α, none is a true hypothesis with a
-/// probability of at least 1 − α, however the tests depend on each other, and whatever chose which
-/// of them are given.
+/// p-values adjusted for their number, in the given order. Of all tests that are rejected because
+/// theirs is below α, none is of a true hypothesis with a probability of at least 1 − α, however the
+/// tests depend on each other.
 ///
-/// The smallest value is multiplied by `n_tests`, the next by one less, and so on; none is below a
-/// smaller one's, and none above 1 (Holm 1979, "A simple sequentially rejective multiple test
-/// procedure", Scandinavian Journal of Statistics 6). Tests that are not given could only make the
-/// factors smaller.
-pub fn holm(p: &[f64], n_tests: usize) -> Vec<f64> {
-    debug_assert!(p.len() <= n_tests);
+/// The smallest value is multiplied by their number, the next by one less, and so on; none is below
+/// a smaller one's, and none above 1 (Holm 1979, "A simple sequentially rejective multiple test
+/// procedure", Scandinavian Journal of Statistics 6).
+pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut rising: Vec<usize> = (0..p.len()).collect();
     rising.sort_by(|&i, &j| p[i].total_cmp(&p[j]));
     let mut adjusted = vec![0.0; p.len()];
     let mut at_least = 0.0_f64;
     for (rank, i) in rising.into_iter().enumerate() {
-        at_least = at_least.max(p[i] * (n_tests - rank) as f64).min(1.0);
+        at_least = at_least.max(p[i] * (p.len() - rank) as f64).min(1.0);
         adjusted[i] = at_least;
     }
     adjusted
@@ -165,19 +182,12 @@ mod tests {
         /// By hand: 0.01 · 4, 0.02 · 3, 0.03 · 2 (not below the one before), 0.9 · 1.
         #[test]
         fn adjusts_each_by_how_many_are_left() {
-            let got = holm(&[0.9, 0.01, 0.03, 0.02], 4);
+            let got = holm(&[0.9, 0.01, 0.03, 0.02]);
             let expected = [0.9, 0.04, 0.06, 0.06];
             assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15));
-            assert_eq!(holm(&[], 0), Vec::<f64>::new());
-            assert_eq!(holm(&[0.7], 1), [0.7]);
-            assert_eq!(holm(&[0.6, 1.0, 0.7], 3), [1.0; 3]);
-        }
-        /// By hand: 0.001 · 10, 0.002 · 9.
-        #[test]
-        fn tests_that_are_not_given_count() {
-            let got = holm(&[0.001, 0.002], 10);
-            let expected = [0.01, 0.018];
-            assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-15));
+            assert_eq!(holm(&[]), Vec::<f64>::new());
+            assert_eq!(holm(&[0.7]), [0.7]);
+            assert_eq!(holm(&[0.6, 1.0, 0.7]), [1.0; 3]);
         }
     }
 }

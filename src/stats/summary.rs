@@ -1,5 +1,7 @@
 //! The statistics of one evaluation, from its per-token records alone.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::breakdown::Breakdown;
@@ -13,6 +15,7 @@ use super::estimate::{Confidence, Estimate};
 use super::mean::MeanMax;
 use super::perplexity::Perplexity;
 use super::proportion::Share;
+use super::quantile;
 use super::token::ExcludedToken;
 
 /// The quantiles of the divergences: the upper tail is where quantizations differ.
@@ -41,7 +44,7 @@ pub struct Summary {
     pub kld: Option<Distribution>,
     /// The mean of the groups' mean KLDs, with its clustered interval: each group counts the same,
     /// however many tokens it has. Absent with fewer than two groups; without ends where a group has
-    /// only one cluster.
+    /// fewer than five clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kld_macro: Option<Estimate>,
     /// KL(q‖p), in nats.
@@ -84,7 +87,7 @@ impl Summary {
     }
 }
 
-/// All that the records of an evaluation give.
+/// All that the records of an evaluation give, with its own clusters.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     pub summary: Summary,
@@ -106,15 +109,69 @@ impl Statistics {
         confidence: Confidence,
         rule: ClusterRule,
     ) -> Self {
-        let windows = Windows::of(&columns.counted, &columns.kld);
+        let tokens = Tokens::of(columns);
+        let clusters = Clusters::of(&tokens.windows, rule);
+        let (summary, breakdown) = tokens.summarise(&clusters, group_names, confidence);
+        Self {
+            summary,
+            breakdown,
+            ccdf: tokens.ccdf(),
+            by_window: tokens.by_window(),
+        }
+    }
+}
+
+/// The tokens of an evaluation, ready to be summarised with any clusters.
+pub struct Tokens<'c> {
+    columns: &'c Columns,
+    /// The windows of all tokens.
+    pub windows: Windows,
+    /// The finite divergences of the counted tokens, which ascend.
+    klds: Vec<f64>,
+    reverse_klds: Vec<f64>,
+}
+
+impl<'c> Tokens<'c> {
+    /// Sorts the numbers of tokens.
+    pub fn of(columns: &'c Columns) -> Self {
+        let mut windows = Windows::of(&columns.counted, &columns.kld);
+        windows.add_empty(&columns.runs);
+        Self {
+            columns,
+            windows,
+            klds: quantile::sorted(&columns.kld),
+            reverse_klds: quantile::sorted(&columns.reverse_kld),
+        }
+    }
+
+    /// The share of counted tokens (y) with at least a KLD in nats (x).
+    pub fn ccdf(&self) -> Vec<Point> {
+        curves::ccdf(&self.klds, self.columns.kld.len())
+    }
+
+    /// The mean KLD in nats (y) along the text, by the number of the window (x).
+    pub fn by_window(&self) -> Vec<Point> {
+        curves::by_window(&self.windows)
+    }
+
+    /// Estimates everything with intervals by these clusters of all windows. `group_names[i]` is
+    /// group `i`'s; empty without groups.
+    pub fn summarise(
+        &self,
+        clusters: &Clusters,
+        group_names: &[String],
+        confidence: Confidence,
+    ) -> (Summary, Breakdown) {
+        let columns = self.columns;
+        let windows: BTreeSet<u32> = columns.counted.iter().map(|run| run.window).collect();
         let n_windows = windows.len() as u64;
-        let of_windows = Clusters::of(&windows, rule);
-        let clusters = of_windows.of_tokens(&columns.counted);
-        let divergence = |of: &[f64]| {
-            Distribution::of(columns, &clusters, of, &QUANTILES, n_windows, confidence)
+        let of_tokens = clusters.of_tokens(&columns.counted);
+        let divergence = |of: &[f64], sorted: &[f64]| {
+            Distribution::of(
+                columns, &of_tokens, of, sorted, &QUANTILES, n_windows, confidence,
+            )
         };
-        let (kld, sorted) = divergence(&columns.kld).unzip();
-        let with_next = clusters.iter().zip(columns.with(Columns::KNOWN));
+        let with_next = of_tokens.iter().zip(columns.with(Columns::KNOWN));
         let with_next: Vec<Cluster> = with_next
             .filter_map(|(cluster, is_known)| is_known.then_some(*cluster))
             .collect();
@@ -125,11 +182,11 @@ impl Statistics {
             n_excluded: columns.not_counted.len() as u64,
             n_windows,
             confidence,
-            clusters: of_windows.clustering,
-            kld,
-            kld_macro: macro_mean(&clusters, &columns.kld, confidence),
-            reverse_kld: divergence(&columns.reverse_kld).map(|(of, _)| of),
-            agreement: Agreement::of(columns, &clusters, confidence),
+            clusters: clusters.clustering,
+            kld: divergence(&columns.kld, &self.klds),
+            kld_macro: macro_mean(&of_tokens, &columns.kld, confidence),
+            reverse_kld: divergence(&columns.reverse_kld, &self.reverse_klds),
+            agreement: Agreement::of(columns, &of_tokens, confidence),
             perplexity: perplexity.map(|perplexity| Perplexity {
                 n_infinite: columns.n_nll_infinite,
                 n_unknown: columns.n_nll_unknown,
@@ -139,12 +196,8 @@ impl Statistics {
             unknown_p: columns.unknown_p.value().filter(|p| p.max > 0.0),
             excluded: columns.excluded.clone(),
         };
-        Self {
-            breakdown: Breakdown::of(columns, &clusters, group_names, confidence),
-            ccdf: curves::ccdf(&sorted.unwrap_or_default(), columns.kld.len()),
-            by_window: curves::by_window(&windows),
-            summary,
-        }
+        let breakdown = Breakdown::of(columns, &of_tokens, group_names, confidence);
+        (summary, breakdown)
     }
 }
 

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use kl_formats::TokenRecord;
 use serde::Serialize;
 
-use super::cluster::{
-    Cluster, ClusterKind, ClusterRule, Clusters, MIN_CLUSTERS, MIN_WINDOWS_IN_BLOCKS, Windows,
-};
+use super::cluster::{Cluster, ClusterRule, Clusters, Windows};
 use super::clustered_mean::ClusteredMean;
 use super::columns::Run;
-use super::distribution::windows_for;
+use super::distribution::{MIN_WINDOWS_TO_PLAN, windows_for};
 use super::estimate::{Confidence, finite};
 use super::mean::{Powers, Sum};
 use super::spread::Spread;
@@ -84,15 +82,15 @@ impl Until {
             klds: KldSoFar::default(),
             windows: Windows::default(),
             n_windows: 0,
-            next_look: MIN_CLUSTERS,
+            next_look: MIN_WINDOWS_TO_PLAN as usize,
             is_reached: false,
         }
     }
 
     /// Adds the records of the next window. Returns whether that is enough.
     ///
-    /// The interval takes a pass over all windows so far. So it is computed each time that they are
-    /// a hundredth more: after every window of the first two hundred.
+    /// The interval takes a pass over all windows so far. So it is computed from
+    /// [`MIN_WINDOWS_TO_PLAN`] on, and each time that they are a hundredth more.
     pub fn push(&mut self, window: &[TokenRecord]) -> bool {
         self.klds.push(window);
         let counted = || window.iter().filter(|record| is_counted(record));
@@ -112,12 +110,9 @@ impl Until {
     /// Half the width of the interval that [`ClusteredMean`] has for the tokens so far, over their
     /// mean. The time is about proportional to the number of windows.
     ///
-    /// `None` for fewer than [`MIN_CLUSTERS`] clusters, and for a mean of 0.
+    /// `None` for fewer than two clusters, and for a mean of 0.
     fn relative_half_width(&self) -> Option<f64> {
         let clusters = Clusters::of(&self.windows, self.clusters);
-        if clusters.clustering.n < MIN_CLUSTERS as u64 {
-            return None;
-        }
         let mean = self.klds.mean()?;
         let mut by_cluster = BTreeMap::<Cluster, Powers>::new();
         for (window, sums) in self.windows.sums() {
@@ -148,13 +143,9 @@ impl Until {
     /// number is known.
     pub fn info(&self, summary: &Summary, of: Option<u64>) -> UntilInfo {
         let mean = summary.kld.as_ref().map(|kld| &kld.mean);
-        let windows_needed = mean.filter(|_| !self.is_reached).and_then(|mean| {
-            let least = match summary.clusters.kind {
-                ClusterKind::Window => MIN_CLUSTERS,
-                ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
-            };
-            Some(windows_for(self.target, mean, summary.n_windows)?.max(least as u64))
-        });
+        let windows_needed = mean.filter(|_| !self.is_reached);
+        let windows_needed =
+            windows_needed.and_then(|mean| windows_for(self.target, mean, summary.n_windows));
         UntilInfo {
             target: self.target,
             reached: self.is_reached,
@@ -194,20 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn few_clusters_have_no_width() {
+    fn looks_from_100_windows_on() {
         let one = records()[0];
-        let watch = || Until::new(0.0, Confidence::default(), ClusterRule::Window);
+        let watch = || Until::new(1.0, Confidence::default(), ClusterRule::Window);
         let (mut running, mut same) = (watch(), watch());
-        let width = Until::relative_half_width;
-        assert_eq!(width(&running), None);
-        for window in 0..MIN_CLUSTERS as u32 {
-            assert_eq!(width(&running), None);
+        for window in 0..100 {
+            assert!(!running.is_reached());
             let record = |kld| TokenRecord { window, kld, ..one };
             running.push(&[record(1.0 + f64::from(window % 3)), record(2.0)]);
             same.push(&[record(0.0)]);
         }
-        assert!(width(&running).is_some());
-        assert_eq!(width(&same), None);
+        assert!(running.is_reached() && !same.is_reached());
     }
 
     #[test]

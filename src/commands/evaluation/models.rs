@@ -75,7 +75,7 @@ pub fn evaluate_each(
                 let model = evaluated.report;
                 let is_interrupted = model.interrupted.is_some();
                 if several && !is_interrupted {
-                    comparer.push(index, evaluated.row, watch);
+                    comparer.push(index, evaluated.row);
                 }
                 evaluated_models.push((index, model.label.clone()));
                 let written = model.sidecar.clone().filter(|_| evaluated.wrote);
@@ -135,7 +135,7 @@ fn fail(watch: &Watch<'_>, report: &mut Report, path: &Path, error: &Error, seve
 /// tokens, there are no paired differences, and the table states why.
 fn compare(
     settings: &ResultSettings,
-    mut comparer: Comparer,
+    comparer: Comparer,
     models: &[ModelReport],
     watch: &Watch<'_>,
 ) -> Comparison {

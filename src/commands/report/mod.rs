@@ -1,13 +1,12 @@
 //! Compares the evaluations that sidecars hold, without a model and without the reference.
 
 mod comparable;
-mod differences;
 mod files;
 mod pair;
 mod ranking;
 mod row;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -17,13 +16,12 @@ use super::observer::one_line;
 use super::observer::{Observer, Watch};
 use super::parts::{StoredEvaluation, stored_evaluations};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, InDepth,
-    NotCompared, PairKind,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, InDepth, NotCompared, PairKind,
+    RatioToBest,
 };
 use crate::report::{Versions, Warning, doubts_of_models};
-use crate::stats::{ClusterRule, Confidence};
+use crate::stats::{ClusterRule, Clusters, Confidence, Paired};
 use comparable::not_comparable;
-use differences::{N_AT_ONCE, Paired};
 pub use files::is_listed;
 pub use row::Row;
 
@@ -88,18 +86,16 @@ pub fn report(
     })
 }
 
-/// Rows and their differences, which are kept as rows are added.
+/// Rows that are read at once: all numbers of each are in memory.
+const N_AT_ONCE: usize = 2;
+
+/// Evaluations, each measured as a row, that can be compared.
 #[derive(Default)]
 pub struct Comparer {
     confidence: Confidence,
     rule: ClusterRule,
     /// The rows, by the indices of their models.
     rows: BTreeMap<usize, Row>,
-    /// The index of the row that was added last.
-    last: Option<usize>,
-    /// The differences that are known, by the indices of their rows; `None` where the rows have no
-    /// token in common that both count.
-    differences: HashMap<(usize, usize), Option<Paired>>,
 }
 
 impl Comparer {
@@ -115,19 +111,16 @@ impl Comparer {
     /// Measures evaluations, each as a row. Returns those that cannot be read. `on_records` gets the
     /// number of records of each, once it is done.
     ///
-    /// The largest model is measured first: it is mostly the best, with which all are compared, so
-    /// that hardly a row is read again for its differences.
-    ///
     /// # Errors
     /// If the observer asks to stop.
     pub fn add(
         &mut self,
-        stored: Vec<StoredEvaluation>,
+        mut stored: Vec<StoredEvaluation>,
         watch: &Watch<'_>,
         on_records: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<NotCompared>> {
         let (confidence, rule) = (self.confidence, self.rule);
-        let measure = |(index, stored): (usize, StoredEvaluation)| {
+        let measure = |stored: StoredEvaluation| {
             let path = stored.paths.first().cloned().unwrap_or_default();
             let n_records = usize::try_from(stored.n_records).unwrap_or(0);
             let measured = match watch.check() {
@@ -135,87 +128,47 @@ impl Comparer {
                 Err(error) => Err(error.into()),
             };
             on_records(n_records);
-            let measured = measured.map_err(|error| NotCompared::new(&path, one_line(&error)));
-            (index, measured)
+            measured.map_err(|error| NotCompared::new(&path, one_line(&error)))
         };
-        let mut unreadable = BTreeMap::new();
-        let mut waiting: Vec<(usize, StoredEvaluation)> = stored.into_iter().enumerate().collect();
-        let model_bytes = |stored: &StoredEvaluation| stored.header.model.as_ref()?.shown_bytes();
-        waiting.sort_by_key(|(_, stored)| model_bytes(stored).unwrap_or(0));
-        while !waiting.is_empty() {
-            let batch = waiting.split_off(waiting.len().saturating_sub(N_AT_ONCE));
-            let measured: Vec<_> = batch.into_par_iter().rev().map(measure).collect();
-            for (index, measured) in measured {
+        let mut unreadable = Vec::new();
+        let mut index = 0;
+        while !stored.is_empty() {
+            let rest = stored.split_off(stored.len().min(N_AT_ONCE));
+            let measured: Vec<_> = stored.into_par_iter().map(measure).collect();
+            stored = rest;
+            for measured in measured {
                 match measured {
-                    Ok(row) => self.push(index, row, watch),
-                    Err(why) => {
-                        unreadable.insert(index, why);
-                    }
+                    Ok(row) => self.push(index, row),
+                    Err(why) => unreadable.push(why),
                 }
+                index += 1;
             }
             watch.check()?;
         }
-        Ok(unreadable.into_values().collect())
+        Ok(unreadable)
     }
 
-    /// Adds the row of the model with this index among all, and compares it with the one before it
-    /// and with the best so far: the KLDs of these stay in memory.
-    pub fn push(&mut self, index: usize, mut row: Row, watch: &Watch<'_>) {
+    /// Adds the row of the model with this index among all.
+    pub fn push(&mut self, index: usize, mut row: Row) {
         row.model.index = index;
-        let tokens = row.tokens;
         self.rows.insert(index, row);
-        let last = self.last.replace(index).unwrap_or(index);
-        let models = self.rows.values().map(|row| &row.model);
-        let candidates = models.filter(|model| model.is_candidate());
-        let best = candidates.min_by(|a, b| ranking::by_mean_kld(a, b));
-        let best = best.map_or(index, |best| best.index);
-        let tokens_of = |index| self.rows.get(&index).map(|row| row.tokens);
-        let mut pairs = vec![(index, last), (index, best)];
-        pairs.retain(|&(_, other)| tokens_of(other) == Some(tokens));
-        // What is not compared now, as after an interrupt, is where all are.
-        let _ = self.compare_pairs(&pairs, best, watch);
-        self.forget_klds_except(&[best, index]);
     }
 
-    /// Compares all rows so far.
+    /// Compares all rows.
     ///
     /// # Errors
-    /// If a row can no longer be read, or the observer asks to stop.
-    pub fn compare(&mut self, watch: &Watch<'_>) -> Result<Comparison> {
+    /// If the observer asks to stop.
+    pub fn compare(&self, watch: &Watch<'_>) -> Result<Comparison> {
         let others = not_comparable(&self.rows);
-        let mut comparison = self.table(|index| !others.contains_key(index));
-        let best = comparison.best().map(|best| best.index);
-        let pairs = pairs(&comparison.models, best);
-        if let Some(best) = best {
-            let wanted: Vec<(usize, usize)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
-            self.compare_pairs(&wanted, best, watch)?;
-            let models = comparison.models.iter_mut();
-            for model in models.filter(|model| model.is_candidate()) {
-                model.indistinguishable_from_best = best == model.index;
-                let paired = self.difference(model.index, best);
-                model.difference_to_best = paired.map(|paired| DifferenceToBest {
-                    difference: paired.difference,
-                    p_holm: None,
-                });
-            }
+        let rows = self.rows.iter();
+        let alike = rows.filter(|(index, _)| !others.contains_key(index));
+        let alike: Vec<&Row> = alike.map(|(_, row)| row).collect();
+        let clusters = self.clusters(&alike);
+        let mut comparison = self.table(&alike, clusters.as_ref());
+        if let Some(clusters) = &clusters {
+            self.compare_pairs(&mut comparison, clusters, watch)?;
         }
         ranking::mark_indistinguishable(&mut comparison.models, self.confidence);
-        let label = |index| {
-            let mut models = comparison.models.iter();
-            let model = models.find(|model| model.index == index);
-            model.map(|model| model.label.clone())
-        };
-        let pairs = pairs.into_iter().filter_map(|(kind, a, b)| {
-            let paired = self.difference(a, b)?;
-            Some(ComparedPair {
-                kind,
-                a: label(a)?,
-                b: label(b)?,
-                difference: paired.difference,
-                share_a_nearer: paired.share_nearer,
-            })
-        });
-        comparison.pairs = pairs.collect();
         let not_compared = others.into_iter().filter_map(|(index, why)| {
             let sidecar = self.rows.get(&index)?.model.sidecar.clone();
             Some(NotCompared { sidecar, why })
@@ -224,9 +177,81 @@ impl Comparer {
         Ok(comparison)
     }
 
-    /// The rows beside each other, without paired differences, and why there are none.
+    /// The clusters of rows over the same tokens: chosen once, by what the ranked ones have in
+    /// common. `None` without rows.
+    fn clusters(&self, rows: &[&Row]) -> Option<Clusters> {
+        let mut models: Vec<ComparedModel> = rows.iter().map(|row| row.model.clone()).collect();
+        ranking::mark_incomplete(&mut models);
+        let is_ranked = models.iter().map(ComparedModel::is_candidate);
+        let ranked = rows.iter().zip(is_ranked).filter(|(_, is)| *is);
+        let ranked: Vec<f64> = ranked
+            .filter_map(|(row, _)| row.windows.autocorrelation())
+            .collect();
+        let mean = ranked.iter().sum::<f64>() / ranked.len() as f64;
+        let windows = &rows.first()?.windows;
+        Some(Clusters::chosen_by(
+            windows,
+            self.rule,
+            (!ranked.is_empty()).then_some(mean),
+        ))
+    }
+
+    /// Compares the models of a table on the same tokens, two at a time.
+    fn compare_pairs(
+        &self,
+        comparison: &mut Comparison,
+        clusters: &Clusters,
+        watch: &Watch<'_>,
+    ) -> Result<()> {
+        let best = comparison.best().map(|best| best.index);
+        let pairs = pairs(&comparison.models, best);
+        let compared = pairs.into_par_iter().map(|(kind, a, b)| {
+            watch.check()?;
+            let rows = self.rows.get(&a).zip(self.rows.get(&b));
+            let paired = rows.and_then(|(a, b)| {
+                Paired::of(&a.runs, &a.klds, &b.klds, clusters, self.confidence)
+            });
+            Ok((kind, a, b, paired))
+        });
+        let compared: Vec<(PairKind, usize, usize, Option<Paired>)> =
+            compared.collect::<Result<_>>()?;
+        for model in &mut comparison.models {
+            let is_its = |(kind, a, ..): &&(PairKind, usize, usize, _)| {
+                *kind == PairKind::Best && *a == model.index
+            };
+            model.indistinguishable_from_best = best == Some(model.index);
+            let to_best = compared.iter().find(is_its);
+            if let Some(paired) = to_best.and_then(|(.., paired)| paired.as_ref()) {
+                let p_holm = None;
+                let ratio = paired.ratio;
+                model.ratio_to_best = ratio.map(|ratio| RatioToBest { ratio, p_holm });
+                model.difference_to_best = Some(paired.difference);
+            }
+        }
+        let label = |index| {
+            let mut models = comparison.models.iter();
+            let model = models.find(|model| model.index == index);
+            model.map(|model| model.label.clone())
+        };
+        let pairs = compared.into_iter().filter_map(|(kind, a, b, paired)| {
+            let paired = paired?;
+            Some(ComparedPair {
+                kind,
+                a: label(a)?,
+                b: label(b)?,
+                n_tokens: paired.n_tokens,
+                ratio: paired.ratio,
+                difference: paired.difference,
+                share_a_nearer: paired.share_a_nearer,
+            })
+        });
+        comparison.pairs = pairs.collect();
+        Ok(())
+    }
+
+    /// The rows beside each other, which are not compared, and why not.
     pub fn without_pairs(&self, why: &'static str) -> Comparison {
-        let mut table = self.table(|_| true);
+        let mut table = self.table(&self.rows.values().collect::<Vec<_>>(), None);
         table.warnings.push(Warning::Unpaired(why));
         table
     }
@@ -236,21 +261,24 @@ impl Comparer {
         self.rows.len()
     }
 
-    /// The models with these indices by ascending mean KLD, with labels that differ, and the
-    /// reference of all.
-    fn table(&self, is_wanted: impl Fn(&usize) -> bool) -> Comparison {
-        let rows = self.rows.iter().filter(|(index, _)| is_wanted(index));
-        let mut models: Vec<ComparedModel> = rows.map(|(_, row)| row.model.clone()).collect();
+    /// The models of rows by ascending mean KLD, with labels that differ, and the reference of all;
+    /// with the intervals by these clusters, or by each row's own.
+    fn table(&self, rows: &[&Row], clusters: Option<&Clusters>) -> Comparison {
+        let models = rows.iter().map(|row| match clusters {
+            Some(clusters) => row.by(clusters),
+            None => row.model.clone(),
+        });
+        let mut models: Vec<ComparedModel> = models.collect();
         ranking::mark_incomplete(&mut models);
         models.sort_by(ranking::by_mean_kld);
         ranking::make_distinct(&mut models);
         ranking::mark_pareto_front(&mut models);
-        let first = models.first().and_then(|model| self.rows.get(&model.index));
-        let reference = first.map(|row| ComparedReference::of(row.header()));
+        let reference = rows.first().map(|row| ComparedReference::of(row.header()));
         let reference = reference.unwrap_or_default();
         Comparison {
             versions: Versions::default(),
             confidence: self.confidence,
+            clusters: clusters.map(|clusters| clusters.clustering),
             pairs: Vec::new(),
             not_compared: Vec::new(),
             warnings: doubts_of_models(&models, reference.prompts),
@@ -274,9 +302,5 @@ fn pairs(models: &[ComparedModel], best: Option<usize>) -> Vec<(PairKind, usize,
     });
     let to_next = by_size.iter().zip(by_size.iter().skip(1));
     let to_next = to_next.map(|(smaller, larger)| (PairKind::Size, smaller.index, larger.index));
-    let mut pairs: Vec<_> = to_best.chain(to_next).collect();
-    // Rows are read in the order of their sizes.
-    let rank = |index: usize| by_size.iter().position(|model| model.index == index);
-    pairs.sort_by_key(|(_, a, _)| rank(*a));
-    pairs
+    to_best.chain(to_next).collect()
 }

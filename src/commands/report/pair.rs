@@ -31,9 +31,11 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
         );
     };
     let ((a, texts), (b, texts_b)) = (first.read_all()?, second.read_all()?);
-    let (confidence, rule) = (comparer.confidence, comparer.rule);
-    let paired = PairedComparison::of(&a, &b, confidence, rule, N_TOP)
-        .context("no token has a finite KLD under both models")?;
+    let clusters = comparer.clusters(&rows);
+    let paired = clusters
+        .as_ref()
+        .and_then(|clusters| PairedComparison::of(&a, &b, clusters, comparer.confidence, N_TOP));
+    let paired = paired.context("no token has a finite KLD under both models")?;
     let describe = |token: PairedToken| {
         let one = |texts: &TokenTexts, id| texts.get(id).is_some().then(|| texts.text(&[id]));
         let at = token.location;
@@ -55,6 +57,7 @@ pub fn in_depth(comparer: &Comparer, comparison: Comparison) -> Result<InDepth> 
         paired,
         versions: comparison.versions,
         reference: comparison.reference,
+        clusters: comparison.clusters,
         confidence: comparison.confidence,
         warnings: comparison.warnings,
     })

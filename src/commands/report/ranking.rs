@@ -45,22 +45,25 @@ fn point(model: &ComparedModel) -> Option<(u64, f64)> {
     Some((size, model.mean_kld()?.value))
 }
 
-/// Corrects the p-values of all differences to the best, and marks the models that cannot be told
-/// from it. A difference without a p-value, as from one window, tells nothing.
+/// Adjusts the p-values of all ratios to the best for their number, and marks the models that cannot
+/// be told from it. A ratio without a p-value, as from one window, tells nothing.
 ///
-/// The correction is Holm's, for the comparisons of every two of the models: the best is the best by
-/// the same data, so any two of them could have been compared.
+/// The best of these data need not be the one that is really nearest. That one is marked in at least
+/// the share `confidence` of texts (docs/INTERVALS.md).
 pub fn mark_indistinguishable(models: &mut [ComparedModel], confidence: Confidence) {
-    let p_of = |model: &ComparedModel| model.difference_to_best.as_ref()?.difference.p;
+    let p_of = |model: &ComparedModel| model.ratio_to_best.as_ref()?.ratio.p;
     let p: Vec<f64> = models.iter().filter_map(p_of).collect();
-    let mut corrected = holm(&p, p.len() * (p.len() + 1) / 2).into_iter();
-    for model in models.iter_mut() {
+    let mut adjusted = holm(&p).into_iter();
+    for model in models
+        .iter_mut()
+        .filter(|model| model.difference_to_best.is_some())
+    {
         let has_p = p_of(model).is_some();
-        if let Some(difference) = &mut model.difference_to_best {
-            difference.p_holm = has_p.then(|| corrected.next()).flatten();
-            let is_told = |p: f64| p < confidence.outside();
-            model.indistinguishable_from_best = !difference.p_holm.is_some_and(is_told);
+        let p_holm = has_p.then(|| adjusted.next()).flatten();
+        if let Some(to_best) = &mut model.ratio_to_best {
+            to_best.p_holm = p_holm;
         }
+        model.indistinguishable_from_best = !p_holm.is_some_and(|p| p < confidence.outside());
     }
 }
 
@@ -140,14 +143,14 @@ mod tests {
         let p = [None, None, Some(0.03), Some(0.02), Some(0.001), None];
         for (model, p) in models.iter_mut().zip(p) {
             model.indistinguishable_from_best = false;
-            if let Some(difference) = &mut model.difference_to_best {
-                difference.difference.p = p;
+            if let Some(to_best) = &mut model.ratio_to_best {
+                to_best.ratio.p = p;
             }
         }
         mark_indistinguishable(&mut models, Confidence::default());
-        let holm = |i: usize| models[i].difference_to_best.unwrap().p_holm;
-        // Four models are compared in six ways: by hand, 0.001 · 6, 0.02 · 5, 0.03 · 4.
-        let expected = [0.12, 0.1, 0.006];
+        let holm = |i: usize| models[i].ratio_to_best.unwrap().p_holm;
+        // By hand: 0.001 · 3, 0.02 · 2, 0.03 (not below the one before).
+        let expected = [0.04, 0.04, 0.003];
         for (i, expected) in (2..5).zip(expected) {
             assert!((holm(i).unwrap() - expected).abs() < 1e-15);
         }
@@ -157,7 +160,7 @@ mod tests {
             .map(|model| model.indistinguishable_from_best)
             .collect();
         // The last has no p-value: one window, say.
-        assert_eq!(marked, [false, false, true, true, false, true]);
+        assert_eq!(marked, [false, false, false, false, false, true]);
     }
     #[test]
     fn a_mean_without_the_worst_tokens_has_no_rank() {

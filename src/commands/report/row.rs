@@ -2,14 +2,17 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kl_formats::{BackendIdentity, SidecarHeader, TokenRecord, TokenTexts};
 
 use crate::commands::parts::StoredEvaluation;
 use crate::report::comparison::ComparedModel;
 use crate::report::{ModelInfo, ModelResult};
 use crate::report::{WorstText, WorstToken};
-use crate::stats::{ClusterRule, Columns, Confidence, MostDivergent, Run, Statistics, Until};
+use crate::stats::{
+    Breakdown, ClusterRule, Clusters, Columns, Confidence, MostDivergent, Run, Summary, Tokens,
+    Until, Windows,
+};
 
 /// The KV cache's type unless the user chooses another.
 const DEFAULT_KV_TYPE: &str = "f16";
@@ -23,9 +26,13 @@ pub struct Row {
     pub tokens: TokenSet,
     /// The windows of its tokens.
     pub runs: Vec<Run>,
+    /// The sums of its windows.
+    pub windows: Windows,
+    /// The KLD of each token, as [`Columns::into_klds`].
+    pub klds: Vec<f64>,
     stored: StoredEvaluation,
-    /// The KLD of each token, as [`Columns::into_klds`], while they are in memory.
-    pub klds: Option<Vec<f64>>,
+    /// The numbers by the clusters that the row has not chosen itself, but a comparison may choose.
+    by_others: Option<(Summary, Breakdown)>,
 }
 
 /// The tokens that an evaluation covers, to be compared with another's.
@@ -69,7 +76,12 @@ impl Row {
             }
             Ok(())
         })?;
-        let statistics = Statistics::of(&columns, &header.groups, confidence, rule);
+        let counted = Tokens::of(&columns);
+        let own = Clusters::of(&counted.windows, rule);
+        let summarise =
+            |clusters: &Clusters| counted.summarise(clusters, &header.groups, confidence);
+        let (summary, breakdown) = summarise(&own);
+        let by_others = own.others(&counted.windows).as_ref().map(summarise);
         let path = Path::new(header.model_path.as_deref().unwrap_or_default());
         let model = ModelInfo::new(path, &header.model.clone().unwrap_or_default());
         let label = header.label.as_deref();
@@ -82,58 +94,49 @@ impl Row {
                 is_reference_model: is_reference_model(header),
                 is_noise_floor: is_reference_model(header) && has_its_kv_types(header),
                 n_vocab_compared: header.n_vocab_compared,
-                until: until.map(|until| until.info(&statistics.summary, None)),
-                summary: statistics.summary,
-                breakdown: statistics.breakdown,
+                until: until.map(|until| until.info(&summary, None)),
+                summary,
+                breakdown,
             },
             index: 0,
             sidecar: paths.first().cloned().unwrap_or_default(),
             parts: if paths.len() > 1 { paths } else { Vec::new() },
             set_up: header.backend.clone().unwrap_or_default(),
             is_incomplete: false,
+            ratio_to_best: None,
             difference_to_best: None,
             indistinguishable_from_best: false,
             pareto: false,
-            ccdf: statistics.ccdf,
-            by_window: statistics.by_window,
+            ccdf: counted.ccdf(),
+            by_window: counted.by_window(),
             top: worst_of(worst, &texts),
         };
         Ok(Self {
             model,
             tokens,
             runs: columns.runs.clone(),
+            windows: counted.windows,
+            klds: columns.into_klds(),
             stored,
-            klds: Some(columns.into_klds()),
+            by_others,
         })
+    }
+
+    /// The model with its intervals by the clusters of a comparison.
+    pub fn by(&self, clusters: &Clusters) -> ComparedModel {
+        let mut model = self.model.clone();
+        if let Some((summary, breakdown)) = &self.by_others
+            && clusters.clustering.kind != model.summary.clusters.kind
+        {
+            model.summary = summary.clone();
+            model.breakdown = breakdown.clone();
+        }
+        model
     }
 
     /// Returns what the evaluation's files record of it.
     pub fn header(&self) -> &SidecarHeader {
         &self.stored.header
-    }
-
-    /// Reads the KLD of each token again.
-    ///
-    /// # Errors
-    /// If a file can no longer be read, or has become another.
-    pub fn read_klds(&mut self) -> Result<()> {
-        let mut columns = Columns::with_capacity(usize::try_from(self.tokens.n)?);
-        let mut tokens = TokenSet::default();
-        self.stored.read(|window| {
-            for record in window {
-                columns.push(record);
-                tokens.push(record);
-            }
-            Ok(())
-        })?;
-        if tokens != self.tokens {
-            bail!(
-                "{}: was replaced while it was read: run again",
-                self.model.sidecar
-            );
-        }
-        self.klds = Some(columns.into_klds());
-        Ok(())
     }
 
     /// Reads all records again, and the texts of their tokens.

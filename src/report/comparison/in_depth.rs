@@ -3,15 +3,18 @@
 use serde::Serialize;
 
 use super::names::Names;
-use super::text::{clusters, p_value, signed};
+use super::text::{clusters as clusters_text, p_value, signed};
 use super::{ComparedModel, ComparedReference};
 use crate::report::layout::{Sheet, columns, hanging, laid_out, wrapped};
-use crate::report::number::{count, ends, percent, printable, short_kld, short_percent};
+use crate::report::number::{
+    count, ends, or_undefined, percent, printable, ratio, short_kld, short_percent,
+};
 use crate::report::result::{ModelInfo, Versions, WorstText};
 use crate::report::warning::Warning;
-use crate::stats::{Confidence, PairedComparison, PairedDifference, PairedToken};
+use crate::stats::{Clustering, Confidence, Estimate, PairedComparison, PairedToken};
 
-/// Two evaluations against one reference, compared token by token. Differences are a's less b's.
+/// Two evaluations against one reference, compared token by token. Ratios are a's over b's, and
+/// differences a's less b's.
 #[derive(Serialize, Debug, Clone)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InDepth {
@@ -22,6 +25,8 @@ pub struct InDepth {
     pub reference: ComparedReference,
     /// The level of every interval.
     pub confidence: Confidence,
+    /// The clusters of every interval.
+    pub clusters: Option<Clustering>,
     /// The first model.
     pub a: InDepthModel,
     /// The second model.
@@ -102,8 +107,10 @@ impl InDepth {
         if self.paired.n_left_out > 0 {
             out.line("left out", &count(self.paired.n_left_out));
         }
-        let clusters = clusters(&self.paired.difference.clusters, out.unit);
-        out.line("intervals", &format!("at {level} %, {clusters}"));
+        if let Some(clusters) = &self.clusters {
+            let by = clusters_text(clusters, out.unit);
+            out.line("intervals", &format!("at {level} %, {by}"));
+        }
         if !names.prefix.is_empty() {
             out.line("models", &format!("{}…", names.prefix));
         }
@@ -112,12 +119,16 @@ impl InDepth {
             let mean = model.mean_kld.map(short_kld);
             out.line(name, &mean.unwrap_or_default());
         }
-        out.line("difference", &difference(&self.paired.difference, signed));
+        if let Some(of) = &self.paired.ratio {
+            let ends = ends(of.lo, of.hi, ratio);
+            let p = of.p.map(|p| format!("  p {}", p_value(p)));
+            let p = p.unwrap_or_default();
+            out.line("ratio", &format!("{} {ends}{p}", ratio(of.value)));
+        }
+        out.line("difference", &estimate(&self.paired.difference, signed));
         self.tokens_won(&mut out, &a, &b);
         if !self.paired.by_entropy.is_empty() {
-            out.title(&format!(
-                "Difference by the reference's entropy, nats ({level} %)"
-            ));
+            out.title(&format!("By the reference's entropy, nats ({level} %)"));
             out.text.push_str(&self.by_entropy());
         }
         if !self.top.is_empty() {
@@ -152,18 +163,22 @@ impl InDepth {
         out.line(&format!("only {b}"), &count(agreement.n_only_b));
         out.line("both", &count(agreement.n_both));
         out.line("neither", &count(agreement.n_neither));
-        out.line("difference", &difference(&agreement.difference, points));
+        let of = &agreement.difference;
+        let p = of.p.map(|p| format!("  p {}", p_value(p)));
+        let shown = estimate(&of.estimate, points) + &p.unwrap_or_default();
+        out.line("difference", &shown);
     }
 
     fn by_entropy(&self) -> String {
-        let titles = ["  entropy", "tokens", "difference", "interval"];
+        let titles = ["  entropy", "tokens", "difference", "ratio", "interval"];
         let rows = self.paired.by_entropy.iter().map(|bin| {
-            let difference = &bin.difference;
+            let of = bin.ratio;
             vec![
                 format!("  {} to {}", short_kld(bin.from), short_kld(bin.to)),
-                count(difference.n_tokens),
-                signed(difference.value),
-                ends(difference.lo, difference.hi, signed),
+                count(bin.n_tokens),
+                signed(bin.difference.value),
+                or_undefined(of, |of| ratio(of.value)),
+                of.map(|of| ends(of.lo, of.hi, ratio)).unwrap_or_default(),
             ]
         });
         columns(titles, rows, 1, 1)
@@ -175,7 +190,7 @@ impl InDepth {
             true => (a, b),
             false => (b, a),
         };
-        let p = self.paired.difference.p;
+        let p = self.paired.ratio.and_then(|ratio| ratio.p);
         match p.is_some_and(|p| p < self.confidence.outside()) {
             true => {
                 let level = short_percent(self.confidence.level());
@@ -241,11 +256,9 @@ fn quoted(n: usize, width: usize, text: impl Fn(usize) -> String) -> String {
     texts.find(fits).unwrap_or_default()
 }
 
-/// A difference with its interval and its p-value.
-fn difference(difference: &PairedDifference, show: impl Fn(f64) -> String) -> String {
-    let ends = ends(difference.lo, difference.hi, &show);
-    let p = difference.p.map(|p| format!("  p {}", p_value(p)));
-    format!("{} {ends}{}", show(difference.value), p.unwrap_or_default())
+/// A value with its interval.
+fn estimate(of: &Estimate, show: impl Fn(f64) -> String) -> String {
+    format!("{} {}", show(of.value), ends(of.lo, of.hi, &show))
 }
 
 #[cfg(test)]

@@ -4,26 +4,26 @@
 use std::fmt::Write as _;
 
 use super::breakdown::{self, Cells, title};
-use super::text::{clusters, marks, p_value, signed};
+use super::text::{clusters, marks, p_value};
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::number::{
-    bytes, count_of, ends, fixed, or_undefined, percent, printable, short_kld, short_percent,
+    bytes, count_of, ends, fixed, or_undefined, percent, printable, ratio, short_kld, short_percent,
 };
 
 /// The titles of the tables of models and of pairs, as Markdown.
 const OF_MODELS: &str =
-    "model | size | BPW | mean KLD | 99 % | same top | PPL ratio | to the best | p (Holm) | ";
-const OF_PAIRS: &str = "model | next in size | difference | interval | p | nearer";
+    "model | size | BPW | mean KLD | 99 % | same top | PPL ratio | times the best | p (Holm) | ";
+const OF_PAIRS: &str = "model | next in size | ratio | interval | p | nearer";
 
 /// The name of a text that the reference does not record.
 const UNNAMED_TEXT: &str = "text of the reference";
 
 impl Comparison {
-    /// The table, the paired differences, and what was not compared; with `breakdown`, also where
+    /// The table, the ratios, and what was not compared; with `breakdown`, also where
     /// each model's KLD comes from.
     pub fn markdown(&self, breakdown: bool) -> String {
         let mut out = self.markdown_models();
-        self.markdown_differences(&mut out);
+        self.markdown_ratios(&mut out);
         let set_up = self.set_up_table();
         if !set_up.1.is_empty() {
             out.push_str("\nSet-up, where models differ:\n\n");
@@ -66,19 +66,19 @@ impl Comparison {
         out
     }
 
-    fn markdown_differences(&self, out: &mut String) {
+    fn markdown_ratios(&self, out: &mut String) {
         let is_to_next = |pair: &&ComparedPair| pair.kind == PairKind::Size;
         let mut to_next = self.pairs.iter().filter(is_to_next).peekable();
         if to_next.peek().is_none() {
             return;
         }
         let rows = to_next.map(|pair| {
-            let [difference, interval, p] = self.difference_cells(pair);
+            let [ratio, interval, p] = self.ratio_cells(pair);
             let nearer = pair.share_a_nearer.map(percent).unwrap_or_default();
             let (a, b) = (escaped(&pair.a), escaped(&pair.b));
-            vec![a, b, difference, interval, p, nearer]
+            vec![a, b, ratio, interval, p, nearer]
         });
-        out.push_str("\nEach model less the next in size, on the same tokens:\n\n");
+        out.push_str("\nHow many times as far as the next in size, on the same tokens:\n\n");
         table(out, OF_PAIRS, 2, rows);
         if let Some(why) = self.why_p_differs() {
             let _ = writeln!(out, "\n{why}");
@@ -153,7 +153,7 @@ fn row(model: &ComparedModel) -> Vec<String> {
     } else {
         marks(model).trim().to_owned()
     };
-    let to_best = model.difference_to_best;
+    let to_best = model.ratio_to_best;
     vec![
         escaped(&model.label),
         or_undefined(model.model.shown_bytes(), bytes),
@@ -165,8 +165,8 @@ fn row(model: &ComparedModel) -> Vec<String> {
         or_undefined(model.same_top(), percent),
         or_undefined(model.ppl_ratio(), |ratio| fixed(ratio, 4)),
         or_undefined(to_best, |to_best| {
-            let of = to_best.difference;
-            with_ends(of.value, of.lo, of.hi, signed)
+            let of = to_best.ratio;
+            with_ends(of.value, of.lo, of.hi, ratio)
         }),
         or_undefined(to_best.and_then(|to_best| to_best.p_holm), p_value),
         marks,

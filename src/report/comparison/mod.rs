@@ -17,11 +17,11 @@ use serde::Serialize;
 use super::number::SizeUnit;
 use super::result::{ModelInfo, PromptsInfo, ReferenceInfo, Versions, unit};
 use super::warning::Warning;
-use crate::stats::Confidence;
+use crate::stats::{Clustering, Confidence};
 
 pub use csv::CSV_START;
 pub use in_depth::{InDepth, InDepthModel, InDepthToken};
-pub use model::{ComparedModel, ComparedPair, DifferenceToBest, PairKind};
+pub use model::{ComparedModel, ComparedPair, PairKind, RatioToBest};
 pub(super) use names::{MIN_NAME, Names};
 
 /// Evaluations of several models on the same tokens, compared.
@@ -35,9 +35,12 @@ pub struct Comparison {
     pub reference: ComparedReference,
     /// The level of every interval.
     pub confidence: Confidence,
+    /// The clusters of every interval, chosen once for all models; null where the models are not over
+    /// the same tokens, and each has its own.
+    pub clusters: Option<Clustering>,
     /// The models, by ascending mean KLD; those without any come last.
     pub models: Vec<ComparedModel>,
-    /// The paired differences: of each model to the best, and to its neighbour in size.
+    /// Models compared two at a time: each with the best, and with its neighbour in size.
     pub pairs: Vec<ComparedPair>,
     /// The files that are not among the models, and why.
     pub not_compared: Vec<NotCompared>,
@@ -128,11 +131,11 @@ impl Comparison {
         let other = match (is_best(&pair.a), is_best(&pair.b)) {
             (false, true) => &pair.a,
             (true, false) => &pair.b,
-            _ => return pair.difference.p,
+            _ => return pair.ratio?.p,
         };
         let mut models = self.models.iter();
         let other = models.find(|model| model.label == *other)?;
-        other.difference_to_best?.p_holm
+        other.ratio_to_best?.p_holm
     }
 
     /// Returns true if a pair's difference may be chance.
@@ -143,18 +146,18 @@ impl Comparison {
 
     /// Explains why p and an interval differ about a pair; `None` where none do.
     pub(super) fn why_p_differs(&self) -> Option<String> {
-        let is_without_0 = |pair: &&ComparedPair| {
-            let ends = pair.difference.lo.zip(pair.difference.hi);
-            ends.is_some_and(|(lo, hi)| lo > 0.0 || hi < 0.0)
+        let is_without_1 = |pair: &&ComparedPair| {
+            let ends = pair.ratio.and_then(|ratio| ratio.lo.zip(ratio.hi));
+            ends.is_some_and(|(lo, hi)| lo > 1.0 || hi < 1.0)
         };
-        let mut without_0 = self.pairs.iter().filter(is_without_0);
-        without_0.any(|pair| self.p_of(pair).is_some() && self.may_be_chance(pair)).then(|| {
+        let mut without_1 = self.pairs.iter().filter(is_without_1);
+        without_1.any(|pair| self.p_of(pair).is_some() && self.may_be_chance(pair)).then(|| {
             // Rounded because 1 - 0.95 is not quite 0.05.
             let outside = (self.confidence.outside() * 1e10).round() / 1e10;
             format!(
-                "With p of {outside} or more, a difference may be chance, though its interval does \
-                 not hold 0: the interval is of that pair alone, and Holm's p allows for the \
-                 comparisons of every two models."
+                "With p of {outside} or more, a ratio may be chance, though its interval does not \
+                 hold 1: the interval is of that pair alone, and Holm's p allows for the number of \
+                 models."
             )
         })
     }
@@ -246,7 +249,7 @@ impl NotCompared {
 mod tests {
     use super::*;
     use crate::report::tests::sample;
-    use crate::stats::PairedDifference;
+    use crate::stats::Ratio;
 
     /// A pair that the table marks as equal to the best is called different nowhere.
     #[test]
@@ -259,23 +262,24 @@ mod tests {
             .iter_mut()
             .find(|model| model.label == near)
             .unwrap();
-        let to_best = model.difference_to_best.as_mut().unwrap();
+        let to_best = model.ratio_to_best.as_mut().unwrap();
         to_best.p_holm = Some(0.125);
         model.indistinguishable_from_best = true;
-        let difference = PairedDifference {
+        let ratio = Ratio {
             p: Some(0.0375),
-            ..to_best.difference
+            lo: Some(1.01),
+            ..to_best.ratio
         };
+        let mut pair = of.pairs.remove(0);
         of.pairs.retain(|pair| pair.a != near || pair.b != best);
+        pair.ratio = Some(ratio);
         for (kind, a, b) in [(PairKind::Best, near, best), (PairKind::Size, best, near)] {
             let (a, b) = (a.to_owned(), b.to_owned());
-            let share_a_nearer = None;
             of.pairs.push(ComparedPair {
                 kind,
                 a,
                 b,
-                difference,
-                share_a_nearer,
+                ..pair.clone()
             });
         }
         let (text, markdown) = (of.text(), of.markdown(false));
@@ -288,7 +292,7 @@ mod tests {
             );
             let shown = shown.replace('\n', " ");
             assert!(
-                shown.contains("With p of 0.05 or more, a difference may be chance"),
+                shown.contains("With p of 0.05 or more, a ratio may be chance"),
                 "{shown}"
             );
         }

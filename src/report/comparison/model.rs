@@ -6,7 +6,7 @@ use kl_formats::BackendIdentity;
 use serde::Serialize;
 
 use crate::report::result::{ModelResult, WorstToken};
-use crate::stats::{PairedDifference, Point};
+use crate::stats::{Estimate, Point, Ratio};
 
 /// An evaluated model, as a row of the table.
 #[derive(Serialize, Debug, Clone)]
@@ -28,10 +28,14 @@ pub struct ComparedModel {
     /// True if it leaves out tokens that other models count, because a row is not finite or the KLD
     /// is infinite. Its mean is over the tokens that are left, so it is not ranked.
     pub is_incomplete: bool,
-    /// The difference from the best model; null for the best itself, and for what is not ranked.
-    pub difference_to_best: Option<DifferenceToBest>,
-    /// True if the data cannot tell it from the best, after Holm's correction for the comparisons
-    /// of every two models; true for the best itself, false for what is not ranked.
+    /// How many times as far as the best model it is; null for the best itself, for what is not
+    /// ranked, and where both are exactly the reference's equals.
+    pub ratio_to_best: Option<RatioToBest>,
+    /// Its mean KLD less the best model's, in nats; null for the best itself, and for what is not
+    /// ranked.
+    pub difference_to_best: Option<Estimate>,
+    /// True if the data cannot tell it from the best, after Holm's adjustment for the number of
+    /// other models; true for the best itself, false for what is not ranked.
     pub indistinguishable_from_best: bool,
     /// True if no other model is at most as large and at most as far from the reference. False for
     /// what is not ranked, and where the size is not known.
@@ -59,14 +63,14 @@ impl DerefMut for ComparedModel {
     }
 }
 
-/// The paired difference of a model's mean KLD to the best model's, in nats.
+/// A model's mean KLD over the best model's.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DifferenceToBest {
-    /// This model's mean less the best model's.
+pub struct RatioToBest {
+    /// The ratio on the same tokens.
     #[serde(flatten)]
-    pub difference: PairedDifference,
-    /// The p-value after Holm's correction for the comparisons of every two models.
+    pub ratio: Ratio,
+    /// The p-value after Holm's adjustment for the number of other models.
     pub p_holm: Option<f64>,
 }
 
@@ -95,7 +99,7 @@ pub enum PairKind {
     Size,
 }
 
-/// The paired difference of two models on the same tokens.
+/// Two models on the same tokens.
 #[derive(Serialize, Debug, Clone, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComparedPair {
@@ -105,8 +109,12 @@ pub struct ComparedPair {
     pub a: String,
     /// The label of the second model.
     pub b: String,
+    /// The number of tokens that both count.
+    pub n_tokens: u64,
+    /// The mean KLD of `a` over that of `b`; null where both are 0.
+    pub ratio: Option<Ratio>,
     /// The mean KLD of `a` less that of `b`, in nats.
-    pub difference: PairedDifference,
+    pub difference: Estimate,
     /// Of the tokens whose KLDs differ, the share on which `a` is nearer to the reference; null if
     /// none differs.
     pub share_a_nearer: Option<f64>,

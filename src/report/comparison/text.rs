@@ -5,7 +5,8 @@ use super::names::Names;
 use super::{ComparedModel, ComparedPair, Comparison, PairKind};
 use crate::report::layout::{columns, hanging, wrapped};
 use crate::report::number::{
-    bytes, count_of, ends, fixed, or_undefined, percent_1, printable, short_kld, short_percent,
+    UNDEFINED, bytes, count_of, ends, fixed, or_undefined, percent_1, printable, ratio, short_kld,
+    short_percent,
 };
 use crate::report::result::{ModelReport, WorstToken};
 use crate::report::set_up;
@@ -42,8 +43,8 @@ impl Comparison {
         Some(text + &self.not_compared_text())
     }
 
-    /// Everything that a terminal shows: the table of the models, which is the best, the paired
-    /// differences, and what to know.
+    /// Everything that a terminal shows: the table of the models, which is the best, how many times
+    /// as far others are, and what to know.
     pub fn text(&self) -> String {
         let names = self.names();
         let mut text = self.title(&names);
@@ -59,7 +60,7 @@ impl Comparison {
         if let Some(warning) = self.warnings.iter().find(is_unpaired) {
             text.push_str(&wrapped(&printable(&warning.to_string())));
         }
-        text.push_str(&self.differences_text(&names));
+        text.push_str(&self.ratios_text(&names));
         text.push_str(&self.set_up_text(&names));
         text + &self.not_compared_text()
     }
@@ -168,16 +169,17 @@ impl Comparison {
         text
     }
 
-    /// The differences to the best model, and those to the next in size; empty without any.
-    fn differences_text(&self, names: &Names) -> String {
+    /// The ratios to the best model, and those to the next in size; empty without any.
+    fn ratios_text(&self, names: &Names) -> String {
         if self.pairs.is_empty() {
             return String::new();
         }
         let interval = format!("{} %\ninterval", short_percent(self.confidence.level()));
-        let titles = ["", "\ndifference", &interval, "\np", "first is\nnearer"];
+        let titles = ["", "\nratio", &interval, "\np", "first is\nnearer"];
         let rank = |pair: &&ComparedPair| self.models.iter().position(|m| m.label == pair.a);
         let mut text =
-            "\nPaired differences in mean KLD, nats: the first model less the second\n".to_owned();
+            "\nHow many times as far as the second the first is: mean KLDs on the same tokens\n"
+                .to_owned();
         text.push_str(&names.fitted(|name| {
             let mut rows = Vec::new();
             for (kind, title) in [
@@ -191,10 +193,10 @@ impl Comparison {
                     rows.push(vec![title.to_owned()]);
                 }
                 rows.extend(pairs.into_iter().map(|pair| {
-                    let [difference, interval, p] = self.difference_cells(pair);
-                    let pair_name = format!("  {} - {}", name(&pair.a), name(&pair.b));
+                    let [ratio, interval, p] = self.ratio_cells(pair);
+                    let pair_name = format!("  {} / {}", name(&pair.a), name(&pair.b));
                     let nearer = pair.share_a_nearer.map(percent_1).unwrap_or_default();
-                    vec![pair_name, difference, interval, p, nearer]
+                    vec![pair_name, ratio, interval, p, nearer]
                 }));
             }
             columns(titles, rows, 1, 1)
@@ -224,14 +226,13 @@ impl Comparison {
         format!("\nSet-up, where models differ\n{table}")
     }
 
-    /// A pair's difference, its interval and its p-value.
-    pub(super) fn difference_cells(&self, pair: &ComparedPair) -> [String; 3] {
-        let difference = &pair.difference;
-        [
-            signed(difference.value),
-            ends(difference.lo, difference.hi, signed),
-            self.p_of(pair).map(p_value).unwrap_or_default(),
-        ]
+    /// A pair's ratio, its interval and its p-value.
+    pub(super) fn ratio_cells(&self, pair: &ComparedPair) -> [String; 3] {
+        let p = self.p_of(pair).map(p_value).unwrap_or_default();
+        match &pair.ratio {
+            Some(of) => [ratio(of.value), ends(of.lo, of.hi, ratio), p],
+            None => [UNDEFINED.to_owned(), String::new(), p],
+        }
     }
 
     /// A table of what differs between the models' set-ups: a row for each model, none if all were
@@ -275,7 +276,7 @@ impl Comparison {
         let leads = format!("{} has the lowest mean KLD", name(best));
         if others.all(|model| model.difference_to_best.is_none()) {
             return Some(format!(
-                "{leads}; whether that is more than chance, only paired differences can show."
+                "{leads}; whether that is more than chance, only a comparison on the same tokens can show."
             ));
         }
         let near: Vec<String> = self.near_best().map(name).collect();
@@ -351,7 +352,7 @@ pub fn p_value(p: f64) -> String {
 pub fn clusters(clusters: &Clustering, unit: &str) -> String {
     let kind = match clusters.kind {
         ClusterKind::Window => unit.to_owned(),
-        ClusterKind::Block => format!("block of {} {unit}s", clusters.windows_per_block),
+        ClusterKind::Block => format!("block of up to {} {unit}s", clusters.windows_per_block),
     };
     format!("by {kind} ({})", count_of(clusters.n, "cluster"))
 }
@@ -452,7 +453,7 @@ mod tests {
         assert!(
             said(&of)
                 .unwrap()
-                .ends_with("only paired differences can show.")
+                .ends_with("only a comparison on the same tokens can show.")
         );
         of.models.truncate(2);
         assert_eq!(said(&of), None);

@@ -24,7 +24,6 @@ pub(super) struct ChartData<'c> {
     best: Option<&'c str>,
     /// The labels of the models that are in colour at first.
     shown: Vec<&'c str>,
-    forest: ForestScale,
     models: Vec<ChartModel<'c>>,
 }
 
@@ -39,23 +38,15 @@ struct ChartModel<'c> {
     kld: Option<f64>,
     lo: Option<f64>,
     hi: Option<f64>,
-    difference: Option<f64>,
-    difference_lo: Option<f64>,
-    difference_hi: Option<f64>,
+    /// Times as far as the best.
+    ratio: Option<f64>,
+    ratio_lo: Option<f64>,
+    ratio_hi: Option<f64>,
     ccdf: &'c [Point],
     windows: &'c [Point],
     confidence: &'c [Bin],
     position: &'c [Bin],
     groups: &'c [Bin],
-}
-
-/// The scale of the forest plot, which shows each model's difference to the best: linear up to
-/// `constant`, logarithmic beyond.
-#[derive(Serialize, Debug)]
-struct ForestScale {
-    constant: f64,
-    domain: [f64; 2],
-    ticks: Vec<f64>,
 }
 
 /// Writes numbers with five significant digits, and whole ones without a decimal point.
@@ -80,7 +71,6 @@ impl<'c> ChartData<'c> {
             window: comparison.reference.unit(),
             best: comparison.best().map(|best| best.label.as_str()),
             shown: shown(comparison, front),
-            forest: ForestScale::of(comparison),
             models: comparison.models.iter().map(model).collect(),
         }
     }
@@ -102,7 +92,7 @@ impl<'c> ChartData<'c> {
 impl<'c> ChartModel<'c> {
     fn of(model: &'c ComparedModel, unit_bytes: f64) -> Self {
         let (size, mean) = (model.model.shown_bytes(), model.mean_kld());
-        let difference = model.difference_to_best.map(|to_best| to_best.difference);
+        let ratio = model.ratio_to_best.map(|to_best| to_best.ratio);
         Self {
             label: &model.label,
             floor: model.is_noise_floor,
@@ -112,54 +102,14 @@ impl<'c> ChartModel<'c> {
             kld: mean.and_then(|mean| finite(mean.value)),
             lo: mean.and_then(|mean| on_log_scale(mean.lo)),
             hi: mean.and_then(|mean| on_log_scale(mean.hi)),
-            difference: difference.and_then(|d| finite(d.value)),
-            difference_lo: difference.and_then(|d| finite(d.lo?)),
-            difference_hi: difference.and_then(|d| finite(d.hi?)),
+            ratio: ratio.and_then(|ratio| on_log_scale(Some(ratio.value))),
+            ratio_lo: ratio.and_then(|ratio| on_log_scale(ratio.lo)),
+            ratio_hi: ratio.and_then(|ratio| on_log_scale(ratio.hi)),
             ccdf: &model.ccdf,
             windows: &model.by_window,
             confidence: &model.breakdown.by_confidence,
             position: &model.breakdown.by_position,
             groups: &model.breakdown.by_group,
-        }
-    }
-}
-
-impl ForestScale {
-    /// A scale on which both the smallest interval and the largest difference can be read.
-    fn of(comparison: &Comparison) -> Self {
-        let differences = comparison.models.iter().filter_map(|model| {
-            let difference = model.difference_to_best?.difference;
-            let value = finite(difference.value)?;
-            let or_value = |end: Option<f64>| end.and_then(finite).unwrap_or(value);
-            Some((or_value(difference.lo), or_value(difference.hi)))
-        });
-        let (mut min, mut max, mut narrowest) = (0.0_f64, 0.0_f64, f64::INFINITY);
-        for (lo, hi) in differences {
-            (min, max) = (min.min(lo), max.max(hi));
-            if hi > lo {
-                narrowest = narrowest.min(hi - lo);
-            }
-        }
-        let largest = max.max(-min);
-        if largest == 0.0 {
-            return Self {
-                constant: 1.0,
-                domain: [-1.0, 1.0],
-                ticks: vec![0.0],
-            };
-        }
-        // Four decades are the most that can be read.
-        let constant = narrowest.min(largest / 10.0).max(largest / 1e4);
-        let powers = constant.log10().floor() as i32..=largest.log10().floor() as i32;
-        let steps = powers.flat_map(|power| [1.0, 3.0].map(|digit| digit * 10_f64.powi(power)));
-        let ticks = steps.filter(|tick| *tick >= constant);
-        let mut ticks: Vec<f64> = ticks.flat_map(|tick| [-tick, tick]).chain([0.0]).collect();
-        ticks.retain(|tick| (1.1 * min..=1.1 * max).contains(tick));
-        ticks.sort_by(f64::total_cmp);
-        Self {
-            constant,
-            domain: [1.1 * min - 0.2 * constant, 1.1 * max],
-            ticks,
         }
     }
 }
@@ -186,7 +136,7 @@ fn shown<'c>(comparison: &'c Comparison, front: &[Step<'c>]) -> Vec<&'c str> {
     labels.filter(|label| chosen.contains(label)).collect()
 }
 
-/// The end of an interval, if a logarithmic scale has it.
+/// A number, if a logarithmic scale has it.
 fn on_log_scale(end: Option<f64>) -> Option<f64> {
     end.filter(|end| *end > 0.0).and_then(finite)
 }

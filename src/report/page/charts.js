@@ -153,32 +153,30 @@ const charts = {
     forest: page => {
         const kinds = ["cannot be told from the best", "worse than the best"];
         const x = {
-            type: "quantitative", title: "mean KLD less the best's, nats",
-            // Linear around 0, logarithmic beyond.
-            scale: {type: "symlog", constant: page.forest.constant, domain: page.forest.domain, clamp: true},
-            axis: {values: page.forest.ticks, format: "~g", labelOverlap: "greedy", labelSeparation: 6},
+            type: "quantitative", title: "times as far as the best", scale: {type: "log", nice: false, padding: 14},
+            axis: {format: "~g", tickCount: 6, ...decades},
         };
         return {
             height: {step: isLong(page.models) ? 14 : 20},
-            transform: [{filter: "isValid(datum.difference)"}, {calculate: "datum.near ? 'cannot be told from the best' : 'worse than the best'", as: "kind"}],
+            transform: [{filter: "isValid(datum.ratio)"}, {calculate: "datum.near ? 'cannot be told from the best' : 'worse than the best'", as: "kind"}],
             encoding: {
-                y: {field: "label", type: "nominal", title: null, sort: {field: "difference"}, axis: {labelLimit: {expr: "width < 400 ? 110 : 260"}, labelFontSize: isLong(page.models) ? 11 : 12, grid: true}},
+                y: {field: "label", type: "nominal", title: null, sort: {field: "ratio"}, axis: {labelLimit: {expr: "width < 400 ? 110 : 260"}, labelFontSize: isLong(page.models) ? 11 : 12, grid: true}},
                 color: {field: "kind", scale: {domain: kinds, range: ["var(--front)", "var(--worse)"]}},
             },
             layer: [
-                {mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 0, ...x}, y: null, color: null}},
+                {mark: {type: "rule", color: "var(--ink)", strokeDash: [4, 3]}, encoding: {x: {datum: 1, ...x}, y: null, color: null}},
                 {
-                    transform: [{filter: "isValid(datum.difference_lo) && isValid(datum.difference_hi)"}],
+                    transform: [{filter: "isValid(datum.ratio_lo) && isValid(datum.ratio_hi)"}],
                     mark: {type: "rule", strokeWidth: 2},
-                    encoding: {x: {field: "difference_lo", ...x}, x2: {field: "difference_hi"}},
+                    encoding: {x: {field: "ratio_lo", ...x}, x2: {field: "ratio_hi"}},
                 },
                 {
                     mark: {type: "point", filled: true, size: 70, opacity: 1},
                     encoding: {
-                        x: {field: "difference", ...x},
+                        x: {field: "ratio", ...x},
                         shape: {field: "kind", scale: {domain: kinds, range: ["circle", "diamond"]}},
-                        tooltip: [label, {field: "difference", title: "difference", format: ".4~g"},
-                            {field: "difference_lo", title: "interval from", format: NATS}, {field: "difference_hi", title: "to", format: NATS},
+                        tooltip: [label, {field: "ratio", title: "times as far", format: ".4~g"},
+                            {field: "ratio_lo", title: "interval from", format: ".3~g"}, {field: "ratio_hi", title: "to", format: ".3~g"},
                             {field: "kind", title: "verdict"}],
                     },
                 },

@@ -55,12 +55,11 @@ fn many(n: usize) -> Comparison {
                 }
                 kld.max *= factor;
             }
-            model.difference_to_best = (i > 0 && mean > best).then(|| {
-                let mut to_best = models[2].difference_to_best.unwrap();
-                let half = 0.1 * best + 0.03 * (mean - best);
-                to_best.difference.value = mean - best;
-                to_best.difference.lo = Some(mean - best - half);
-                to_best.difference.hi = Some(mean - best + 1.2 * half);
+            let is_compared = i > 0 && mean > best;
+            model.difference_to_best = is_compared.then(|| Estimate::point(mean - best));
+            model.ratio_to_best = is_compared.then(|| {
+                let mut to_best = models[2].ratio_to_best.unwrap();
+                to_best.ratio = sample::ratio(mean / best, 0.01);
                 to_best
             });
             model.ccdf = (0..120)
@@ -287,9 +286,9 @@ fn not_finite() -> Comparison {
             kld.mean.estimate.value = bad;
             (kld.mean.clustered.lo, kld.mean.clustered.hi) = (Some(bad), Some(bad));
         }
-        if let Some(to_best) = &mut model.difference_to_best {
-            to_best.difference.value = bad;
-            (to_best.difference.lo, to_best.difference.hi) = (Some(bad), Some(bad));
+        if let Some(to_best) = &mut model.ratio_to_best {
+            to_best.ratio.value = bad;
+            (to_best.ratio.lo, to_best.ratio.hi) = (Some(bad), Some(bad));
         }
         for point in &mut model.by_window {
             point.1 = bad;
@@ -307,9 +306,9 @@ fn not_finite() -> Comparison {
 #[test]
 fn what_is_not_finite_is_left_out_of_the_charts() {
     let data = embedded(&html(&not_finite()).unwrap());
-    let ends = data["forest"]["domain"].as_array().unwrap();
-    assert!(ends.iter().all(Value::is_number), "{ends:?}");
-    let model = &data["models"][0];
+    let models = data["models"].as_array().unwrap();
+    assert!(models.iter().all(|model| model["ratio"].is_null()));
+    let model = &models[0];
     assert!(model["kld"].is_null() && model["windows"][0][1].is_null());
     assert!(model["groups"][0]["kld"]["value"].is_null());
 }

@@ -5,12 +5,11 @@ use serde_json::json;
 
 use super::{made_up, schema};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, ComparedReference, Comparison, DifferenceToBest, NotCompared,
-    PairKind,
+    ComparedModel, ComparedPair, ComparedReference, Comparison, NotCompared, PairKind, RatioToBest,
 };
 use crate::report::{Warning, json_text};
 use crate::report::{WorstText, WorstToken, WorstTop};
-use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, PairedDifference};
+use crate::stats::{ClusterKind, ClusterRule, Clustering, Confidence, Estimate, Ratio};
 
 const WINDOWS: u32 = 12;
 const ROWS: u32 = 80;
@@ -18,8 +17,8 @@ const ROWS: u32 = 80;
 /// Six models: the noise floor, the best, one that cannot be told from it, two that are worse, and
 /// stored rows of a model of unknown size.
 pub fn comparison() -> Comparison {
-    let difference = |value, p, p_holm| DifferenceToBest {
-        difference: difference(value, p),
+    let to_best = |value, p, p_holm| RatioToBest {
+        ratio: ratio(value, p),
         p_holm: Some(p_holm),
     };
     let mut models = vec![
@@ -30,22 +29,26 @@ pub fn comparison() -> Comparison {
             ..model("tiny-q4_K_M", 1_250_000, 0.5)
         },
         ComparedModel {
-            difference_to_best: Some(difference(0.0002, 0.42, 0.42)),
+            ratio_to_best: Some(to_best(1.04, 0.42, 0.42)),
+            difference_to_best: Some(difference(0.0002)),
             indistinguishable_from_best: true,
             pareto: true,
             ..model("tiny-iq4_xs", 1_150_000, 0.52)
         },
         ComparedModel {
-            difference_to_best: Some(difference(0.0061, 0.004, 0.012)),
+            ratio_to_best: Some(to_best(2.0, 0.004, 0.012)),
+            difference_to_best: Some(difference(0.0061)),
             ..model("tiny-q4_0", 1_200_000, 1.0)
         },
         ComparedModel {
-            difference_to_best: Some(difference(0.0427, 1e-9, 4e-9)),
+            ratio_to_best: Some(to_best(9.0, 1e-9, 4e-9)),
+            difference_to_best: Some(difference(0.0427)),
             pareto: true,
             ..model("tiny-q2_K", 850_000, 4.5)
         },
         ComparedModel {
-            difference_to_best: Some(difference(0.06, 1e-7, 3e-7)),
+            ratio_to_best: Some(to_best(12.0, 1e-7, 3e-7)),
+            difference_to_best: Some(difference(0.06)),
             set_up: BackendIdentity::default(),
             ..model("other.npz", 0, 6.0)
         },
@@ -59,24 +62,33 @@ pub fn comparison() -> Comparison {
             (worst.ref_top.text, worst.eval_top.text) = (None, None);
         }
     }
-    let pair = |kind, a: &str, b: &str, value, p, share_a_nearer| ComparedPair {
+    let pair = |kind, a: &str, b: &str, [times, less]: [f64; 2], p, share_a_nearer| ComparedPair {
         kind,
         a: a.to_owned(),
         b: b.to_owned(),
-        difference: self::difference(value, p),
+        n_tokens: u64::from(WINDOWS * ROWS),
+        ratio: Some(ratio(times, p)),
+        difference: difference(less),
         share_a_nearer: Some(share_a_nearer),
     };
     Comparison {
         versions: made_up::VERSIONS,
         reference: reference(),
         confidence: Confidence::default(),
+        clusters: Some(Clustering {
+            rule: ClusterRule::Auto,
+            kind: ClusterKind::Window,
+            n: WINDOWS.into(),
+            windows_per_block: 1,
+            autocorrelation: Some(0.125),
+        }),
         models,
         pairs: vec![
             pair(
                 PairKind::Best,
                 "tiny-iq4_xs",
                 "tiny-q4_K_M",
-                0.0002,
+                [1.04, 0.0002],
                 0.42,
                 0.49,
             ),
@@ -84,7 +96,7 @@ pub fn comparison() -> Comparison {
                 PairKind::Best,
                 "tiny-q4_0",
                 "tiny-q4_K_M",
-                0.0061,
+                [2.0, 0.0061],
                 0.004,
                 0.31,
             ),
@@ -92,16 +104,23 @@ pub fn comparison() -> Comparison {
                 PairKind::Best,
                 "tiny-q2_K",
                 "tiny-q4_K_M",
-                0.0427,
+                [9.0, 0.0427],
                 1e-9,
                 0.04,
             ),
-            pair(PairKind::Best, "other.npz", "tiny-q4_K_M", 0.06, 1e-7, 0.02),
+            pair(
+                PairKind::Best,
+                "other.npz",
+                "tiny-q4_K_M",
+                [12.0, 0.06],
+                1e-7,
+                0.02,
+            ),
             pair(
                 PairKind::Size,
                 "tiny-q2_K",
                 "tiny-iq4_xs",
-                0.0425,
+                [8.65, 0.0425],
                 1e-9,
                 0.05,
             ),
@@ -109,7 +128,7 @@ pub fn comparison() -> Comparison {
                 PairKind::Size,
                 "tiny-iq4_xs",
                 "tiny-q4_0",
-                -0.0059,
+                [0.52, -0.0059],
                 0.006,
                 0.68,
             ),
@@ -133,21 +152,19 @@ pub fn comparison() -> Comparison {
     }
 }
 
-fn difference(value: f64, p: f64) -> PairedDifference {
-    PairedDifference {
+fn difference(value: f64) -> Estimate {
+    Estimate::within(value, value - 0.0004, value + 0.0005)
+}
+
+/// A ratio whose interval is 11 % wide to either side.
+pub fn ratio(value: f64, p: f64) -> Ratio {
+    Ratio {
         value,
-        lo: Some(value - 0.0004),
-        hi: Some(value + 0.0005),
-        se: Some(0.00022),
+        se_ln: Some(0.05),
+        lo: Some(0.9 * value),
+        hi: Some(1.11 * value),
+        upper: Some(1.09 * value),
         p: Some(p),
-        n_tokens: u64::from(WINDOWS * ROWS),
-        clusters: Clustering {
-            rule: ClusterRule::Auto,
-            kind: ClusterKind::Window,
-            n: WINDOWS.into(),
-            windows_per_block: 1,
-            autocorrelation: Some(0.125),
-        },
     }
 }
 
@@ -179,6 +196,7 @@ pub fn model(label: &str, size_bytes: u64, scale: f64) -> ComparedModel {
         sidecar: format!("{path}.kls"),
         parts: Vec::new(),
         is_incomplete: false,
+        ratio_to_best: None,
         difference_to_best: None,
         indistinguishable_from_best: false,
         pareto: false,

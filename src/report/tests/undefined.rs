@@ -5,13 +5,13 @@ use serde_json::json;
 
 use super::{made_up, sample};
 use crate::report::comparison::{
-    ComparedModel, ComparedPair, Comparison, DifferenceToBest, InDepth, InDepthModel, InDepthToken,
-    PairKind,
+    ComparedModel, ComparedPair, Comparison, InDepth, InDepthModel, InDepthToken, PairKind,
+    RatioToBest,
 };
 use crate::report::{ModelReport, ModelResult, json_text, page, text_report};
 use crate::stats::{
-    ClusterRule, Columns, Confidence, LlamaPerplexity, PairedComparison, PairedDifference, Run,
-    Statistics,
+    ClusterRule, Clusters, Columns, Confidence, LlamaPerplexity, Paired, PairedComparison, Run,
+    Statistics, Windows,
 };
 
 const RULE: ClusterRule = ClusterRule::Auto;
@@ -76,25 +76,22 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
     let mut pairs = Vec::new();
     for (i, of_model) in records.iter().enumerate() {
         let first = &records[0];
-        let windows = Run::of_each(of_model.iter().map(|r| (r.window, r.group)));
-        let both = of_model.iter().zip(first);
-        let differences: Vec<f64> = both.map(|(a, b)| a.kld - b.kld).collect();
-        let difference = PairedDifference::of(&windows, &differences, Confidence::default(), RULE);
-        let to_best = difference.filter(|_| i > 0).map(|difference| {
-            let p_holm = difference.p;
-            DifferenceToBest { difference, p_holm }
-        });
+        let runs = Run::of_each(of_model.iter().map(|r| (r.window, r.group)));
+        let (klds, clusters) = (|of| Columns::of(of).into_klds(), clusters(first));
+        let confidence = Confidence::default();
+        let paired = Paired::of(&runs, &klds(of_model), &klds(first), &clusters, confidence);
         let label = format!("q{i}");
-        if let Some(difference) = difference.filter(|_| i > 0) {
+        let paired = paired.filter(|_| i > 0);
+        if let Some(paired) = &paired {
             for kind in [PairKind::Best, PairKind::Size] {
-                let (a, b) = (label.clone(), "q0".to_owned());
-                let share_a_nearer = None;
                 pairs.push(ComparedPair {
                     kind,
-                    a,
-                    b,
-                    difference,
-                    share_a_nearer,
+                    a: label.clone(),
+                    b: "q0".to_owned(),
+                    n_tokens: paired.n_tokens,
+                    ratio: paired.ratio,
+                    difference: paired.difference,
+                    share_a_nearer: paired.share_a_nearer,
                 });
             }
         }
@@ -109,7 +106,11 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
             },
             ccdf: statistics.ccdf,
             by_window: statistics.by_window,
-            difference_to_best: to_best,
+            ratio_to_best: paired.and_then(|paired| {
+                let (ratio, p_holm) = (paired.ratio?, paired.ratio?.p);
+                Some(RatioToBest { ratio, p_holm })
+            }),
+            difference_to_best: paired.map(|paired| paired.difference),
             indistinguishable_from_best: i % 2 == 0,
             pareto: true,
             ..model
@@ -120,6 +121,13 @@ fn comparison(records: &[Vec<TokenRecord>]) -> Comparison {
         pairs,
         ..sample::comparison()
     }
+}
+
+/// The clusters of records.
+fn clusters(records: &[TokenRecord]) -> Clusters {
+    let runs = Run::of_each(records.iter().map(|r| (r.window, r.group)));
+    let klds: Vec<f64> = records.iter().map(|record| record.kld).collect();
+    Clusters::of(&Windows::of(&runs, &klds), RULE)
 }
 
 /// Checks that a text holds nothing that is not a number.
@@ -182,7 +190,7 @@ fn no_output_shows_a_number_that_is_none() {
         check(case, "the JSON", &json);
         crate::report::tests::schema::check::<Comparison>(&json);
         let (a, b) = (&records[0], &records[1]);
-        if let Some(paired) = PairedComparison::of(a, b, Confidence::default(), RULE, 10) {
+        if let Some(paired) = PairedComparison::of(a, b, &clusters(a), Confidence::default(), 10) {
             let describe = |token| InDepthToken {
                 token,
                 text: None,
@@ -197,6 +205,7 @@ fn no_output_shows_a_number_that_is_none() {
                 paired,
                 versions: of.versions,
                 reference: of.reference,
+                clusters: of.clusters,
                 confidence: of.confidence,
                 warnings: of.warnings,
             };

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::cluster::{Clusters, Windows};
-use super::{ClusterRule, ClusteredMean, Columns, Confidence, PairedDifference, Run};
+use super::{ClusterRule, ClusteredMean, Columns, Confidence, Paired, Run};
 
 #[path = "../../../examples/coverage/text.rs"]
 mod text;
@@ -60,27 +60,26 @@ fn blocks_cover_where_articles_span_windows() {
     assert!(auto > 0.88, "by block: {auto}");
 }
 
-/// Two models that are equally far from the reference, on texts whose windows are as hard for one
-/// as for the other.
+/// Models of which one is three times as far from the reference, on texts whose windows are as hard
+/// for one as for the other.
 #[test]
-fn paired_intervals_cover_no_difference() {
+fn the_interval_of_a_ratio_covers() {
     let text = Text {
         klds: &Q4_K_M,
         window_sd: 0.08,
         article_sd: 0.4,
     };
-    let holds_0 = |seed| {
+    let holds_3 = |seed| {
         let klds = text.klds_of(60, seed, &[(&Q4_K_M[..], 0.86); 2]);
-        let windows = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
-        let both = klds.of_models[0].iter().zip(&klds.of_models[1]);
-        let differences: Vec<f64> = both.map(|(a, b)| a - b).collect();
-        let (confidence, rule) = (Confidence::default(), ClusterRule::Auto);
-        let got = PairedDifference::of(&windows, &differences, confidence, rule).unwrap();
-        let holds = got.lo.unwrap() <= 0.0 && 0.0 <= got.hi.unwrap();
-        assert_eq!(holds, got.p.unwrap() >= confidence.outside());
-        holds
+        let runs = Run::of_each(klds.windows.iter().map(|window| (*window, 0)));
+        let [a, b] = [0, 1].map(|i| klds.of_models[i].iter());
+        let (a, b): (Vec<f64>, Vec<f64>) = (a.map(|kld| 3.0 * kld).collect(), b.copied().collect());
+        let clusters = Clusters::of(&Windows::of(&runs, &b), ClusterRule::Auto);
+        let paired = Paired::of(&runs, &a, &b, &clusters, Confidence::default()).unwrap();
+        let ratio = paired.ratio.unwrap();
+        (ratio.lo.unwrap()..=ratio.hi.unwrap()).contains(&3.0)
     };
-    let holds: Vec<bool> = (0..200).into_par_iter().map(holds_0).collect();
+    let holds: Vec<bool> = (0..200).into_par_iter().map(holds_3).collect();
     let share = holds.iter().filter(|holds| **holds).count() as f64 / 200.0;
     assert!((0.91..0.985).contains(&share), "{share}");
 }

@@ -8,6 +8,10 @@ use super::{ClusterRule, Columns, Confidence, Statistics, Summary};
 pub struct Lcg(u64);
 
 impl Lcg {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// The next number, uniform in [0, 1) with 53 bits.
     pub fn uniform(&mut self) -> f64 {
         self.0 = self
