@@ -177,23 +177,20 @@ impl Comparer {
         Ok(comparison)
     }
 
-    /// The clusters of rows over the same tokens: chosen once, by what the ranked ones have in
-    /// common. `None` without rows.
+    /// The clusters of rows over the same tokens: chosen once, by the mean autocorrelation of the
+    /// ranked ones. `None` without rows.
     fn clusters(&self, rows: &[&Row]) -> Option<Clusters> {
-        let mut models: Vec<ComparedModel> = rows.iter().map(|row| row.model.clone()).collect();
-        ranking::mark_incomplete(&mut models);
-        let is_ranked = models.iter().map(ComparedModel::is_candidate);
-        let ranked = rows.iter().zip(is_ranked).filter(|(_, is)| *is);
-        let ranked: Vec<f64> = ranked
-            .filter_map(|(row, _)| row.windows.autocorrelation())
+        let fewest = rows.iter().map(|row| row.model.n_left_out()).min()?;
+        let is_ranked = |row: &Row| !row.model.is_noise_floor && row.model.n_left_out() == fewest;
+        let has_ranked = rows.iter().any(|row| is_ranked(row));
+        let ranked = rows.iter().filter(|row| is_ranked(row) || !has_ranked);
+        let of_each: Vec<f64> = ranked
+            .filter_map(|row| row.windows.autocorrelation())
             .collect();
-        let mean = ranked.iter().sum::<f64>() / ranked.len() as f64;
+        let mean = of_each.iter().sum::<f64>() / of_each.len() as f64;
         let windows = &rows.first()?.windows;
-        Some(Clusters::chosen_by(
-            windows,
-            self.rule,
-            (!ranked.is_empty()).then_some(mean),
-        ))
+        let mean = Some(mean).filter(|mean| mean.is_finite());
+        Some(Clusters::chosen_by(windows, self.rule, mean))
     }
 
     /// Compares the models of a table on the same tokens, two at a time.
