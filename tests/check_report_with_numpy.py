@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-"""Checks a report's paired differences and breakdowns against numpy and scipy, from the sidecars.
+"""Checks the numbers of reports against numpy and scipy, from the sidecars.
 
     kl report *.kls --json report.json
-    tests/check_report_with_numpy.py report.json
+    kl report A.kls B.kls --pair --json pair.json
+    tests/check_report_with_numpy.py report.json pair.json
 
-The sidecars are read from the paths in the report; they are whole, and all windows of the reference
-are in each. Exits with 1 if a number is off by more than 1e-9, relative.
+The sidecars are read from the paths in the reports. They are whole, all rows in them are finite,
+and a pair is of two quants. Means and differences are checked from 6 clusters on. Exits with 1 if
+a number is off by more than 1e-9, relative.
 """
 import json
 import pathlib
 import sys
 
 import numpy as np
+from scipy import stats
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src" / "stats"))
-from oracle import Stratified  # noqa: E402
+from oracle import Stratified, blocks, ratio  # noqa: E402
 
 FIELDS = [
     ("window", "<u4"), ("position", "<u4"), ("token", "<u4"), ("flags", "<u4"),
@@ -27,7 +30,7 @@ FIELDS = [
 
 
 def records(path):
-    """The counted records of a sidecar, in the order of the text."""
+    """The records of a sidecar, in the order of the text."""
     with open(path, "rb") as f:
         assert f.readline() == b"kl_sidecar_v1\n"
         f.readline()
@@ -36,112 +39,209 @@ def records(path):
     after = 32 + int.from_bytes(rest[-16:-8], "little")
     found = np.frombuffer(rest[:-after], np.dtype(FIELDS))
     found = found[np.lexsort((found["position"], found["window"]))]
-    return found[(found["flags"] & 3) == 0]
+    assert (found["flags"] & 3 == 0).all() and np.isfinite(found["kld"]).all(), path
+    return found
 
 
-def groups(of):
-    return of["group"] if "group" in of.dtype.names else np.zeros(len(of), int)
-
-
-def clusters(of, windows_per_block):
-    """Each record's cluster: blocks of contiguous windows of a group."""
-    cluster, number = np.zeros(len(of), int), 0
-    n_groups = len(np.unique(groups(of)))
-    for group in np.unique(groups(of)):
-        windows = np.unique(of["window"][groups(of) == group])
-        length = windows_per_block if n_groups == 1 else min(windows_per_block, -(-len(windows) // 2))
-        index = np.searchsorted(windows, of["window"]) // length
-        here = groups(of) == group
-        cluster[here] = number + index[here]
-        number += -(-len(windows) // length)
-    return cluster
-
-
-def strata(group, cluster):
-    """The groups, of which one with a single cluster is joined with the one before it."""
-    joined = group.copy()
-    last = None
-    for g in np.unique(group):
-        n = len(np.unique(cluster[joined == g]))
-        if last is not None and (n < 2 or len(np.unique(cluster[joined == last])) < 2):
-            joined[joined == g] = last
-        else:
-            last = g
-    return joined
-
-
-worst = 0.0
+n_checked, n_wrong, worst = 0, 0, 0.0
 
 
 def check(name, got, expected):
-    global worst
-    error = abs(got - expected) / max(abs(expected), 1e-300) if got != expected else 0.0
-    worst = max(worst, error)
-    if error > 1e-9:
+    global n_checked, n_wrong, worst
+    n_checked += 1
+    error = 0.0
+    if got != expected:
+        is_number = isinstance(got, float) and isinstance(expected, float)
+        error = abs(got - expected) / abs(expected) if is_number and expected else np.inf
+    if not error <= 1e-9:
+        n_wrong += 1
         print(f"{name}: {got}, not {expected}")
+    worst = max(worst, error)
 
 
-def check_pair(pair, outside, a, b):
-    both = np.isfinite(a["kld"]) & np.isfinite(b["kld"])
-    a, b = a[both], b[both]
-    assert (a[["window", "position"]] == b[["window", "position"]]).all()
-    name, got = f"{pair['a']} - {pair['b']}", pair["difference"]
-    cluster = clusters(a, got["clusters"]["windows_per_block"])
-    mean = Stratified(a["kld"] - b["kld"], cluster, strata(groups(a), cluster))
-    lo, hi = mean.ends(outside)
-    for key, expected in [("value", mean.value), ("lo", lo), ("hi", hi), ("se", mean.larger_se)]:
-        check(f"{name}, {key}", got[key], expected)
-    if got["p"] > 1e-11:
-        check(f"{name}, p", got["p"], mean.p())
-    untied = a["kld"] != b["kld"]
-    share = (a["kld"] < b["kld"])[untied].mean()
-    check(f"{name}, nearer", pair["share_a_nearer"], share)
-    return got["n_tokens"] == len(a)
+def autocorrelation(windows, window, group, kld):
+    """The lag-1 autocorrelation of the windows' ranks, about the mean rank of each group."""
+    ranks = stats.rankdata([kld[window == w].mean() for w in windows])
+    parts = [ranks[group == g] - ranks[group == g].mean() for g in np.unique(group)]
+    products = sum((part[1:] * part[:-1]).sum() for part in parts)
+    return products / sum((part**2).sum() for part in parts)
 
 
-def check_bins(model, of, outside):
-    cluster = clusters(of, model["clusters"]["windows_per_block"])
-    finite = np.isfinite(of["kld"])
+class Clusters:
+    """The clusters of a report, chosen by the KLDs of the models that it ranks."""
+
+    def __init__(self, of, rule, ranked):
+        self.group, window = of["group"], of["window"]
+        windows, first = np.unique(window, return_index=True)
+        of_each = [autocorrelation(windows, window, self.group[first], kld) for kld in ranked]
+        self.autocorrelation = np.mean(of_each)
+        are_alike = len(windows) >= 20 and self.autocorrelation * np.sqrt(len(windows)) >= 1
+        self.are_blocks = rule == "block" or rule == "auto" and are_alike
+        self.of_token = blocks(window, self.group) if self.are_blocks else window
+        of_window = self.of_token[first]
+        self.n = len(np.unique(of_window))
+        self.longest = np.unique(of_window, return_counts=True)[1].max()
+
+    def strata(self, tokens):
+        """The tokens' groups. One with a single cluster is joined with the one before it."""
+        cluster, group = self.of_token[tokens], self.group[tokens]
+        joined, last = group.copy(), None
+        for g in np.unique(group):
+            n = len(np.unique(cluster[joined == g]))
+            if last is not None and (n < 2 or len(np.unique(cluster[joined == last])) < 2):
+                joined[joined == g] = last
+            else:
+                last = g
+        return joined
+
+    def mean(self, x, tokens):
+        return Stratified(x[tokens], self.of_token[tokens], self.strata(tokens))
+
+    def check(self, name, got):
+        kind = "block" if self.are_blocks else "window"
+        for key, expected in [("kind", kind), ("n", self.n), ("windows_per_block", self.longest)]:
+            check(f"{name}, {key}", got[key], expected)
+
+    def check_mean(self, name, got, x, tokens, outside, at_least=-np.inf, ends=("lo", "hi")):
+        """Checks the mean of x over some tokens, with its interval."""
+        if len(np.unique(self.of_token[tokens])) < 6:
+            return
+        mean = self.mean(x, tokens)
+        are_equal = np.isclose(mean.se, mean.cluster_se, rtol=1e-12, atol=0)
+        if are_equal and len(np.unique(self.strata(tokens))) > 1:
+            return  # One token in each cluster: rounding decides whose skewness is used.
+        lo, hi = mean.ends(outside)
+        for key, expected in zip(("value", *ends), (mean.value, max(lo, at_least), hi)):
+            check(f"{name}, {key}", got[key], expected)
+
+    def check_pair(self, name, got, a, b, tokens, outside):
+        """Checks two models' ratio and difference over some tokens. Returns the p-value."""
+        _, first, index = np.unique(self.of_token[tokens], return_index=True, return_inverse=True)
+        sums = [np.bincount(index, weights=x[tokens]) for x in (a, b)]
+        found = ratio(*sums, self.strata(tokens)[first], 1 - outside)
+        for key, expected in zip(("value", "se_ln", "lo", "hi", "upper", "p"), found):
+            check(f"{name}, ratio's {key}", got["ratio"][key], expected)
+        self.check_mean(f"{name}, difference", got["difference"], a - b, tokens, outside)
+        assert set(got["difference"]) == {"value", "lo", "hi"}
+        return found[-1]
+
+
+def holm(p):
+    """p times the number of tests not yet done, and never below an earlier one's."""
+    rising = np.argsort(p)
+    times = np.asarray(p)[rising] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[rising] = np.minimum(np.maximum.accumulate(times), 1)
+    return adjusted
+
+
+def check_bins(model, of, clusters, outside):
     confidence = np.searchsorted([0.25, 0.5, 0.75, 0.95], of["ref_top_p"], side="right")
     power = np.where(of["position"] == 0, 0, np.floor(np.log2(np.maximum(of["position"], 1))) + 1)
     special = (of["flags"] & 4) == 0
     ways = {"by_confidence": [confidence == i for i in range(5)],
             "by_position": [power == i for i in np.unique(power)],
-            "by_group": [groups(of) == i for i in range(len(model["breakdown"]["by_group"]))],
+            "by_group": [of["group"] == i for i in range(len(model["breakdown"]["by_group"]))],
             "special": [special == i for i in (False, True)]}
-    n_checked = 0
     for way, bins in model["breakdown"].items():
         for got, inside in zip(bins, ways[way]):
             name = f"{model['label']}, {way}, {got['label']}"
-            assert got["n_tokens"] == inside.sum(), name
-            inside_finite = inside & finite
-            x = of["kld"][inside_finite]
-            if len(x) == 0:
+            check(f"{name}, n", got["n_tokens"], int(inside.sum()))
+            if not inside.any():
                 continue
-            check(f"{name}, share", got["share_of_kld"], x.sum() / of["kld"][finite].sum())
+            check(f"{name}, share", got["share_of_kld"], of["kld"][inside].sum() / of["kld"].sum())
             same = of["ref_top"][inside] == of["eval_top"][inside]
             check(f"{name}, agreement", got["agreement"], same.mean())
-            here = cluster[inside_finite]
-            if len(np.unique(here)) < 6:
-                continue
-            mean = Stratified(x, here, strata(groups(of)[inside_finite], here))
-            lo, hi = mean.ends(outside)
-            for key, expected in [("value", mean.value), ("lo", max(lo, 0.0)), ("hi", hi)]:
-                check(f"{name}, {key}", got["kld"][key], expected)
-            n_checked += 1
-    return n_checked
+            clusters.check_mean(name, got["kld"], of["kld"], inside, outside, 0.0)
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as f:
-        report = json.load(f)
-    of = {model["label"]: records(model["sidecar"]) for model in report["models"]}
+def check_report(report):
     outside = 1 - report["confidence"]
+    of = {model["label"]: records(model["sidecar"]) for model in report["models"]}
+    first, *others = of.values()
+    where = ["window", "position"]
+    assert all((first[where] == other[where]).all() for other in others)
+    kld = {label: of_model["kld"] for label, of_model in of.items()}
+    everything = np.full(len(first), True)
+    ranked = [model for model in report["models"] if not model["is_noise_floor"]]
+    klds = [kld[model["label"]] for model in ranked]
+    clusters = Clusters(first, report["clusters"]["rule"], klds)
+    clusters.check("clusters", report["clusters"])
+    check("autocorrelation", report["clusters"]["autocorrelation"], clusters.autocorrelation)
+
+    for model in report["models"]:
+        label, mean = model["label"], model["kld"]["mean"]
+        clusters.check(label, model["clusters"])
+        ends = "cluster_lo", "cluster_hi"
+        clusters.check_mean(label, mean, kld[label], everything, outside, 0.0, ends)
+        expected = clusters.mean(kld[label], everything)
+        check(f"{label}, cluster_se", mean["cluster_se"], expected.cluster_se)
+        check_bins(model, of[label], clusters, outside)
+
+    model_of = {model["label"]: model for model in ranked}
+    best, *rest = sorted(model_of, key=lambda label: kld[label].mean())
+    p = []
+    for label in rest:
+        got = {key: model_of[label][f"{key}_to_best"] for key in ("ratio", "difference")}
+        both = kld[label], kld[best]
+        p.append(clusters.check_pair(f"{label} to best", got, *both, everything, outside))
+    in_set = {best: True}
+    for label, p_holm in zip(rest, holm(p)):
+        check(f"{label}, Holm's p", model_of[label]["ratio_to_best"]["p_holm"], p_holm)
+        in_set[label] = bool(p_holm >= outside)
+    for label, model in model_of.items():
+        check(f"{label}, in the set", model["indistinguishable_from_best"], in_set[label])
+
     for pair in report["pairs"]:
-        assert check_pair(pair, outside, of[pair["a"]], of[pair["b"]])
-    n_bins = sum(check_bins(model, of[model["label"]], outside) for model in report["models"])
-    print(f"{len(report['pairs'])} pairs, {n_bins} bins; largest relative error {worst:.1e}")
-    sys.exit(int(worst > 1e-9))
+        a, b = kld[pair["a"]], kld[pair["b"]]
+        name = f"{pair['a']} and {pair['b']}"
+        clusters.check_pair(name, pair, a, b, everything, outside)
+        check(f"{name}, nearer", pair["share_a_nearer"], (a < b)[a != b].mean())
+        check(f"{name}, n", pair["n_tokens"], len(a))
+    return f"{len(report['models'])} models, {len(report['pairs'])} pairs, {clusters.n} clusters"
 
 
-main()
+def check_in_depth(pair):
+    outside = 1 - pair["confidence"]
+    a, b = (records(pair[which]["sidecar"]) for which in "ab")
+    assert (a[["window", "position"]] == b[["window", "position"]]).all()
+    everything, difference = np.full(len(a), True), a["kld"] - b["kld"]
+    clusters = Clusters(a, pair["clusters"]["rule"], [a["kld"], b["kld"]])
+    clusters.check("clusters", pair["clusters"])
+    check("autocorrelation", pair["clusters"]["autocorrelation"], clusters.autocorrelation)
+    clusters.check_pair("all", pair, a["kld"], b["kld"], everything, outside)
+
+    # Ten parts by the reference's entropy. Equal entropies are in one part.
+    starts = np.unique(np.sort(a["ref_entropy"])[np.arange(10) * len(a) // 10])
+    part = np.searchsorted(starts, a["ref_entropy"], side="right")
+    check("parts by entropy", len(pair["by_entropy"]), len(starts))
+    for got, i in zip(pair["by_entropy"], np.unique(part)):
+        check(f"part {i}, n", got["n_tokens"], int((part == i).sum()))
+        check(f"part {i}, from", got["from"], a["ref_entropy"][part == i].min())
+        clusters.check_pair(f"part {i}", got, a["kld"], b["kld"], part == i, outside)
+
+    counts = [int((difference < 0).sum()), int((difference > 0).sum())]
+    check("nearer", [pair["nearer"]["n_a"], pair["nearer"]["n_b"]], counts)
+    _, index = np.unique(clusters.of_token, return_inverse=True)
+    by_cluster = np.bincount(index, weights=difference)
+    counts = [int((by_cluster < 0).sum()), int((by_cluster > 0).sum())]
+    check("sign test", [pair["sign_test"]["n_a"], pair["sign_test"]["n_b"]], counts)
+    check("sign test, p", pair["sign_test"]["p"], stats.binomtest(counts[0], sum(counts)).pvalue)
+
+    agrees = [(x["ref_top"] == x["eval_top"]).astype(float) for x in (a, b)]
+    mean, got = clusters.mean(agrees[0] - agrees[1], everything), pair["agreement"]["difference"]
+    t = stats.t(clusters.n - len(np.unique(clusters.strata(everything))))
+    half = t.isf(outside / 2) * mean.larger_se
+    check("agreement", got["value"], mean.value)
+    check("agreement, lo", got["lo"], mean.value - half)
+    check("agreement, hi", got["hi"], mean.value + half)
+    check("agreement, p", got["p"], 2 * t.sf(abs(mean.value) / mean.larger_se))
+    return f"{pair['a']['label']} and {pair['b']['label']} in depth, {clusters.n} clusters"
+
+
+for path in sys.argv[1:]:
+    with open(path, encoding="utf-8") as f:
+        report = json.load(f)
+    print(f"{path}: {check_report(report) if 'models' in report else check_in_depth(report)}")
+print(f"{n_checked} numbers, {n_wrong} wrong; largest relative error {worst:.1e}")
+sys.exit(int(n_wrong > 0 or n_checked == 0))

@@ -237,15 +237,16 @@ def differences():
     return out
 
 
-def ratio(a, b, strata=None):
+def ratio(a, b, strata=None, confidence=0.95):
     """The ratio of two models' sums by cluster."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     strata = np.zeros(len(a), int) if strata is None else np.asarray(strata)
     u, groups = a / a.sum() - b / b.sum(), np.unique(strata)
     se = np.sqrt(sum(u[strata == h].var(ddof=1) * (strata == h).sum() for h in groups))
     ln, t = np.log(a.sum() / b.sum()), stats.t(len(a) - len(groups))
-    return (a.sum() / b.sum(), se, np.exp(ln - t.ppf(0.975) * se), np.exp(ln + t.ppf(0.975) * se),
-            np.exp(ln + t.ppf(0.95) * se), 2 * t.sf(abs(ln) / se))
+    half = t.ppf(0.5 + confidence / 2) * se
+    return (a.sum() / b.sum(), se, np.exp(ln - half), np.exp(ln + half),
+            np.exp(ln + t.ppf(confidence) * se), 2 * t.sf(abs(ln) / se))
 
 
 def ratios():
