@@ -220,8 +220,8 @@ pub struct EvaluateArgs {
 
     /// Stop when the interval of the mean KLD is narrower than the mean ± REL, as in 5%
     ///
-    /// Windows come in a seeded random order, at least 30 clusters of them. Each model stops where
-    /// its own interval is narrow enough.
+    /// Windows come in a seeded random order, at least 100 of them. Each model stops where its
+    /// own interval is narrow enough.
     #[arg(long, value_name = "REL", value_parser = relative_width)]
     pub until: Option<f64>,
 }
