@@ -4,7 +4,7 @@ use super::comparison::ComparedModel;
 use super::number::printable;
 use super::result::{ModelResult, unit};
 use super::warning::Warning;
-use crate::stats::{ClusterKind, Clustering, MIN_CLUSTERS, Perplexity, Summary};
+use crate::stats::{ClusterKind, Perplexity, Summary};
 
 /// The reference perplexity from which `kl` doubts the text: base models on prose stay far below.
 const DOUBTFUL_PERPLEXITY: f64 = 100.0;
@@ -38,7 +38,7 @@ pub fn doubts_of_model(model: &ModelResult, of_prompts: bool, is_part: bool) -> 
         });
     }
     if !is_part {
-        doubts.extend(few_clusters(summary.clusters, Vec::new(), of_prompts));
+        doubts.extend(few_windows(summary, of_prompts));
     }
     if let Some(unknown) = summary.unknown_p.filter(|p| p.mean >= NOTABLE_UNKNOWN) {
         doubts.push(Warning::UnknownProbability(unknown.mean));
@@ -72,16 +72,11 @@ pub fn doubts_of_models(models: &[ComparedModel], of_prompts: bool) -> Vec<Warni
     if let Some(model) = models.iter().find(|model| !model.is_incomplete) {
         doubts.extend(left_out_tokens(&model.summary));
     }
-    let clusters = models.iter().map(|model| model.summary.clusters);
-    if let Some(fewest) = clusters.min_by_key(|clusters| clusters.n) {
-        let few = models.iter();
-        let few = few.filter(|model| model.summary.clusters.n == fewest.n);
-        let mut labels: Vec<String> = few.map(|model| printable(&model.label)).collect();
-        if labels.len() == models.len() {
-            labels.clear();
-        }
-        doubts.extend(few_clusters(fewest, labels, of_prompts));
-    }
+    let few = models.iter().filter_map(|model| {
+        let summary = &model.summary;
+        Some((summary.n_windows, few_windows(summary, of_prompts)?))
+    });
+    doubts.extend(few.min_by_key(|(n, _)| *n).map(|(_, warning)| warning));
     let mut known = models.iter().filter_map(|model| model.summary.perplexity);
     doubts.extend(known.next().and_then(|of| high_perplexity(&of, of_prompts)));
     doubts
@@ -102,16 +97,15 @@ fn left_out_tokens(summary: &Summary) -> Vec<Warning> {
     excluded.into_iter().chain(infinite).collect()
 }
 
-/// The warning about too few clusters: of the models with these labels, or of all.
-fn few_clusters(clusters: Clustering, labels: Vec<String>, of_prompts: bool) -> Option<Warning> {
-    let is_few = (1..MIN_CLUSTERS as u64).contains(&clusters.n);
-    is_few.then(|| Warning::FewClusters {
-        labels,
-        n: clusters.n,
-        unit: match clusters.kind {
-            ClusterKind::Block => "block",
-            ClusterKind::Window => unit(of_prompts),
-        },
+/// The warning about too few windows for their intervals.
+fn few_windows(summary: &Summary, of_prompts: bool) -> Option<Warning> {
+    let (clusters, n) = (&summary.clusters, summary.n_windows);
+    let is_few = (1..clusters.min_windows()).contains(&n);
+    is_few.then(|| Warning::FewWindows {
+        n,
+        n_blocks: (clusters.kind == ClusterKind::Block).then_some(clusters.n),
+        needed: clusters.min_windows(),
+        unit: unit(of_prompts),
     })
 }
 
@@ -120,4 +114,45 @@ fn high_perplexity(of: &Perplexity, of_prompts: bool) -> Option<Warning> {
         perplexity: of.reference,
         of_prompts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Clustering;
+
+    #[test]
+    fn windows_are_few_below_30_and_those_in_blocks_below_100() {
+        let message = |kind, n_windows, n| {
+            let clusters = Clustering {
+                kind,
+                n,
+                ..Clustering::default()
+            };
+            let summary = Summary {
+                n_windows,
+                clusters,
+                ..Summary::default()
+            };
+            few_windows(&summary, false).map(|warning| warning.to_string())
+        };
+        let by_window = |n| message(ClusterKind::Window, n, n);
+        assert_eq!(
+            by_window(29).unwrap(),
+            "the intervals rest on 29 windows: they are too narrow if neighbouring windows \
+             resemble each other; use at least 30"
+        );
+        assert_eq!(
+            by_window(1).unwrap(),
+            "no intervals: there is only 1 window; use at least 30"
+        );
+        assert_eq!((by_window(0), by_window(30)), (None, None));
+        let in_blocks = |n| message(ClusterKind::Block, n, 10);
+        assert_eq!(
+            in_blocks(99).unwrap(),
+            "the intervals rest on 10 blocks, of 99 windows in all: from so few they are often \
+             too narrow; use at least 100 windows"
+        );
+        assert_eq!(in_blocks(100), None);
+    }
 }

@@ -149,6 +149,12 @@ pub fn count_of(n: u64, thing: &str) -> String {
     format!("{} {thing}{plural}", count(n))
 }
 
+/// A count to two significant digits, for one that is hardly known better.
+pub fn rough(value: u64) -> u64 {
+    let step = 10_u64.pow(value.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    value.saturating_add(step / 2) / step * step
+}
+
 /// The numbers of tokens left out, each with its reason, as the subject of a sentence, and its verb:
 /// `2 tokens without a finite row are`.
 pub fn left_out(reasons: [(u64, &str); 2]) -> String {
@@ -230,6 +236,9 @@ mod tests {
         assert_eq!(count_of(0, "window"), "0 windows");
         assert_eq!(count_of(1, "window"), "1 window");
         assert_eq!(count_of(1234, "window"), "1,234 windows");
+        let roughly = [0, 7, 85, 144, 1250, u64::MAX].map(rough);
+        assert_eq!(roughly[..5], [0, 7, 85, 140, 1300]);
+        assert_eq!(roughly[5], 18_000_000_000_000_000_000);
     }
 
     #[test]

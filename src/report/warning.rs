@@ -8,7 +8,6 @@ use thiserror::Error;
 
 use super::number::{count_of, kld, left_out, part, percent};
 use crate::pipeline::DeviceTime;
-use crate::stats::MIN_CLUSTERS;
 use crate::stats::llama_perplexity::MIN_TOKENS;
 
 /// Something that you should know before you trust the numbers. In JSON: `kind` and `message`.
@@ -237,14 +236,15 @@ pub enum Warning {
         "{unused} of {of} windows of the other file are not in the reference: they are left out"
     )]
     UnusedWindows { unused: usize, of: usize },
-    /// There are too few clusters for their intervals.
-    #[error("{}", few_clusters_message(.labels, *.n, .unit))]
-    #[strum(serialize = "few_windows")]
-    FewClusters {
-        /// The models that it is about, where there are several.
-        labels: Vec<String>,
+    /// There are too few windows for their intervals.
+    #[error("{}", few_windows_message(*.n, *.n_blocks, *.needed, .unit))]
+    FewWindows {
         n: u64,
-        /// The word for a cluster.
+        /// The number of blocks that the windows were put into, if they were.
+        n_blocks: Option<u64>,
+        /// The number of windows that would be enough.
+        needed: u64,
+        /// The word for a window.
         unit: &'static str,
     },
     /// Too few tokens for llama-perplexity's statistics.
@@ -296,12 +296,15 @@ impl Warning {
         )
     }
 
-    /// Returns true if it is about the reference, so that the first model's is enough: those of other
-    /// models would repeat it with other digits.
+    /// Returns true if it is about the reference or its text, so that the first model's is enough:
+    /// those of other models would repeat it with other digits.
     pub fn is_about_reference(&self) -> bool {
         matches!(
             self,
-            Self::UnknownProbability(_) | Self::UnknownTokens(_) | Self::HighPerplexity { .. }
+            Self::UnknownProbability(_)
+                | Self::UnknownTokens(_)
+                | Self::HighPerplexity { .. }
+                | Self::FewWindows { .. }
         )
     }
 
@@ -325,18 +328,16 @@ fn unfit(of_prompts: bool) -> &'static str {
     }
 }
 
-fn few_clusters_message(labels: &[String], n: u64, unit: &str) -> String {
-    let of = match labels {
-        [] => String::new(),
-        labels => format!(" of {}", labels.join(", ")),
-    };
-    match n {
-        1 => format!(
-            "only one {unit}{of}: no interval can allow for correlated tokens; use more text"
+fn few_windows_message(n: u64, n_blocks: Option<u64>, needed: u64, unit: &str) -> String {
+    let windows = count_of(n, unit);
+    match n_blocks {
+        _ if n == 1 => format!("no intervals: there is only {windows}; use at least {needed}"),
+        None => format!(
+            "the intervals rest on {windows}: they are too narrow if neighbouring {unit}s resemble each other; use at least {needed}"
         ),
-        n => format!(
-            "the intervals{of} rest on {}: from fewer than {MIN_CLUSTERS} they are often too narrow, and the true mean is more often above than below them; use more text",
-            count_of(n, unit)
+        Some(n_blocks) => format!(
+            "the intervals rest on {}, of {windows} in all: from so few they are often too narrow; use at least {needed} {unit}s",
+            count_of(n_blocks, "block")
         ),
     }
 }

@@ -8,6 +8,10 @@ use super::columns::{CONFIDENCE_EDGES, Columns};
 use super::estimate::{Confidence, Estimate, finite};
 use super::mean::Sum;
 
+/// The mean of fewer tokens than this is a hint, no more: their KLDs differ by orders of magnitude,
+/// and reports mark such a bin.
+pub const FEW_TOKENS: u64 = 1000;
+
 /// The mean KLD of parts of the counted tokens.
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -39,16 +39,19 @@ pub(super) fn by_cluster(
     sums
 }
 
-/// From this many clusters on, the clustered intervals cover about what they promise: see
-/// docs/INTERVALS.md.
-pub const MIN_CLUSTERS: usize = 30;
+/// From this many windows on, intervals hold the true value about as often as they promise, if the
+/// windows are independent: see docs/INTERVALS.md.
+const MIN_WINDOWS: u64 = 30;
+
+/// The same for windows that were put into blocks, because neighbours resemble each other.
+const MIN_WINDOWS_IN_BLOCKS: u64 = 100;
 
 /// Of this many windows there is one block more, from the fewest blocks to the most.
 ///
 /// Longer blocks cut fewer articles in two, more blocks leave more observations. These cover best
 /// in the simulation of docs/INTERVALS.md, with articles of 8 windows.
 const WINDOWS_FOR_A_BLOCK: usize = 15;
-const BLOCKS: std::ops::RangeInclusive<usize> = 10..=MIN_CLUSTERS;
+const BLOCKS: std::ops::RangeInclusive<usize> = 10..=30;
 
 /// The fewest windows in a block.
 const MIN_WINDOWS_IN_A_BLOCK: usize = 2;
@@ -99,6 +102,17 @@ pub struct Clustering {
     /// The correlation of the rank of a window's mean KLD with that of the next window's, of several
     /// models the mean of theirs; `None` for fewer than three windows, and where all means are equal.
     pub autocorrelation: Option<f64>,
+}
+
+impl Clustering {
+    /// The fewest windows from which the intervals hold the true value about as often as they
+    /// promise.
+    pub fn min_windows(&self) -> u64 {
+        match self.kind {
+            ClusterKind::Window => MIN_WINDOWS,
+            ClusterKind::Block => MIN_WINDOWS_IN_BLOCKS,
+        }
+    }
 }
 
 /// The cluster of each window, by the number of the window.

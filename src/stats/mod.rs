@@ -51,8 +51,8 @@ mod summary;
 mod token;
 mod until;
 
-pub use breakdown::{Bin, Breakdown};
-pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters, MIN_CLUSTERS, Windows};
+pub use breakdown::{Bin, Breakdown, FEW_TOKENS};
+pub use cluster::{Cluster, ClusterKind, ClusterRule, Clustering, Clusters, Windows};
 pub use clustered_mean::ClusteredMean;
 pub use columns::{Columns, Run};
 pub use curves::Point;

@@ -27,7 +27,8 @@ pub struct UntilInfo {
     pub relative_half_width: Option<f64>,
     /// Windows that there were to evaluate, if the reference records how many it has.
     pub of: Option<u64>,
-    /// About how many windows would have been enough; null if it was reached, or cannot be told.
+    /// Roughly how many windows would have been enough; null if it was reached, for fewer than 100
+    /// windows, and for a mean of 0.
     pub windows_needed: Option<u64>,
 }
 

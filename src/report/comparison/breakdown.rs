@@ -3,8 +3,8 @@
 use super::names::Names;
 use super::{ComparedModel, Comparison};
 use crate::report::layout::columns;
-use crate::report::number::{or_undefined, percent_1, short_kld};
-use crate::stats::{Bin, Breakdown};
+use crate::report::number::{count, or_undefined, percent_1, short_kld};
+use crate::stats::{Bin, Breakdown, FEW_TOKENS};
 
 // The ways in which the tables divide the tokens.
 pub const BY_CONFIDENCE: &str = "by the probability of the reference's top token";
@@ -26,6 +26,24 @@ const TABLES: [(&str, Bins); 4] = [
 /// The row of the mean of the groups' means.
 const MEAN_OF_GROUPS: &str = "mean of the groups";
 
+/// Marks the name of a bin of few tokens.
+const FEW: &str = " *";
+
+/// The mark of a bin of so many tokens, to be put after its name; empty if they are enough, and for a
+/// bin without any.
+pub fn mark(n_tokens: u64) -> &'static str {
+    match n_tokens {
+        1..FEW_TOKENS => FEW,
+        _ => "",
+    }
+}
+
+/// Explains the mark, if one of the bins with these numbers of tokens has it.
+pub fn legend(n_tokens: impl IntoIterator<Item = u64>) -> Option<String> {
+    let is_marked = n_tokens.into_iter().any(|n| !mark(n).is_empty());
+    is_marked.then(|| format!("* fewer than {} tokens: a hint, no more", count(FEW_TOKENS)))
+}
+
 /// The titles of columns but the first, and rows: the text of the first column, and the other cells.
 pub type Cells = (Vec<String>, Vec<(String, Vec<String>)>);
 
@@ -43,7 +61,7 @@ pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
                 or_undefined(mean, |mean| short_kld(mean.value))
             });
             let cells = [percent_1(share)].into_iter().chain(cells).collect();
-            (bin.label.clone(), cells)
+            (format!("{}{}", bin.label, mark(bin.n_tokens)), cells)
         });
         let mut rows: Vec<(String, Vec<String>)> = rows.collect();
         let means = models.iter().map(|model| model.summary.kld_macro);
@@ -57,6 +75,13 @@ pub fn tables(models: &[ComparedModel]) -> Vec<(&'static str, Cells)> {
         Some((*by, (titles, rows)))
     });
     tables.collect()
+}
+
+/// Explains the mark in the tables of these models, if it is there.
+pub fn legend_of(models: &[ComparedModel]) -> Option<String> {
+    let of_model = |model| TABLES.iter().flat_map(move |(_, bins)| bins(model));
+    let bins = models.iter().flat_map(|model| of_model(&model.breakdown));
+    legend(bins.map(|bin| bin.n_tokens))
 }
 
 /// The title for such a way, with `unit` as the word for a window.
@@ -88,7 +113,8 @@ impl Comparison {
                 columns(titles, rows, 1, 1)
             }));
         }
-        text
+        let legend = legend_of(&self.models).map(|legend| format!("\n{legend}\n"));
+        text + &legend.unwrap_or_default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::breakdown::{legend, mark};
 use super::names::Names;
 use super::text::{clusters as clusters_text, p_value, signed};
 use super::{ComparedModel, ComparedReference};
@@ -172,16 +173,18 @@ impl InDepth {
     fn by_entropy(&self) -> String {
         let titles = ["  entropy", "tokens", "difference", "ratio", "interval"];
         let rows = self.paired.by_entropy.iter().map(|bin| {
-            let of = bin.ratio;
+            let (of, [from, to]) = (bin.ratio, [bin.from, bin.to].map(short_kld));
             vec![
-                format!("  {} to {}", short_kld(bin.from), short_kld(bin.to)),
+                format!("  {from} to {to}{}", mark(bin.n_tokens)),
                 count(bin.n_tokens),
                 signed(bin.difference.value),
                 or_undefined(of, |of| ratio(of.value)),
                 of.map(|of| ends(of.lo, of.hi, ratio)).unwrap_or_default(),
             ]
         });
-        columns(titles, rows, 1, 1)
+        let legend = legend(self.paired.by_entropy.iter().map(|bin| bin.n_tokens));
+        let legend = legend.map(|legend| format!("  {legend}\n"));
+        columns(titles, rows, 1, 1) + &legend.unwrap_or_default()
     }
 
     /// Says which of the two is nearer to the reference.

@@ -35,6 +35,9 @@ impl Comparison {
                 let _ = writeln!(out, "\nMean KLD {title}:\n");
                 cells_table(&mut out, "tokens", 1, &cells);
             }
+            if let Some(legend) = breakdown::legend_of(&self.models) {
+                let _ = writeln!(out, "\n{}", escaped(&legend));
+            }
         }
         if !self.not_compared.is_empty() {
             out.push_str("\nNot compared:\n\n");
@@ -266,7 +269,10 @@ mod tests {
             model.breakdown.by_group = vec![bin];
         }
         let markdown = of.markdown(true);
-        assert!(markdown.contains("| a\\|\\<b\\> | 1.2 % |"), "{markdown}");
+        assert!(
+            markdown.contains("| a\\|\\<b\\> \\* | 1.2 % |"),
+            "{markdown}"
+        );
     }
 
     /// With names that YAML and Markdown must not take for their own, and a tiny number.

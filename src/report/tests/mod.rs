@@ -128,6 +128,49 @@ fn lines_about_hidden_states() {
     assert_eq!(lines(&reference), [""; 0]);
 }
 
+/// A text of fewer windows than `--until` looks at, and one that is too short.
+#[test]
+fn lines_about_until() {
+    let mut report = plain("q4.gguf", &records(2, 20));
+    report.result.until = Some(UntilInfo {
+        target: 0.05,
+        reached: false,
+        relative_half_width: Some(0.08),
+        of: Some(60),
+        windows_needed: None,
+    });
+    report.result.summary.n_windows = 60;
+    let line = |report: &ModelReport| {
+        let text = text_report(report, &reference());
+        let mut lines = text.lines().map(str::trim);
+        let line = lines.find_map(|line| line.strip_prefix("until "));
+        line.map(|line| line.trim().to_owned()).unwrap()
+    };
+    assert_eq!(
+        line(&report),
+        "--until needs at least 100 windows, and there are 60; the mean is known to ±8.0 %"
+    );
+    report.result.summary.n_windows = 150;
+    let until = report.result.until.as_mut().unwrap();
+    until.windows_needed = Some(384);
+    assert_eq!(
+        line(&report),
+        "the mean is known to ±8.0 %: --until 5% is not reached after all 150 windows; roughly \
+         380 windows would be enough"
+    );
+}
+
+/// The mean of 150 windows.
+#[test]
+fn how_many_windows_are_needed_is_a_rough_number() {
+    let text = text_report(&plain("q4.gguf", &records(150, 20)), &reference());
+    let line = text.lines().find(|line| line.contains("± 5 %")).unwrap();
+    assert!(
+        line.starts_with("    windows for ± 5 %, roughly "),
+        "{line}"
+    );
+}
+
 /// Stored rows without token ids.
 #[test]
 fn text_report_without_token_ids() {

@@ -144,9 +144,10 @@ pub fn comparison() -> Comparison {
                 why: "is not done yet".to_owned(),
             },
         ],
-        warnings: vec![Warning::FewClusters {
-            labels: Vec::new(),
+        warnings: vec![Warning::FewWindows {
             n: WINDOWS.into(),
+            n_blocks: None,
+            needed: 30,
             unit: "window",
         }],
     }

@@ -9,10 +9,12 @@ use kl_formats::{Kind, Values};
 use self::llama_perplexity::llama_perplexity_block;
 use self::prompts::prompt_table;
 use super::layout::Sheet;
-use super::number::{bytes, count, count_of, part, percent, printable, short_kld, short_percent};
+use super::number::{
+    bytes, count, count_of, part, percent, printable, rough, short_kld, short_percent,
+};
 use super::result::{ModelInfo, ModelReport, ReferenceInfo, StatesInfo};
 use crate::score::RowError;
-use crate::stats::{ClusterKind, MIN_CLUSTERS, Summary, UntilInfo};
+use crate::stats::{ClusterKind, MIN_WINDOWS_TO_PLAN, Summary, UntilInfo};
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 34;
@@ -179,16 +181,17 @@ fn until_line(until: &UntilInfo, report: &ModelReport, unit: &str) -> String {
     if report.interrupted.is_some() {
         return format!("{known} so far; --until {target}%");
     }
-    let mut text = known;
-    if summary.clusters.n < MIN_CLUSTERS as u64 {
-        text += &format!(", from fewer than {MIN_CLUSTERS} clusters");
+    if summary.n_windows < MIN_WINDOWS_TO_PLAN {
+        let n = count(summary.n_windows);
+        return format!(
+            "--until needs at least {MIN_WINDOWS_TO_PLAN} {unit}s, and there are {n}; {known}"
+        );
     }
     let all = count_of(summary.n_windows, unit);
-    text += &format!(": --until {target}% is not reached after all {all}");
-    if let Some(needed) = until.windows_needed {
-        text += &format!("; about {} would be enough", count_of(needed, unit));
-    }
-    text
+    let needed = until.windows_needed.map(|n| count_of(rough(n), unit));
+    let needed = needed.map(|windows| format!("; roughly {windows} would be enough"));
+    let needed = needed.unwrap_or_default();
+    format!("{known}: --until {target}% is not reached after all {all}{needed}")
 }
 
 /// The windows that the tokens are in, or the prompts.

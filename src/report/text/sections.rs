@@ -1,10 +1,12 @@
 //! The sections of a report, in the order in which they are printed.
 
-use crate::report::comparison::breakdown::{BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, title};
+use crate::report::comparison::breakdown::{
+    BY_CONFIDENCE, BY_GROUP, BY_KIND, BY_POSITION, legend, mark, title,
+};
 use crate::report::layout::{Sheet, columns};
 use crate::report::number::{
-    count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, short_kld,
-    signed_percent, significant,
+    count, duration, ends, fixed, kld, or_undefined, percent, printable, quantile_name, rough,
+    short_kld, signed_percent, significant,
 };
 use crate::report::result::{DivergentToken, ModelReport, TimingInfo, TopToken, notable_core_wait};
 use crate::stats::{
@@ -49,8 +51,8 @@ fn basis(out: &mut Sheet, distribution: &Distribution, summary: &Summary) {
     let needed = distribution.windows_for_5_percent;
     if let Some((needed, here)) = needed.zip(mean.relative_half_width()) {
         let here = format!("these {}: ± {}", count(summary.n_windows), percent(here));
-        let name = format!("  {}s for ± 5 %", out.unit);
-        out.value(&name, &format!("about {}", count(needed)), &here);
+        let name = format!("  {}s for ± 5 %, roughly", out.unit);
+        out.value(&name, &count(rough(needed)), &here);
     }
     let tail = &distribution.tail;
     if let Some(share) = tail.top_1_percent {
@@ -78,10 +80,19 @@ pub fn breakdown(out: &mut Sheet, report: &ModelReport) {
     if let Some(mean) = &report.summary.kld_macro {
         out.estimate("mean of the groups' means", mean, short_kld);
     }
+    let mut shown: Vec<&Bin> = of.by_group.iter().collect();
     if report.shows_breakdown {
-        bins(out, BY_CONFIDENCE, &of.by_confidence);
-        bins(out, BY_POSITION, &of.by_position);
-        bins(out, BY_KIND, &of.special);
+        for (by, of) in [
+            (BY_CONFIDENCE, &of.by_confidence),
+            (BY_POSITION, &of.by_position),
+            (BY_KIND, &of.special),
+        ] {
+            bins(out, by, of);
+            shown.extend(of);
+        }
+    }
+    if let Some(legend) = legend(shown.iter().map(|bin| bin.n_tokens)) {
+        out.title(&legend);
     }
 }
 
@@ -92,7 +103,7 @@ fn bins(out: &mut Sheet, by: &str, bins: &[Bin]) {
     let rows = bins.iter().map(|bin| {
         let interval = bin.kld.map(|kld| ends(kld.lo, kld.hi, short_kld));
         vec![
-            format!("  {}", label(&bin.label)),
+            format!("  {}{}", label(&bin.label), mark(bin.n_tokens)),
             count(bin.n_tokens),
             or_undefined(bin.kld, |kld| short_kld(kld.value)),
             interval.unwrap_or_default(),
