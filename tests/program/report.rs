@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::numbers::number;
+use crate::numbers::{accurate, number};
 use crate::session::Session;
 
 /// A session with the sidecars of all four fixtures, and without the reference.
@@ -54,7 +54,7 @@ fn sidecars_of_one_reference_are_ranked_and_paired() {
     assert_eq!(floor["pareto"], false);
     assert!(floor["difference_to_best"].is_null());
     let best = model(&json, "tiny-q8_0");
-    assert!(best["difference_to_best"].is_null());
+    assert!(best["difference_to_best"].is_null() && best["ratio_to_best"].is_null());
     assert_eq!(best["indistinguishable_from_best"], true);
     let mean = |model: &Value| number(&model["kld"]["mean"]["value"]);
     for label in ["tiny-q4_K_M", "tiny-q2_K"] {
@@ -62,7 +62,9 @@ fn sidecars_of_one_reference_are_ranked_and_paired() {
         let to_best = &model["difference_to_best"];
         let difference = mean(model) - mean(best);
         assert!((number(&to_best["value"]) - difference).abs() < 1e-12);
-        assert!(number(&to_best["p_holm"]) >= number(&to_best["p"]));
+        let ratio = &model["ratio_to_best"];
+        accurate(number(&ratio["value"]), mean(model) / mean(best), label);
+        assert!(number(&ratio["p_holm"]) >= number(&ratio["p"]));
         assert_eq!(model["pareto"], true);
     }
     // Each with the best, and each with the next in size: q8_0 is both for q4_K_M.
