@@ -27,7 +27,6 @@ fn a_reference_is_written_and_a_quant_evaluated_against_it() {
         "mean",
         "by window (8 clusters)",
         "effective tokens",
-        "windows for ± 5 %",
         "99.9 %",
         "maximum",
         "reverse KLD",
