@@ -151,7 +151,7 @@ pub enum Warning {
         n_infinite: u64,
     },
     /// Models of a run are shown side by side without being compared.
-    #[error("no paired differences: {0}")]
+    #[error("no ratios on the same tokens: {0}")]
     Unpaired(&'static str),
     /// Two models that should differ give the same rows.
     #[error(

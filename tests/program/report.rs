@@ -320,7 +320,7 @@ fn a_run_without_sidecars_says_what_is_missing() {
     let run = session.ok("-m @q2 -m @q4 -r ref.gz -q --no-sidecar");
     run.prints(&[
         "2 models against ref.gz",
-        "no paired differences: --no-sidecar leaves",
+        "no ratios on the same tokens: --no-sidecar leaves",
     ]);
     assert!(!run.stdout.contains("to the best"), "{}", run.stdout);
     let run = session.ok("-m @q2 -m @q4 -r ref.gz -q --json -");

@@ -132,7 +132,7 @@ fn fail(watch: &Watch<'_>, report: &mut Report, path: &Path, error: &Error, seve
 }
 
 /// Compares the models of a run. Without sidecars, or if the models were evaluated on different
-/// tokens, there are no paired differences, and the table states why.
+/// tokens, there are no ratios, and the table states why.
 fn compare(
     settings: &ResultSettings,
     comparer: Comparer,
